@@ -1,0 +1,304 @@
+"""Every error that Tessera raises, and the boundary that keeps its own frames out of tracebacks.
+
+One message has one shape: what happened, where in the user's program, which rule was broken, and
+what to do about it. Each class is also the builtin that Python users would catch for that mistake,
+so ``except ValueError`` finds a shape error.
+
+This is the lowest layer: a location is known here only as something that renders itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Location(Protocol):
+    """Where in the user's program something was asked for."""
+
+    def render(self) -> str:
+        """The lines that show the place, ``at file:line in function`` first; empty if unknown."""
+        ...
+
+
+class RenderedLocation:
+    """A location that is only text: what is left of one that crossed a process boundary."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def render(self) -> str:
+        """The text as it was rendered."""
+        return self.text
+
+
+class TesseraError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: What happened, in one line that starts with the operation: ``add: operands have ...``.
+        loc: Where the user asked for it.
+        rule: The rule that was broken.
+        fix: What the user can do.
+        notes: Further lines, such as the IR around the failing operation.
+    """
+
+    what: str
+    loc: Location | None
+    rule: str | None
+    fix: str | None
+    notes: tuple[str, ...]
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        loc: Location | None = None,
+        rule: str | None = None,
+        fix: str | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.loc = loc
+        self.rule = rule
+        self.fix = fix
+        self.notes = tuple(notes)
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        place = self.loc.render() if self.loc is not None else ""
+        if place:
+            lines.append(_indent(place))
+        if self.rule:
+            lines.append(_indent(f"rule: {self.rule}"))
+        lines.extend(_indent(note) for note in self.notes)
+        if self.fix:
+            lines.append(_indent(f"fix: {self.fix}"))
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Callable[..., TesseraError], tuple[object, ...]]:
+        # A live location holds code objects, which do not pickle; its text does.
+        place = self.loc.render() if self.loc is not None else ""
+        parts = {**self.__dict__, "loc": RenderedLocation(place) if place else None}
+        return _rebuild, (type(self), self.what, parts)
+
+    def at(self, loc: Location) -> TesseraError:
+        """Give the error a place, unless it already has one; returns the error itself."""
+        if self.loc is None:
+            self.loc = loc
+        return self
+
+
+def _rebuild(cls: type[TesseraError], what: str, parts: dict[str, object]) -> TesseraError:
+    # Subclasses have constructors of their own, which the stored parts make unnecessary.
+    error = cls.__new__(cls, what)
+    error.__dict__.update(parts)
+    return error
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" if line else line for line in text.split("\n"))
+
+
+class ShapeError(TesseraError, ValueError):
+    """Shapes do not fit together."""
+
+
+class DTypeError(TesseraError, TypeError):
+    """An element type is not allowed, or two of them do not combine."""
+
+
+class AxisError(TesseraError, ValueError, IndexError):
+    """An axis is out of range or named twice."""
+
+
+class IndexOutOfBoundsError(TesseraError, IndexError):
+    """An index is known to lie outside its dimension."""
+
+
+class TracerLeakError(TesseraError, RuntimeError):
+    """A traced value was used after its trace had ended."""
+
+
+class ConcretizationError(TesseraError, TypeError):
+    """A traced value was used where Python needs a concrete one (``if``, ``int()``, ...)."""
+
+
+class StaticArgumentError(TesseraError, TypeError):
+    """A static argument cannot be hashed."""
+
+
+class GradError(TesseraError, TypeError):
+    """A gradient was asked for that does not exist, e.g. of a function without scalar result."""
+
+
+class PytreeError(TesseraError, ValueError):
+    """Trees that must have the same structure differ."""
+
+
+class ImmutableError(TesseraError, TypeError):
+    """An attempt to change an immutable array."""
+
+
+class LeafError(TesseraError, TypeError):
+    """A leaf of an argument is neither an array nor a number."""
+
+
+class VerifyError(TesseraError, ValueError):
+    """A program breaks an invariant of its layer."""
+
+
+class ParseError(TesseraError, ValueError):
+    """Text is not a program."""
+
+
+class NotDifferentiableError(TesseraError, TypeError):
+    """An operation has no derivative with respect to the operand asked for."""
+
+
+class NotYetError(TesseraError, NotImplementedError):
+    """Something that is meant to work and does not yet."""
+
+
+class CompileError(TesseraError, RuntimeError):
+    """Code generation failed on a valid program."""
+
+
+class MissingRuleError(TesseraError, NotImplementedError):
+    """An operation lacks the method that a transformation needs.
+
+    Args:
+        op_name: The name of the operation, ``graph.sort``.
+        method: The method to write on its class, ``jvp``.
+        loc: Where the user asked for the operation.
+    """
+
+    op_name: str
+    method: str
+
+    def __init__(self, op_name: str, method: str, *, loc: Location | None = None) -> None:
+        super().__init__(
+            f"{op_name}: there is no rule '{method}' for this operation",
+            loc=loc,
+            rule=f"whatever uses '{method}' works on operations whose class defines it",
+            fix=f"write the method '{method}' on the class of {op_name}",
+        )
+        self.op_name = op_name
+        self.method = method
+
+
+PACKAGE_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+# Frames of these, where Tessera itself called them, say nothing about the user's program.
+_GLUE_FILES = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(os.__file__)), name)
+    for name in ("functools.py", "contextlib.py", "dataclasses.py")
+)
+_DEPENDENCIES = tuple(
+    f"{os.sep}{name}{os.sep}"
+    for name in ("numpy", "ml_dtypes", "optree", "scipy", "llvmlite", "sympy", "networkx")
+)
+
+
+def is_internal_file(filename: str) -> bool:
+    """Whether code with this file name is Tessera's own (generated code is ``<tessera ...>``)."""
+    return filename.startswith((PACKAGE_FOLDER, "<tessera"))
+
+
+def is_glue_file(filename: str) -> bool:
+    """Whether the file is library code that only passes calls on (functools, optree, ...)."""
+    return filename in _GLUE_FILES or f"{os.sep}optree{os.sep}" in filename
+
+
+def is_internal_frame(frame: FrameType) -> bool:
+    """Whether a frame runs Tessera's own code."""
+    filename = frame.f_code.co_filename
+    if filename == "<string>":  # methods generated by dataclasses
+        return str(frame.f_globals.get("__name__", "")).startswith("tessera.")
+    return is_internal_file(filename)
+
+
+def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function of the public API: errors leave it without Tessera's own frames.
+
+    A TesseraError, and any error raised in user code that Tessera called, shows the frames of the
+    user only. Any other error is a defect of Tessera, and keeps its whole traceback.
+    ``TESSERA_TRACEBACK=full`` in the environment keeps every frame.
+    """
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except BaseException as error:
+            if os.environ.get("TESSERA_TRACEBACK") != "full":
+                _hide_own_frames(error)
+            # A bare raise adds no entry for this frame to the filtered traceback.
+            raise
+
+    return call
+
+
+def _hide_own_frames(error: BaseException) -> None:
+    if not isinstance(error, TesseraError):
+        if not _is_defect(error.__traceback__):
+            error.__traceback__ = _user_traceback(error.__traceback__)
+        return
+    error.__traceback__ = _user_traceback(error.__traceback__)
+    cause = error.__cause__
+    if cause is not None:
+        if _is_defect(cause.__traceback__):
+            error.__cause__ = None  # this also suppresses the context
+        else:
+            cause.__traceback__ = _user_traceback(cause.__traceback__)
+        return
+    context = error.__context__
+    if context is not None and not error.__suppress_context__:
+        if _is_defect(context.__traceback__):
+            error.__suppress_context__ = True
+        else:
+            context.__traceback__ = _user_traceback(context.__traceback__)
+
+
+def _entries(traceback: TracebackType | None) -> list[TracebackType]:
+    entries: list[TracebackType] = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    return entries
+
+
+def _is_defect(traceback: TracebackType | None) -> bool:
+    """Whether the error came out of Tessera itself, not out of user code that it called."""
+    for entry in reversed(_entries(traceback)):
+        filename = entry.tb_frame.f_code.co_filename
+        if filename == __file__:
+            return False  # the boundary's own call failed: wrong arguments
+        if is_internal_frame(entry.tb_frame):
+            return True
+        if not is_glue_file(filename) and not any(name in filename for name in _DEPENDENCIES):
+            return False
+    return False
+
+
+def _user_traceback(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    inside = False
+    for entry in _entries(traceback):
+        frame = entry.tb_frame
+        inside = is_internal_frame(frame) or (inside and is_glue_file(frame.f_code.co_filename))
+        if not inside:
+            kept.append(entry)
+    result: TracebackType | None = None
+    for entry in reversed(kept):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

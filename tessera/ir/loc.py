@@ -1,0 +1,258 @@
+"""Source locations: the user's frames that asked for an operation, innermost first.
+
+A location costs about a microsecond to take, because only code objects and instruction offsets are
+kept; file names, lines and columns are worked out when somebody looks. Frames of Tessera itself,
+and of library code that only passes calls on, are never part of a location.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import os
+import sys
+import threading
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
+from typing import ClassVar, Final
+
+from tessera.errors import is_glue_file, is_internal_file, is_internal_frame
+
+MAX_FRAMES: Final = 8
+"""How many user frames a location keeps."""
+
+MAX_CALLERS: Final = 3
+"""How many callers an error message shows besides the innermost frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One place in a source file; lines count from 1, columns are UTF-8 byte offsets from 0.
+
+    ``end_line``, ``column`` and ``end_column`` are None where the interpreter did not keep them.
+    """
+
+    filename: str
+    line: int
+    function: str
+    column: int | None = None
+    end_line: int | None = None
+    end_column: int | None = None
+
+    def __str__(self) -> str:
+        place = f"{_shown_path(self.filename)}:{self.line}"
+        return place if self.column is None else f"{place}:{_text_column(self) + 1}"
+
+    def render(self, word: str = "at") -> str:
+        """The place, and the source line with carets below the expression if it can be read."""
+        head = f"{word} {_shown_path(self.filename)}:{self.line}"
+        if self.function and self.function != "<module>":
+            head += f" in {_shown_function(self.function)}"
+        source = linecache.getline(self.filename, self.line).rstrip()
+        if not source:
+            return head
+        number = str(self.line)
+        lines = [head, f"  {number} | {source}"]
+        carets = self._carets(source)
+        if carets:
+            lines.append(f"  {' ' * len(number)} | {carets}")
+        return "\n".join(lines)
+
+    def _carets(self, source: str) -> str:
+        if self.column is None:
+            return ""
+        start = _text_column(self)
+        end = len(source)
+        if self.end_column is not None and self.end_line == self.line:
+            end = _characters(source, self.end_column)
+        if not 0 <= start < end:
+            return ""
+        # Tabs stay tabs, so that the carets stand right whatever a tab is worth on this screen.
+        pad = "".join("\t" if c == "\t" else " " * _width(c) for c in source[:start])
+        return pad + "^" * max(1, sum(_width(c) for c in source[start:end]))
+
+
+class Loc:
+    """An immutable chain of frames, innermost first; ``Loc.unknown`` has none."""
+
+    __slots__ = ("_frames", "_raw")
+
+    unknown: ClassVar[Loc]
+
+    _raw: tuple[tuple[CodeType, int], ...]
+    _frames: tuple[Frame, ...] | None
+
+    def __init__(self, frames: Iterable[Frame] = ()) -> None:
+        self._raw = ()
+        self._frames = tuple(frames)
+
+    @classmethod
+    def in_file(cls, filename: str, line: int, column: int | None = None) -> Loc:
+        """The location of a place in a file; ``column`` is a UTF-8 byte offset from 0."""
+        end = None if column is None else column + 1
+        return cls((Frame(filename, line, "", column, line, end),))
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames, innermost first."""
+        if self._frames is None:
+            self._frames = tuple(_resolve(code, lasti) for code, lasti in self._raw)
+        return self._frames
+
+    def render(self) -> str:
+        """The innermost frame with its source line, then a few callers in the user's own files."""
+        frames = self.frames
+        if not frames:
+            return ""
+        callers = [f for f in frames[1:] if not _is_installed(f.filename)][:MAX_CALLERS]
+        return "\n".join([frames[0].render(), *(f.render("called from") for f in callers)])
+
+    def __str__(self) -> str:
+        return str(self.frames[0]) if self.frames else "unknown"
+
+    def __repr__(self) -> str:
+        return f"Loc({self})"
+
+    def __bool__(self) -> bool:
+        return bool(self._raw or self._frames)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Loc):
+            return NotImplemented
+        return self is other or self.frames == other.frames
+
+    def __hash__(self) -> int:
+        return hash(self.frames)
+
+    def __reduce__(self) -> tuple[type[Loc], tuple[tuple[Frame, ...]]]:
+        return Loc, (self.frames,)
+
+
+Loc.unknown = Loc()
+
+
+class _State(threading.local):
+    override: Loc | None = None
+
+
+_state = _State()
+_skip: dict[str, bool] = {}
+
+
+def current(limit: int = MAX_FRAMES) -> Loc:
+    """The location of the user's code that is running now.
+
+    Inside ``scoped(loc)`` it is that location.
+
+    Args:
+        limit: How many frames to keep at most.
+    """
+    if _state.override is not None:
+        return _state.override
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    raw: list[tuple[CodeType, int]] = []
+    while frame is not None:
+        code = frame.f_code
+        skip = _skip.get(code.co_filename)
+        if skip is None:
+            skip = _decide_skip(frame)
+        if not skip:
+            raw.append((code, frame.f_lasti))
+            # Who imported the user's module is of no interest.
+            if len(raw) >= limit or code.co_name == "<module>":
+                break
+        frame = frame.f_back
+    loc = Loc.__new__(Loc)
+    loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
+    loc._frames = None  # pyright: ignore[reportPrivateUsage]
+    return loc
+
+
+def _decide_skip(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    if filename == "<string>":
+        return is_internal_frame(frame)  # the name is shared, so the answer is not kept
+    skip = is_internal_file(filename) or is_glue_file(filename)
+    _skip[filename] = skip
+    return skip
+
+
+class scoped:
+    """Within this context, ``current()`` is ``loc``: derived operations inherit their origin's.
+
+    It holds for the running thread. ``Loc.unknown`` and None leave the location as it was.
+    """
+
+    __slots__ = ("_loc", "_outer")
+
+    _outer: Loc | None
+
+    def __init__(self, loc: Loc | None) -> None:
+        self._loc = loc
+
+    def __enter__(self) -> None:
+        self._outer = _state.override
+        if self._loc:
+            _state.override = self._loc
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _state.override = self._outer
+
+
+def _resolve(code: CodeType, lasti: int) -> Frame:
+    positions = next(itertools.islice(code.co_positions(), max(lasti, 0) // 2, None), None)
+    line, end_line, column, end_column = positions or (None, None, None, None)
+    line = line or code.co_firstlineno
+    return Frame(code.co_filename, line, code.co_qualname, column, end_line, end_column)
+
+
+def _shown_path(filename: str) -> str:
+    try:
+        folder = os.getcwd()
+    except OSError:  # the working directory was removed
+        return filename
+    inside = filename.startswith(folder.rstrip(os.sep) + os.sep)
+    return os.path.relpath(filename, folder) if inside else filename
+
+
+def _shown_function(qualified: str) -> str:
+    return qualified.rpartition("<locals>.")[2]
+
+
+def _text_column(frame: Frame) -> int:
+    column = frame.column or 0
+    source = linecache.getline(frame.filename, frame.line)
+    return _characters(source, column) if source else column
+
+
+def _characters(source: str, byte_offset: int) -> int:
+    if source.isascii():
+        return byte_offset
+    return len(source.encode()[:byte_offset].decode(errors="ignore"))
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    import sysconfig  # a slow import, needed for messages only
+
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({paths[name] + os.sep for name in names if name in paths})
+
+
+def _is_installed(filename: str) -> bool:
+    return filename.startswith((*_library_folders(), "<frozen"))
