@@ -1,0 +1,288 @@
+"""Tracing: running Python on tracers to record a Graph.
+
+A `Trace` records ops into a block. It is *abstract* (`jit`, `vmap`: tracers have types only) or *concrete* (`grad` and
+friends outside `jit`: each op is also computed as it is recorded, so Python `if` works on values). The value that a
+concrete tracer carries may itself be a tracer of an outer trace; that is all there is to nesting.
+
+`bind` decides where an op goes: to the innermost trace that one of its operands belongs to, or to the innermost trace that
+is *staging* (`jit`), whichever is deeper; with neither it is computed at once by the engine. Values of outer traces and
+concrete arrays that an op uses become inputs of the trace (captured), so a finished Graph is closed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+from tessera.errors import ConcretizationError, TracerLeakError
+from tessera.graph.array import Array, ArrayBase
+from tessera.ir import loc as _loc
+from tessera.ir.builder import Builder
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import IntExpr, symbols
+from tessera.ir.loc import Loc
+from tessera.ir.types import TensorType
+
+
+class Engine(Protocol):
+    """Computes one op at once; installed by `tessera.api`."""
+
+    def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The results: an `Array`, or a tuple of them for several results."""
+        ...
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Trace] = []
+
+
+_STATE = _State()
+_ENGINE: list[Engine] = []
+
+
+def install_engine(engine: Engine) -> None:
+    """Sets what computes ops outside any trace."""
+    _ENGINE[:] = [engine]
+
+
+class Tracer(ArrayBase):
+    """Stands for an array while a function is traced."""
+
+    __slots__ = ("__weakref__", "_concrete", "_trace", "_value")
+
+    def __init__(self, trace: Trace, value: Value, concrete: Any = None) -> None:
+        self._trace = trace
+        self._value = value
+        self._concrete = concrete
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor type."""
+        found = self._value.type
+        assert isinstance(found, TensorType)
+        return found
+
+    def __repr__(self) -> str:
+        if self._concrete is not None:
+            return f"Tracer({self._concrete!r})"
+        return f"Tracer({self.type})"
+
+    def concretize(self, wanted: str, fix: str) -> Array:
+        """The concrete array behind the tracer.
+
+        Args:
+            wanted: what the user asked for, for instance `bool`.
+            fix: what to do instead.
+
+        Raises:
+            ConcretizationError: the tracer has no value.
+            TracerLeakError: its trace is over.
+        """
+        self._trace.check_alive(self)
+        if self._concrete is None:
+            raise ConcretizationError(
+                f"{wanted} of a traced value of type {self.type}",
+                loc=_loc.current(),
+                rule=f"inside `{self._trace.kind}` an array has a type but no value while the function is traced",
+                fix=fix,
+                notes=(f"the value was computed at {self._trace.origin(self._value)}",),
+            )
+        inner = self._concrete
+        return inner.concretize(wanted, fix) if isinstance(inner, Tracer) else inner
+
+    def __bool__(self) -> bool:
+        return bool(self.concretize("`bool()`", "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument"))
+
+    def __int__(self) -> int:
+        return int(self.concretize("`int()`", "make it a static argument, or keep it an array"))  # pyright: ignore
+
+    def __float__(self) -> float:
+        return float(self.concretize("`float()`", "keep it an array"))  # pyright: ignore
+
+    def __complex__(self) -> complex:
+        return complex(self.concretize("`complex()`", "keep it an array"))  # pyright: ignore
+
+    def __index__(self) -> int:
+        return self.concretize("using it as an index", "make it a static argument, or index an array with it").__index__()  # pyright: ignore
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        array = self.concretize("a NumPy array", "use tessera's functions, or return the value and convert outside")
+        return array.__array__(dtype, copy)  # pyright: ignore
+
+    def __hash__(self) -> int:
+        raise TypeError("a traced array cannot be hashed")
+
+
+class Trace:
+    """One recording.
+
+    Args:
+        kind: the transform's name, for messages.
+        function: the name of the traced function, for messages.
+        abstract: whether tracers carry no values.
+        staging: whether ops without a tracer operand are recorded here too (`jit`).
+    """
+
+    def __init__(self, kind: str, function: str = "", abstract: bool = True, staging: bool = False) -> None:
+        self.kind = kind
+        self.function = function
+        self.abstract = abstract
+        self.staging = staging
+        self.alive = True
+        self.level = 0
+        self.builder = Builder()
+        self.loc = _loc.current()
+        self.captured: dict[int, tuple[Any, Value]] = {}
+        self.known: dict[Value, Any] = {}
+
+    def input(self, type: TensorType, concrete: Any = None, name: str = "") -> Tracer:
+        """A new input."""
+        value = self.builder.arg(type, name)
+        if not self.abstract:
+            self.known[value] = concrete
+        return Tracer(self, value, concrete)
+
+    def lift(self, x: Any) -> Value:
+        """The value in this trace that stands for `x`, an array or a tracer of this or an outer trace."""
+        if isinstance(x, Tracer):
+            if x._trace is self:
+                return x._value
+            x._trace.check_alive(x)
+        elif not isinstance(x, Array):
+            raise TypeError(f"bind takes arrays and tracers, not {type(x).__name__}")
+        found = self.captured.get(id(x))
+        if found is None:
+            value = Value(x.type)
+            found = (x, value)
+            self.captured[id(x)] = found
+            if not self.abstract:
+                self.known[value] = x
+        return found[1]
+
+    def lower(self, x: Any) -> Any:
+        """The value that `x` carries."""
+        return x._concrete if isinstance(x, Tracer) and x._trace is self else x
+
+    def record(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """Records an op (and computes it, in a concrete trace); returns one tracer or a tuple."""
+        lifted = [
+            tuple([self.lift(x) for x in item]) if isinstance(item, (tuple, list)) else self.lift(item)
+            for item in operands
+        ]
+        op = cls(*lifted, **attrs)
+        self.builder.add(op)
+        if self.abstract:
+            tracers = tuple([Tracer(self, v) for v in op.results])
+        else:
+            with _loc.scoped(op.loc):
+                values = bind(cls, *[_map(self.lower, item) for item in operands], **attrs)
+            values = values if isinstance(values, tuple) else (values,)
+            self.known.update(zip(op.results, values, strict=True))
+            tracers = tuple([Tracer(self, v, c) for v, c in zip(op.results, values, strict=True)])
+        return tracers[0] if len(tracers) == 1 else tracers
+
+    def finish(self, outputs: Sequence[Any], name: str = "") -> tuple[Func, list[Any]]:
+        """Ends the recording.
+
+        Args:
+            outputs: arrays or tracers.
+            name: the function's name.
+
+        Returns:
+            The closed Graph, whose inputs are the captured values followed by the declared inputs, and the captured values.
+        """
+        values = [self.lift(x) for x in outputs]
+        captured = list(self.captured.values())
+        args = [v for _, v in captured] + self.builder.args
+        body = Block(args, self.builder.ops, values)
+        names: dict[str, None] = {}
+        for arg in args:
+            for dim in arg.type.dims():
+                if isinstance(dim, IntExpr):
+                    names.update(dict.fromkeys(sorted(symbols(dim))))
+        return Func(name or self.function or "f", body, tuple(names)), [x for x, _ in captured]
+
+    def origin(self, value: Value) -> str:
+        """Where a value was made, as text."""
+        if value.op is not None:
+            return f"{value.op.loc} ({value.op.name.split('.')[-1]})"
+        return f"an argument of {self.function or 'the function'}"
+
+    def check_alive(self, tracer: Tracer) -> None:
+        """Fails for a tracer whose trace is over."""
+        if not self.alive:
+            _leak(self, tracer)
+
+
+def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
+    name = f" of `{trace.function}`" if trace.function else ""
+    raise TracerLeakError(
+        f"a traced value of type {tracer.type} is used after the trace{name} by `{trace.kind}` was over",
+        loc=_loc.current(),
+        rule="a tracer lives only while its function is traced; it must not be stored outside (a global, an attribute, a list)",
+        fix="return the value from the function instead",
+        notes=(f"it leaked from {trace.origin(tracer._value)}",),
+    )
+
+
+def _map(fn: Callable[[Any], Any], item: Any) -> Any:
+    return tuple([fn(x) for x in item]) if isinstance(item, (tuple, list)) else fn(item)
+
+
+@contextmanager
+def active(trace: Trace) -> Iterator[Trace]:
+    """Makes a trace the innermost one of this thread; it is dead afterwards."""
+    stack = _STATE.stack
+    stack.append(trace)
+    trace.level = len(stack)
+    try:
+        yield trace
+    finally:
+        stack.pop()
+        trace.alive = False
+
+
+def find_trace(operands: Sequence[Any]) -> Trace | None:
+    """The trace that an op with these operands belongs to, or None."""
+    best: Trace | None = None
+    level = 0
+    for item in operands:
+        for x in item if isinstance(item, (tuple, list)) else (item,):
+            if isinstance(x, Tracer):
+                trace = x._trace
+                if not trace.alive:
+                    _leak(trace, x)
+                if trace.level > level:
+                    best, level = trace, trace.level
+    stack = _STATE.stack
+    for trace in reversed(stack):
+        if trace.level <= level:
+            break
+        if trace.staging:
+            return trace
+    return best
+
+
+def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
+    """Applies a primitive to arrays or tracers.
+
+    Args:
+        cls: the op class.
+        *operands: one item per operand field; a tuple for a variadic field.
+        **attrs: attributes.
+
+    Returns:
+        One array or tracer, or a tuple of them when the op has several results.
+    """
+    trace = find_trace(operands)
+    if trace is None:
+        return _ENGINE[0].evaluate(cls, operands, attrs)
+    return trace.record(cls, operands, attrs)
+
+
+def is_tracing() -> bool:
+    """Whether a staging trace is active in this thread."""
+    return any(trace.staging for trace in _STATE.stack)

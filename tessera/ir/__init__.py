@@ -1,0 +1,1 @@
+"""The kit that every IR layer is built with."""

@@ -1,0 +1,260 @@
+"""Values, ops, blocks, functions, modules: the node classes that all four IRs share.
+
+Invariants (checked by `ir/verify.py`):
+- A `Value` is defined once: as a result of one op or as an argument of one block. Its type is on the value.
+- An `Op` is immutable after construction. Passes build new ops; nothing is patched in place.
+- A `Block` lists ops in order and names its outputs; there is no terminator op.
+- Control flow is structured: an op owns regions (blocks); a region sees the values of the blocks around it unless its
+  op class sets `isolated = True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tessera.ir import loc as _loc
+from tessera.ir.effects import PURE, Effects
+from tessera.ir.opdef import Field, FieldKind, collect_fields
+
+if TYPE_CHECKING:
+    from tessera.ir.loc import Loc
+    from tessera.ir.types import Type
+
+
+class Value:
+    """One SSA value.
+
+    Attributes:
+        type: the type; it never changes.
+        name: a hint for printing; printing makes it unique.
+        op: the op that defines it, or None for a block argument.
+    """
+
+    __slots__ = ("name", "op", "type")
+
+    def __init__(self, type: Type, name: str = "", op: Op | None = None) -> None:
+        self.type = type
+        self.name = name
+        self.op = op
+
+    def __repr__(self) -> str:
+        return f"%{self.name or '?'}: {self.type}"
+
+
+class Op:
+    """One operation. Subclasses declare their fields; see `ir/opdef.py`.
+
+    Class attributes:
+        name: `layer.snake`, unique.
+        effects: the effect set of every instance (override `get_effects` where it depends on the instance).
+        isolated: whether regions are closed (may not use values of enclosing blocks).
+    """
+
+    name: ClassVar[str] = ""
+    effects: ClassVar[Effects] = PURE
+    isolated: ClassVar[bool] = False
+    fields: ClassVar[tuple[Field, ...]] = ()
+    registry: ClassVar[dict[str, type[Op]]] = {}
+
+    operands: tuple[Value, ...]
+    regions: tuple[Block, ...]
+    results: tuple[Value, ...]
+    loc: Loc
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.fields = collect_fields(cls)
+        if cls.name and "name" in cls.__dict__:
+            known = Op.registry.get(cls.name)
+            if known is not None and known.__qualname__ != cls.__qualname__:
+                raise TypeError(f"op name {cls.name!r} is taken by {known.__qualname__}")
+            Op.registry[cls.name] = cls
+
+    def __init__(self, *args: Any, loc: Loc | None = None, **kwargs: Any) -> None:
+        store = self.__dict__
+        count = len(args)
+        operands: list[Value] = []
+        regions: list[Block] = []
+        for position, field in enumerate(self.fields):
+            key = field.name
+            if position < count:
+                value = args[position]
+            elif key in kwargs:
+                value = kwargs.pop(key)
+            elif field.has_default:
+                value = field.default
+            else:
+                raise TypeError(f"{self.name}: field {key!r} is missing")
+            kind = field.kind
+            if kind is FieldKind.OPERAND:
+                operands.append(value)
+            elif kind is FieldKind.OPERANDS:
+                value = tuple(value)
+                operands.extend(value)
+            elif kind is FieldKind.REGION:
+                regions.append(value)
+            store[key] = value
+        if kwargs or count > len(self.fields):
+            raise TypeError(f"{self.name}: unexpected arguments {sorted(kwargs) or args[len(self.fields):]}")
+        store["operands"] = tuple(operands)
+        store["regions"] = tuple(regions)
+        store["loc"] = _loc.current() if loc is None else loc
+        types = self.infer()
+        if isinstance(types, tuple):
+            store["results"] = tuple([Value(t, "", self) for t in types])
+        else:
+            store["results"] = (Value(types, "", self),)
+
+    def infer(self) -> Type | tuple[Type, ...]:
+        """The result types, computed from operand types and attributes; raises the user's error when they do not fit."""
+        raise NotImplementedError(f"{type(self).__name__}.infer")
+
+    def verify(self) -> None:
+        """Checks that `infer` cannot state; raises `VerifyError`."""
+
+    def get_effects(self) -> Effects:
+        """The effects of this op, its regions included."""
+        result = self.effects
+        for region in self.regions:
+            result = result | region.get_effects()
+        return result
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (value,) = self.results
+        return value
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attribute fields by name, in declaration order."""
+        store = self.__dict__
+        return {f.name: store[f.name] for f in self.fields if f.kind is FieldKind.ATTR}
+
+    def rebuild(
+        self,
+        operands: Sequence[Value] | None = None,
+        regions: Sequence[Block] | None = None,
+        **attrs: Any,
+    ) -> Op:
+        """A new op of the same class and location with some parts replaced.
+
+        Args:
+            operands: flat operands, in the order of `self.operands`; variadic fields keep their lengths.
+            regions: new regions, in order.
+            **attrs: new attribute values.
+        """
+        store = self.__dict__
+        fresh: dict[str, Any] = {}
+        flat = iter(self.operands if operands is None else operands)
+        blocks = iter(self.regions if regions is None else regions)
+        for field in self.fields:
+            key, kind = field.name, field.kind
+            if kind is FieldKind.OPERAND:
+                fresh[key] = next(flat)
+            elif kind is FieldKind.OPERANDS:
+                fresh[key] = tuple(next(flat) for _ in store[key])
+            elif kind is FieldKind.REGION:
+                fresh[key] = next(blocks)
+            else:
+                fresh[key] = attrs.pop(key) if key in attrs else store[key]
+        op = type(self)(loc=self.loc, **fresh, **attrs)
+        for new, old in zip(op.results, self.results, strict=False):
+            new.name = old.name
+        return op
+
+    def __repr__(self) -> str:
+        from tessera.ir.printer import print_op
+
+        return print_op(self)
+
+
+class Block:
+    """A list of ops with arguments and outputs."""
+
+    __slots__ = ("args", "ops", "outputs")
+
+    def __init__(self, args: Sequence[Value], ops: Sequence[Op], outputs: Sequence[Value]) -> None:
+        self.args = list(args)
+        self.ops = list(ops)
+        self.outputs = tuple(outputs)
+
+    def get_effects(self) -> Effects:
+        """The union of the effects of all ops."""
+        result = PURE
+        for op in self.ops:
+            result = result | op.get_effects()
+        return result
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops)
+
+
+class Func:
+    """A named block.
+
+    Attributes:
+        name: symbol name.
+        body: the only block; its outputs are the function's results.
+        dims: names of the symbolic dims that the types mention; bound at the call.
+        attrs: user-visible string attributes of the whole function (for instance the layer).
+    """
+
+    __slots__ = ("attrs", "body", "dims", "name")
+
+    def __init__(
+        self, name: str, body: Block, dims: Sequence[str] = (), attrs: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.body = body
+        self.dims = tuple(dims)
+        self.attrs = dict(attrs or {})
+
+    @property
+    def args(self) -> list[Value]:
+        """The block's arguments."""
+        return self.body.args
+
+    @property
+    def ops(self) -> list[Op]:
+        """The block's ops."""
+        return self.body.ops
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The block's outputs."""
+        return self.body.outputs
+
+    def with_body(self, body: Block) -> Func:
+        """The same function with another body."""
+        return Func(self.name, body, self.dims, self.attrs)
+
+    def __str__(self) -> str:
+        from tessera.ir.printer import print_func
+
+        return print_func(self)
+
+    __repr__ = __str__
+
+
+class Module:
+    """Functions by name. `main` names the entry."""
+
+    __slots__ = ("funcs", "main")
+
+    def __init__(self, funcs: Mapping[str, Func], main: str = "main") -> None:
+        self.funcs = dict(funcs)
+        self.main = main
+
+    @property
+    def entry(self) -> Func:
+        """The entry function."""
+        return self.funcs[self.main]
+
+    def __str__(self) -> str:
+        from tessera.ir.printer import print_module
+
+        return print_module(self)
+
+    __repr__ = __str__

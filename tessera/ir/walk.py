@@ -1,0 +1,96 @@
+"""Traversal, cloning and substitution, all derived from the declarations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.types import Type
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """Every op, outer before inner, in program order."""
+    for op in block.ops:
+        yield op
+        for region in op.regions:
+            yield from walk(region)
+
+
+def uses(block: Block) -> Counter[Value]:
+    """How often each value is used, block outputs included."""
+    counts: Counter[Value] = Counter()
+    _count(block, counts)
+    return counts
+
+
+def _count(block: Block, counts: Counter[Value]) -> None:
+    for op in block.ops:
+        counts.update(op.operands)
+        for region in op.regions:
+            _count(region, counts)
+    counts.update(block.outputs)
+
+
+def free_values(block: Block) -> list[Value]:
+    """Values of enclosing blocks that the block uses, in order of first use."""
+    found: dict[Value, None] = {}
+    _free(block, set(), found)
+    return list(found)
+
+
+def _free(block: Block, outer: set[Value], found: dict[Value, None]) -> None:
+    defined = outer | set(block.args)
+    for op in block.ops:
+        for value in op.operands:
+            if value not in defined:
+                found[value] = None
+        for region in op.regions:
+            _free(region, defined, found)
+        defined.update(op.results)
+    for value in block.outputs:
+        if value not in defined:
+            found[value] = None
+
+
+def clone_op(
+    op: Op, env: MutableMapping[Value, Value], retype: Callable[[Type], Type] | None = None
+) -> Op:
+    """A copy of `op` with operands looked up in `env` (absent = itself); `env` gains its results."""
+    regions = [clone_block(region, env, retype) for region in op.regions]
+    operands = [env.get(v, v) for v in op.operands]
+    fresh = op.rebuild(operands, regions)
+    for old, new in zip(op.results, fresh.results, strict=True):
+        env[old] = new
+    return fresh
+
+
+def clone_block(
+    block: Block, env: MutableMapping[Value, Value], retype: Callable[[Type], Type] | None = None
+) -> Block:
+    """A copy of `block` under a substitution of values."""
+    args: list[Value] = []
+    for arg in block.args:
+        fresh = Value(retype(arg.type) if retype else arg.type, arg.name)
+        env[arg] = fresh
+        args.append(fresh)
+    ops = [clone_op(op, env, retype) for op in block.ops]
+    return Block(args, ops, [env.get(v, v) for v in block.outputs])
+
+
+def clone(func: Func) -> Func:
+    """A deep copy."""
+    return func.with_body(clone_block(func.body, {}))
+
+
+def inline(block: Block, args: Sequence[Value], emit: Callable[[Op], object]) -> list[Value]:
+    """Emits a copy of the block's ops with its arguments replaced; returns its outputs."""
+    env: dict[Value, Value] = dict(zip(block.args, args, strict=True))
+    for op in block.ops:
+        emit(clone_op(op, env))
+    return [env.get(v, v) for v in block.outputs]
+
+
+def substitute(values: Sequence[Value], env: Mapping[Value, Value]) -> list[Value]:
+    """Looks each value up; absent ones stay."""
+    return [env.get(v, v) for v in values]

@@ -1,0 +1,417 @@
+"""Schedule IR: a program of kernels, each a loop-level description in index notation.
+
+Program level (values are buffers, `buf<...>`, each written once by the op that defines it):
+- `schedule.kernel`: one fusion group. Its region's arguments are its inputs, then its outputs (one buffer per result).
+- `schedule.while`, `schedule.cond`: control flow; their regions are programs.
+
+Kernel level: the region of a kernel holds `schedule.nest`s, run in order, and `schedule.sort`.
+
+Nest level: the region of a nest is scalar code *at one point* of the nest's axes. Index expressions (`IntExpr`) may mention
+the nest's axes by name, the axes of enclosing reductions, symbolic dims of the function, and `$k`, the k-th of the op's
+`dyn` operands (an integer scalar). Nothing says in which order the points of a nest run, except for its `ordered` axes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tessera.dtypes import DType, Kind, bool_, int64
+from tessera.errors import VerifyError
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.effects import READ, WRITE, Effects
+from tessera.ir.intexpr import Dim
+from tessera.ir.opdef import attr, operand, operands, region
+from tessera.ir.scalar import ScalarFn, result_dtype
+from tessera.ir.types import ScalarType, Type
+from tessera.schedule.types import Axis, BufType, Place
+
+Number = bool | int | float | complex
+
+
+class ScheduleOp(Op):
+    """Base of all Schedule ops."""
+
+
+# --- program level ----------------------------------------------------------------------------------------------------
+
+
+class Kernel(ScheduleOp):
+    """One fusion group: the outputs are computed from the inputs by the nests of the body.
+
+    Attributes:
+        inputs: buffers read.
+        types: the type of each output buffer (contiguous).
+        places: where each output lives; filled by the buffer plan.
+        temps: how many of the outputs, at the end of the list, are scratch that nothing outside reads.
+        label: a short readable name, for instance `reduce_sum_exp`.
+        reason: why these ops share a kernel.
+        body: arguments are the input buffers followed by the output buffers.
+    """
+
+    name = "schedule.kernel"
+    isolated = True
+    inputs: tuple[Value, ...] = operands()
+    types: tuple[BufType, ...] = attr()
+    places: tuple[Place, ...] = attr(())
+    temps: int = attr(0)
+    label: str = attr("")
+    reason: str = attr("")
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """The output types."""
+        return self.types
+
+    def verify(self) -> None:
+        """Arguments match inputs and outputs; the places, if any, match the outputs."""
+        expected = [v.type for v in self.inputs] + list(self.types)
+        found = [a.type for a in self.body.args]
+        if expected != found:
+            raise VerifyError("the body's arguments must be the inputs, then the outputs")
+        if self.places and len(self.places) != len(self.types):
+            raise VerifyError("one place per output")
+        if self.body.outputs:
+            raise VerifyError("a kernel's body yields nothing; it stores")
+
+    def get_effects(self) -> Effects:
+        """A kernel writes only its own outputs: seen from the program it is pure."""
+        return frozenset()
+
+
+class While(ScheduleOp):
+    """`while cond(carried): carried = body(carried)`. The condition region yields one `buf<bool[]>`.
+
+    Attributes:
+        init: initial buffers.
+        places: where each result (the carried buffers) lives; filled by the buffer plan.
+    """
+
+    name = "schedule.while"
+    init: tuple[Value, ...] = operands()
+    places: tuple[Place, ...] = attr(())
+    cond: Block = region()
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """The types of the carried buffers."""
+        return tuple(a.type for a in self.body.args)
+
+    def verify(self) -> None:
+        """Carried types agree, the condition is one bool."""
+        types = [a.type for a in self.body.args]
+        if [a.type for a in self.cond.args] != types or [v.type for v in self.body.outputs] != types:
+            raise VerifyError("condition, body and results must carry the same types")
+        if len(self.init) != len(types) or len(self.cond.outputs) != 1:
+            raise VerifyError("one initial value per carried buffer, and one condition")
+
+
+class Cond(ScheduleOp):
+    """`then()` if the 0-d bool buffer holds true, else `otherwise()`. Regions capture what they use.
+
+    Attributes:
+        pred: `buf<bool[]>`.
+        places: where each result lives; filled by the buffer plan.
+    """
+
+    name = "schedule.cond"
+    pred: Value = operand()
+    places: tuple[Place, ...] = attr(())
+    then: Block = region()
+    otherwise: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """The types that both regions yield."""
+        return tuple(v.type for v in self.then.outputs)
+
+    def verify(self) -> None:
+        """Both regions yield the same types."""
+        if [v.type for v in self.then.outputs] != [v.type for v in self.otherwise.outputs]:
+            raise VerifyError("both regions must yield the same types")
+
+
+# --- kernel level -----------------------------------------------------------------------------------------------------
+
+
+class Nest(ScheduleOp):
+    """Runs its body at every point of its axes.
+
+    Attributes:
+        axes: outermost first.
+        ordered: axes whose points run in increasing order, one after the other (scatter).
+        tile: elements per register tile along each axis (0: not chosen). The last axis with a tile > 1 is the vector axis.
+        chunk: elements per program along each axis, a multiple of the tile (0: the whole axis in one program).
+        reduce_tile: elements per step of the reduction axes (in order of `axes` of each reduction); () = not chosen.
+        reason: why this tile choice.
+    """
+
+    name = "schedule.nest"
+    effects = WRITE
+    axes: tuple[Axis, ...] = attr()
+    ordered: tuple[str, ...] = attr(())
+    tile: tuple[int, ...] = attr(())
+    chunk: tuple[int, ...] = attr(())
+    reduce_tile: int = attr(0)
+    reason: str = attr("")
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    def verify(self) -> None:
+        """Tile and chunk cover the axes."""
+        if self.body.args or self.body.outputs:
+            raise VerifyError("a nest's body has no arguments and yields nothing")
+        for what in (self.tile, self.chunk):
+            if what and len(what) != len(self.axes):
+                raise VerifyError("one tile and one chunk size per axis")
+        for tile, chunk in zip(self.tile, self.chunk, strict=False):
+            if chunk and chunk % tile:
+                raise VerifyError("a chunk must be a multiple of its tile")
+        names = [a.name for a in self.axes]
+        if len(set(names)) != len(names) or not set(self.ordered) <= set(names):
+            raise VerifyError("axis names must be distinct, and ordered axes must be axes of the nest")
+
+
+class Sort(ScheduleOp):
+    """Sorts buffers along an axis, lexicographically by the first `num_keys`, stably.
+
+    Inputs, outputs: equal counts, equal shapes. Ascending: NaN last. `temps`: two i64 buffers of the same shape.
+    """
+
+    name = "schedule.sort"
+    effects = READ | WRITE
+    inputs: tuple[Value, ...] = operands()
+    outputs: tuple[Value, ...] = operands()
+    temps: tuple[Value, ...] = operands()
+    axis: int = attr()
+    num_keys: int = attr(1)
+    descending: bool = attr(False)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+# --- nest level -------------------------------------------------------------------------------------------------------
+
+
+def _scalar(value: Value) -> DType:
+    if not isinstance(value.type, ScalarType):
+        raise VerifyError(f"expected a scalar, not {value.type}")
+    return value.type.dtype
+
+
+class Const(ScheduleOp):
+    """A scalar constant."""
+
+    name = "schedule.const"
+    value: Number = attr()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """A scalar of the dtype."""
+        return ScalarType(self.dtype)
+
+
+class Index(ScheduleOp):
+    """The value of an index expression, as i64."""
+
+    name = "schedule.index"
+    dyn: tuple[Value, ...] = operands()
+    expr: Dim = attr()
+
+    def infer(self) -> Type:
+        """i64."""
+        return ScalarType(int64)
+
+
+class Holds(ScheduleOp):
+    """Whether every expression is >= 0."""
+
+    name = "schedule.holds"
+    dyn: tuple[Value, ...] = operands()
+    where: tuple[Dim, ...] = attr()
+
+    def infer(self) -> Type:
+        """bool."""
+        return ScalarType(bool_)
+
+
+class Load(ScheduleOp):
+    """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not touched: `fill`."""
+
+    name = "schedule.load"
+    effects = READ
+    buf: Value = operand()
+    dyn: tuple[Value, ...] = operands()
+    index: tuple[Dim, ...] = attr()
+    where: tuple[Dim, ...] = attr(())
+    fill: Number = attr(0)
+
+    def infer(self) -> Type:
+        """The buffer's element."""
+        assert isinstance(self.buf.type, BufType)
+        return ScalarType(self.buf.type.dtype)
+
+    def verify(self) -> None:
+        """One expression per dim."""
+        _check_index(self.buf, self.index)
+
+
+class Store(ScheduleOp):
+    """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf = combine(buf, value)."""
+
+    name = "schedule.store"
+    effects = WRITE
+    buf: Value = operand()
+    value: Value = operand()
+    dyn: tuple[Value, ...] = operands()
+    index: tuple[Dim, ...] = attr()
+    where: tuple[Dim, ...] = attr(())
+    combine: ScalarFn | None = attr(None)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    def verify(self) -> None:
+        """One expression per dim; the dtypes agree."""
+        _check_index(self.buf, self.index)
+        assert isinstance(self.buf.type, BufType)
+        if _scalar(self.value) is not self.buf.type.dtype:
+            raise VerifyError(f"value is {self.value.type}, the buffer holds {self.buf.type.dtype}")
+
+
+def _check_index(buf: Value, index: tuple[Dim, ...]) -> None:
+    if not isinstance(buf.type, BufType) or len(index) != len(buf.type.shape):
+        raise VerifyError(f"{len(index)} index expressions for {buf.type}")
+
+
+class Map(ScheduleOp):
+    """A row of the scalar table applied to scalars."""
+
+    name = "schedule.map"
+    args: tuple[Value, ...] = operands()
+    fn: ScalarFn = attr()
+
+    def infer(self) -> Type:
+        """By the row's signature."""
+        return ScalarType(result_dtype(self.fn, *[_scalar(a) for a in self.args]))
+
+
+class Cast(ScheduleOp):
+    """Conversion between dtypes, as `graph.cast`."""
+
+    name = "schedule.cast"
+    x: Value = operand()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """A scalar of the dtype."""
+        return ScalarType(self.dtype)
+
+
+class Bitcast(ScheduleOp):
+    """The same bits as another dtype of equal width."""
+
+    name = "schedule.bitcast"
+    x: Value = operand()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """A scalar of the dtype."""
+        return ScalarType(self.dtype)
+
+
+class Reduce(ScheduleOp):
+    """Combines the yielded scalar over the reduction axes with `fn`, starting from its identity.
+
+    The order of combination is free within the reduction-order class of the policy; the dtype is that of the value.
+    """
+
+    name = "schedule.reduce"
+    effects = READ
+    axes: tuple[Axis, ...] = attr()
+    fn: ScalarFn = attr()
+    body: Block = region()
+
+    def infer(self) -> Type:
+        """The yielded type."""
+        (value,) = self.body.outputs
+        return value.type
+
+
+class ArgReduce(ScheduleOp):
+    """The position (i64) of the largest (`fn` = max) or smallest (min) yielded scalar along one axis; the first one wins,
+    and NaN counts as the extreme."""
+
+    name = "schedule.arg_reduce"
+    effects = READ
+    axis: Axis = attr()
+    fn: ScalarFn = attr()
+    body: Block = region()
+
+    def infer(self) -> Type:
+        """i64."""
+        return ScalarType(int64)
+
+
+class Contract(ScheduleOp):
+    """The sum over the reduction axes of lhs * rhs, both yielded by the body, accumulated in `dtype`.
+
+    Attributes:
+        axes: reduction axes.
+        rows: names of the nest's axes on which only lhs depends.
+        cols: names of the nest's axes on which only rhs depends. All other axes of the nest are batch axes.
+        dtype: accumulator and result; the products are formed in it.
+    """
+
+    name = "schedule.contract"
+    effects = READ
+    axes: tuple[Axis, ...] = attr()
+    rows: tuple[str, ...] = attr()
+    cols: tuple[str, ...] = attr()
+    dtype: DType = attr()
+    body: Block = region()
+
+    accepted: ClassVar[frozenset[Kind]] = frozenset({Kind.INT, Kind.UINT, Kind.FLOAT})
+
+    def infer(self) -> Type:
+        """A scalar of the accumulator's dtype."""
+        return ScalarType(self.dtype)
+
+    def verify(self) -> None:
+        """Two scalars are yielded, numbers."""
+        if len(self.body.outputs) != 2 or self.dtype.kind not in self.accepted:
+            raise VerifyError("a contraction yields lhs and rhs, and accumulates numbers")
+
+
+class Scan(ScheduleOp):
+    """Running combination along one axis, written element by element.
+
+    At the current point of the nest: acc = identity of fn; for k along `axis` (backwards when `reverse`):
+    acc = fn(acc, body at k); buf[index at k] = acc.
+    """
+
+    name = "schedule.scan"
+    effects = READ | WRITE
+    buf: Value = operand()
+    axis: Axis = attr()
+    fn: ScalarFn = attr()
+    reverse: bool = attr(False)
+    index: tuple[Dim, ...] = attr()
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+def bound_axes(op: Op) -> tuple[str, ...]:
+    """The axis names that an op binds for its regions."""
+    if isinstance(op, (Nest, Reduce, Contract)):
+        return tuple(axis.name for axis in op.axes)
+    if isinstance(op, (ArgReduce, Scan)):
+        return (op.axis.name,)
+    return ()

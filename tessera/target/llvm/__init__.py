@@ -1,0 +1,1 @@
+"""Tessera: target/llvm."""

@@ -1,0 +1,388 @@
+"""Target IR: one kernel in instructions. Typed SSA over scalars, vectors and pointers, with structured control flow.
+
+Element access: `load(ptr, offset)` reads at ptr + offset * itemsize. A vector load reads consecutive elements; with a mask,
+only lanes whose bit is set touch memory (the others give the `other` operand). Arithmetic is `target.map` with a row of the
+shared scalar table on scalars or on vectors of one lane count.
+"""
+
+from __future__ import annotations
+
+from tessera.dtypes import DType, bool_, int64
+from tessera.errors import VerifyError
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.effects import READ, READ_WRITE, WRITE
+from tessera.ir.opdef import attr, operand, operands, region
+from tessera.ir.scalar import ScalarFn, result_dtype
+from tessera.ir.types import ScalarType, Type
+from tessera.target.types import PtrType, VecType
+
+Number = bool | int | float
+
+
+class TargetOp(Op):
+    """Base of all Target ops."""
+
+
+INDEX = ScalarType(int64)
+
+
+def element(type: Type) -> DType:
+    """The dtype of a scalar or vector."""
+    if not isinstance(type, (ScalarType, VecType)):
+        raise VerifyError(f"expected a scalar or a vector, not {type}")
+    return type.dtype
+
+
+def lanes(type: Type) -> int:
+    """The lanes of a vector, 0 for a scalar."""
+    return type.lanes if isinstance(type, VecType) else 0
+
+
+def with_element(type: Type, dtype: DType) -> Type:
+    """The same scalar or vector shape with another dtype."""
+    element(type)
+    return VecType(type.lanes, dtype) if isinstance(type, VecType) else ScalarType(dtype)
+
+
+class Const(TargetOp):
+    """A constant scalar, or a vector with that value in every lane."""
+
+    name = "target.const"
+    value: Number = attr()
+    type: Type = attr()
+
+    def infer(self) -> Type:
+        """The given type."""
+        element(self.type)
+        return self.type
+
+
+class Lanes(TargetOp):
+    """The vector 0, 1, 2, ..., n - 1."""
+
+    name = "target.lanes"
+    count: int = attr()
+    dtype: DType = attr(int64)
+
+    def infer(self) -> Type:
+        """A vector."""
+        return VecType(self.count, self.dtype)
+
+
+class Map(TargetOp):
+    """A row of the scalar table on scalars, or lane by lane on vectors of one lane count."""
+
+    name = "target.map"
+    args: tuple[Value, ...] = operands()
+    fn: ScalarFn = attr()
+
+    def infer(self) -> Type:
+        """By the row's signature."""
+        types = [a.type for a in self.args]
+        if len({lanes(t) for t in types}) != 1:
+            raise VerifyError(f"{self.fn.name}: lane counts differ: {', '.join(map(str, types))}")
+        return with_element(types[0], result_dtype(self.fn, *[element(t) for t in types]))
+
+
+class Cast(TargetOp):
+    """Conversion between dtypes, as `graph.cast`."""
+
+    name = "target.cast"
+    x: Value = operand()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """The same lanes."""
+        return with_element(self.x.type, self.dtype)
+
+
+class Bitcast(TargetOp):
+    """The same bits as another dtype of equal width."""
+
+    name = "target.bitcast"
+    x: Value = operand()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """The same lanes."""
+        if element(self.x.type).bits != self.dtype.bits:
+            raise VerifyError(f"{self.x.type} and {self.dtype} differ in width")
+        return with_element(self.x.type, self.dtype)
+
+
+class Splat(TargetOp):
+    """A vector with a scalar in every lane."""
+
+    name = "target.splat"
+    x: Value = operand()
+    count: int = attr()
+
+    def infer(self) -> Type:
+        """A vector."""
+        if not isinstance(self.x.type, ScalarType):
+            raise VerifyError(f"splat of {self.x.type}")
+        return VecType(self.count, self.x.type.dtype)
+
+
+class Extract(TargetOp):
+    """One lane of a vector."""
+
+    name = "target.extract"
+    x: Value = operand()
+    lane: int = attr()
+
+    def infer(self) -> Type:
+        """A scalar."""
+        if not 0 <= self.lane < lanes(self.x.type):
+            raise VerifyError(f"lane {self.lane} of {self.x.type}")
+        return ScalarType(element(self.x.type))
+
+
+class Insert(TargetOp):
+    """A vector with one lane replaced."""
+
+    name = "target.insert"
+    x: Value = operand()
+    value: Value = operand()
+    lane: int = attr()
+
+    def infer(self) -> Type:
+        """The vector's type."""
+        if not 0 <= self.lane < lanes(self.x.type) or self.value.type != ScalarType(element(self.x.type)):
+            raise VerifyError(f"lane {self.lane} of {self.x.type} := {self.value.type}")
+        return self.x.type
+
+
+class Shuffle(TargetOp):
+    """Lanes picked from the concatenation of two vectors of one type."""
+
+    name = "target.shuffle"
+    a: Value = operand()
+    b: Value = operand()
+    picks: tuple[int, ...] = attr()
+
+    def infer(self) -> Type:
+        """A vector with one lane per pick."""
+        total = 2 * lanes(self.a.type)
+        if self.a.type != self.b.type or not total or any(not 0 <= p < total for p in self.picks):
+            raise VerifyError(f"shuffle of {self.a.type} and {self.b.type} with {list(self.picks)}")
+        return VecType(len(self.picks), element(self.a.type))
+
+
+class ReduceLanes(TargetOp):
+    """Combines the lanes of a vector with a row of the scalar table, as a balanced tree (halves, then halves of those)."""
+
+    name = "target.reduce_lanes"
+    x: Value = operand()
+    fn: ScalarFn = attr()
+
+    def infer(self) -> Type:
+        """A scalar."""
+        if not lanes(self.x.type):
+            raise VerifyError(f"reduce_lanes of {self.x.type}")
+        return ScalarType(element(self.x.type))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+class PtrAdd(TargetOp):
+    """A pointer moved by a number of bytes."""
+
+    name = "target.ptr_add"
+    ptr: Value = operand()
+    bytes: Value = operand()
+
+    def infer(self) -> Type:
+        """The pointer's type."""
+        if not isinstance(self.ptr.type, PtrType) or self.bytes.type != INDEX:
+            raise VerifyError("ptr_add takes a pointer and i64 bytes")
+        return self.ptr.type
+
+
+class Load(TargetOp):
+    """Reads a scalar, or a vector of consecutive elements, at element `offset`.
+
+    Operands `mask` and `other` are given together or not at all (vectors of the same lanes).
+
+    Attributes:
+        type: what is read.
+        align: known alignment of the address in bytes; 0 means the element's.
+    """
+
+    name = "target.load"
+    effects = READ
+    ptr: Value = operand()
+    offset: Value = operand()
+    mask: tuple[Value, ...] = operands()
+    type: Type = attr()
+    align: int = attr(0)
+
+    def infer(self) -> Type:
+        """The given type."""
+        _access(self.ptr, self.offset)
+        _check_mask(self.mask, self.type, True)
+        return self.type
+
+
+class Store(TargetOp):
+    """Writes a scalar, or a vector to consecutive elements, at element `offset`; with a mask, only lanes whose bit is set."""
+
+    name = "target.store"
+    effects = WRITE
+    ptr: Value = operand()
+    offset: Value = operand()
+    value: Value = operand()
+    mask: tuple[Value, ...] = operands()
+    align: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        _access(self.ptr, self.offset)
+        _check_mask(self.mask, self.value.type, False)
+        return ()
+
+
+class Gather(TargetOp):
+    """Reads one element per lane at a vector of element offsets; `mask` and `other` together or not at all."""
+
+    name = "target.gather"
+    effects = READ
+    ptr: Value = operand()
+    offsets: Value = operand()
+    mask: tuple[Value, ...] = operands()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """A vector of the offsets' lanes."""
+        if not isinstance(self.ptr.type, PtrType) or element(self.offsets.type) is not int64:
+            raise VerifyError("gather takes a pointer and i64 offsets")
+        result = VecType(lanes(self.offsets.type), self.dtype)
+        _check_mask(self.mask, result, True)
+        return result
+
+
+class Scatter(TargetOp):
+    """Writes one element per lane at a vector of element offsets, lane 0 first; with a mask, only lanes that are set."""
+
+    name = "target.scatter"
+    effects = WRITE
+    ptr: Value = operand()
+    offsets: Value = operand()
+    value: Value = operand()
+    mask: tuple[Value, ...] = operands()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if not isinstance(self.ptr.type, PtrType) or lanes(self.offsets.type) != lanes(self.value.type):
+            raise VerifyError("scatter takes a pointer, and offsets and values of one lane count")
+        _check_mask(self.mask, self.value.type, False)
+        return ()
+
+
+class Alloca(TargetOp):
+    """Scratch memory private to one call: `count` elements, 64-byte aligned."""
+
+    name = "target.alloca"
+    effects = WRITE
+    dtype: DType = attr()
+    count: int = attr()
+
+    def infer(self) -> Type:
+        """A pointer."""
+        return PtrType()
+
+
+def _access(ptr: Value, offset: Value) -> None:
+    if not isinstance(ptr.type, PtrType) or offset.type != INDEX:
+        raise VerifyError(f"expected a pointer and an i64 offset, not {ptr.type} and {offset.type}")
+
+
+def _check_mask(mask: tuple[Value, ...], type: Type, has_other: bool) -> None:
+    if not mask:
+        return
+    expected: list[Type] = [with_element(type, bool_)]
+    if has_other:
+        expected.append(type)
+    if [m.type for m in mask] != expected or not lanes(type):
+        raise VerifyError(f"mask operands are {', '.join(str(m.type) for m in mask)} for {type}")
+
+
+# --- control ----------------------------------------------------------------------------------------------------------
+
+
+class For(TargetOp):
+    """`for i in range(lo, hi, step)` with i64 bounds, step > 0, carrying values; the body takes i and what is carried."""
+
+    name = "target.for"
+    lo: Value = operand()
+    hi: Value = operand()
+    step: Value = operand()
+    init: tuple[Value, ...] = operands()
+    unroll: int = attr(0)
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """The carried types."""
+        return tuple(v.type for v in self.init)
+
+    def verify(self) -> None:
+        """The body's arguments and outputs match."""
+        carried = [v.type for v in self.init]
+        if [a.type for a in self.body.args] != [INDEX, *carried] or [v.type for v in self.body.outputs] != carried:
+            raise VerifyError("the body's arguments and outputs must match what is carried")
+
+
+class While(TargetOp):
+    """`while cond(carried): carried = body(carried)`."""
+
+    name = "target.while"
+    init: tuple[Value, ...] = operands()
+    cond: Block = region()
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """The carried types."""
+        return tuple(v.type for v in self.init)
+
+    def verify(self) -> None:
+        """Carried types agree; the condition is one bool."""
+        carried = [v.type for v in self.init]
+        for block in (self.cond, self.body):
+            if [a.type for a in block.args] != carried:
+                raise VerifyError("region arguments must match what is carried")
+        if [v.type for v in self.body.outputs] != carried or [v.type for v in self.cond.outputs] != [ScalarType(bool_)]:
+            raise VerifyError("the body yields what is carried, the condition one bool")
+
+
+class If(TargetOp):
+    """`then()` if the bool scalar holds, else `otherwise()`."""
+
+    name = "target.if"
+    pred: Value = operand()
+    then: Block = region()
+    otherwise: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """What the regions yield."""
+        return tuple(v.type for v in self.then.outputs)
+
+    def verify(self) -> None:
+        """The condition is a bool; both regions yield the same types."""
+        if self.pred.type != ScalarType(bool_):
+            raise VerifyError(f"the condition is {self.pred.type}")
+        if [v.type for v in self.then.outputs] != [v.type for v in self.otherwise.outputs]:
+            raise VerifyError("both regions must yield the same types")
+
+
+class Call(TargetOp):
+    """Calls another function of the module; nothing is returned."""
+
+    name = "target.call"
+    effects = READ_WRITE
+    args: tuple[Value, ...] = operands()
+    callee: str = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
