@@ -288,15 +288,10 @@ def _nextafter(a: Array, b: Array) -> Array:
     u, v = _unsigned(a), _unsigned(b)
     one: Any = u.dtype.type(1)
     sign: Any = u.dtype.type(1 << (8 * a.dtype.itemsize - 1))
-    result: Any = np.where((x < y) == (x > 0), u + one, u - one)
-    for case, value in (
-        (x == 0, (v & sign) | one),
-        (x == y, v),
-        (np.isnan(y), v),
-        (np.isnan(x), u),
-    ):
-        result = np.where(case, value, result)
-    return np.asarray(result.astype(u.dtype)).view(a.dtype)
+    away = np.asarray(np.where((x < y) == (x > 0), u + one, u - one), u.dtype)
+    from_zero = np.asarray((v & sign) | one, u.dtype)
+    result = np.where(np.isnan(y) | (x == y), v, np.where(x == 0, from_zero, away))
+    return np.asarray(np.where(np.isnan(x), u, result)).view(a.dtype)
 
 
 def _rsqrt(x: Array) -> Array:

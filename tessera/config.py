@@ -1,0 +1,182 @@
+"""Settings: an immutable snapshot that can be changed for a while.
+
+The settings in force belong to the running context (thread or task), start from the environment,
+and never change under somebody who took a snapshot: work that runs later on another thread takes
+``config.current()`` with it and enters ``config.using(snapshot)`` there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Hashable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from tessera.errors import TesseraError
+
+
+class ConfigError(TesseraError, ValueError):
+    """A setting does not exist, or cannot have this value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings at one moment.
+
+    Attributes:
+        verify: Verify programs after each pass (``TESSERA_VERIFY=1``).
+        dump: Which layers or passes write their programs to files (``TESSERA_DUMP=graph,tile``).
+        dump_dir: Where they go (``TESSERA_DUMP_DIR``).
+        cpu_level: CPU level to compile for in place of the machine's own, such as ``x86-64-v3``
+            (``TESSERA_CPU_LEVEL``).
+        cache_dir: Folder of the compilation cache; empty for none (``TESSERA_CACHE_DIR``).
+        threads: Threads that a compiled function may use (``TESSERA_THREADS``).
+    """
+
+    verify: bool
+    dump: str
+    dump_dir: str
+    cpu_level: str | None
+    cache_dir: str
+    threads: int
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"config: threads is {self.threads}, but must be at least 1")
+
+    def dumps(self, name: str) -> bool:
+        """Whether a layer or pass of this name writes its programs."""
+        return bool(self.dump) and not {name, "all"}.isdisjoint(self.dump.split(","))
+
+    def key(self) -> Hashable:
+        """The settings that compiled code depends on, for cache keys."""
+        return (self.cpu_level, self.threads)
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> Config:
+    """The settings that environment variables ask for.
+
+    Args:
+        environ: The variables; by default the process's.
+
+    Raises:
+        ConfigError: A variable has a value that it cannot have.
+    """
+    env = os.environ if environ is None else environ
+    verify = env.get("TESSERA_VERIFY", "").strip().lower()
+    if verify not in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
+        raise ConfigError(f"config: TESSERA_VERIFY is {verify!r}", fix="set it to 0 or 1")
+    threads = env.get("TESSERA_THREADS", "").strip()
+    if threads and not (threads.isdecimal() and int(threads)):
+        raise ConfigError(
+            f"config: TESSERA_THREADS is {threads!r}", fix="set it to a number of at least 1"
+        )
+    base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Config(
+        verify=verify in ("1", "true", "yes", "on"),
+        dump=env.get("TESSERA_DUMP", "").replace(" ", ""),
+        dump_dir=env.get("TESSERA_DUMP_DIR", "tessera-dump"),
+        cpu_level=env.get("TESSERA_CPU_LEVEL") or None,
+        cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
+        threads=int(threads) if threads else _usable_cpus(),
+    )
+
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_NAMES: Final = tuple(field.name for field in fields(Config))
+
+
+class Settings:
+    """Access to the settings in force; ``tessera.config`` is the only instance needed."""
+
+    __slots__ = ("_base", "_override")
+
+    def __init__(self, base: Config | None = None) -> None:
+        self._base = base
+        self._override: ContextVar[Config | None] = ContextVar("tessera.config", default=None)
+
+    def current(self) -> Config:
+        """The settings in force, as a snapshot."""
+        override = self._override.get()
+        if override is not None:
+            return override
+        if self._base is None:
+            self._base = from_environment()
+        return self._base
+
+    @property
+    def verify(self) -> bool:
+        """Whether programs are verified after each pass."""
+        return self.current().verify
+
+    @property
+    def dump(self) -> str:
+        """Which layers or passes write their programs to files."""
+        return self.current().dump
+
+    @property
+    def dump_dir(self) -> str:
+        """Where dumped programs go."""
+        return self.current().dump_dir
+
+    @property
+    def cpu_level(self) -> str | None:
+        """CPU level to compile for in place of the machine's own."""
+        return self.current().cpu_level
+
+    @property
+    def cache_dir(self) -> str:
+        """Folder of the compilation cache."""
+        return self.current().cache_dir
+
+    @property
+    def threads(self) -> int:
+        """Threads that a compiled function may use."""
+        return self.current().threads
+
+    def dumps(self, name: str) -> bool:
+        """Whether a layer or pass of this name writes its programs."""
+        return self.current().dumps(name)
+
+    def key(self) -> Hashable:
+        """The settings that compiled code depends on, for cache keys."""
+        return self.current().key()
+
+    @contextmanager
+    def update(self, **changes: Any) -> Generator[Config, None, None]:
+        """Change settings within a ``with`` block: ``with config.update(verify=True): ...``.
+
+        Raises:
+            ConfigError: There is no such setting, or it cannot have this value.
+        """
+        for name in changes:
+            if name not in _NAMES:
+                raise ConfigError(
+                    f"config: there is no setting {name!r}",
+                    rule=f"the settings are {', '.join(_NAMES)}",
+                )
+        with self.using(replace(self.current(), **changes)) as snapshot:
+            yield snapshot
+
+    @contextmanager
+    def using(self, snapshot: Config) -> Generator[Config, None, None]:
+        """Put a snapshot in force within a ``with`` block."""
+        token = self._override.set(snapshot)
+        try:
+            yield snapshot
+        finally:
+            self._override.reset(token)
+
+    def __repr__(self) -> str:
+        return repr(self.current())
+
+
+config: Final = Settings()
+"""The settings of this process."""

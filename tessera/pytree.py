@@ -1,0 +1,303 @@
+"""Trees of arrays: nested containers that functions take and return.
+
+Tuples, lists, dicts (in the order of their sorted keys), named tuples, ordered and default dicts,
+deques and registered classes are nodes; None is a node without leaves; anything else is a leaf.
+A thin layer over optree, in a registry namespace of Tessera's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+import optree
+
+from tessera.errors import PytreeError
+
+T = TypeVar("T")
+TreeDef: TypeAlias = optree.PyTreeSpec
+
+NAMESPACE: Final = "tessera"
+
+
+def flatten(
+    tree: object, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Any], TreeDef]:
+    """The leaves of a tree from left to right, and its structure.
+
+    Args:
+        tree: The tree.
+        is_leaf: Where it says so, a subtree counts as a leaf.
+    """
+    return optree.tree_flatten(cast(Any, tree), is_leaf, namespace=NAMESPACE)
+
+
+def unflatten(treedef: TreeDef, leaves: Iterable[object]) -> Any:
+    """The tree with this structure and these leaves.
+
+    Raises:
+        PytreeError: There are too many leaves, or too few.
+    """
+    found = list(leaves)
+    if len(found) != treedef.num_leaves:
+        raise PytreeError(
+            f"unflatten: got {len(found)} leaves for a structure with {treedef.num_leaves}",
+            notes=(f"structure: {show(treedef)}",),
+        )
+    return treedef.unflatten(found)
+
+
+def leaves(tree: object, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves of a tree from left to right."""
+    return optree.tree_leaves(cast(Any, tree), is_leaf, namespace=NAMESPACE)
+
+
+def structure(tree: object, is_leaf: Callable[[Any], bool] | None = None) -> TreeDef:
+    """The structure of a tree."""
+    return optree.tree_structure(cast(Any, tree), is_leaf, namespace=NAMESPACE)
+
+
+def map_(
+    fn: Callable[..., object],
+    tree: object,
+    *rest: object,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Apply ``fn`` to each leaf of a tree, with what stands in its place in the other trees.
+
+    Args:
+        fn: Takes as many arguments as there are trees.
+        tree: The tree whose structure counts, and which the result has.
+        rest: Trees with the same structure, or with subtrees where ``tree`` has leaves.
+        is_leaf: Where it says so, a subtree of ``tree`` counts as a leaf.
+
+    Raises:
+        PytreeError: One of the other trees has another structure.
+    """
+    first, treedef = flatten(tree, is_leaf)
+    columns = [first]
+    for number, other in enumerate(rest, start=2):
+        try:
+            columns.append(treedef.flatten_up_to(cast(Any, other)))
+        except ValueError as error:
+            difference = _difference(treedef, structure(other), "tree", prefix=True)
+            raise PytreeError(
+                f"map: tree {number} does not have the structure of the first"
+                + (f"; at {difference}" if difference else f": {error}"),
+                notes=(f"first: {show(treedef)}", f"tree {number}: {show(structure(other))}"),
+            ) from None
+    return treedef.unflatten([fn(*items) for items in zip(*columns, strict=True)])
+
+
+def flatten_with_paths(
+    tree: object, root: str = "", is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[str], list[Any], TreeDef]:
+    """Like ``flatten``, with the path of each leaf as Python writes it: ``params['w1'][0]``.
+
+    Args:
+        tree: The tree.
+        root: What the tree is called, ``params`` in the example.
+        is_leaf: Where it says so, a subtree counts as a leaf.
+    """
+    accessors, found, treedef = optree.tree_flatten_with_accessor(
+        cast(Any, tree), is_leaf, namespace=NAMESPACE
+    )
+    return [accessor.codify(root) for accessor in accessors], found, treedef
+
+
+def paths(treedef: TreeDef, root: str = "") -> list[str]:
+    """The path of each leaf of a structure, as ``flatten_with_paths`` gives them."""
+    return [accessor.codify(root) for accessor in treedef.accessors()]
+
+
+def same_structure(
+    first: TreeDef,
+    second: TreeDef,
+    *,
+    what: str = "pytree",
+    names: tuple[str, str] = ("the first", "the second"),
+    root: str = "tree",
+) -> None:
+    """Check that two structures are the same.
+
+    Args:
+        first: One structure.
+        second: The other.
+        what: The operation that needs it, which starts the message.
+        names: What the two are called in the message.
+        root: What paths in the message start with.
+
+    Raises:
+        PytreeError: They differ; the message names the first place, and shows both.
+    """
+    if first == second:
+        return
+    place = _difference(first, second, root, names=names) or f"{root}: the node data differ"
+    raise PytreeError(
+        f"{what}: {names[0]} and {names[1]} differ in structure; at {place}",
+        rule="both must have the same containers, keys and lengths, and None in the same places",
+        notes=(f"{names[0]}: {show(first)}", f"{names[1]}: {show(second)}"),
+    )
+
+
+def show(treedef: TreeDef) -> str:
+    """A structure in the notation of its containers, with ``*`` for leaves."""
+    text = str(treedef).removeprefix("PyTreeSpec(").removesuffix(")")
+    return text.removesuffix(f", namespace={NAMESPACE!r}")
+
+
+def _difference(
+    a: TreeDef,
+    b: TreeDef,
+    path: str,
+    *,
+    prefix: bool = False,
+    names: tuple[str, str] = ("the first", "the other"),
+) -> str | None:
+    """The first place where two structures differ; with ``prefix``, leaves of ``a`` match all."""
+    if a == b or (prefix and a.is_leaf()):
+        return None
+    if a.type is not b.type or a.is_leaf() != b.is_leaf():
+        return f"{path}: {names[0]} has {_kind(a)}, {names[1]} {_kind(b)}"
+    if a.entries() != b.entries():
+        return f"{path}: {_entry_difference(a, b, names)}"
+    level = a.one_level()
+    if level is None:
+        return None
+    children = zip(level.accessors(), a.children(), b.children(), strict=True)
+    for accessor, left, right in children:
+        place = _difference(left, right, accessor.codify(path), prefix=prefix, names=names)
+        if place is not None:
+            return place
+    return None if prefix else f"{path}: the data of the {_kind(a)} differ"
+
+
+def _entry_difference(a: TreeDef, b: TreeDef, names: tuple[str, str]) -> str:
+    left, right = cast("list[object]", a.entries()), cast("list[object]", b.entries())
+    if _is_sequence(a):
+        return f"{names[0]} has length {len(left)}, {names[1]} {len(right)}"
+    for name, own, other in ((names[0], left, right), (names[1], right, left)):
+        extra = [repr(entry) for entry in own if entry not in other]
+        if extra:
+            return f"only {name} has {', '.join(extra[:4])}{', ...' if len(extra) > 4 else ''}"
+    return "the keys have different orders"
+
+
+def _is_sequence(treedef: TreeDef) -> bool:
+    return treedef.entries() == list(range(treedef.num_children))
+
+
+def _kind(treedef: TreeDef) -> str:
+    if treedef.is_leaf():
+        return "a leaf"
+    if treedef.type is None or treedef.type is type(None):
+        return "None"
+    return f"a {treedef.type.__name__}"
+
+
+# --- classes of the user ----------------------------------------------------------------------
+
+
+def register_pytree_node(
+    cls: type[T],
+    flatten: Callable[[T], tuple[Iterable[Any], Any]],
+    unflatten: Callable[[Any, Sequence[Any]], T],
+) -> type[T]:
+    """Make the instances of a class nodes of trees.
+
+    Args:
+        cls: The class.
+        flatten: Gives the children, and hashable data that belong to the structure.
+        unflatten: Makes an instance of those data and of children. These may be anything, such as
+            None or tracers, so it should not check them.
+
+    Returns:
+        The class.
+
+    Raises:
+        PytreeError: The class is registered already, or is one that is always a node.
+    """
+
+    def to_tuple(node: Any) -> tuple[tuple[Any, ...], Any]:
+        children, data = flatten(node)
+        return tuple(children), data
+
+    return _register(cls, to_tuple, unflatten, optree.AutoEntry)
+
+
+def register_dataclass(
+    cls: type[T],
+    data_fields: Sequence[str] | None = None,
+    meta_fields: Sequence[str] | None = None,
+) -> type[T]:
+    """Make the instances of a dataclass nodes of trees; usable as a decorator.
+
+    Rebuilding an instance sets its fields directly: neither ``__init__`` nor ``__post_init__`` run.
+
+    Args:
+        cls: The dataclass.
+        data_fields: Names of the fields that are children. By default all that are not
+            ``meta_fields``, nor made by ``dataclasses.field(metadata={"static": True})``.
+        meta_fields: Names of the fields that belong to the structure, and must be hashable.
+
+    Returns:
+        The class.
+
+    Raises:
+        PytreeError: It is not a dataclass, is registered already, or the names are not its fields.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise PytreeError(
+            f"register_dataclass: {cls.__name__} is not a dataclass",
+            fix="decorate it with @dataclasses.dataclass, below @register_dataclass",
+        )
+    fields = dataclasses.fields(cls)
+    names = [field.name for field in fields]
+    static = {field.name for field in fields if field.metadata.get("static")}
+    if meta_fields is None:
+        meta = (
+            [n for n in names if n not in data_fields]
+            if data_fields is not None
+            else [n for n in names if n in static]
+        )
+    else:
+        meta = list(meta_fields)
+    data = [n for n in names if n not in meta] if data_fields is None else list(data_fields)
+    if sorted([*data, *meta]) != sorted(names):
+        raise PytreeError(
+            f"register_dataclass: the fields of {cls.__name__} are {', '.join(names)}, but data"
+            f" fields {', '.join(data) or '(none)'} and meta fields {', '.join(meta) or '(none)'}"
+            " were given",
+            rule="every field is a data field or a meta field, and not both",
+        )
+
+    def flatten_fields(node: Any) -> tuple[tuple[Any, ...], Any, tuple[str, ...]]:
+        children = tuple(getattr(node, name) for name in data)
+        return children, tuple(getattr(node, name) for name in meta), tuple(data)
+
+    def unflatten_fields(values: Any, children: Sequence[Any]) -> T:
+        node = object.__new__(cls)
+        for name, value in zip((*data, *meta), (*children, *values), strict=True):
+            object.__setattr__(node, name, value)
+        return node
+
+    return _register(cls, flatten_fields, unflatten_fields, optree.GetAttrEntry)
+
+
+def _register(
+    cls: type[T],
+    flatten_fn: Callable[[Any], Any],
+    unflatten_fn: Callable[[Any, Any], Any],
+    entry: type[optree.PyTreeEntry],
+) -> type[T]:
+    try:
+        optree.register_pytree_node(  # pyright: ignore[reportUnknownMemberType]
+            cast(Any, cls), flatten_fn, unflatten_fn, path_entry_type=entry, namespace=NAMESPACE
+        )
+    except ValueError as error:
+        raise PytreeError(
+            f"pytree: {cls.__name__} is registered already, or always a node",
+            rule="a class is registered once",
+        ) from error
+    return cls
