@@ -24,6 +24,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import IntExpr, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.types import TensorType
+from tessera.ir.walk import clone_block
 
 
 class Engine(Protocol):
@@ -172,7 +173,8 @@ class Trace:
             tuple([self.lift(x) for x in item]) if isinstance(item, (tuple, list)) else self.lift(item)
             for item in operands
         ]
-        op = cls(*lifted, **attrs)
+        fresh = {k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()}
+        op = cls(*lifted, **fresh)
         self.builder.add(op)
         if self.abstract:
             tracers = tuple([Tracer(self, v) for v in op.results])

@@ -99,19 +99,17 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 
 def attr_hints(cls: type) -> dict[str, Any]:
-    """The resolved annotations of an op class, for the parser; resolved once, on demand."""
+    """The resolved annotations of an op class's attributes, for the parser; resolved once, on demand."""
     hints = _HINTS.get(cls)
     if hints is None:
+        fields: tuple[Field, ...] = cls.__dict__["fields"]
+        names = {f.name for f in fields if f.kind is FieldKind.ATTR}
         hints = {}
         for base in reversed(cls.__mro__):
             module = sys.modules.get(base.__module__)
             space = dict(vars(module)) if module is not None else {}
             for key, annotation in base.__dict__.get("__annotations__", {}).items():
-                if isinstance(annotation, str):
-                    if "ClassVar" in annotation or "Value" in annotation or "Block" in annotation:
-                        continue
-                    annotation = eval(annotation, space)
-                hints[key] = annotation
+                if key in names:
+                    hints[key] = eval(annotation, space) if isinstance(annotation, str) else annotation
         _HINTS[cls] = hints
     return hints
-

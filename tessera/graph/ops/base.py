@@ -24,6 +24,7 @@ import numpy as np
 from tessera.dtypes import DType, Kind
 from tessera.errors import MissingRuleError
 from tessera.graph.trace import bind
+from tessera.graph.transforms.evaluate import bind_op
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
@@ -87,6 +88,14 @@ class GraphOp(Op):
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         """The tangent of the output through operand `k` alone, or None when it is zero."""
         raise MissingRuleError(self.name, "jvp (or partial)")
+
+    def differentiate(
+        self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Outputs (computed unless given) and their tangents. Ops with regions override this instead of `jvp`."""
+        if outs is None:
+            outs = bind_op(self, primals)
+        return outs, self.jvp(primals, tangents, outs)
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         """Cotangents of the linear operands."""

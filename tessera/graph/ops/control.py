@@ -1,0 +1,442 @@
+"""Ops with regions: calls, conditionals, loops. Their regions are closed; all they use is an operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import bool_
+from tessera.errors import NotDifferentiableError, ShapeError, VerifyError
+from tessera.graph.ops.base import Family, GraphOp, Linear, is_inexact
+from tessera.graph.ops.elementwise import select
+from tessera.graph.ops.rearrange import broadcast, move_axis
+from tessera.graph.ops.reduce import any_
+from tessera.graph.trace import bind
+from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
+from tessera.graph.transforms.vectorize import vmap
+from tessera.ir.core import Block, Func, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.opdef import attr, operand, operands, region
+from tessera.ir.types import TensorType
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """Results of `bind` as a tuple."""
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _types(values: Sequence[Value]) -> tuple[TensorType, ...]:
+    result: list[TensorType] = []
+    for value in values:
+        assert isinstance(value.type, TensorType)
+        result.append(value.type.strong())
+    return tuple(result)
+
+
+def _batch_to_front(x: Any, axis: int | None, size: Dim) -> Any:
+    if axis is None:
+        return broadcast(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
+    return move_axis(x, axis, 0)
+
+
+class Control(GraphOp):
+    """Base of ops with regions."""
+
+    family = Family.CONTROL
+    isolated = True
+
+
+class Call(Control):
+    """Applies a Graph: a jitted function called inside another trace. Lowering inlines it.
+
+    %r = graph.call([%x]) {label="f"} : f32[] body(%a: f32[4]) { ... }
+    """
+
+    name = "graph.call"
+    args: tuple[Value, ...] = operands()
+    label: str = attr("")
+    body: Block = region()
+
+    def infer(self) -> tuple[TensorType, ...]:
+        """The types that the body yields."""
+        return _types(self.body.outputs)
+
+    def verify(self) -> None:
+        """Operands match the body's arguments."""
+        found = [t.strong() for t in _types(self.args)]
+        if found != list(_types(self.body.args)):
+            raise VerifyError("operands must match the body's arguments")
+
+    def evaluate(self, *operands: np.ndarray) -> Any:
+        """Runs the body."""
+        from tessera.graph.interp import run_block
+
+        return tuple(run_block(self.body, operands))
+
+    def differentiate(
+        self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Calls the forward part, then the linear part of the body."""
+        func = Func(self.label, self.body)
+        forward, linear, captured, nonzero, count = linearize(func, [t is not None for t in tangents])
+        results = as_tuple(bind(Call, (*captured, *primals), label=self.label, body=forward.body))
+        split = len(results) - count
+        given = [t for t in tangents if t is not None]
+        if not any(nonzero):
+            return results[:split], [None] * split
+        touts = iter(as_tuple(bind(Call, (*results[split:], *given), label=self.label, body=linear.body)))
+        return results[:split], [next(touts) if n else None for n in nonzero]
+
+    def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """Calls the transposed body."""
+        linear = [isinstance(x, Linear) for x in operands]
+        order = [k for k, f in enumerate(linear) if not f] + [k for k, f in enumerate(linear) if f]
+        body = Block([self.body.args[k] for k in order], self.body.ops, self.body.outputs)
+        knowns = [x for x in operands if not isinstance(x, Linear)]
+        backward, flags, captured = transpose(
+            Func(self.label, body), len(knowns), [ct is not None for ct in cts]
+        )
+        given = [ct for ct in cts if ct is not None]
+        results: list[Any] = [None] * len(operands)
+        if any(flags):
+            found = iter(
+                as_tuple(bind(Call, (*captured, *knowns, *given), label=self.label, body=backward.body))
+            )
+            for k, flag in zip(order[len(knowns) :], flags, strict=True):
+                results[k] = next(found) if flag else None
+        return results
+
+    def batch(
+        self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
+    ) -> tuple[Sequence[Any], Sequence[int | None]]:
+        """Calls the batched body."""
+        graph, out_axes, captured = vmap(Func(self.label, self.body), axes, size)
+        outs = as_tuple(bind(Call, (*captured, *operands), label=self.label, body=graph.body))
+        return outs, out_axes
+
+
+class Cond(Control):
+    """`then(*args)` if `pred` (bool scalar) holds, else `otherwise(*args)`; only one of them runs."""
+
+    name = "graph.cond"
+    pred: Value = operand()
+    args: tuple[Value, ...] = operands()
+    then: Block = region()
+    otherwise: Block = region()
+
+    def infer(self) -> tuple[TensorType, ...]:
+        """What both regions yield."""
+        return _types(self.then.outputs)
+
+    def verify(self) -> None:
+        """The predicate is a bool scalar, both regions fit."""
+        assert isinstance(self.pred.type, TensorType)
+        if self.pred.type.shape or self.pred.type.dtype is not bool_:
+            raise VerifyError(f"the predicate is {self.pred.type}, not bool[]")
+        if _types(self.then.outputs) != _types(self.otherwise.outputs):
+            raise VerifyError("both regions must yield the same types")
+
+    def evaluate(self, *operands: np.ndarray) -> Any:
+        """Runs one region."""
+        from tessera.graph.interp import run_block
+
+        pred, *args = operands
+        return tuple(run_block(self.then if bool(pred) else self.otherwise, args))
+
+    def _bind_branches(self, pred: Any, args: Sequence[Any], graphs: Sequence[tuple[Func, list[Any]]]) -> tuple[Any, ...]:
+        """Binds a conditional over two Graphs whose leading arguments are captured values of their own."""
+        (then, then_captured), (otherwise, otherwise_captured) = graphs
+        blocks: list[Block] = []
+        for k, func in enumerate((then, otherwise)):
+            lead = [Value(x.type) for x in then_captured], [Value(x.type) for x in otherwise_captured]
+            own = func.args[: len(lead[k])]
+            both = (own, lead[1]) if k == 0 else (lead[0], own)
+            blocks.append(Block([*both[0], *both[1], *func.args[len(own) :]], func.ops, func.outputs))
+        return as_tuple(
+            bind(
+                Cond, pred, (*then_captured, *otherwise_captured, *args), then=blocks[0], otherwise=blocks[1]
+            )
+        )
+
+    def differentiate(
+        self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Forward and linear conditionals; each branch pads the other's residuals with zeros."""
+        pred, *args = primals
+        wrt = [t is not None for t in tangents[1:]]
+        parts = [linearize(Func("branch", b), wrt) for b in (self.then, self.otherwise)]
+        residual_types = [_types(linear.args[:count]) for _, linear, _, _, count in parts]
+        nonzero = [any(flags) for flags in zip(parts[0][3], parts[1][3], strict=True)]
+        count = len(self.then.outputs)
+        forwards: list[tuple[Func, list[Any]]] = []
+        linears: list[tuple[Func, list[Any]]] = []
+        out_types = _types(self.then.outputs)
+        for k, (forward, linear, captured, flags, _) in enumerate(parts):
+            forwards.append((_pad_outputs(forward, count, residual_types, k), captured))
+            linears.append((_align_linear(linear, residual_types, k, flags, nonzero, out_types), []))
+        results = self._bind_branches(pred, args, forwards)
+        given = [t for t in tangents[1:] if t is not None]
+        if not any(nonzero):
+            return results[:count], [None] * count
+        touts = iter(self._bind_branches(pred, [*results[count:], *given], linears))
+        return results[:count], [next(touts) if n else None for n in nonzero]
+
+    def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """A conditional of the transposed branches; a missing cotangent is zeros."""
+        pred, *args = operands
+        linear = [isinstance(x, Linear) for x in args]
+        order = [k for k, f in enumerate(linear) if not f] + [k for k, f in enumerate(linear) if f]
+        knowns = [x for x in args if not isinstance(x, Linear)]
+        types = [x.type for x in args if isinstance(x, Linear)]
+        wanted = [ct is not None for ct in cts]
+        graphs: list[tuple[Func, list[Any]]] = []
+        for block in (self.then, self.otherwise):
+            body = Block([block.args[k] for k in order], block.ops, block.outputs)
+            backward, flags, captured = transpose(Func("branch", body), len(knowns), wanted)
+            graphs.append((_fill_outputs(backward, flags, types), captured))
+        found = self._bind_branches(pred, [*knowns, *[ct for ct in cts if ct is not None]], graphs)
+        results: list[Any] = [None] * len(operands)
+        for k, value in zip(order[len(knowns) :], found, strict=True):
+            results[k + 1] = value
+        return results
+
+    def batch(
+        self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
+    ) -> tuple[Sequence[Any], Sequence[int | None]]:
+        """Unbatched predicate: a conditional of batched branches. Batched: both branches and a select."""
+        pred, *args = operands
+        graphs: list[tuple[Func, list[Any]]] = []
+        for block in (self.then, self.otherwise):
+            graph, out_axes, captured = vmap(Func("branch", block), axes[1:], size)
+            graphs.append((_front_outputs(graph, out_axes, size), captured))
+        if axes[0] is None:
+            outs = self._bind_branches(pred, args, graphs)
+            return outs, [0] * len(outs)
+        both = [
+            as_tuple(bind(Call, (*captured, *args), label="branch", body=graph.body))
+            for graph, captured in graphs
+        ]
+        outs = tuple(
+            [
+                select(broadcast(pred, x.shape, (0,)), x, y)
+                for x, y in zip(both[0], both[1], strict=True)
+            ]
+        )
+        return outs, [0] * len(outs)
+
+
+def _extended(func: Func, extra: Any) -> Func:
+    """The Graph with outputs recomputed by `extra(outputs) -> outputs`, traced after its body."""
+    from tessera.graph.transforms.evaluate import argument_types, evaluate, trace_function
+
+    graph, captured = trace_function(
+        lambda *args: extra(evaluate(func, args)), argument_types(func), "jit", func.name
+    )
+    if captured:
+        raise VerifyError("a region captured a value")
+    return graph
+
+
+def _pad_outputs(forward: Func, count: int, types: Sequence[tuple[TensorType, ...]], branch: int) -> Func:
+    def extra(outs: list[Any]) -> list[Any]:
+        own = outs[count:]
+        first = own if branch == 0 else [zeros_of(t) for t in types[0]]
+        second = own if branch == 1 else [zeros_of(t) for t in types[1]]
+        return [*outs[:count], *first, *second]
+
+    return _extended(forward, extra)
+
+
+def _align_linear(
+    linear: Func,
+    types: Sequence[tuple[TensorType, ...]],
+    branch: int,
+    flags: Sequence[bool],
+    nonzero: Sequence[bool],
+    out_types: Sequence[TensorType],
+) -> Func:
+    def extra(outs: list[Any]) -> list[Any]:
+        found = iter(outs)
+        result: list[Any] = []
+        for flag, wanted, type in zip(flags, nonzero, out_types, strict=True):
+            value = next(found) if flag else None
+            if wanted:
+                result.append(zeros_of(type) if value is None else value)
+        return result
+
+    func = _extended(linear, extra)
+    own = func.args[: len(types[branch])]
+    other = [Value(t) for t in types[1 - branch]]
+    lead = [*own, *other] if branch == 0 else [*other, *own]
+    return func.with_body(Block([*lead, *func.args[len(own) :]], func.ops, func.outputs))
+
+
+def _fill_outputs(func: Func, flags: Sequence[bool], types: Sequence[TensorType]) -> Func:
+    def extra(outs: list[Any]) -> list[Any]:
+        found = iter(outs)
+        return [next(found) if flag else zeros_of(t) for flag, t in zip(flags, types, strict=True)]
+
+    return _extended(func, extra)
+
+
+def _front_outputs(func: Func, axes: Sequence[int | None], size: Dim) -> Func:
+    return _extended(
+        func, lambda outs: [_batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
+    )
+
+
+class While(Control):
+    """`while cond(consts, carry): carry = body(consts, carry)`.
+
+    The regions' arguments are `consts`, then the carried values. The condition yields one bool scalar.
+    """
+
+    name = "graph.while"
+    consts: tuple[Value, ...] = operands()
+    init: tuple[Value, ...] = operands()
+    cond: Block = region()
+    body: Block = region()
+
+    def infer(self) -> tuple[TensorType, ...]:
+        """The carried types."""
+        carried = _types(self.init)
+        if _types(self.body.outputs) != carried:
+            raise ShapeError(
+                f"while_loop: the body returns {', '.join(map(str, _types(self.body.outputs)))} for carried values "
+                f"{', '.join(map(str, carried))}",
+                rule="the body must return values of the types that it takes",
+            )
+        return carried
+
+    def evaluate(self, *operands: np.ndarray) -> Any:
+        """Runs the loop."""
+        from tessera.graph.interp import run_block
+
+        consts, carry = operands[: len(self.consts)], operands[len(self.consts) :]
+        while bool(run_block(self.cond, (*consts, *carry))[0]):
+            carry = tuple(run_block(self.body, (*consts, *carry)))
+        return tuple(carry)
+
+    def differentiate(
+        self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """One loop that carries values and tangents."""
+        split = len(self.consts)
+        count = len(self.init)
+        body = Func("body", self.body)
+        carry_flags = [t is not None for t in tangents[split:]]
+        const_flags = [t is not None for t in tangents[:split]]
+        while True:
+            graph, flags, captured = jvp(body, [*const_flags, *carry_flags])
+            grown = [a or b for a, b in zip(carry_flags, flags, strict=True)]
+            if grown == carry_flags:
+                break
+            carry_flags = grown
+        types = _types(self.init)
+        for k, t in enumerate(types):
+            carry_flags[k] = carry_flags[k] and is_inexact(t.dtype)
+        start = [
+            (t if t is not None else zeros_of(p.type))
+            for f, t, p in zip(carry_flags, tangents[split:], primals[split:], strict=True)
+            if f
+        ]
+        const_tangents = [t for t in tangents[:split] if t is not None]
+        graph = _while_tangent_outputs(graph, flags, carry_flags, types, count)
+        # jvp's argument order: captured, consts, carry, const tangents, carry tangents; the loop wants the carried last.
+        n_captured, n_ct = len(captured), len(const_tangents)
+        args = graph.args
+        lead = args[: n_captured + split]
+        carry = args[n_captured + split : n_captured + split + count]
+        ct_args = args[n_captured + split + count : n_captured + split + count + n_ct]
+        tangent_args = args[n_captured + split + count + n_ct :]
+        new_body = Block([*lead, *ct_args, *carry, *tangent_args], graph.ops, graph.outputs)
+        cond_args = [Value(x.type) for x in captured], [Value(v.type) for v in ct_args]
+        cond = self.cond
+        new_cond = Block(
+            [
+                *cond_args[0],
+                *cond.args[:split],
+                *cond_args[1],
+                *cond.args[split:],
+                *[Value(v.type) for v in tangent_args],
+            ],
+            cond.ops,
+            cond.outputs,
+        )
+        results = as_tuple(
+            bind(
+                While,
+                (*captured, *primals[:split], *const_tangents),
+                (*primals[split:], *start),
+                cond=new_cond,
+                body=new_body,
+            )
+        )
+        touts = iter(results[count:])
+        outs = results[:count] if outs is None else outs
+        return outs, [next(touts) if f else None for f in carry_flags]
+
+    def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """Not possible: the number of steps is not known."""
+        raise NotDifferentiableError(
+            "while_loop cannot be differentiated in reverse mode",
+            loc=self.loc,
+            rule="reverse mode would have to store an unknown number of steps",
+            fix="use forward mode (`ts.jvp`), or a loop with a fixed number of steps",
+        )
+
+    def batch(
+        self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
+    ) -> tuple[Sequence[Any], Sequence[int | None]]:
+        """All carried values are batched; an example whose condition is false keeps its values."""
+        split = len(self.consts)
+        count = len(self.init)
+        carry_axes: list[int | None] = [0] * count
+        cond, (cond_axis,), cond_captured = vmap(Func("cond", self.cond), [*axes[:split], *carry_axes], size)
+        body, body_axes, body_captured = vmap(Func("body", self.body), [*axes[:split], *carry_axes], size)
+        init = [_batch_to_front(x, a, size) for x, a in zip(operands[split:], axes[split:], strict=True)]
+        n_cond, n_body = len(cond_captured), len(body_captured)
+        consts = (*cond_captured, *body_captured, *operands[:split])
+        types = [x.type for x in (*consts, *init)]
+
+        from tessera.graph.transforms.evaluate import evaluate, trace_function
+
+        def predicate(args: Sequence[Any]) -> Any:
+            found = evaluate(cond, [*args[:n_cond], *args[n_cond + n_body :]])[0]
+            return _batch_to_front(found, cond_axis, size)
+
+        def run_cond(*args: Any) -> list[Any]:
+            return [any_(predicate(args), (0,))]
+
+        def run_body(*args: Any) -> list[Any]:
+            going = predicate(args)
+            old = args[len(args) - count :]
+            new = evaluate(body, [*args[n_cond:]])
+            new = [_batch_to_front(x, a, size) for x, a in zip(new, body_axes, strict=True)]
+            return [select(broadcast(going, x.shape, (0,)), x, y) for x, y in zip(new, old, strict=True)]
+
+        new_cond, captured_cond = trace_function(run_cond, types, "jit", "cond")
+        new_body, captured_body = trace_function(run_body, types, "jit", "body")
+        if captured_cond or captured_body:
+            raise VerifyError("a region captured a value")
+        outs = as_tuple(bind(While, consts, init, cond=new_cond.body, body=new_body.body))
+        return outs, [0] * count
+
+
+def _while_tangent_outputs(
+    graph: Func, flags: Sequence[bool], wanted: Sequence[bool], types: Sequence[TensorType], count: int
+) -> Func:
+    """Makes a jvp'd loop body yield a tangent for every carried value that has one."""
+
+    def extra(outs: list[Any]) -> list[Any]:
+        found = iter(outs[count:])
+        result = list(outs[:count])
+        for flag, keep, type in zip(flags, wanted, types, strict=True):
+            value = next(found) if flag else None
+            if keep:
+                result.append(zeros_of(type) if value is None else value)
+        return result
+
+    return _extended(graph, extra)

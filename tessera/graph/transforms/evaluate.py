@@ -1,0 +1,61 @@
+"""Evaluating a Graph on arrays or tracers, and tracing a function to a Graph: what every transform is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.graph.trace import Trace, active, bind
+from tessera.ir import loc as _loc
+from tessera.ir.core import Func, Op, Value
+from tessera.ir.opdef import FieldKind
+from tessera.ir.types import TensorType
+
+
+def bind_op(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Applies `op`'s primitive, with its attributes and regions, to other operands (flat); returns a tuple."""
+    flat = iter(operands)
+    store = op.__dict__
+    args: list[Any] = []
+    rest: dict[str, Any] = {}
+    for field in op.fields:
+        if field.kind is FieldKind.OPERAND:
+            args.append(next(flat))
+        elif field.kind is FieldKind.OPERANDS:
+            args.append(tuple([next(flat) for _ in store[field.name]]))
+        else:
+            rest[field.name] = store[field.name]
+    results = bind(type(op), *args, **rest)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def evaluate(func: Func, args: Sequence[Any]) -> list[Any]:
+    """The outputs of a Graph on arrays or tracers."""
+    env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
+    for op in func.ops:
+        with _loc.scoped(op.loc):
+            results = bind_op(op, [env[v] for v in op.operands])
+        env.update(zip(op.results, results, strict=True))
+    return [env[v] for v in func.outputs]
+
+
+def trace_function(
+    fn: Callable[..., Sequence[Any]], types: Sequence[TensorType], kind: str, name: str = ""
+) -> tuple[Func, list[Any]]:
+    """Traces `fn`, a function of tracers to a list of them, abstractly.
+
+    Returns:
+        The closed Graph (captured values first, then one argument per type) and the captured values.
+    """
+    with active(Trace(kind, name, staging=True)) as trace:
+        outputs = fn(*[trace.input(t) for t in types])
+        return trace.finish(outputs, name)
+
+
+def argument_types(func: Func) -> list[TensorType]:
+    """The types of a Graph's arguments."""
+    result: list[TensorType] = []
+    for arg in func.args:
+        assert isinstance(arg.type, TensorType)
+        result.append(arg.type)
+    return result

@@ -1,0 +1,57 @@
+"""`vmap`: a Graph on examples becomes a Graph on batches, by the ops' `batch` rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.graph.ops.base import GraphOp
+from tessera.graph.transforms.evaluate import argument_types, bind_op, trace_function
+from tessera.ir import loc as _loc
+from tessera.ir.core import Func, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.types import TensorType
+
+
+def vmap_values(
+    func: Func, args: Sequence[Any], axes: Sequence[int | None], size: Dim
+) -> tuple[list[Any], list[int | None]]:
+    """Outputs of a Graph over a batch, and the batch axis of each (None: the same for every example)."""
+    env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
+    axis_of: dict[Value, int | None] = dict(zip(func.args, axes, strict=True))
+    for op in func.ops:
+        assert isinstance(op, GraphOp)
+        operands = [env[v] for v in op.operands]
+        batch_axes = [axis_of.get(v) for v in op.operands]
+        with _loc.scoped(op.loc):
+            if all(a is None for a in batch_axes):
+                outs: Sequence[Any] = bind_op(op, operands)
+                out_axes: Sequence[int | None] = [None] * len(outs)
+            else:
+                outs, out_axes = op.batch(operands, batch_axes, size)
+        env.update(zip(op.results, outs, strict=True))
+        axis_of.update(zip(op.results, out_axes, strict=True))
+    return [env[v] for v in func.outputs], [axis_of.get(v) for v in func.outputs]
+
+
+def batched_type(type: TensorType, axis: int | None, size: Dim) -> TensorType:
+    """The type with a batch axis put in."""
+    if axis is None:
+        return type
+    return type.with_shape((*type.shape[:axis], size, *type.shape[axis:])).strong()
+
+
+def vmap(
+    func: Func, axes: Sequence[int | None], size: Dim
+) -> tuple[Func, list[int | None], list[Any]]:
+    """The batched Graph, the batch axes of its outputs, and the captured values (its leading arguments)."""
+    types = [batched_type(t, a, size) for t, a in zip(argument_types(func), axes, strict=True)]
+    found: list[int | None] = []
+
+    def run(*args: Any) -> list[Any]:
+        outs, out_axes = vmap_values(func, args, axes, size)
+        found[:] = out_axes
+        return outs
+
+    graph, captured = trace_function(run, types, "vmap", func.name)
+    return graph, found, captured
