@@ -170,10 +170,10 @@ default_int: Final = int64
 default_complex: Final = complex64
 default_index: Final = int64
 
-DTypeLike: TypeAlias = "DType | np.dtype[Any] | str | type"
+DTypeLike: TypeAlias = DType | np.dtype[Any] | str | type
 """What ``dtype_of`` accepts."""
 
-PythonScalar: TypeAlias = "bool | int | float | complex"
+PythonScalar: TypeAlias = bool | int | float | complex
 """Python numbers, which promote weakly."""
 
 _PYTHON_TYPES: Mapping[type, DType] = MappingProxyType(
@@ -215,6 +215,12 @@ def dtype_of(dtype: DTypeLike) -> DType:
         f"dtype: {dtype!r} is not an element type",
         rule="the element types are " + ", ".join(d.full_name for d in ALL),
     )
+
+
+def _dtype_in(x: object) -> DType:
+    """The dtype that an argument is or, if it is an array, has."""
+    named = x if isinstance(x, (DType, type, str)) else getattr(x, "dtype", x)
+    return dtype_of(cast(DTypeLike, named))
 
 
 def real_of(dtype: DType) -> DType:
@@ -356,7 +362,7 @@ def result_type(*args: object) -> DType:
         if isinstance(arg, (bool, int, float, complex)) and not isinstance(arg, np.generic):
             weak.append(arg)
             continue
-        dtype = dtype_of(getattr(arg, "dtype", arg))  # pyright: ignore[reportArgumentType]
+        dtype = _dtype_in(arg)
         strong = dtype if strong is None else promote(strong, dtype)
     if strong is None:
         if not weak:
@@ -433,7 +439,7 @@ def finfo(type: object, /) -> FInfo:
     Raises:
         DTypeError: The dtype is neither.
     """
-    dtype = dtype_of(getattr(type, "dtype", type))  # pyright: ignore[reportArgumentType]
+    dtype = _dtype_in(type)
     if not dtype.is_inexact:
         raise DTypeError(f"finfo: {dtype.full_name} is not a floating-point type", fix="use iinfo")
     dtype = real_of(dtype)
@@ -449,7 +455,7 @@ def iinfo(type: object, /) -> IInfo:
     Raises:
         DTypeError: The dtype is not an integer type.
     """
-    dtype = dtype_of(getattr(type, "dtype", type))  # pyright: ignore[reportArgumentType]
+    dtype = _dtype_in(type)
     if not dtype.is_integer:
         raise DTypeError(f"iinfo: {dtype.full_name} is not an integer type", fix="use finfo")
     return _INTEGER_LIMITS[dtype.name]
@@ -493,6 +499,6 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
 
 def can_cast(from_: object, to: DTypeLike) -> bool:
     """Whether a dtype (or an array's) becomes another by promotion alone."""
-    source = dtype_of(getattr(from_, "dtype", from_))  # pyright: ignore[reportArgumentType]
+    source = _dtype_in(from_)
     target = dtype_of(to)
     return source is target or _TABLE.get((source.name, target.name)) is target

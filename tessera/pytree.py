@@ -170,7 +170,7 @@ def _difference(
         place = _difference(left, right, accessor.codify(path), prefix=prefix, names=names)
         if place is not None:
             return place
-    return None if prefix else f"{path}: the data of the {_kind(a)} differ"
+    return None if prefix else f"{path}: the data of {_kind(a).removeprefix('a ')} differ"
 
 
 def _entry_difference(a: TreeDef, b: TreeDef, names: tuple[str, str]) -> str:
