@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from tessera.dtypes import DType, Kind, dtype_of, uint32
+from tessera.dtypes import DType, Kind, dtype_of, int32, int64, uint32
 from tessera.errors import DTypeError, ShapeError
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checks import (
@@ -313,6 +313,11 @@ def constant(value: Any, dtype: DType, weak: bool = False) -> Any:
 def iota(shape: Sequence[Dim], axis: int, dtype: DType) -> Any:
     """An array whose elements are their indices along `axis`."""
     return bind(Iota, shape=tuple(shape), axis=axis, dtype=dtype)
+
+
+def index_dtype(size: Dim) -> DType:
+    """The dtype for indices below `size`."""
+    return int32 if isinstance(size, int) and size < 2**31 else int64
 
 
 def random_bits(key: Any, shape: Sequence[Dim]) -> Any:
