@@ -1,0 +1,38 @@
+# make demo | test | lint | bench. Each makes its own virtual environment when there is none.
+#   PYTHON=python3.12   the interpreter that makes the environment
+#   VENV=folder         where the environment is
+#   ARGS='...'          more arguments for the command that runs
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+BIN    := $(VENV)/bin
+# Newer than pyproject.toml means: the environment has what the project asks for.
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint bench
+
+help:
+	@sed -n '1,/^$$/s/^# //p' Makefile
+
+$(STAMP): pyproject.toml
+	@echo "installing tessera and its tools into $(VENV) (the first time takes a minute or two)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,demo]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/digits.py $(ARGS)
+
+# Two workers: compilation is the cost, and the smallest machine we test on has two cores.
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+# No format check: tables of rules and ops are aligned by hand.
+lint: $(STAMP)
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m pyright
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py $(ARGS)

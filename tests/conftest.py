@@ -1,0 +1,54 @@
+"""Options, markers and Hypothesis profiles for the whole test suite."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A first example may compile a kernel, and two workers share two cores, so wall-clock deadlines and
+# the "too slow" check would fail at random.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile(
+    "ci", derandomize=True, database=None, print_blob=True, max_examples=60, **UNTIMED
+)
+settings.register_profile("dev", max_examples=60, **UNTIMED)
+default_profile = "ci" if os.environ.get("CI") else "dev"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", default_profile))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests marked long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        skip_marked(items, "long", "a long run: pass --long")
+    # Asking the driver takes a while and starts it, so only where a test will use the answer.
+    if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
+        skip_marked(items, "gpu", reason)
+
+
+def skip_marked(items: list[pytest.Item], marker: str, reason: str) -> None:
+    for item in items:
+        if item.get_closest_marker(marker):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def missing_gpu() -> str | None:
+    """Why no test can run on a GPU here, or None when one can."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no CUDA driver (libcuda.so.1)"
+    if status := driver.cuInit(0):
+        return f"the CUDA driver does not start (cuInit returned {status})"
+    count = ctypes.c_int()
+    if driver.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return "no CUDA device"
+    if importlib.util.find_spec("cuda") is None:
+        return "cuda-python is not installed (the cuda extra)"
+    return None
