@@ -20,7 +20,7 @@ TABLES: set[str] = set()
 
 # A path of one machine means nothing on another. The words are put together here so that this file
 # has none of them.
-MACHINE_FOLDERS = "|".join(["work", "tmp", "root", "home"])
+MACHINE_FOLDERS = "|".join(["work", "tmp", "root"])
 # A package index is the business of whoever installs; naming one here would fix it for everybody.
 INDEX_HOSTS = "|".join(
     [r"pypi\.org", r"pythonhosted\.org", r"registry\.npmjs", r"proxy\.golang", r"deb\.debian\.org"]
