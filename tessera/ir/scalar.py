@@ -498,8 +498,8 @@ _REPRESENTATION = (
     _unary("signbit", "whether the sign is negative, of zero and NaN too", _FLOAT, _signbit,
            precision=Precision.BITS, sig=Sig.PREDICATE),
     _binary("copysign", "a with the sign of b", _FLOAT, _copysign, precision=Precision.BITS),
-    _binary("nextafter", "the next number from a towards b; past the largest, infinity, or NaN if"
-            " the format has none", _FLOAT, _nextafter, precision=Precision.BITS),
+    _binary("nextafter", "the next number from a towards b; b if they are equal", _FLOAT,
+            _nextafter, precision=Precision.BITS),
     _unary("real", "real part", _INEXACT, np.real, sig=Sig.TO_REAL),
     _unary("imag", "imaginary part, 0 of a real number", _INEXACT, np.imag, sig=Sig.TO_REAL),
     _unary("conj", "complex conjugate", _INEXACT, np.conjugate),

@@ -4,6 +4,7 @@ SciPy is not needed at run time, and the meaning of a program must not depend on
 there: what NumPy lacks is computed here, the same way everywhere. Accuracy is that of the C
 library for erf, erfc and lgamma; erfinv is within a few units in the last place; digamma is within
 a few units of the larger of its value and 1 (it has zeros, near which relative accuracy is lost).
+Whoever calls these silences NumPy's warnings, as ``ScalarFn.evaluate`` does.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def _fma(a: float, b: float, c: float) -> float:
     try:
         result = float(exact)
     except OverflowError:
-        return math.copysign(math.inf, exact)
-    return result if result else math.copysign(0.0, exact)
+        return math.inf if exact > 0 else -math.inf
+    return result if result else (0.0 if exact > 0 else -0.0)
 
 
 erf = _elementwise(math.erf, 1)
@@ -108,15 +109,13 @@ def erfinv(x: Floats) -> Floats:
     return np.copysign(np.where(magnitude > 1, np.nan, guess), x)
 
 
-def round_to_odd(wide: Floats, rest: Floats | None = None) -> Floats:
+def round_to_odd(wide: Floats, rest: Floats) -> Floats:
     """Make an inexact result odd in its last bit, so that rounding it again rounds only once.
 
     Args:
         wide: The nearest float64 to the true value.
         rest: The true value less ``wide``; only its sign matters.
     """
-    if rest is None:
-        return wide
     even = (wide.view(np.int64) & 1) == 0
     inexact = np.isfinite(wide) & np.isfinite(rest) & (rest != 0)
     toward = np.copysign(np.inf, rest)

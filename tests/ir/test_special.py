@@ -1,0 +1,56 @@
+"""Special functions against SciPy and mpmath, densely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import special as scipy_special
+
+from tessera.ir import special
+
+mp: Any = mpmath
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # evaluate() silences them
+EPS = np.finfo(np.float64).eps
+
+
+def test_erfinv() -> None:
+    tails = 1 - np.logspace(-15, -1, 500)
+    x = np.concatenate(
+        [np.linspace(-0.999, 0.999, 2001), np.logspace(-300, -1, 500), tails, -tails]
+    )
+    found = special.erfinv(x)
+    assert np.allclose(found, scipy_special.erfinv(x), rtol=8 * EPS, atol=0)
+
+
+def test_digamma() -> None:
+    x = np.concatenate([np.logspace(-10, 10, 1001), np.linspace(-20.3, 20.3, 1000)])
+    # Between its poles SciPy's digamma is far less accurate, so mpmath is the measure.
+    expected = np.array([float(mp.digamma(mp.mpf(v))) for v in x])
+    assert np.allclose(
+        special.digamma(x), expected, rtol=0, atol=8 * EPS * np.fmax(1, abs(expected))
+    )
+    assert special.digamma(np.array([1e300]))[0] == pytest.approx(np.log(1e300), rel=EPS)
+
+
+def test_lgamma_and_the_error_functions() -> None:
+    x = np.linspace(-9.97, 30, 1001)
+    assert np.allclose(special.lgamma(x), scipy_special.gammaln(x), rtol=8 * EPS, atol=16 * EPS)
+    assert np.allclose(special.erf(x), scipy_special.erf(x), rtol=4 * EPS, atol=0)
+    # Far out SciPy's erfc is the less accurate of the two.
+    assert np.allclose(special.erfc(x), scipy_special.erfc(x), rtol=1e-13, atol=1e-300)
+    assert special.lgamma(np.array([1e306]))[0] == np.inf
+
+
+def test_rounding_to_odd() -> None:
+    wide = np.array([1.0, 1.0, 1.0 + EPS, np.inf, 1.0])
+    rest = np.array([1e-30, -1e-30, 1e-30, 1.0, 0.0])
+    expected = [1.0 + EPS, 1.0 - EPS / 2, 1.0 + EPS, np.inf, 1.0]
+    assert special.round_to_odd(wide, rest).tolist() == expected
+    f32 = np.finfo(np.float32)
+    found = special.to_float32_odd(np.array([1 + 1e-12, 1 - 1e-12, 1e300, -np.inf, 1.5]))
+    assert found.dtype == np.float32
+    expected = [1 + float(f32.eps), 1 - float(f32.epsneg), float(f32.max), -np.inf, 1.5]
+    assert found.tolist() == expected
