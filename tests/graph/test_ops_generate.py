@@ -22,9 +22,9 @@ from tessera.dtypes import (
 )
 from tessera.errors import AxisError, DTypeError, ParseError, ShapeError
 from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits, philox
-from tessera.ir.core import Op
+from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import sym
-from tessera.ir.parser import Parser
+from tessera.ir.parser import Parser, parse_func
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import TensorType
 from tests.graph.rearranging import make
@@ -197,6 +197,18 @@ def test_random_bits_refusals() -> None:
             make(RandomBits, type, shape=(4,))
     with pytest.raises(DTypeError, match=r"random_bits: the key has type i32\[2\]"):
         make(RandomBits, TensorType((2,), int32), shape=(4,))
+
+
+def test_text_round_trip() -> None:
+    key = Value(KEY)
+    ops = [
+        Constant(value=Dense.of([1.5, 2], float32)),
+        Constant(value=Dense.of(1, int32), weak=True),
+        Iota(shape=(sym("S"), 2), axis=1, dtype=int32),
+        RandomBits(key, shape=(4, sym("S"))),
+    ]
+    text = str(Func("f", Block([key], ops, [op.result for op in ops]), ["S"]))
+    assert str(parse_func(text)) == text
 
 
 def test_these_ops_carry_no_tangents() -> None:

@@ -28,8 +28,9 @@ from tessera.graph.ops.rearrange import (
     Transpose,
     inverse,
 )
-from tessera.ir.core import Op
+from tessera.ir.core import Block, Func, Op
 from tessera.ir.intexpr import sym
+from tessera.ir.parser import parse_func
 from tessera.ir.types import TensorType
 from tests.graph.rearranging import CASES, apply_sources, concrete, make, symbolic
 
@@ -77,6 +78,16 @@ def test_every_rearranging_op_is_covered() -> None:
     classes = {cls for cls in Op.registry.values() if issubclass(cls, Rearrange)}
     covered = {CASES[name](np.random.default_rng(0)).cls for name in CASES}
     assert classes == covered
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", CASES)
+def test_text_round_trip(name: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    op, _ = symbolic(CASES[name](rng), rng)
+    dims = ["S", *[f"D{n}" for n in range(40)]]
+    text = str(Func("f", Block(op.operands, [op], op.results), dims))
+    assert str(parse_func(text)) == text
 
 
 # --- result types -----------------------------------------------------------------------------

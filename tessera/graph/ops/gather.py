@@ -15,6 +15,7 @@ import numpy as np
 
 from tessera.dtypes import DType, Kind
 from tessera.errors import DTypeError, IndexOutOfBoundsError, NotDifferentiableError
+from tessera.graph.ops.arithmetic import div, eq, mul, select
 from tessera.graph.ops.base import Family, GraphOp, Linear, Rearrange, Source, add_tangents
 from tessera.graph.ops.checks import (
     check_axes,
@@ -33,7 +34,6 @@ from tessera.graph.ops.rearrange import (
     Batched,
     batch_front,
     broadcast,
-    call,
     full,
     full_like,
     iota,
@@ -334,7 +334,7 @@ class Scatter(GraphOp):
                     fix="promise it with unique=True, or scatter-add logarithms",
                 )
             factors = gather(x, indices, self.axes, self.mode)
-            part = call("mul", tangents[1], factors)
+            part = mul(tangents[1], factors)
             total = add_tangents(total, self._again(zeros_like(x), part, indices, Combine.ADD))
         return total
 
@@ -344,11 +344,11 @@ class Scatter(GraphOp):
         winner = gather(out, indices, self.axes, self.mode)
         hits = (_indicator(x, out), _indicator(updates, winner))
         parts = [
-            zeros_like(p) if t is None else call("mul", t, hit)
+            zeros_like(p) if t is None else mul(t, hit)
             for p, t, hit in zip(primals[:2], tangents[:2], hits, strict=True)
         ]
         total = self._again(parts[0], parts[1], indices, Combine.ADD)
-        return call("div", total, self._again(hits[0], hits[1], indices, Combine.ADD))
+        return div(total, self._again(hits[0], hits[1], indices, Combine.ADD))
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         (ct,) = cts
@@ -368,7 +368,7 @@ class Scatter(GraphOp):
             ct_updates = gather(ct, indices, self.axes, self.mode)
             if self.combine is Combine.SET and not self.unique:
                 last = broadcast(self._last(x, indices), ct_updates.shape, range(self.outer))
-                ct_updates = call("select", last, ct_updates, zeros_like(ct_updates))
+                ct_updates = select(last, ct_updates, 0)
         return ct_x, ct_updates, *[None] * len(indices)
 
     def _last(self, x: Any, indices: Sequence[Any]) -> Any:
@@ -380,7 +380,7 @@ class Scatter(GraphOp):
         axes = tuple(range(len(dims)))
         none = full(dims, -1, numbers.dtype)
         written = scatter(none, numbers, indices, axes, Combine.SET, self.mode)
-        return call("eq", gather(written, indices, axes, self.mode), numbers)
+        return eq(gather(written, indices, axes, self.mode), numbers)
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
         x, updates = [batch_front(v, a, size) for v, a in zip(operands[:2], axes[:2], strict=True)]
@@ -396,7 +396,7 @@ class Scatter(GraphOp):
 
 
 def _indicator(a: Any, b: Any) -> Any:
-    return call("select", call("eq", a, b), full_like(a, 1), zeros_like(a))
+    return select(eq(a, b), full_like(a, 1), 0)
 
 
 # --- functions --------------------------------------------------------------------------------
