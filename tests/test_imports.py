@@ -34,6 +34,7 @@ LAYERS = (
     ("target",),
     ("runtime",),
     ("compile",),
+    ("eager",),
     ("api",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
     ("__init__",),
