@@ -8,14 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32, float64, uint32
-from tessera.errors import NotDifferentiableError
+from tessera.dtypes import bool_, float32, float64, uint32
+from tessera.errors import AxisError, NotDifferentiableError, ShapeError
 from tessera.graph import trace as tracing
 from tessera.graph.array import Array
 from tessera.graph.ops.base import GraphOp, Linear, Rearrange
+from tessera.graph.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
 from tessera.graph.ops.gather import Combine, Gather, IndexMode, Scatter, take_along
 from tessera.graph.ops.generate import RandomBits
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Slice, full_like
+from tessera.graph.ops.rearrange import (
+    Broadcast,
+    Concatenate,
+    Pad,
+    Slice,
+    broadcast,
+    concatenate,
+    expand_dims,
+    full,
+    full_like,
+    iota,
+    move_axis,
+    pad,
+    reshape,
+    reverse,
+    slice_,
+    slice_axis,
+    squeeze,
+    transpose,
+)
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Value
 from tessera.ir.intexpr import sym
@@ -373,6 +393,58 @@ def map_linear(op: GraphOp) -> list[Any]:
 
 
 # --- functions --------------------------------------------------------------------------------
+
+
+def data(x: Any) -> np.ndarray:
+    return x._data
+
+
+def test_functions_compute_what_numpy_does() -> None:
+    x = np.arange(24.0).reshape(2, 3, 4)
+    a = Array(x)
+    for source, destination in np.ndindex(3, 3):
+        moved = np.moveaxis(x, source, destination)
+        np.testing.assert_array_equal(data(move_axis(a, source - 3, destination)), moved)
+    for axis in range(-4, 4):
+        found = expand_dims(a, axis)
+        np.testing.assert_array_equal(data(found), np.expand_dims(x, axis))
+        np.testing.assert_array_equal(data(squeeze(found, [axis])), x)
+    np.testing.assert_array_equal(data(slice_axis(a, -1, 1, 4, 2)), x[..., 1:4:2])
+    np.testing.assert_array_equal(data(reverse(a, (1,))), x[:, ::-1])
+    np.testing.assert_array_equal(data(concatenate([a, a, a], -2)), np.concatenate([x] * 3, 1))
+    padded = pad(slice_axis(slice_axis(a, 0, 0, 1), 2, 0, 2), 9, (0, 0, 1), (1, 0, 0), (0, 0, 1))
+    np.testing.assert_array_equal(data(padded)[0, 0], [9, 0, 9, 1])
+    np.testing.assert_array_equal(data(full((2, 2), True, bool_)), np.ones((2, 2), np.bool_))
+    np.testing.assert_array_equal(data(iota((2, 3), 1, float32)), [[0, 1, 2]] * 2)
+    np.testing.assert_array_equal(data(dynamic_slice(a, (1, 1, 9), (1, 2, 2))), x[1:, 1:, 2:])
+    zero = full((1, 1, 1), 0, float64)
+    changed = x.copy()
+    changed[1, 0, 3] = 0
+    np.testing.assert_array_equal(data(dynamic_update_slice(a, zero, (1, 0, 7))), changed)
+
+
+def test_functions_with_nothing_to_do_return_their_operand() -> None:
+    a = Array(np.ones((2, 3)))
+    assert broadcast(a, (2, 3), (0, 1)) is a
+    assert reshape(a, [2, 3]) is a
+    assert transpose(a, (0, 1)) is a
+    assert move_axis(a, 1, -1) is a
+    assert slice_(a, (0, 0), (2, 3)) is a
+    assert pad(a, 0, (0, 0), (0, 0), (0, 0)) is a
+    assert concatenate([a], 0) is a
+    assert reverse(a, ()) is a
+
+
+def test_refusals_of_functions() -> None:
+    a = Array(np.ones((2, 3)))
+    with pytest.raises(ShapeError) as caught:
+        squeeze(a, (1,))
+    assert caught.value.what == "squeeze: dim 1 of f64[2, 3] is 3"
+    assert caught.value.rule == "only dims of length 1 can be removed"
+    with pytest.raises(AxisError) as caught:
+        move_axis(a, 2, 0)
+    assert caught.value.what == "move_axis: axis 2 is out of range for rank 2"
+    assert caught.value.rule == "-2 <= axis < 2"
 
 
 def test_take_along() -> None:

@@ -15,7 +15,6 @@ import numpy as np
 
 from tessera.dtypes import DType, Kind
 from tessera.errors import DTypeError, IndexOutOfBoundsError, NotDifferentiableError
-from tessera.graph.ops.arithmetic import div, eq, mul, select
 from tessera.graph.ops.base import Family, GraphOp, Linear, Rearrange, Source, add_tangents
 from tessera.graph.ops.checks import (
     check_axes,
@@ -29,6 +28,7 @@ from tessera.graph.ops.checks import (
     title,
 )
 from tessera.graph.ops.dynamic_slice import as_int64
+from tessera.graph.ops.elementwise import div, eq, mul, select
 from tessera.graph.ops.generate import index_dtype
 from tessera.graph.ops.rearrange import (
     Batched,
