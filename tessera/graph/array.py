@@ -1,6 +1,7 @@
 """`ArrayBase`: what arrays and tracers have in common, and `Array`: a concrete, immutable array.
 
-The operators live in `graph/array_api.py`, which fills in `ArrayBase`'s methods through `operators`.
+The operators live in `graph/array_api.py`, which fills in `ArrayBase`'s methods through
+`operators`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from tessera.ir.types import TensorType
 
 
 class ArrayBase:
-    """Operators and attributes shared by `Array` and tracers (completed by `graph/array_api.py`)."""
+    """Operators and attributes shared by `Array` and tracers (completed by `graph/array_api.py`).
+    """
 
     __slots__ = ()
     __array_priority__ = 1000
@@ -64,22 +66,26 @@ def dtype_from_numpy(dtype: np.dtype[Any]) -> DType:
 class Array(ArrayBase):
     """A concrete n-dimensional array on a device. Immutable.
 
-    It speaks the array API standard, `__array__`, the buffer protocol and DLPack. Make one with `ts.asarray` and the other
-    creation functions; the constructor is internal.
+    It speaks the array API standard, `__array__`, the buffer protocol and DLPack. Make one with
+    `ts.asarray` and the other creation functions; the constructor is internal.
     """
 
-    __slots__ = ("__weakref__", "_data", "_type")
+    __slots__ = ("__weakref__", "_data", "_pointer", "_type")
 
     _data: np.ndarray
     _type: TensorType | None
+    _pointer: int
 
     def __init__(self, data: np.ndarray, type: TensorType | None = None) -> None:
-        object.__setattr__(self, "_data", data)
-        object.__setattr__(self, "_type", type)
+        _set(self, "_data", data)
+        _set(self, "_type", type)
+        _set(self, "_pointer", 0)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ImmutableError(
-            f"attribute {name!r} of an array cannot be set", rule="arrays are immutable", fix="build a new array"
+            f"attribute {name!r} of an array cannot be set",
+            rule="arrays are immutable",
+            fix="build a new array",
         )
 
     @property
@@ -88,7 +94,7 @@ class Array(ArrayBase):
         found = self._type
         if found is None:
             found = TensorType(self._data.shape, dtype_from_numpy(self._data.dtype))
-            object.__setattr__(self, "_type", found)
+            _set(self, "_type", found)
         return found
 
     @property
@@ -105,3 +111,24 @@ class Array(ArrayBase):
     def ndim(self) -> int:
         """The number of dims."""
         return self._data.ndim
+
+    @property
+    def pointer(self) -> int:
+        """The address of the first element."""
+        found = self._pointer
+        if not found:
+            found = self._data.__array_interface__["data"][0]
+            _set(self, "_pointer", found)
+        return found
+
+    def contiguous(self) -> Array:
+        """This array, or a row-major copy of it."""
+        data = self._data
+        return (
+            self
+            if data.flags.c_contiguous and data.flags.aligned
+            else Array(np.ascontiguousarray(data), self._type)
+        )
+
+
+_set = object.__setattr__

@@ -1,12 +1,14 @@
 """Tracing: running Python on tracers to record a Graph.
 
-A `Trace` records ops into a block. It is *abstract* (`jit`, `vmap`: tracers have types only) or *concrete* (`grad` and
-friends outside `jit`: each op is also computed as it is recorded, so Python `if` works on values). The value that a
-concrete tracer carries may itself be a tracer of an outer trace; that is all there is to nesting.
+A `Trace` records ops into a block. It is *abstract* (`jit`, `vmap`: tracers have types only) or
+*concrete* (`grad` and friends outside `jit`: each op is also computed as it is recorded, so Python
+`if` works on values). The value that a concrete tracer carries may itself be a tracer of an outer
+trace; that is all there is to nesting.
 
-`bind` decides where an op goes: to the innermost trace that one of its operands belongs to, or to the innermost trace that
-is *staging* (`jit`), whichever is deeper; with neither it is computed at once by the engine. Values of outer traces and
-concrete arrays that an op uses become inputs of the trace (captured), so a finished Graph is closed.
+`bind` decides where an op goes: to the innermost trace that one of its operands belongs to, or to
+the innermost trace that is *staging* (`jit`), whichever is deeper; with neither it is computed at
+once by the engine. Values of outer traces and concrete arrays that an op uses become inputs of the
+trace (captured), so a finished Graph is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from tessera.ir import loc as _loc
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import IntExpr, symbols
-from tessera.ir.loc import Loc
 from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_block
 
@@ -95,7 +96,12 @@ class Tracer(ArrayBase):
         return inner.concretize(wanted, fix) if isinstance(inner, Tracer) else inner
 
     def __bool__(self) -> bool:
-        return bool(self.concretize("`bool()`", "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument"))
+        return bool(
+            self.concretize(
+                "`bool()`",
+                "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument",
+            )
+        )
 
     def __int__(self) -> int:
         return int(self.concretize("`int()`", "make it a static argument, or keep it an array"))  # pyright: ignore
@@ -107,10 +113,14 @@ class Tracer(ArrayBase):
         return complex(self.concretize("`complex()`", "keep it an array"))  # pyright: ignore
 
     def __index__(self) -> int:
-        return self.concretize("using it as an index", "make it a static argument, or index an array with it").__index__()  # pyright: ignore
+        return self.concretize(
+            "using it as an index", "make it a static argument, or index an array with it"
+        ).__index__()  # pyright: ignore
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = self.concretize("a NumPy array", "use tessera's functions, or return the value and convert outside")
+        array = self.concretize(
+            "a NumPy array", "use tessera's functions, or return the value and convert outside"
+        )
         return array.__array__(dtype, copy)  # pyright: ignore
 
     def __hash__(self) -> int:
@@ -127,7 +137,9 @@ class Trace:
         staging: whether ops without a tracer operand are recorded here too (`jit`).
     """
 
-    def __init__(self, kind: str, function: str = "", abstract: bool = True, staging: bool = False) -> None:
+    def __init__(
+        self, kind: str, function: str = "", abstract: bool = True, staging: bool = False
+    ) -> None:
         self.kind = kind
         self.function = function
         self.abstract = abstract
@@ -147,7 +159,9 @@ class Trace:
         return Tracer(self, value, concrete)
 
     def lift(self, x: Any) -> Value:
-        """The value in this trace that stands for `x`, an array or a tracer of this or an outer trace."""
+        """The value in this trace that stands for `x`, an array or a tracer of this or an outer
+        trace.
+        """
         if isinstance(x, Tracer):
             if x._trace is self:
                 return x._value
@@ -170,7 +184,9 @@ class Trace:
     def record(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Records an op (and computes it, in a concrete trace); returns one tracer or a tuple."""
         lifted = [
-            tuple([self.lift(x) for x in item]) if isinstance(item, (tuple, list)) else self.lift(item)
+            tuple([self.lift(x) for x in item])
+            if isinstance(item, (tuple, list))
+            else self.lift(item)
             for item in operands
         ]
         fresh = {k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()}
@@ -194,7 +210,8 @@ class Trace:
             name: the function's name.
 
         Returns:
-            The closed Graph, whose inputs are the captured values followed by the declared inputs, and the captured values.
+            The closed Graph, whose inputs are the captured values followed by the declared inputs,
+            and the captured values.
         """
         values = [self.lift(x) for x in outputs]
         captured = list(self.captured.values())

@@ -17,9 +17,7 @@ class Builder:
     __slots__ = ("args", "ops")
 
     def __init__(self, arg_types: Sequence[Type] = (), names: Sequence[str] = ()) -> None:
-        self.args = [
-            Value(t, names[k] if k < len(names) else "") for k, t in enumerate(arg_types)
-        ]
+        self.args = [Value(t, names[k] if k < len(names) else "") for k, t in enumerate(arg_types)]
         self.ops: list[Op] = []
 
     def add(self, op: OpT) -> OpT:

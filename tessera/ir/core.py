@@ -1,11 +1,12 @@
 """Values, ops, blocks, functions, modules: the node classes that all four IRs share.
 
 Invariants (checked by `ir/verify.py`):
-- A `Value` is defined once: as a result of one op or as an argument of one block. Its type is on the value.
+- A `Value` is defined once: as a result of one op or as an argument of one block. Its type is on
+  the value.
 - An `Op` is immutable after construction. Passes build new ops; nothing is patched in place.
 - A `Block` lists ops in order and names its outputs; there is no terminator op.
-- Control flow is structured: an op owns regions (blocks); a region sees the values of the blocks around it unless its
-  op class sets `isolated = True`.
+- Control flow is structured: an op owns regions (blocks); a region sees the values of the blocks
+  around it unless its op class sets `isolated = True`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Op:
 
     Class attributes:
         name: `layer.snake`, unique.
-        effects: the effect set of every instance (override `get_effects` where it depends on the instance).
+        effects: the effect set of every instance (override `get_effects` where it depends on the
+            instance).
         isolated: whether regions are closed (may not use values of enclosing blocks).
     """
 
@@ -96,7 +98,9 @@ class Op:
                 regions.append(value)
             store[key] = value
         if kwargs or count > len(self.fields):
-            raise TypeError(f"{self.name}: unexpected arguments {sorted(kwargs) or args[len(self.fields):]}")
+            raise TypeError(
+                f"{self.name}: unexpected arguments {sorted(kwargs) or args[len(self.fields) :]}"
+            )
         store["operands"] = tuple(operands)
         store["regions"] = tuple(regions)
         store["loc"] = _loc.current() if loc is None else loc
@@ -107,7 +111,9 @@ class Op:
             store["results"] = (Value(types, "", self),)
 
     def infer(self) -> Type | tuple[Type, ...]:
-        """The result types, computed from operand types and attributes; raises the user's error when they do not fit."""
+        """The result types, computed from operand types and attributes; raises the user's error
+        when they do not fit.
+        """
         raise NotImplementedError(f"{type(self).__name__}.infer")
 
     def verify(self) -> None:
@@ -141,7 +147,8 @@ class Op:
         """A new op of the same class and location with some parts replaced.
 
         Args:
-            operands: flat operands, in the order of `self.operands`; variadic fields keep their lengths.
+            operands: flat operands, in the order of `self.operands`; variadic fields keep their
+                lengths.
             regions: new regions, in order.
             **attrs: new attribute values.
         """
@@ -204,7 +211,11 @@ class Func:
     __slots__ = ("attrs", "body", "dims", "name")
 
     def __init__(
-        self, name: str, body: Block, dims: Sequence[str] = (), attrs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        body: Block,
+        dims: Sequence[str] = (),
+        attrs: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.body = body

@@ -1,7 +1,7 @@
 """Effects: what an op does besides computing its results.
 
-One lattice for all layers: the empty set is pure; an effect set joins by union. Passes may remove an op only when every
-effect it has is a read, and may reorder two ops only when `commute` says so.
+One lattice for all layers: the empty set is pure; an effect set joins by union. Passes may remove
+an op only when every effect it has is a read, and may reorder two ops only when `commute` says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class EffectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect; `target` names a state object or a mesh axis ("" = all memory that the op's operands reach)."""
+    """One effect; `target` names a state object or a mesh axis ("" = all memory that the op's
+    operands reach).
+    """
 
     kind: EffectKind
     target: str = ""

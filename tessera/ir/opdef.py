@@ -5,8 +5,8 @@
         x: Value = operand()
         perm: tuple[int, ...] = attr()
 
-Everything generic (construction, traversal, cloning, printing, parsing, hashing) is derived from the declaration, so an
-untagged field is refused when the class is created.
+Everything generic (construction, traversal, cloning, printing, parsing, hashing) is derived from
+the declaration, so an untagged field is refused when the class is created.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ _HINTS: dict[type, dict[str, Any]] = {}
 
 
 def attr_hints(cls: type) -> dict[str, Any]:
-    """The resolved annotations of an op class's attributes, for the parser; resolved once, on demand."""
+    """The resolved annotations of an op class's attributes, for the parser; resolved once, on
+    demand.
+    """
     hints = _HINTS.get(cls)
     if hints is None:
         fields: tuple[Field, ...] = cls.__dict__["fields"]
@@ -110,6 +112,8 @@ def attr_hints(cls: type) -> dict[str, Any]:
             space = dict(vars(module)) if module is not None else {}
             for key, annotation in base.__dict__.get("__annotations__", {}).items():
                 if key in names:
-                    hints[key] = eval(annotation, space) if isinstance(annotation, str) else annotation
+                    hints[key] = (
+                        eval(annotation, space) if isinstance(annotation, str) else annotation
+                    )
         _HINTS[cls] = hints
     return hints

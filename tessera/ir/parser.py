@@ -37,7 +37,7 @@ class Parser:
         self.pos = 0
         self.scopes: list[dict[str, Value]] = []
 
-    # --- tokens -----------------------------------------------------------------------------------------------------
+    # --- tokens ---
 
     def error(self, message: str) -> ParseError:
         """An error at the current position, with the line and a caret."""
@@ -124,7 +124,7 @@ class Parser:
             items.append(item())
         return items
 
-    # --- types and attributes ---------------------------------------------------------------------------------------
+    # --- types and attributes ---
 
     def dtype(self) -> DType:
         """A dtype name."""
@@ -226,7 +226,7 @@ class Parser:
         self.expect(")")
         return complex(real, imag)
 
-    # --- values, ops, blocks ----------------------------------------------------------------------------------------
+    # --- values, ops, blocks ---
 
     def value(self) -> Value:
         """A use of a value."""
@@ -372,7 +372,8 @@ class Parser:
         return Func(name, body, dims, attrs)
 
     def module(self) -> Module:
-        """Functions up to the end of the text; the last one is the entry unless one is called main."""
+        """Functions up to the end of the text; the last one is the entry unless one is called main.
+        """
         funcs: dict[str, Func] = {}
         self.skip()
         while self.pos < len(self.text):

@@ -1,7 +1,8 @@
 """Passes and pipelines.
 
-A pass is a frozen dataclass: its fields are its options. Contract: valid IR in, valid IR out, the input is not changed.
-A pipeline is a tuple of passes; running it can verify, dump and time each one.
+A pass is a frozen dataclass: its fields are its options. Contract: valid IR in, valid IR out, the
+input is not changed. A pipeline is a tuple of passes; running it can verify, dump and time each
+one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def run_pipeline(func: Func, passes: Sequence[Pass], context: PassContext) -> Fu
 
 
 def run_step(
-    name: str, step: Callable[[Func], Func], func: Func, context: PassContext, spec: Spec | None = None
+    name: str,
+    step: Callable[[Func], Func],
+    func: Func,
+    context: PassContext,
+    spec: Spec | None = None,
 ) -> Func:
     """Runs one function-to-function step with timing, dump and check."""
     start = time.perf_counter()

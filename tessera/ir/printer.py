@@ -2,8 +2,8 @@
 
     %r = tile.dot(%a, %b, %acc) {k=64} : tile<f32[4, 32]>
 
-Operands stand in declaration order, variadic ones in brackets; attributes that hold their default are left out; regions
-follow as `name(args) { ... }`.
+Operands stand in declaration order, variadic ones in brackets; attributes that hold their default
+are left out; regions follow as `name(args) { ... }`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ class Printer:
             elif field.kind is FieldKind.OPERANDS:
                 operands.append("[" + ", ".join([self.name(v) for v in value]) + "]")
             elif field.kind is FieldKind.ATTR:
-                if field.has_default and type(value) is type(field.default) and value == field.default:
+                if (
+                    field.has_default
+                    and type(value) is type(field.default)
+                    and value == field.default
+                ):
                     continue
                 attrs.append(f"{field.name}={print_attr(value)}")
         results = ", ".join([self.name(v) for v in op.results])

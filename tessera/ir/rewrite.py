@@ -1,8 +1,8 @@
 """Rewrite rules: small typed functions, indexed by the op class at their root.
 
-A rule sees one op whose operands are already rewritten and returns None (no match) or the values that replace the op's
-results; it builds new ops through the rewriter. Its docstring holds an example, `before ==> after` as IR text, that a
-test parses, runs and compares.
+A rule sees one op whose operands are already rewritten and returns None (no match) or the values
+that replace the op's results; it builds new ops through the rewriter. Its docstring holds an
+example, `before ==> after` as IR text, that a test parses, runs and compares.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class _Driver:
         operands = [self.lookup(v) for v in op.operands]
         regions = [self.block(r) for r in op.regions]
         if any(a is not b for a, b in zip(operands, op.operands, strict=True)) or any(
-            a.ops != b.ops or a.outputs != b.outputs for a, b in zip(regions, op.regions, strict=True)
+            a.ops != b.ops or a.outputs != b.outputs
+            for a, b in zip(regions, op.regions, strict=True)
         ):
             fresh = op.rebuild(operands, regions)
             self.env.update(zip(op.results, fresh.results, strict=True))
@@ -131,7 +132,9 @@ class _Driver:
         self.limit -= 1
         self.fired[fired.name] = self.fired.get(fired.name, 0) + 1
         if self.limit < 0:
-            counts = ", ".join(f"{k} ({n})" for k, n in sorted(self.fired.items(), key=lambda kv: -kv[1])[:5])
+            counts = ", ".join(
+                f"{k} ({n})" for k, n in sorted(self.fired.items(), key=lambda kv: -kv[1])[:5]
+            )
             raise CompileError(f"rewriting did not come to an end; still firing: {counts}")
 
 

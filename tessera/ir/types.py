@@ -1,7 +1,7 @@
 """Types: immutable, compared by value, printed and parsed.
 
-A type class registers the word that its text starts with; the parser finds it there. A bare dtype word is a scalar, a
-dtype word followed by `[` a tensor.
+A type class registers the word that its text starts with; the parser finds it there. A bare dtype
+word is a scalar, a dtype word followed by `[` a tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Type:
-    """Base of all types. A subclass sets `prefix` (its first word in text) and implements `parse`."""
+    """Base of all types. A subclass sets `prefix` (its first word in text) and implements `parse`.
+    """
 
     __slots__ = ()
     prefix: ClassVar[str] = ""
@@ -56,7 +57,8 @@ class TensorType(Type):
     Attributes:
         shape: dims, each a non-negative int or a symbolic expression.
         dtype: element type.
-        weak: the value came from a Python scalar and yields to the other operand's dtype in promotion (`f32*[]`).
+        weak: the value came from a Python scalar and yields to the other operand's dtype in
+            promotion (`f32*[]`).
         policy: text of the numerics policy; None inherits.
     """
 

@@ -35,7 +35,8 @@ class Spec:
         name: the layer.
         ops: the op classes allowed (subclasses count).
         checks: whole-function checks beyond the single op, each raising `VerifyError`.
-        symbols: how symbolic names that ops bind (loop axes) are known: op -> names visible in its regions.
+        symbols: how symbolic names that ops bind (loop axes) are known: op -> names visible in its
+            regions.
     """
 
     name: str
@@ -70,8 +71,10 @@ class _Verifier:
                 unknown = symbols(dim) - names
                 if unknown:
                     raise self.fail(
-                        "V8", op, f"type {type} mentions {', '.join(sorted(unknown))}, which @{self.func.name} does "
-                        f"not declare"
+                        "V8",
+                        op,
+                        f"type {type} mentions {', '.join(sorted(unknown))}, which @{self.func.name} does "
+                        f"not declare",
                     )
 
     def block(self, block: Block, outer: set[Value], names: frozenset[str], op: Op | None) -> None:
@@ -93,7 +96,9 @@ class _Verifier:
             raise self.fail("V9", None, f"{op.name} has no location")
         for k, value in enumerate(op.operands):
             if value not in visible:
-                raise self.fail("V2", op, f"operand {k} of {op.name} ({value!r}) is used before its definition")
+                raise self.fail(
+                    "V2", op, f"operand {k} of {op.name} ({value!r}) is used before its definition"
+                )
         try:
             types = op.infer()
             op.verify()
@@ -105,7 +110,9 @@ class _Verifier:
         found = tuple(v.type for v in op.results)
         if types != found:
             raise self.fail(
-                "V4", op, f"{op.name} has results {', '.join(map(str, found))}, but infers {', '.join(map(str, types))}"
+                "V4",
+                op,
+                f"{op.name} has results {', '.join(map(str, found))}, but infers {', '.join(map(str, types))}",
             )
         inner_names = names | frozenset(self.spec.binds(op)) if self.spec is not None else names
         for region in op.regions:

@@ -56,7 +56,8 @@ def _free(block: Block, outer: set[Value], found: dict[Value, None]) -> None:
 def clone_op(
     op: Op, env: MutableMapping[Value, Value], retype: Callable[[Type], Type] | None = None
 ) -> Op:
-    """A copy of `op` with operands looked up in `env` (absent = itself); `env` gains its results."""
+    """A copy of `op` with operands looked up in `env` (absent = itself); `env` gains its results.
+    """
     regions = [clone_block(region, env, retype) for region in op.regions]
     operands = [env.get(v, v) for v in op.operands]
     fresh = op.rebuild(operands, regions)

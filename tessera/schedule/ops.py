@@ -1,14 +1,16 @@
 """Schedule IR: a program of kernels, each a loop-level description in index notation.
 
 Program level (values are buffers, `buf<...>`, each written once by the op that defines it):
-- `schedule.kernel`: one fusion group. Its region's arguments are its inputs, then its outputs (one buffer per result).
+- `schedule.kernel`: one fusion group. Its region's arguments are its inputs, then its outputs (one
+  buffer per result).
 - `schedule.while`, `schedule.cond`: control flow; their regions are programs.
 
 Kernel level: the region of a kernel holds `schedule.nest`s, run in order, and `schedule.sort`.
 
-Nest level: the region of a nest is scalar code *at one point* of the nest's axes. Index expressions (`IntExpr`) may mention
-the nest's axes by name, the axes of enclosing reductions, symbolic dims of the function, and `$k`, the k-th of the op's
-`dyn` operands (an integer scalar). Nothing says in which order the points of a nest run, except for its `ordered` axes.
+Nest level: the region of a nest is scalar code *at one point* of the nest's axes. Index expressions
+(`IntExpr`) may mention the nest's axes by name, the axes of enclosing reductions, symbolic dims of
+the function, and `$k`, the k-th of the op's `dyn` operands (an integer scalar). Nothing says in
+which order the points of a nest run, except for its `ordered` axes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class ScheduleOp(Op):
     """Base of all Schedule ops."""
 
 
-# --- program level ----------------------------------------------------------------------------------------------------
+# --- program level ---
 
 
 class Kernel(ScheduleOp):
@@ -42,7 +44,8 @@ class Kernel(ScheduleOp):
         inputs: buffers read.
         types: the type of each output buffer (contiguous).
         places: where each output lives; filled by the buffer plan.
-        temps: how many of the outputs, at the end of the list, are scratch that nothing outside reads.
+        temps: how many of the outputs, at the end of the list, are scratch that nothing outside
+            reads.
         label: a short readable name, for instance `reduce_sum_exp`.
         reason: why these ops share a kernel.
         body: arguments are the input buffers followed by the output buffers.
@@ -79,7 +82,8 @@ class Kernel(ScheduleOp):
 
 
 class While(ScheduleOp):
-    """`while cond(carried): carried = body(carried)`. The condition region yields one `buf<bool[]>`.
+    """`while cond(carried): carried = body(carried)`. The condition region yields one
+    `buf<bool[]>`.
 
     Attributes:
         init: initial buffers.
@@ -99,14 +103,17 @@ class While(ScheduleOp):
     def verify(self) -> None:
         """Carried types agree, the condition is one bool."""
         types = [a.type for a in self.body.args]
-        if [a.type for a in self.cond.args] != types or [v.type for v in self.body.outputs] != types:
+        if [a.type for a in self.cond.args] != types or [
+            v.type for v in self.body.outputs
+        ] != types:
             raise VerifyError("condition, body and results must carry the same types")
         if len(self.init) != len(types) or len(self.cond.outputs) != 1:
             raise VerifyError("one initial value per carried buffer, and one condition")
 
 
 class Cond(ScheduleOp):
-    """`then()` if the 0-d bool buffer holds true, else `otherwise()`. Regions capture what they use.
+    """`then()` if the 0-d bool buffer holds true, else `otherwise()`. Regions capture what they
+    use.
 
     Attributes:
         pred: `buf<bool[]>`.
@@ -129,7 +136,7 @@ class Cond(ScheduleOp):
             raise VerifyError("both regions must yield the same types")
 
 
-# --- kernel level -----------------------------------------------------------------------------------------------------
+# --- kernel level ---
 
 
 class Nest(ScheduleOp):
@@ -138,9 +145,12 @@ class Nest(ScheduleOp):
     Attributes:
         axes: outermost first.
         ordered: axes whose points run in increasing order, one after the other (scatter).
-        tile: elements per register tile along each axis (0: not chosen). The last axis with a tile > 1 is the vector axis.
-        chunk: elements per program along each axis, a multiple of the tile (0: the whole axis in one program).
-        reduce_tile: elements per step of the reduction axes (in order of `axes` of each reduction); () = not chosen.
+        tile: elements per register tile along each axis (0: not chosen). The last axis with a tile
+            > 1 is the vector axis.
+        chunk: elements per program along each axis, a multiple of the tile (0: the whole axis in
+            one program).
+        reduce_tile: elements per step of the reduction axes (in order of `axes` of each reduction);
+            () = not chosen.
         reason: why this tile choice.
     """
 
@@ -170,13 +180,16 @@ class Nest(ScheduleOp):
                 raise VerifyError("a chunk must be a multiple of its tile")
         names = [a.name for a in self.axes]
         if len(set(names)) != len(names) or not set(self.ordered) <= set(names):
-            raise VerifyError("axis names must be distinct, and ordered axes must be axes of the nest")
+            raise VerifyError(
+                "axis names must be distinct, and ordered axes must be axes of the nest"
+            )
 
 
 class Sort(ScheduleOp):
     """Sorts buffers along an axis, lexicographically by the first `num_keys`, stably.
 
-    Inputs, outputs: equal counts, equal shapes. Ascending: NaN last. `temps`: two i64 buffers of the same shape.
+    Inputs, outputs: equal counts, equal shapes. Ascending: NaN last. `temps`: two i64 buffers of
+    the same shape.
     """
 
     name = "schedule.sort"
@@ -193,7 +206,7 @@ class Sort(ScheduleOp):
         return ()
 
 
-# --- nest level -------------------------------------------------------------------------------------------------------
+# --- nest level ---
 
 
 def _scalar(value: Value) -> DType:
@@ -239,7 +252,9 @@ class Holds(ScheduleOp):
 
 
 class Load(ScheduleOp):
-    """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not touched: `fill`."""
+    """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not
+    touched: `fill`.
+    """
 
     name = "schedule.load"
     effects = READ
@@ -260,7 +275,9 @@ class Load(ScheduleOp):
 
 
 class Store(ScheduleOp):
-    """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf = combine(buf, value)."""
+    """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf =
+    combine(buf, value).
+    """
 
     name = "schedule.store"
     effects = WRITE
@@ -327,7 +344,8 @@ class Bitcast(ScheduleOp):
 class Reduce(ScheduleOp):
     """Combines the yielded scalar over the reduction axes with `fn`, starting from its identity.
 
-    The order of combination is free within the reduction-order class of the policy; the dtype is that of the value.
+    The order of combination is free within the reduction-order class of the policy; the dtype is
+    that of the value.
     """
 
     name = "schedule.reduce"
@@ -343,8 +361,9 @@ class Reduce(ScheduleOp):
 
 
 class ArgReduce(ScheduleOp):
-    """The position (i64) of the largest (`fn` = max) or smallest (min) yielded scalar along one axis; the first one wins,
-    and NaN counts as the extreme."""
+    """The position (i64) of the largest (`fn` = max) or smallest (min) yielded scalar along one
+    axis; the first one wins, and NaN counts as the extreme.
+    """
 
     name = "schedule.arg_reduce"
     effects = READ
@@ -358,12 +377,14 @@ class ArgReduce(ScheduleOp):
 
 
 class Contract(ScheduleOp):
-    """The sum over the reduction axes of lhs * rhs, both yielded by the body, accumulated in `dtype`.
+    """The sum over the reduction axes of lhs * rhs, both yielded by the body, accumulated in
+    `dtype`.
 
     Attributes:
         axes: reduction axes.
         rows: names of the nest's axes on which only lhs depends.
-        cols: names of the nest's axes on which only rhs depends. All other axes of the nest are batch axes.
+        cols: names of the nest's axes on which only rhs depends. All other axes of the nest are
+            batch axes.
         dtype: accumulator and result; the products are formed in it.
     """
 
@@ -390,8 +411,8 @@ class Contract(ScheduleOp):
 class Scan(ScheduleOp):
     """Running combination along one axis, written element by element.
 
-    At the current point of the nest: acc = identity of fn; for k along `axis` (backwards when `reverse`):
-    acc = fn(acc, body at k); buf[index at k] = acc.
+    At the current point of the nest: acc = identity of fn; for k along `axis` (backwards when
+    `reverse`): acc = fn(acc, body at k); buf[index at k] = acc.
     """
 
     name = "schedule.scan"

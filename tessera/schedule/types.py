@@ -74,7 +74,9 @@ class BufType(Type):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop axis: its symbol, usable in index expressions inside the nest, and its extent. Text: `i: S`."""
+    """A loop axis: its symbol, usable in index expressions inside the nest, and its extent. Text:
+    `i: S`.
+    """
 
     name: str
     extent: Dim

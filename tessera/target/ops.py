@@ -1,8 +1,10 @@
-"""Target IR: one kernel in instructions. Typed SSA over scalars, vectors and pointers, with structured control flow.
+"""Target IR: one kernel in instructions. Typed SSA over scalars, vectors and pointers, with
+structured control flow.
 
-Element access: `load(ptr, offset)` reads at ptr + offset * itemsize. A vector load reads consecutive elements; with a mask,
-only lanes whose bit is set touch memory (the others give the `other` operand). Arithmetic is `target.map` with a row of the
-shared scalar table on scalars or on vectors of one lane count.
+Element access: `load(ptr, offset)` reads at ptr + offset * itemsize. A vector load reads
+consecutive elements; with a mask, only lanes whose bit is set touch memory (the others give the
+`other` operand). Arithmetic is `target.map` with a row of the shared scalar table on scalars or on
+vectors of one lane count.
 """
 
 from __future__ import annotations
@@ -148,7 +150,9 @@ class Insert(TargetOp):
 
     def infer(self) -> Type:
         """The vector's type."""
-        if not 0 <= self.lane < lanes(self.x.type) or self.value.type != ScalarType(element(self.x.type)):
+        if not 0 <= self.lane < lanes(self.x.type) or self.value.type != ScalarType(
+            element(self.x.type)
+        ):
             raise VerifyError(f"lane {self.lane} of {self.x.type} := {self.value.type}")
         return self.x.type
 
@@ -170,7 +174,9 @@ class Shuffle(TargetOp):
 
 
 class ReduceLanes(TargetOp):
-    """Combines the lanes of a vector with a row of the scalar table, as a balanced tree (halves, then halves of those)."""
+    """Combines the lanes of a vector with a row of the scalar table, as a balanced tree (halves,
+    then halves of those).
+    """
 
     name = "target.reduce_lanes"
     x: Value = operand()
@@ -183,7 +189,7 @@ class ReduceLanes(TargetOp):
         return ScalarType(element(self.x.type))
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- memory ---
 
 
 class PtrAdd(TargetOp):
@@ -226,7 +232,9 @@ class Load(TargetOp):
 
 
 class Store(TargetOp):
-    """Writes a scalar, or a vector to consecutive elements, at element `offset`; with a mask, only lanes whose bit is set."""
+    """Writes a scalar, or a vector to consecutive elements, at element `offset`; with a mask, only
+    lanes whose bit is set.
+    """
 
     name = "target.store"
     effects = WRITE
@@ -244,7 +252,9 @@ class Store(TargetOp):
 
 
 class Gather(TargetOp):
-    """Reads one element per lane at a vector of element offsets; `mask` and `other` together or not at all."""
+    """Reads one element per lane at a vector of element offsets; `mask` and `other` together or not
+    at all.
+    """
 
     name = "target.gather"
     effects = READ
@@ -263,7 +273,9 @@ class Gather(TargetOp):
 
 
 class Scatter(TargetOp):
-    """Writes one element per lane at a vector of element offsets, lane 0 first; with a mask, only lanes that are set."""
+    """Writes one element per lane at a vector of element offsets, lane 0 first; with a mask, only
+    lanes that are set.
+    """
 
     name = "target.scatter"
     effects = WRITE
@@ -274,7 +286,9 @@ class Scatter(TargetOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        if not isinstance(self.ptr.type, PtrType) or lanes(self.offsets.type) != lanes(self.value.type):
+        if not isinstance(self.ptr.type, PtrType) or lanes(self.offsets.type) != lanes(
+            self.value.type
+        ):
             raise VerifyError("scatter takes a pointer, and offsets and values of one lane count")
         _check_mask(self.mask, self.value.type, False)
         return ()
@@ -308,11 +322,13 @@ def _check_mask(mask: tuple[Value, ...], type: Type, has_other: bool) -> None:
         raise VerifyError(f"mask operands are {', '.join(str(m.type) for m in mask)} for {type}")
 
 
-# --- control ----------------------------------------------------------------------------------------------------------
+# --- control ---
 
 
 class For(TargetOp):
-    """`for i in range(lo, hi, step)` with i64 bounds, step > 0, carrying values; the body takes i and what is carried."""
+    """`for i in range(lo, hi, step)` with i64 bounds, step > 0, carrying values; the body takes i
+    and what is carried.
+    """
 
     name = "target.for"
     lo: Value = operand()
@@ -329,7 +345,9 @@ class For(TargetOp):
     def verify(self) -> None:
         """The body's arguments and outputs match."""
         carried = [v.type for v in self.init]
-        if [a.type for a in self.body.args] != [INDEX, *carried] or [v.type for v in self.body.outputs] != carried:
+        if [a.type for a in self.body.args] != [INDEX, *carried] or [
+            v.type for v in self.body.outputs
+        ] != carried:
             raise VerifyError("the body's arguments and outputs must match what is carried")
 
 
@@ -351,7 +369,9 @@ class While(TargetOp):
         for block in (self.cond, self.body):
             if [a.type for a in block.args] != carried:
                 raise VerifyError("region arguments must match what is carried")
-        if [v.type for v in self.body.outputs] != carried or [v.type for v in self.cond.outputs] != [ScalarType(bool_)]:
+        if [v.type for v in self.body.outputs] != carried or [
+            v.type for v in self.cond.outputs
+        ] != [ScalarType(bool_)]:
             raise VerifyError("the body yields what is carried, the condition one bool")
 
 

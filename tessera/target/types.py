@@ -1,4 +1,6 @@
-"""Target types: scalars (`ir.types.ScalarType`), vectors, pointers. A bool is one bit in registers, one byte in memory."""
+"""Target types: scalars (`ir.types.ScalarType`), vectors, pointers. A bool is one bit in registers,
+one byte in memory.
+"""
 
 from __future__ import annotations
 

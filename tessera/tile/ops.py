@@ -1,11 +1,13 @@
 """Tile IR: one kernel as a program on tiles, and the program that launches kernels.
 
-Values: tiles (static shape; a rank-0 tile is a scalar, and all index arithmetic is on i64 scalars), memory, and views.
-A module holds kernels and one entry function `main`, which uses the same ops plus `tile.arena` and `tile.launch`.
+Values: tiles (static shape; a rank-0 tile is a scalar, and all index arithmetic is on i64 scalars),
+memory, and views. A module holds kernels and one entry function `main`, which uses the same ops
+plus `tile.arena` and `tile.launch`.
 
-Memory access is structured where it can be: a view names base, sizes and strides; a load reads the box of the given static
-shape at run-time coordinates, and dims listed in `check` are masked against the view's sizes (elements outside: `fill`).
-What is not affine goes through `tile.gather` and `tile.scatter` with a tile of linear element offsets.
+Memory access is structured where it can be: a view names base, sizes and strides; a load reads the
+box of the given static shape at run-time coordinates, and dims listed in `check` are masked against
+the view's sizes (elements outside: `fill`). What is not affine goes through `tile.gather` and
+`tile.scatter` with a tile of linear element offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def _indices(values: Sequence[Value], what: str) -> None:
             raise VerifyError(f"{what} must be i64 scalars, not {value.type}")
 
 
-# --- scalars and tiles from nothing -----------------------------------------------------------------------------------
+# --- scalars and tiles from nothing ---
 
 
 class Const(TileOp):
@@ -94,7 +96,7 @@ class Iota(TileOp):
         return TileType(self.shape, int64)
 
 
-# --- elementwise and shape --------------------------------------------------------------------------------------------
+# --- elementwise and shape ---
 
 
 class Map(TileOp):
@@ -108,7 +110,9 @@ class Map(TileOp):
         """The common shape, the row's result dtype."""
         types = [tile_type(a) for a in self.args]
         if len({t.shape for t in types}) != 1:
-            raise VerifyError(f"{self.fn.name}: tiles of different shapes: {', '.join(map(str, types))}")
+            raise VerifyError(
+                f"{self.fn.name}: tiles of different shapes: {', '.join(map(str, types))}"
+            )
         return TileType(types[0].shape, result_dtype(self.fn, *[t.dtype for t in types]))
 
 
@@ -147,7 +151,8 @@ class Broadcast(TileOp):
         """The given shape."""
         x = tile_type(self.x)
         fits = not x.shape or (
-            x.rank == len(self.shape) and all(a in (1, b) for a, b in zip(x.shape, self.shape, strict=True))
+            x.rank == len(self.shape)
+            and all(a in (1, b) for a, b in zip(x.shape, self.shape, strict=True))
         )
         if not fits:
             raise VerifyError(f"cannot broadcast {x} to {list(self.shape)}")
@@ -191,11 +196,13 @@ def _count(shape: tuple[int, ...]) -> int:
     return total
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- memory ---
 
 
 class View(TileOp):
-    """A window: element (c0, c1, ...) is memory element offset + sum(c_k * strides_k), valid for 0 <= c_k < sizes_k."""
+    """A window: element (c0, c1, ...) is memory element offset + sum(c_k * strides_k), valid for 0
+    <= c_k < sizes_k.
+    """
 
     name = "tile.view"
     mem: Value = operand()
@@ -216,8 +223,8 @@ class View(TileOp):
 class Load(TileOp):
     """Reads the box of `shape` at `coords`.
 
-    Dims in `check` are masked: elements outside the view read `fill` without touching memory; so do elements where the
-    optional `mask` (0 or 1 bool tile of the shape) is false.
+    Dims in `check` are masked: elements outside the view read `fill` without touching memory; so do
+    elements where the optional `mask` (0 or 1 bool tile of the shape) is false.
     """
 
     name = "tile.load"
@@ -238,8 +245,8 @@ class Load(TileOp):
 class Store(TileOp):
     """Writes a tile to the box at `coords`.
 
-    Dims in `check` are masked: elements outside the view are not written; nor are elements where the optional `mask` is
-    false.
+    Dims in `check` are masked: elements outside the view are not written; nor are elements where
+    the optional `mask` is false.
     """
 
     name = "tile.store"
@@ -260,19 +267,25 @@ class Store(TileOp):
         return ()
 
 
-def _box(view: Value, coords: tuple[Value, ...], shape: tuple[int, ...], check: tuple[int, ...]) -> ViewType:
+def _box(
+    view: Value, coords: tuple[Value, ...], shape: tuple[int, ...], check: tuple[int, ...]
+) -> ViewType:
     if not isinstance(view.type, ViewType):
         raise VerifyError(f"expected a view, not {view.type}")
     _indices(coords, "coordinates")
     if len(coords) != view.type.rank or len(shape) != view.type.rank:
-        raise VerifyError(f"{len(coords)} coordinates and a shape of rank {len(shape)} for {view.type}")
+        raise VerifyError(
+            f"{len(coords)} coordinates and a shape of rank {len(shape)} for {view.type}"
+        )
     if any(not 0 <= c < view.type.rank for c in check):
         raise VerifyError(f"check names dims {list(check)} of {view.type}")
     return view.type
 
 
 class Gather(TileOp):
-    """Reads memory elements at a tile of linear offsets; where the optional mask (0 or 1 bool tile) is false: `fill`."""
+    """Reads memory elements at a tile of linear offsets; where the optional mask (0 or 1 bool tile)
+    is false: `fill`.
+    """
 
     name = "tile.gather"
     effects = READ
@@ -289,7 +302,8 @@ class Gather(TileOp):
 class Scatter(TileOp):
     """Writes a tile to memory at a tile of linear offsets, where the optional mask is true.
 
-    Elements are processed in row-major order; with `combine`, memory = combine(memory, value), one element at a time.
+    Elements are processed in row-major order; with `combine`, memory = combine(memory, value), one
+    element at a time.
     """
 
     name = "tile.scatter"
@@ -304,7 +318,9 @@ class Scatter(TileOp):
         """No result."""
         shape = _offsets(self.mem, self.offsets, self.mask)
         if tile_type(self.value) != TileType(shape, _mem(self.mem).dtype):
-            raise VerifyError(f"cannot scatter {self.value.type} to {self.mem.type} at offsets {self.offsets.type}")
+            raise VerifyError(
+                f"cannot scatter {self.value.type} to {self.mem.type} at offsets {self.offsets.type}"
+            )
         return ()
 
 
@@ -328,11 +344,13 @@ def _mask(mask: tuple[Value, ...], shape: tuple[int, ...]) -> None:
         raise VerifyError(f"at most one mask, a bool tile of shape {list(shape)}")
 
 
-# --- reductions, scans, products --------------------------------------------------------------------------------------
+# --- reductions, scans, products ---
 
 
 class Reduce(TileOp):
-    """Combines along one axis with a row of the scalar table, as a balanced tree; the axis disappears."""
+    """Combines along one axis with a row of the scalar table, as a balanced tree; the axis
+    disappears.
+    """
 
     name = "tile.reduce"
     x: Value = operand()
@@ -404,14 +422,16 @@ def _without(x: TileType, axis: int) -> tuple[int, ...]:
     return x.shape[:axis] + x.shape[axis + 1 :]
 
 
-# --- control ----------------------------------------------------------------------------------------------------------
+# --- control ---
 
 
 class For(TileOp):
-    """`for i in range(lo, hi, step)`, carrying values. The body's arguments are i and the carried values.
+    """`for i in range(lo, hi, step)`, carrying values. The body's arguments are i and the carried
+    values.
 
     Attributes:
-        parallel: no iteration depends on another one (there is nothing carried, and stores are disjoint).
+        parallel: no iteration depends on another one (there is nothing carried, and stores are
+            disjoint).
         stages: software-pipeline depth asked for; 0 leaves it to the target.
     """
 
@@ -432,12 +452,15 @@ class For(TileOp):
         """Bounds are indices; the body takes i and what is carried, and yields what is carried."""
         _indices((self.lo, self.hi, self.step), "loop bounds")
         carried = [v.type for v in self.init]
-        if [a.type for a in self.body.args] != [INDEX, *carried] or [v.type for v in self.body.outputs] != carried:
+        if [a.type for a in self.body.args] != [INDEX, *carried] or [
+            v.type for v in self.body.outputs
+        ] != carried:
             raise VerifyError("the body's arguments and outputs must match what is carried")
 
 
 class While(TileOp):
-    """`while cond(carried): carried = body(carried)`; the condition region yields one bool scalar."""
+    """`while cond(carried): carried = body(carried)`; the condition region yields one bool scalar.
+    """
 
     name = "tile.while"
     init: tuple[Value, ...] = operands()
@@ -454,7 +477,9 @@ class While(TileOp):
         for block in (self.cond, self.body):
             if [a.type for a in block.args] != carried:
                 raise VerifyError("region arguments must match what is carried")
-        if [v.type for v in self.body.outputs] != carried or [v.type for v in self.cond.outputs] != [TileType((), bool_)]:
+        if [v.type for v in self.body.outputs] != carried or [
+            v.type for v in self.cond.outputs
+        ] != [TileType((), bool_)]:
             raise VerifyError("the body yields what is carried, the condition one bool")
 
 
@@ -478,7 +503,7 @@ class If(TileOp):
             raise VerifyError("both regions must yield the same types")
 
 
-# --- the entry function -----------------------------------------------------------------------------------------------
+# --- the entry function ---
 
 
 class Arena(TileOp):
@@ -494,7 +519,9 @@ class Arena(TileOp):
 
 
 class Launch(TileOp):
-    """Runs a kernel of the module over a grid. The kernel's arguments are `args`; its symbolic dims are the caller's."""
+    """Runs a kernel of the module over a grid. The kernel's arguments are `args`; its symbolic dims
+    are the caller's.
+    """
 
     name = "tile.launch"
     effects = READ_WRITE

@@ -66,7 +66,11 @@ class MemType(Type):
     space: Space = Space.GLOBAL
 
     def __str__(self) -> str:
-        return f"mem<{self.dtype}>" if self.space is Space.GLOBAL else f"mem<{self.dtype}, {self.space.value}>"
+        return (
+            f"mem<{self.dtype}>"
+            if self.space is Space.GLOBAL
+            else f"mem<{self.dtype}, {self.space.value}>"
+        )
 
     @classmethod
     def parse(cls, parser: Parser) -> MemType:

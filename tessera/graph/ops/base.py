@@ -1,15 +1,18 @@
-"""What every Graph primitive is: one class with all of its rules, in one of a few structural families.
+"""What every Graph primitive is: one class with all of its rules, in one of a few structural
+families.
 
-A primitive must have `infer` and `evaluate`. The derivative and batching rules are optional; a missing one raises an error
-that names the method to write. Rules are written with the functions of `graph/ops` (`add`, `mul`, ...), which work on
-arrays and on tracers of any trace.
+A primitive must have `infer` and `evaluate`. The derivative and batching rules are optional; a
+missing one raises an error that names the method to write. Rules are written with the functions of
+`graph/ops` (`add`, `mul`, ...), which work on arrays and on tracers of any trace.
 
 Conventions of the rules:
 - `jvp(primals, tangents, outs)`: a tangent is None when it is known to be zero; so is a result.
-- `partial(k, t, out, *primals)`: the tangent of the single output through operand k alone; `jvp` sums over k.
-- `transpose(cts, operands)`: for an op that is linear in the operands given as `Linear`; returns a cotangent per operand,
-  None for the others (and for zero).
-- `batch(operands, axes, size)`: an axis is None where the operand has no batch axis; returns outputs and their axes.
+- `partial(k, t, out, *primals)`: the tangent of the single output through operand k alone; `jvp`
+  sums over k.
+- `transpose(cts, operands)`: for an op that is linear in the operands given as `Linear`; returns a
+  cotangent per operand, None for the others (and for zero).
+- `batch(operands, axes, size)`: an axis is None where the operand has no batch axis; returns
+  outputs and their axes.
 """
 
 from __future__ import annotations
@@ -58,7 +61,8 @@ class GraphOp(Op):
 
     Class attributes:
         family: what lowering reads.
-        differentiable: False for ops whose outputs never carry a tangent (comparisons, integer results).
+        differentiable: False for ops whose outputs never carry a tangent (comparisons, integer
+            results).
     """
 
     family: ClassVar[Family]
@@ -92,7 +96,9 @@ class GraphOp(Op):
     def differentiate(
         self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Outputs (computed unless given) and their tangents. Ops with regions override this instead of `jvp`."""
+        """Outputs (computed unless given) and their tangents. Ops with regions override this
+        instead of `jvp`.
+        """
         if outs is None:
             outs = bind_op(self, primals)
         return outs, self.jvp(primals, tangents, outs)
@@ -121,8 +127,12 @@ def add_tangents(x: Any, y: Any) -> Any:
     return bind(Op.registry["graph.add"], x, y)
 
 
-def linear(self: GraphOp, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any]) -> Sequence[Any]:
-    """`jvp = linear`: an op of one operand that is linear in it; the tangent is the op of the tangent."""
+def linear(
+    self: GraphOp, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any]
+) -> Sequence[Any]:
+    """`jvp = linear`: an op of one operand that is linear in it; the tangent is the op of the
+    tangent.
+    """
     (tangent,) = tangents
     return (None if tangent is None else self.bind(tangent),)
 
@@ -138,10 +148,10 @@ class Source:
 
     Attributes:
         operand: which operand is read, or None for the constant `fill`.
-        index: the element of that operand. An expression may mention `$k`, the value of integer operand k, read at
-            `Rearrange.dynamic_index(k, index)`.
-        where: this source applies only where every expression is >= 0; the first source that applies wins, and the
-            conditions of the last one hold by construction.
+        index: the element of that operand. An expression may mention `$k`, the value of integer
+            operand k, read at `Rearrange.dynamic_index(k, index)`.
+        where: this source applies only where every expression is >= 0; the first source that
+            applies wins, and the conditions of the last one hold by construction.
         fill: the constant when `operand` is None.
     """
 
@@ -154,7 +164,8 @@ class Source:
 class Rearrange(GraphOp):
     """Ops that only move elements: each result element is one element of one operand.
 
-    `sources` says which; lowering composes it into the index expressions of loads, so these ops cost nothing by themselves.
+    `sources` says which; lowering composes it into the index expressions of loads, so these ops
+    cost nothing by themselves.
     """
 
     family = Family.REARRANGE

@@ -1,4 +1,6 @@
-"""Ops with regions: calls, conditionals, loops. Their regions are closed; all they use is an operand."""
+"""Ops with regions: calls, conditionals, loops. Their regions are closed; all they use is an
+operand.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +82,17 @@ class Call(Control):
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """Calls the forward part, then the linear part of the body."""
         func = Func(self.label, self.body)
-        forward, linear, captured, nonzero, count = linearize(func, [t is not None for t in tangents])
+        forward, linear, captured, nonzero, count = linearize(
+            func, [t is not None for t in tangents]
+        )
         results = as_tuple(bind(Call, (*captured, *primals), label=self.label, body=forward.body))
         split = len(results) - count
         given = [t for t in tangents if t is not None]
         if not any(nonzero):
             return results[:split], [None] * split
-        touts = iter(as_tuple(bind(Call, (*results[split:], *given), label=self.label, body=linear.body)))
+        touts = iter(
+            as_tuple(bind(Call, (*results[split:], *given), label=self.label, body=linear.body))
+        )
         return results[:split], [next(touts) if n else None for n in nonzero]
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
@@ -102,7 +108,9 @@ class Call(Control):
         results: list[Any] = [None] * len(operands)
         if any(flags):
             found = iter(
-                as_tuple(bind(Call, (*captured, *knowns, *given), label=self.label, body=backward.body))
+                as_tuple(
+                    bind(Call, (*captured, *knowns, *given), label=self.label, body=backward.body)
+                )
             )
             for k, flag in zip(order[len(knowns) :], flags, strict=True):
                 results[k] = next(found) if flag else None
@@ -118,7 +126,8 @@ class Call(Control):
 
 
 class Cond(Control):
-    """`then(*args)` if `pred` (bool scalar) holds, else `otherwise(*args)`; only one of them runs."""
+    """`then(*args)` if `pred` (bool scalar) holds, else `otherwise(*args)`; only one of them runs.
+    """
 
     name = "graph.cond"
     pred: Value = operand()
@@ -145,18 +154,31 @@ class Cond(Control):
         pred, *args = operands
         return tuple(run_block(self.then if bool(pred) else self.otherwise, args))
 
-    def _bind_branches(self, pred: Any, args: Sequence[Any], graphs: Sequence[tuple[Func, list[Any]]]) -> tuple[Any, ...]:
-        """Binds a conditional over two Graphs whose leading arguments are captured values of their own."""
+    def _bind_branches(
+        self, pred: Any, args: Sequence[Any], graphs: Sequence[tuple[Func, list[Any]]]
+    ) -> tuple[Any, ...]:
+        """Binds a conditional over two Graphs whose leading arguments are captured values of their
+        own.
+        """
         (then, then_captured), (otherwise, otherwise_captured) = graphs
         blocks: list[Block] = []
         for k, func in enumerate((then, otherwise)):
-            lead = [Value(x.type) for x in then_captured], [Value(x.type) for x in otherwise_captured]
+            lead = (
+                [Value(x.type) for x in then_captured],
+                [Value(x.type) for x in otherwise_captured],
+            )
             own = func.args[: len(lead[k])]
             both = (own, lead[1]) if k == 0 else (lead[0], own)
-            blocks.append(Block([*both[0], *both[1], *func.args[len(own) :]], func.ops, func.outputs))
+            blocks.append(
+                Block([*both[0], *both[1], *func.args[len(own) :]], func.ops, func.outputs)
+            )
         return as_tuple(
             bind(
-                Cond, pred, (*then_captured, *otherwise_captured, *args), then=blocks[0], otherwise=blocks[1]
+                Cond,
+                pred,
+                (*then_captured, *otherwise_captured, *args),
+                then=blocks[0],
+                otherwise=blocks[1],
             )
         )
 
@@ -175,7 +197,9 @@ class Cond(Control):
         out_types = _types(self.then.outputs)
         for k, (forward, linear, captured, flags, _) in enumerate(parts):
             forwards.append((_pad_outputs(forward, count, residual_types, k), captured))
-            linears.append((_align_linear(linear, residual_types, k, flags, nonzero, out_types), []))
+            linears.append(
+                (_align_linear(linear, residual_types, k, flags, nonzero, out_types), [])
+            )
         results = self._bind_branches(pred, args, forwards)
         given = [t for t in tangents[1:] if t is not None]
         if not any(nonzero):
@@ -205,7 +229,9 @@ class Cond(Control):
     def batch(
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
-        """Unbatched predicate: a conditional of batched branches. Batched: both branches and a select."""
+        """Unbatched predicate: a conditional of batched branches. Batched: both branches and a
+        select.
+        """
         pred, *args = operands
         graphs: list[tuple[Func, list[Any]]] = []
         for block in (self.then, self.otherwise):
@@ -239,7 +265,9 @@ def _extended(func: Func, extra: Any) -> Func:
     return graph
 
 
-def _pad_outputs(forward: Func, count: int, types: Sequence[tuple[TensorType, ...]], branch: int) -> Func:
+def _pad_outputs(
+    forward: Func, count: int, types: Sequence[tuple[TensorType, ...]], branch: int
+) -> Func:
     def extra(outs: list[Any]) -> list[Any]:
         own = outs[count:]
         first = own if branch == 0 else [zeros_of(t) for t in types[0]]
@@ -290,7 +318,8 @@ def _front_outputs(func: Func, axes: Sequence[int | None], size: Dim) -> Func:
 class While(Control):
     """`while cond(consts, carry): carry = body(consts, carry)`.
 
-    The regions' arguments are `consts`, then the carried values. The condition yields one bool scalar.
+    The regions' arguments are `consts`, then the carried values. The condition yields one bool
+    scalar.
     """
 
     name = "graph.while"
@@ -344,7 +373,8 @@ class While(Control):
         ]
         const_tangents = [t for t in tangents[:split] if t is not None]
         graph = _while_tangent_outputs(graph, flags, carry_flags, types, count)
-        # jvp's argument order: captured, consts, carry, const tangents, carry tangents; the loop wants the carried last.
+        # jvp's argument order: captured, consts, carry, const tangents, carry tangents; the loop
+        # wants the carried last.
         n_captured, n_ct = len(captured), len(const_tangents)
         args = graph.args
         lead = args[: n_captured + split]
@@ -394,9 +424,15 @@ class While(Control):
         split = len(self.consts)
         count = len(self.init)
         carry_axes: list[int | None] = [0] * count
-        cond, (cond_axis,), cond_captured = vmap(Func("cond", self.cond), [*axes[:split], *carry_axes], size)
-        body, body_axes, body_captured = vmap(Func("body", self.body), [*axes[:split], *carry_axes], size)
-        init = [_batch_to_front(x, a, size) for x, a in zip(operands[split:], axes[split:], strict=True)]
+        cond, (cond_axis,), cond_captured = vmap(
+            Func("cond", self.cond), [*axes[:split], *carry_axes], size
+        )
+        body, body_axes, body_captured = vmap(
+            Func("body", self.body), [*axes[:split], *carry_axes], size
+        )
+        init = [
+            _batch_to_front(x, a, size) for x, a in zip(operands[split:], axes[split:], strict=True)
+        ]
         n_cond, n_body = len(cond_captured), len(body_captured)
         consts = (*cond_captured, *body_captured, *operands[:split])
         types = [x.type for x in (*consts, *init)]
@@ -415,7 +451,9 @@ class While(Control):
             old = args[len(args) - count :]
             new = evaluate(body, [*args[n_cond:]])
             new = [_batch_to_front(x, a, size) for x, a in zip(new, body_axes, strict=True)]
-            return [select(broadcast(going, x.shape, (0,)), x, y) for x, y in zip(new, old, strict=True)]
+            return [
+                select(broadcast(going, x.shape, (0,)), x, y) for x, y in zip(new, old, strict=True)
+            ]
 
         new_cond, captured_cond = trace_function(run_cond, types, "jit", "cond")
         new_body, captured_body = trace_function(run_body, types, "jit", "body")
@@ -426,7 +464,11 @@ class While(Control):
 
 
 def _while_tangent_outputs(
-    graph: Func, flags: Sequence[bool], wanted: Sequence[bool], types: Sequence[TensorType], count: int
+    graph: Func,
+    flags: Sequence[bool],
+    wanted: Sequence[bool],
+    types: Sequence[TensorType],
+    count: int,
 ) -> Func:
     """Makes a jvp'd loop body yield a tangent for every carried value that has one."""
 

@@ -1,9 +1,10 @@
 """Forward and reverse differentiation.
 
-`jvp` pushes tangents through the ops' `jvp` rules. `linearize` does the same with the tangents as inputs of a new trace:
-what the rules compute from primal values alone happens outside, and what depends on a tangent is recorded, so the recorded
-Graph is linear in its inputs and its captured values are the residuals. `transpose` runs that Graph backwards. Reverse mode is
-`linearize`, then `transpose` (Frostig et al., "Decomposing reverse-mode automatic differentiation", 2021).
+`jvp` pushes tangents through the ops' `jvp` rules. `linearize` does the same with the tangents as
+inputs of a new trace: what the rules compute from primal values alone happens outside, and what
+depends on a tangent is recorded, so the recorded Graph is linear in its inputs and its captured
+values are the residuals. `transpose` runs that Graph backwards. Reverse mode is `linearize`, then
+`transpose` (Frostig et al., "Decomposing reverse-mode automatic differentiation", 2021).
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Linearized:
 
     Attributes:
         outputs: primal outputs.
-        func: the linear Graph: arguments are the residuals, then one tangent per differentiated input; outputs are the
-            tangents of those primal outputs that depend on the inputs.
+        func: the linear Graph: arguments are the residuals, then one tangent per differentiated
+            input; outputs are the tangents of those primal outputs that depend on the inputs.
         residuals: values for the residual arguments.
         nonzero: for each primal output, whether it has a tangent.
     """
@@ -87,7 +88,10 @@ class Linearized:
     def apply(self, tangents: Sequence[Any]) -> list[Any]:
         """Output tangents (zeros materialised) for input tangents."""
         found = iter(evaluate(self.func, [*self.residuals, *tangents]))
-        return [next(found) if n else zeros_of(o.type) for o, n in zip(self.outputs, self.nonzero, strict=True)]
+        return [
+            next(found) if n else zeros_of(o.type)
+            for o, n in zip(self.outputs, self.nonzero, strict=True)
+        ]
 
     def pull_back(self, cts: Sequence[Any]) -> list[Any]:
         """Input cotangents (None where zero) for output cotangents (None where zero)."""
@@ -96,11 +100,16 @@ class Linearized:
 
 
 def linearize_values(
-    func: Func, primals: Sequence[Any], wrt: Sequence[bool], known: Mapping[Value, Any] | None = None
+    func: Func,
+    primals: Sequence[Any],
+    wrt: Sequence[bool],
+    known: Mapping[Value, Any] | None = None,
 ) -> Linearized:
     """Linearizes a Graph at `primals` with respect to the arguments marked in `wrt`."""
     with active(Trace("linearize", func.name)) as trace:
-        tangents = [trace.input(p.type.strong()) if w else None for p, w in zip(primals, wrt, strict=True)]
+        tangents = [
+            trace.input(p.type.strong()) if w else None for p, w in zip(primals, wrt, strict=True)
+        ]
         outs, touts = jvp_values(func, primals, tangents, known)
         nonzero = [t is not None for t in touts]
         linear, residuals = trace.finish([t for t in touts if t is not None], func.name)
@@ -111,7 +120,8 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
     """Runs a linear Graph backwards.
 
     Args:
-        func: a Graph whose first `len(knowns)` arguments are known, and which is linear in the others.
+        func: a Graph whose first `len(knowns)` arguments are known, and which is linear in the
+            others.
         knowns: values of the known arguments.
         cts: one cotangent per output; None is zero.
 
@@ -149,7 +159,7 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
     return [cotangent.get(v) for v in func.args[len(knowns) :]]
 
 
-# --- Graph to Graph ---------------------------------------------------------------------------------------------------
+# --- Graph to Graph ---
 
 
 def jvp(func: Func, nonzero: Sequence[bool]) -> tuple[Func, list[bool], list[Any]]:
@@ -160,8 +170,8 @@ def jvp(func: Func, nonzero: Sequence[bool]) -> tuple[Func, list[bool], list[Any
         nonzero: which arguments have a tangent.
 
     Returns:
-        The Graph (arguments: captured, primals, the tangents asked for; outputs: primals, nonzero tangents), which outputs
-        have a tangent, and the captured values.
+        The Graph (arguments: captured, primals, the tangents asked for; outputs: primals, nonzero
+        tangents), which outputs have a tangent, and the captured values.
     """
     types = argument_types(func)
     count = len(types)
@@ -175,7 +185,10 @@ def jvp(func: Func, nonzero: Sequence[bool]) -> tuple[Func, list[bool], list[Any
         return [*outs, *[t for t in touts if t is not None]]
 
     graph, captured = trace_function(
-        run, types + [t.strong() for t, n in zip(types, nonzero, strict=True) if n], "jvp", func.name
+        run,
+        types + [t.strong() for t, n in zip(types, nonzero, strict=True) if n],
+        "jvp",
+        func.name,
     )
     return graph, flags, captured
 
@@ -202,7 +215,9 @@ def linearize(func: Func, wrt: Sequence[bool]) -> tuple[Func, Func, list[Any], l
     return forward, result.func, captured, result.nonzero, len(result.residuals)
 
 
-def transpose(func: Func, count: int, ct_nonzero: Sequence[bool]) -> tuple[Func, list[bool], list[Any]]:
+def transpose(
+    func: Func, count: int, ct_nonzero: Sequence[bool]
+) -> tuple[Func, list[bool], list[Any]]:
     """The Graph that runs a linear Graph backwards.
 
     Args:
@@ -211,8 +226,8 @@ def transpose(func: Func, count: int, ct_nonzero: Sequence[bool]) -> tuple[Func,
         ct_nonzero: which outputs have a cotangent.
 
     Returns:
-        The Graph (arguments: captured, knowns, cotangents asked for; outputs: nonzero cotangents), which linear arguments
-        have a cotangent, and the captured values.
+        The Graph (arguments: captured, knowns, cotangents asked for; outputs: nonzero cotangents),
+        which linear arguments have a cotangent, and the captured values.
     """
     types = argument_types(func)
     out_types: list[TensorType] = []

@@ -1,4 +1,6 @@
-"""Evaluating a Graph on arrays or tracers, and tracing a function to a Graph: what every transform is built from."""
+"""Evaluating a Graph on arrays or tracers, and tracing a function to a Graph: what every transform
+is built from.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tessera.ir.types import TensorType
 
 
 def bind_op(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Applies `op`'s primitive, with its attributes and regions, to other operands (flat); returns a tuple."""
+    """Applies `op`'s primitive, with its attributes and regions, to other operands (flat); returns
+    a tuple.
+    """
     flat = iter(operands)
     store = op.__dict__
     args: list[Any] = []
@@ -45,7 +49,8 @@ def trace_function(
     """Traces `fn`, a function of tracers to a list of them, abstractly.
 
     Returns:
-        The closed Graph (captured values first, then one argument per type) and the captured values.
+        The closed Graph (captured values first, then one argument per type) and the captured
+        values.
     """
     with active(Trace(kind, name, staging=True)) as trace:
         outputs = fn(*[trace.input(t) for t in types])

@@ -16,7 +16,9 @@ from tessera.ir.types import TensorType
 def vmap_values(
     func: Func, args: Sequence[Any], axes: Sequence[int | None], size: Dim
 ) -> tuple[list[Any], list[int | None]]:
-    """Outputs of a Graph over a batch, and the batch axis of each (None: the same for every example)."""
+    """Outputs of a Graph over a batch, and the batch axis of each (None: the same for every
+    example).
+    """
     env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
     axis_of: dict[Value, int | None] = dict(zip(func.args, axes, strict=True))
     for op in func.ops:
@@ -44,7 +46,9 @@ def batched_type(type: TensorType, axis: int | None, size: Dim) -> TensorType:
 def vmap(
     func: Func, axes: Sequence[int | None], size: Dim
 ) -> tuple[Func, list[int | None], list[Any]]:
-    """The batched Graph, the batch axes of its outputs, and the captured values (its leading arguments)."""
+    """The batched Graph, the batch axes of its outputs, and the captured values (its leading
+    arguments).
+    """
     types = [batched_type(t, a, size) for t, a in zip(argument_types(func), axes, strict=True)]
     found: list[int | None] = []
 

@@ -1,7 +1,8 @@
 """The writer's table: how each scalar function is said in LLVM IR.
 
-A row covers the functions that are primitive for this writer; `target/passes/legalize.py` has rewritten everything else
-by the time text is written. `{T}` is the LLVM type, `{0}`, `{1}`, `{2}` are operands, `{S}` is the intrinsic suffix.
+A row covers the functions that are primitive for this writer; `target/passes/legalize.py` has
+rewritten everything else by the time text is written. `{T}` is the LLVM type, `{0}`, `{1}`, `{2}`
+are operands, `{S}` is the intrinsic suffix.
 """
 
 from __future__ import annotations

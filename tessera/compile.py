@@ -1,0 +1,197 @@
+"""The pipeline: the one module that names every layer.
+
+    Graph --passes--> Graph --from_graph--> Schedule --choose, plan--> Schedule --from_schedule-->
+    Tile
+          --simd--> Target --legalize--> Target --writer--> LLVM text --LLVM--> machine code
+
+`lower` returns a `Lowered`, which holds each stage and prints it; `Lowered.executable()` loads the
+code.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from pathlib import Path
+
+from tessera.config import config
+from tessera.graph.passes import simplify
+from tessera.graph.spec import GRAPH
+from tessera.ir.core import Func, Module
+from tessera.ir.passes import Pass, PassContext, check, run_pipeline
+from tessera.ir.types import TensorType
+from tessera.runtime import cpu
+from tessera.runtime.executable import Executable, Signature
+from tessera.schedule import heuristics, plan
+from tessera.schedule.from_graph import Decision, from_graph
+from tessera.schedule.spec import SCHEDULE
+from tessera.schedule.types import BufType
+from tessera.target.from_tile.simd import lower_module
+from tessera.target.llvm.writer import write_module
+from tessera.target.machine import Machine, host, machine
+from tessera.target.passes.legalize import legalize
+from tessera.target.spec import TARGET
+from tessera.tile.from_schedule import lower_program
+from tessera.tile.spec import TILE
+
+GRAPH_PASSES: tuple[Pass, ...] = (
+    simplify.InlineCalls(),  # first: what follows sees one flat program
+    simplify.Canonicalize(),  # before the other two, which compare ops by their text
+    simplify.FoldConstants(),
+    simplify.CommonSubexpressions(),
+    simplify.Canonicalize(),  # constants and shared values uncover more identities
+    simplify.DeadCode(),  # last: all others leave dead ops behind
+)
+
+ENTRY = "tessera_run"
+
+STAGES = {
+    "graph": "graph",
+    "sched": "schedule",
+    "schedule": "schedule",
+    "tirh": "tile",
+    "tile": "tile",
+    "tirt": "target",
+    "target": "target",
+    "llvm": "llvm",
+    "asm": "asm",
+}
+"""Names that `dump=` accepts, and the attribute of `Lowered` that each one prints."""
+
+
+def current_machine() -> Machine:
+    """The CPU to compile for: the host, or the level that the settings force."""
+    level = config.current().cpu_level
+    return host() if level is None else machine(level)
+
+
+class Lowered:
+    """One program in all of its forms.
+
+    Attributes:
+        graph: the Graph after its passes.
+        schedule: kernels, tile choices and the buffer plan.
+        tile: the Tile module.
+        target: the Target module.
+        llvm: LLVM IR text.
+        decisions: what fusion decided, and why.
+        timings: seconds by step.
+        machine: what it was lowered for.
+    """
+
+    def __init__(
+        self, graph: Func, target_machine: Machine | None = None, dump: Path | None = None
+    ) -> None:
+        self.machine = target_machine or current_machine()
+        settings = config.current()
+        self.context = PassContext(verify=settings.verify, dump=dump)
+        self.timings = self.context.timings
+        self.traced = graph
+        self.graph = run_pipeline(graph, GRAPH_PASSES, self.context)
+        self._check("graph", self.graph)
+        self.decisions: list[Decision] = []
+        start = time.perf_counter()
+        program, self.decisions = from_graph(self.graph)
+        model = heuristics.CpuModel(self.machine.vector_bits, self.machine.registers)
+        program = heuristics.choose(program, model)
+        self.schedule, self.arena = plan.plan(program)
+        self._done("schedule", start, self.schedule)
+
+    def _done(self, name: str, start: float, item: Func | Module) -> None:
+        self.context.record(name, time.perf_counter() - start)
+        self.context.write(name, str(item) if self.context.dump is not None else "")
+        self._check(name, item)
+
+    def _check(self, name: str, item: Func | Module) -> None:
+        if self.context.verify:
+            spec = {"graph": GRAPH, "schedule": SCHEDULE, "tile": TILE, "target": TARGET}[name]
+            check(name, item, spec)
+
+    @functools.cached_property
+    def tile(self) -> Module:
+        """The Tile module."""
+        start = time.perf_counter()
+        module = lower_program(self.schedule)
+        self._done("tile", start, module)
+        return module
+
+    @functools.cached_property
+    def target(self) -> Module:
+        """The Target module, legalized for the machine."""
+        tile = self.tile
+        start = time.perf_counter()
+        module = legalize(lower_module(tile, self.machine), self.machine)
+        self._done("target", start, module)
+        return module
+
+    @functools.cached_property
+    def llvm(self) -> str:
+        """LLVM IR text."""
+        target = self.target
+        start = time.perf_counter()
+        text = write_module(target, self.machine, ENTRY)
+        self.context.record("llvm text", time.perf_counter() - start)
+        return text
+
+    @functools.cached_property
+    def native(self) -> cpu.NativeModule:
+        """The loaded machine code."""
+        text = self.llvm
+        start = time.perf_counter()
+        module = cpu.compile_text(text, self.machine, name=self.traced.name)
+        self.context.record("native", time.perf_counter() - start)
+        return module
+
+    @property
+    def asm(self) -> str:
+        """Assembly text."""
+        return self.native.assembly()
+
+    @property
+    def signature(self) -> Signature:
+        """What the native function takes and gives."""
+        inputs = [_shape_and_dtype(a.type) for a in self.schedule.args]
+        outputs = [_shape_and_dtype(v.type) for v in self.schedule.outputs]
+        return Signature(tuple(inputs), tuple(outputs), self.schedule.dims, self.arena)
+
+    def executable(self) -> Executable:
+        """The callable program."""
+        native = self.native
+        small = self.schedule.dims == () and _work(self.schedule) < 4096
+        return Executable(self.signature, native.caller(ENTRY, release_gil=not small), native)
+
+    def why(self) -> str:
+        """The fusion decisions, one per line."""
+        return "\n".join(str(d) for d in self.decisions)
+
+    def stage(self, name: str) -> str:
+        """One stage as text, by any of the names in `STAGES`."""
+        return str(getattr(self, STAGES[name]))
+
+    def __repr__(self) -> str:
+        return f"Lowered({self.traced.name}, {self.machine})"
+
+
+def _shape_and_dtype(type: object) -> tuple[tuple[object, ...], object]:
+    assert isinstance(type, (BufType, TensorType))
+    return type.shape, type.dtype
+
+
+def _work(program: Func) -> int:
+    """A rough count of elements written, to decide whether to release the interpreter's lock."""
+    total = 0
+    for op in program.ops:
+        for value in op.results:
+            assert isinstance(value.type, BufType)
+            size = value.type.size
+            total += size if isinstance(size, int) else 4096
+    return total
+
+
+_LOCK = threading.Lock()
+
+
+def lower(graph: Func, dump: Path | None = None) -> Lowered:
+    """Lowers a closed Graph for the current machine."""
+    return Lowered(graph, dump=dump)

@@ -1,0 +1,269 @@
+"""Eager evaluation: each op at once, through the same pipeline as everything else.
+
+An op is compiled once per class, attributes, dtypes, ranks and layout class, with its sizes as
+symbolic dims, and the executable serves every size. Ops that only rearrange elements without
+computing anything give views where strides can say it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera import compile as _compile
+from tessera.config import config
+from tessera.graph.array import Array
+from tessera.graph.ops import rearrange as r
+from tessera.graph.ops import reshape as s
+from tessera.graph.ops.base import Family
+from tessera.graph.ops.control import Control
+from tessera.ir.builder import Builder
+from tessera.ir.core import Op, Value
+from tessera.ir.hash import content_hash
+from tessera.ir.intexpr import Dim, IntExpr, sym
+from tessera.ir.loc import Loc, scoped
+from tessera.ir.opdef import attr_hints
+from tessera.ir.types import TensorType
+from tessera.runtime.executable import Executable
+
+
+class SizeMap:
+    """Gives symbols to sizes: equal sizes share one, 1 and 0 stay as they are."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, IntExpr] = {}
+        self.values: list[int] = []
+
+    def fresh(self, size: int) -> IntExpr:
+        """A new symbol for a size."""
+        symbol = sym(f"d{len(self.values)}")
+        self.values.append(size)
+        return symbol
+
+    def dim(self, size: int) -> Dim:
+        """The symbol of a size of an operand."""
+        if size <= 1:
+            return size
+        found = self.known.get(size)
+        if found is None:
+            found = self.known[size] = self.fresh(size)
+        return found
+
+    def shape(self, shape: Sequence[int]) -> tuple[Dim, ...]:
+        """The symbols of a shape."""
+        return tuple([self.dim(size) for size in shape])
+
+    def attribute(self, value: Any) -> Any:
+        """An attribute whose integers are sizes or positions."""
+        if isinstance(value, tuple):
+            return tuple([self.attribute(v) for v in value])
+        if not isinstance(value, int) or value <= 1:
+            return value
+        return self.known[value] if value in self.known else self.fresh(value)
+
+
+_GENERIC: dict[type[Op], frozenset[str]] = {}
+
+
+def generic_attrs(cls: type[Op]) -> frozenset[str]:
+    """Names of the attributes that hold dims, which the generic executable takes at run time."""
+    found = _GENERIC.get(cls)
+    if found is None:
+        found = frozenset(k for k, hint in attr_hints(cls).items() if "IntExpr" in str(hint))
+        _GENERIC[cls] = found
+    return found
+
+
+ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]
+
+
+def _view_reshape(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray | None:
+    out = x.view()
+    try:
+        out.shape = attrs["shape"]
+    except AttributeError:
+        return None
+    return out
+
+
+def _view_broadcast(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+    shape, dims = attrs["shape"], attrs["dims"]
+    lead = [1] * len(shape)
+    for k, d in enumerate(dims):
+        lead[d] = x.shape[k]
+    return np.broadcast_to(x.reshape(lead), shape)
+
+
+def _view_slice(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+    index = tuple(
+        slice(a, b, c)
+        for a, b, c in zip(attrs["start"], attrs["limit"], attrs["stride"], strict=True)
+    )
+    return x[index]
+
+
+VIEWS: dict[type[Op], ViewRule] = {
+    s.Reshape: _view_reshape,
+    s.Broadcast: _view_broadcast,
+    s.Transpose: lambda x, attrs: x.transpose(attrs["perm"]),
+    s.Reverse: lambda x, attrs: np.flip(x, attrs["axes"]),
+    r.Slice: _view_slice,
+}
+
+
+class Eager:
+    """The engine that computes ops outside any trace."""
+
+    def __init__(self) -> None:
+        self._cache: dict[Hashable, Executable] = {}
+        self._lock = threading.Lock()
+
+    def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The results of one op."""
+        flat: list[Array] = []
+        groups: list[int | None] = []
+        for item in operands:
+            if isinstance(item, (tuple, list)):
+                flat.extend(item)
+                groups.append(len(item))
+            else:
+                flat.append(item)
+                groups.append(None)
+        view = VIEWS.get(cls)
+        if view is not None:
+            checked = self._check(cls, flat, groups, attrs)
+            found = view(flat[0]._data, attrs)
+            if found is not None:
+                found.flags.writeable = False
+                return Array(found, checked if checked.weak else None)
+        if issubclass(cls, Control):
+            return self._control(cls, flat, groups, attrs)
+        return self._compute(cls, flat, groups, attrs)
+
+    def _check(
+        self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
+    ) -> TensorType:
+        op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
+        type = op.result.type
+        assert isinstance(type, TensorType)
+        return type
+
+    def _compute(
+        self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
+    ) -> Any:
+        family = getattr(cls, "family", None)
+        if family is Family.ELEMENTWISE:
+            shape = flat[0]._data.shape
+            if all(x._data.shape == shape for x in flat):
+                return self._elementwise(cls, flat, groups, attrs, shape)
+        sizes = SizeMap()
+        shapes = [sizes.shape(x._data.shape) for x in flat]
+        dims = generic_attrs(cls)
+        generic = {k: sizes.attribute(v) if k in dims else v for k, v in attrs.items()}
+        weak = tuple([x.type.weak for x in flat])
+        key = (
+            cls,
+            tuple(groups),
+            tuple(shapes),
+            tuple([x._data.dtype for x in flat]),
+            weak,
+            tuple(sorted(generic.items())) if generic else (),
+            config.current().key(),
+        )
+        found = self._cache.get(key)
+        if found is None:
+            # The op on concrete sizes first: its errors are the user's.
+            _build(cls, [Value(x.type) for x in flat], groups, attrs)
+            types = [
+                TensorType(sh, x.dtype, w) for sh, x, w in zip(shapes, flat, weak, strict=True)
+            ]
+            names = [f"d{k}" for k in range(len(sizes.values))]
+            found = self._cache[key] = self._compile(cls, types, groups, generic, names)
+        elif len(flat) > 1 or dims:
+            _build(cls, [Value(x.type) for x in flat], groups, attrs)
+        return self._run(found, flat, sizes.values)
+
+    def _elementwise(
+        self,
+        cls: type[Op],
+        flat: list[Array],
+        groups: list[int | None],
+        attrs: dict[str, Any],
+        shape: tuple[int, ...],
+    ) -> Any:
+        """All operands have one shape, so they are one-dimensional to the kernel."""
+        weak = tuple([x.type.weak for x in flat])
+        key = (
+            cls,
+            tuple([x._data.dtype for x in flat]),
+            weak,
+            tuple(attrs.items()) if attrs else (),
+            config.current().key(),
+        )
+        found = self._cache.get(key)
+        if found is None:
+            _build(cls, [Value(x.type) for x in flat], groups, attrs)
+            types = [TensorType((sym("d0"),), x.dtype, w) for x, w in zip(flat, weak, strict=True)]
+            found = self._cache[key] = self._compile(cls, types, groups, attrs, ["d0"])
+        results = self._run(found, flat, (flat[0]._data.size,), shape)
+        return results
+
+    def _compile(
+        self,
+        cls: type[Op],
+        types: list[TensorType],
+        groups: list[int | None],
+        attrs: dict[str, Any],
+        dims: list[str],
+    ) -> Executable:
+        builder = Builder(types)
+        with scoped(Loc.unknown):
+            op = builder.add(_build(cls, builder.args, groups, attrs))
+        func = builder.func(cls.name.split(".")[-1], op.results, dims)
+        return _compile.lower(func).executable()
+
+    def _control(
+        self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
+    ) -> Any:
+        """Ops with regions: compiled for their sizes, found again by content."""
+        builder = Builder([x.type for x in flat])
+        op = builder.add(_build(cls, builder.args, groups, attrs))
+        func = builder.func(cls.name.split(".")[-1], op.results)
+        key = (content_hash(func), config.current().key())
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = _compile.lower(func).executable()
+        results = self._run(found, flat, ())
+        return results if isinstance(results, tuple) else (results,)
+
+    def _run(
+        self,
+        found: Executable,
+        flat: Sequence[Array],
+        dims: Sequence[int],
+        shape: tuple[int, ...] | None = None,
+    ) -> Any:
+        inputs = [x.contiguous() for x in flat]
+        outputs = found.run([x.pointer for x in inputs], dims)
+        if shape is not None:
+            outputs = [x.reshape(shape) for x in outputs]
+        results = tuple([Array(x) for x in outputs])
+        return results[0] if len(results) == 1 else results
+
+
+def _build(
+    cls: type[Op], values: Sequence[Value], groups: Sequence[int | None], attrs: dict[str, Any]
+) -> Op:
+    fields: list[Any] = []
+    position = 0
+    for count in groups:
+        if count is None:
+            fields.append(values[position])
+            position += 1
+        else:
+            fields.append(tuple(values[position : position + count]))
+            position += count
+    return cls(*fields, **attrs)

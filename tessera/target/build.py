@@ -1,0 +1,49 @@
+"""A small builder for writing Target IR by hand: expansions and legalization use it."""
+
+from __future__ import annotations
+
+from tessera.dtypes import DType
+from tessera.ir.core import Op, Value
+from tessera.ir.loc import Loc
+from tessera.ir.scalar import scalar
+from tessera.target import ops as t
+
+
+class Build:
+    """Collects ops; every method works on scalars and on vectors alike.
+
+    Attributes:
+        ops: what was built.
+        loc: the location of new ops.
+    """
+
+    __slots__ = ("loc", "ops")
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.loc: Loc = Loc.unknown
+
+    def emit(self, op: Op) -> Value:
+        """Adds an op with one result."""
+        self.ops.append(op)
+        return op.result
+
+    def map(self, name: str, *args: Value) -> Value:
+        """A scalar function."""
+        return self.emit(t.Map(args, scalar(name), loc=self.loc))
+
+    def select(self, condition: Value, a: Value, b: Value) -> Value:
+        """`a` where the condition holds, else `b`."""
+        return self.map("select", condition, a, b)
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """A conversion, unless it is none."""
+        return x if t.element(x.type) is dtype else self.emit(t.Cast(x, dtype, loc=self.loc))
+
+    def bitcast(self, x: Value, dtype: DType) -> Value:
+        """The same bits as another dtype."""
+        return x if t.element(x.type) is dtype else self.emit(t.Bitcast(x, dtype, loc=self.loc))
+
+    def like(self, x: Value, value: bool | int | float) -> Value:
+        """A constant of the type of `x`."""
+        return self.emit(t.Const(value, x.type, loc=self.loc))

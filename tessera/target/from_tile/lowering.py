@@ -1,0 +1,263 @@
+"""The state of the CPU lowering: how tiles become rows of registers, and what rules build with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import DType, bool_, int64
+from tessera.errors import CompileError
+from tessera.ir import intexpr
+from tessera.ir.builder import Builder
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.loc import Loc
+from tessera.ir.scalar import ScalarFn, scalar
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.machine import Machine
+from tessera.target.types import PtrType, VecType
+from tessera.tile.types import TileType
+
+I64 = ScalarType(int64)
+PTR = PtrType()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A lowered tile: one value per index of the leading dims, row-major."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    values: tuple[Value, ...]
+
+    @property
+    def lanes(self) -> int:
+        """The size of the last dim (1 for a scalar)."""
+        return self.shape[-1] if self.shape else 1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A lowered view."""
+
+    ptr: Value
+    dtype: DType
+    offset: Value
+    sizes: tuple[Value, ...]
+    strides: tuple[Value, ...]
+
+
+Lowered = Rows | View | Value
+
+
+def row_count(shape: tuple[int, ...]) -> int:
+    """How many values a tile of this shape lowers to."""
+    return math.prod(shape[:-1])
+
+
+def row_type(shape: tuple[int, ...], dtype: DType) -> Type:
+    """The type of each of them."""
+    lanes = shape[-1] if shape else 1
+    return ScalarType(dtype) if lanes == 1 else VecType(lanes, dtype)
+
+
+def constant_of(value: Value) -> int | None:
+    """The integer that a scalar value is known to be."""
+    if isinstance(value.op, t.Const) and isinstance(value.op.value, int):
+        return int(value.op.value)
+    return None
+
+
+Rule = Callable[..., None]
+"""Lowers one op: `rule(lowering, op)`."""
+
+
+class Lowering:
+    """Lowers one function."""
+
+    def __init__(
+        self, machine: Machine, dims: Sequence[str], rules: Mapping[type[Op], Rule]
+    ) -> None:
+        self.machine = machine
+        self.rules = rules
+        self.entry = Builder()
+        self.blocks: list[Builder] = [self.entry]
+        self.env: dict[Value, Lowered] = {}
+        self.dims: dict[str, Value] = {}
+        self.dim_names = tuple(dims)
+        self.program_ids: list[Value] = []
+        self.arena: Value | None = None
+        self.kernels: dict[str, Func] = {}
+        self.loc: Loc = Loc.unknown
+        self.consts: dict[tuple[object, ...], Value] = {}
+        self.prelude = 0
+
+    # --- emission ---
+
+    def emit(self, op: Op) -> Value:
+        """Adds an op to the current block."""
+        self.blocks[-1].add(op)
+        return op.results[0] if op.results else Value(I64)
+
+    def const(self, value: bool | int | float, type: Type) -> Value:
+        """A constant; all stand at the top of the function."""
+        key = (type, value.__class__, repr(value))
+        found = self.consts.get(key)
+        if found is None:
+            op = t.Const(value, type, loc=Loc.unknown)
+            self.entry.ops.insert(self.prelude, op)
+            self.prelude += 1
+            found = self.consts[key] = op.result
+        return found
+
+    def index(self, value: int) -> Value:
+        """An i64 constant."""
+        return self.const(value, I64)
+
+    def map(self, fn: str | ScalarFn, *args: Value) -> Value:
+        """A scalar function; integer identities are folded."""
+        fn = scalar(fn) if isinstance(fn, str) else fn
+        if len(args) == 2 and args[0].type == I64:
+            folded = self._fold(fn.name, args[0], args[1])
+            if folded is not None:
+                return folded
+        return self.emit(t.Map(args, fn, loc=self.loc))
+
+    def _fold(self, name: str, a: Value, b: Value) -> Value | None:
+        x, y = constant_of(a), constant_of(b)
+        if x is not None and y is not None and name in ("add", "sub", "mul"):
+            return self.index({"add": x + y, "sub": x - y, "mul": x * y}[name])
+        if (name == "add" and x == 0) or (name == "mul" and x == 1):
+            return b
+        if (name in ("add", "sub") and y == 0) or (name == "mul" and y == 1):
+            return a
+        if name == "mul" and (x == 0 or y == 0):
+            return self.index(0)
+        return None
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """A conversion, unless it is none."""
+        return x if t.element(x.type) is dtype else self.emit(t.Cast(x, dtype, loc=self.loc))
+
+    def splat(self, x: Value, lanes: int) -> Value:
+        """A scalar in every lane; a constant stays a constant."""
+        if lanes == 1:
+            return x
+        if isinstance(x.op, t.Const):
+            assert isinstance(x.type, ScalarType)
+            return self.const(x.op.value, VecType(lanes, x.type.dtype))
+        return self.emit(t.Splat(x, lanes, loc=self.loc))
+
+    def extract(self, x: Value, lane: int) -> Value:
+        """One lane; of a scalar, itself."""
+        if isinstance(x.type, ScalarType):
+            return x
+        return self.emit(t.Extract(x, lane, loc=self.loc))
+
+    def pack(self, scalars: Sequence[Value], dtype: DType) -> Value:
+        """A vector from scalars (one scalar stays one)."""
+        if len(scalars) == 1:
+            return scalars[0]
+        value = self.const(False if dtype is bool_ else 0, VecType(len(scalars), dtype))
+        for lane, x in enumerate(scalars):
+            value = self.emit(t.Insert(value, x, lane, loc=self.loc))
+        return value
+
+    def dim(self, expr: Dim) -> Value:
+        """The value of an index expression over the dims."""
+        return intexpr.fold(
+            expr, self.dims.__getitem__, self.index, lambda op, a, b: self.map(op, a, b)
+        )
+
+    # --- values ---
+
+    def rows(self, value: Value) -> Rows:
+        """A lowered tile."""
+        found = self.env[value]
+        assert isinstance(found, Rows)
+        return found
+
+    def scalar(self, value: Value) -> Value:
+        """A lowered rank-0 tile (or one with a single element)."""
+        return self.rows(value).values[0]
+
+    def ptr(self, value: Value) -> Value:
+        """A lowered memory."""
+        found = self.env[value]
+        assert isinstance(found, Value)
+        return found
+
+    def define(self, value: Value, values: Sequence[Value]) -> None:
+        """Binds a tile to its values."""
+        assert isinstance(value.type, TileType)
+        self.env[value] = Rows(value.type.shape, value.type.dtype, tuple(values))
+
+    def flatten(self, values: Sequence[Value]) -> list[Value]:
+        """All rows of several tiles, in order."""
+        return [v for x in values for v in self.rows(x).values]
+
+    def scalars(self, x: Rows) -> list[Value]:
+        """Every element, row-major."""
+        return [self.extract(v, lane) for v in x.values for lane in range(x.lanes)]
+
+    def from_scalars(
+        self, scalars: Sequence[Value], shape: tuple[int, ...], dtype: DType
+    ) -> list[Value]:
+        """Rows of the shape from elements in row-major order."""
+        lanes = shape[-1] if shape else 1
+        return [
+            self.pack(scalars[k * lanes : (k + 1) * lanes], dtype) for k in range(row_count(shape))
+        ]
+
+    # --- blocks ---
+
+    def region(
+        self, types: Sequence[Type], body: Callable[[list[Value]], Sequence[Value]]
+    ) -> Block:
+        """Builds a region."""
+        builder = Builder(types)
+        self.blocks.append(builder)
+        outputs = body(builder.args)
+        self.blocks.pop()
+        return builder.block(outputs)
+
+    def branch(
+        self,
+        pred: Value,
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+    ) -> tuple[Value, ...]:
+        """An `if` with results."""
+        yes = self.region((), lambda _: then())
+        no = self.region((), lambda _: otherwise())
+        op = t.If(pred, yes, no, loc=self.loc)
+        self.emit(op)
+        return op.results
+
+    def bind_args(self, args: Sequence[Value], values: Sequence[Value]) -> None:
+        """Binds tile arguments of a block to flat values."""
+        position = 0
+        for arg in args:
+            assert isinstance(arg.type, TileType)
+            count = row_count(arg.type.shape)
+            self.define(arg, values[position : position + count])
+            position += count
+
+    def flat_types(self, values: Sequence[Value]) -> list[Type]:
+        """The row types of several tiles."""
+        types: list[Type] = []
+        for value in values:
+            assert isinstance(value.type, TileType)
+            types += [row_type(value.type.shape, value.type.dtype)] * row_count(value.type.shape)
+        return types
+
+    def run(self, block: Block) -> None:
+        """Lowers the ops of a block into the current one."""
+        for op in block.ops:
+            self.loc = op.loc
+            rule = self.rules.get(type(op))
+            if rule is None:
+                raise CompileError(f"simd: no lowering for {op.name}", loc=op.loc)
+            rule(self, op)

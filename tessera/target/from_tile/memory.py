@@ -1,0 +1,225 @@
+"""The CPU lowering of memory access: addresses, masks, loads, stores, gathers, scatters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from tessera.dtypes import int32, int64
+from tessera.ir.core import Value
+from tessera.ir.scalar import ScalarFn
+from tessera.ir.types import ScalarType
+from tessera.target import ops as t
+from tessera.target.from_tile.lowering import Lowering, View, constant_of, row_type
+from tessera.target.types import VecType
+from tessera.tile import ops as tile
+from tessera.tile.types import MemType
+
+
+def view(s: Lowering, op: tile.View) -> None:
+    """A window: only its parts are kept."""
+    assert isinstance(op.mem.type, MemType)
+    s.env[op.result] = View(
+        s.ptr(op.mem),
+        op.mem.type.dtype,
+        s.scalar(op.offset),
+        tuple([s.scalar(v) for v in op.sizes]),
+        tuple([s.scalar(v) for v in op.strides]),
+    )
+
+
+class _Box:
+    """Addresses and masks of one box access."""
+
+    def __init__(
+        self,
+        s: Lowering,
+        view: View,
+        coords: Sequence[Value],
+        shape: tuple[int, ...],
+        check: Sequence[int],
+    ) -> None:
+        self.s = s
+        self.view = view
+        self.coords = [s.scalar(c) for c in coords]
+        self.shape = shape
+        self.check = check
+        self.lanes = shape[-1] if shape else 1
+        self.base = view.offset
+        for coord, stride in zip(self.coords, view.strides, strict=True):
+            self.base = s.map("add", self.base, s.map("mul", coord, stride))
+        self.lane_mask: Value | None = None
+        last = len(shape) - 1
+        if last in check and self.lanes > 1:
+            left = s.map("min", s.map("sub", view.sizes[-1], self.coords[-1]), s.index(self.lanes))
+            limit = s.splat(s.cast(left, int32), self.lanes)
+            self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
+
+    def offset(self, index: tuple[int, ...]) -> Value:
+        """The element offset of a row's first element."""
+        offset = self.base
+        for i, stride in zip(index, self.view.strides, strict=False):
+            offset = self.s.map("add", offset, self.s.map("mul", self.s.index(i), stride))
+        return offset
+
+    def guard(self, index: tuple[int, ...]) -> Value | None:
+        """The scalar condition under which a row is inside the view, or None."""
+        s = self.s
+        found: Value | None = None
+        dims = [*index, 0] if self.shape else []
+        for axis in self.check:
+            if axis == len(self.shape) - 1 and self.lanes > 1:
+                continue
+            at = s.map("add", self.coords[axis], s.index(dims[axis]))
+            inside = s.map("lt", at, self.view.sizes[axis])
+            found = inside if found is None else s.map("and", found, inside)
+        return found
+
+    def mask(self, index: tuple[int, ...], extra: Value | None) -> Value | None:
+        """The whole mask of a row: a scalar bool for scalar rows, a vector otherwise, or None."""
+        s = self.s
+        guard = self.guard(index)
+        if self.lanes > 1 and guard is not None:
+            guard = s.splat(guard, self.lanes)
+        parts = [m for m in (self.lane_mask, guard, extra) if m is not None]
+        if not parts:
+            return None
+        result = parts[0]
+        for part in parts[1:]:
+            result = s.map("and", result, part)
+        return result
+
+
+def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*map(range, shape[:-1])))
+
+
+def load(s: Lowering, op: tile.Load) -> None:
+    """A box of elements."""
+    view = s.env[op.view]
+    assert isinstance(view, View) and not isinstance(op.fill, complex)
+    box = _Box(s, view, op.coords, op.shape, op.check)
+    extra = s.rows(op.mask[0]).values if op.mask else None
+    fill = s.const(op.fill, row_type(op.shape, view.dtype))
+    values = [
+        _load_row(s, box, index, box.mask(index, extra[k] if extra else None), fill)
+        for k, index in enumerate(_indices(op.shape))
+    ]
+    s.define(op.result, values)
+
+
+def _load_row(
+    s: Lowering, box: _Box, index: tuple[int, ...], mask: Value | None, fill: Value
+) -> Value:
+    ptr, offset = box.view.ptr, box.offset(index)
+    scalar_type = ScalarType(box.view.dtype)
+    if box.lanes == 1:
+        return _guarded(
+            s, mask, lambda: s.emit(t.Load(ptr, offset, (), scalar_type, loc=s.loc)), fill
+        )
+    stride = box.view.strides[-1]
+    pair = () if mask is None else (mask, fill)
+    if constant_of(stride) == 1:
+        return s.emit(t.Load(ptr, offset, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
+    lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
+    offsets = s.map(
+        "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
+    )
+    return s.emit(t.Gather(ptr, offsets, pair, box.view.dtype, loc=s.loc))
+
+
+def _guarded(s: Lowering, mask: Value | None, load: Callable[[], Value], fill: Value) -> Value:
+    if mask is None:
+        return load()
+    return s.branch(mask, lambda: [load()], lambda: [fill])[0]
+
+
+def store(s: Lowering, op: tile.Store) -> None:
+    """A box of elements."""
+    view = s.env[op.view]
+    assert isinstance(view, View)
+    value = s.rows(op.value)
+    box = _Box(s, view, op.coords, value.shape, op.check)
+    extra = s.rows(op.mask[0]).values if op.mask else None
+    for k, index in enumerate(_indices(value.shape)):
+        _store_row(s, box, index, value.values[k], box.mask(index, extra[k] if extra else None))
+
+
+def _store_row(
+    s: Lowering, box: _Box, index: tuple[int, ...], value: Value, mask: Value | None
+) -> None:
+    ptr, offset = box.view.ptr, box.offset(index)
+    if box.lanes == 1:
+        _when(s, mask, lambda: s.emit(t.Store(ptr, offset, value, (), loc=s.loc)))
+        return
+    stride = box.view.strides[-1]
+    masks = () if mask is None else (mask,)
+    if constant_of(stride) == 1:
+        s.emit(t.Store(ptr, offset, value, masks, loc=s.loc))
+        return
+    lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
+    offsets = s.map(
+        "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
+    )
+    s.emit(t.Scatter(ptr, offsets, value, masks, loc=s.loc))
+
+
+def _when(s: Lowering, mask: Value | None, action: Callable[[], object]) -> None:
+    if mask is None:
+        action()
+        return
+
+    def then() -> Sequence[Value]:
+        action()
+        return ()
+
+    s.branch(mask, then, lambda: ())
+
+
+def gather(s: Lowering, op: tile.Gather) -> None:
+    """Elements at computed offsets."""
+    assert isinstance(op.mem.type, MemType) and not isinstance(op.fill, complex)
+    ptr, dtype = s.ptr(op.mem), op.mem.type.dtype
+    offsets = s.rows(op.offsets)
+    masks = s.rows(op.mask[0]).values if op.mask else None
+    fill = s.const(op.fill, row_type(offsets.shape, dtype))
+    values: list[Value] = []
+    for k, offset in enumerate(offsets.values):
+        mask = masks[k] if masks else None
+        if offsets.lanes == 1:
+
+            def load(offset: Value = offset) -> Value:
+                return s.emit(t.Load(ptr, offset, (), ScalarType(dtype), loc=s.loc))
+
+            values.append(_guarded(s, mask, load, fill))
+        else:
+            pair = () if mask is None else (mask, fill)
+            values.append(s.emit(t.Gather(ptr, offset, pair, dtype, loc=s.loc)))
+    s.define(op.result, values)
+
+
+def scatter(s: Lowering, op: tile.Scatter) -> None:
+    """Elements at computed offsets; combined ones one by one."""
+    ptr = s.ptr(op.mem)
+    offsets, value = s.rows(op.offsets), s.rows(op.value)
+    masks = s.rows(op.mask[0]).values if op.mask else None
+    for k, offset in enumerate(offsets.values):
+        mask = masks[k] if masks else None
+        if offsets.lanes > 1 and op.combine is None:
+            s.emit(
+                t.Scatter(ptr, offset, value.values[k], () if mask is None else (mask,), loc=s.loc)
+            )
+            continue
+        for lane in range(offsets.lanes):
+            at, x = s.extract(offset, lane), s.extract(value.values[k], lane)
+            _when(
+                s,
+                None if mask is None else s.extract(mask, lane),
+                lambda at=at, x=x: _update(s, ptr, at, x, op.combine),
+            )
+
+
+def _update(s: Lowering, ptr: Value, at: Value, x: Value, combine: ScalarFn | None) -> None:
+    if combine is not None:
+        x = s.map(combine, s.emit(t.Load(ptr, at, (), x.type, loc=s.loc)), x)
+    s.emit(t.Store(ptr, at, x, (), loc=s.loc))

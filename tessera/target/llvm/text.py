@@ -1,0 +1,302 @@
+"""LLVM IR text: types, literals, and the state of the writer."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from tessera.dtypes import DType, Kind, bool_
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.scalar import ScalarFn
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.llvm.rows import ROWS
+from tessera.target.machine import Machine
+from tessera.target.types import PtrType, VecType
+
+
+def element_text(dtype: DType) -> str:
+    """The register type of one element."""
+    if dtype is bool_:
+        return "i1"
+    if dtype.kind is Kind.FLOAT and dtype.bits in (32, 64):
+        return "float" if dtype.bits == 32 else "double"
+    return f"i{8 * dtype.itemsize}"
+
+
+def type_text(type: Type) -> str:
+    """A Target type in LLVM's words."""
+    if isinstance(type, PtrType):
+        return "ptr"
+    if isinstance(type, VecType):
+        return f"<{type.lanes} x {element_text(type.dtype)}>"
+    assert isinstance(type, ScalarType)
+    return element_text(type.dtype)
+
+
+def memory_text(type: Type) -> str:
+    """The type in memory: bools are bytes."""
+    text = type_text(type)
+    return text.replace("i1", "i8") if t.element(type) is bool_ else text
+
+
+def suffix(type: Type) -> str:
+    """The name suffix of an overloaded intrinsic: `v16f32`, `i64`."""
+    dtype = t.element(type)
+    is_float = dtype.kind is Kind.FLOAT and dtype.bits in (32, 64)
+    base = "i1" if dtype is bool_ else f"{'f' if is_float else 'i'}{8 * dtype.itemsize}"
+    return f"v{type.lanes}{base}" if isinstance(type, VecType) else base
+
+
+def literal(value: bool | int | float, type: Type) -> str:
+    """A constant operand."""
+    dtype = t.element(type)
+    text = _element_literal(value, dtype)
+    if not isinstance(type, VecType):
+        return text
+    if text in ("0", "false"):
+        return "zeroinitializer"
+    return f"splat ({element_text(dtype)} {text})"
+
+
+def _element_literal(value: bool | int | float, dtype: DType) -> str:
+    if dtype is bool_:
+        return "true" if value else "false"
+    if dtype.kind is Kind.FLOAT:
+        with np.errstate(all="ignore"):
+            rounded = np.asarray(value).astype(dtype.np)
+        if dtype.bits not in (32, 64):
+            return str(int(rounded.view(f"u{dtype.itemsize}")))
+        wide = float(rounded)
+        if math.isnan(wide):
+            return "0x7FF8000000000000"
+        return f"0x{struct.unpack('<Q', struct.pack('<d', wide))[0]:016X}"
+    bits = 8 * dtype.itemsize
+    number = int(value) & ((1 << bits) - 1)
+    return str(number - (1 << bits) if number >> (bits - 1) else number)
+
+
+Rule = Callable[..., None]
+"""Writes one op: `rule(writer, op)`."""
+
+
+class Writer:
+    """Writes one module."""
+
+    def __init__(self, machine: Machine, rules: Mapping[type[Op], Rule]) -> None:
+        self.machine = machine
+        self.rules = rules
+        self.lines: list[str] = []
+        self.names: dict[Value, str] = {}
+        self.counter = 0
+        self.labels = 0
+        self.label = "entry"
+        self.declared: dict[str, str] = {}
+
+    # --- names and lines ---
+
+    def fresh(self) -> str:
+        """A new register name."""
+        self.counter += 1
+        return f"%v{self.counter}"
+
+    def next_label(self) -> int:
+        """A new number for labels."""
+        self.labels += 1
+        return self.labels
+
+    def put(self, text: str) -> None:
+        """Adds an instruction."""
+        self.lines.append("  " + text)
+
+    def assign(self, text: str) -> str:
+        """Adds an instruction with a result; returns its name."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def start(self, label: str) -> None:
+        """Begins a basic block."""
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def name(self, value: Value) -> str:
+        """An operand."""
+        if isinstance(value.op, t.Const):
+            return literal(value.op.value, value.op.type)
+        return self.names[value]
+
+    def typed(self, value: Value) -> str:
+        """An operand with its type."""
+        return f"{type_text(value.type)} {self.name(value)}"
+
+    def declare(self, name: str, text: str) -> None:
+        """Declares an external function once."""
+        self.declared[name] = text
+
+    # --- functions ---
+
+    def module(self, module: Module, entry: str) -> str:
+        """The whole module, with `entry(ptr words)` as its only external function."""
+        for func in module.funcs.values():
+            self.func(func)
+        self.entry(module.entry, entry)
+        width = self.machine.vector_bits
+        self.lines.append(
+            f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
+        )
+        self.lines += list(self.declared.values())
+        return "\n".join(self.lines) + "\n"
+
+    def func(self, func: Func) -> None:
+        """One function."""
+        self.label = "entry"
+        params: list[str] = []
+        for arg in func.args:
+            self.names[arg] = self.fresh()
+            params.append(f"{type_text(arg.type)} {self.names[arg]}")
+        self.lines.append(f"define internal void @{func.name}({', '.join(params)}) #0 {{")
+        self.start("entry")
+        self.block(func.body)
+        self.put("ret void")
+        self.lines.append("}")
+
+    def entry(self, main: Func, name: str) -> None:
+        """The external function: unpacks 64-bit words and calls main."""
+        self.lines.append(f"define void @{name}(ptr %words) #0 {{")
+        args: list[str] = []
+        for k, arg in enumerate(main.args):
+            at = self.assign(f"getelementptr i64, ptr %words, i64 {k}")
+            text = type_text(arg.type)
+            args.append(f"{text} {self.assign(f'load {text}, ptr {at}, align 8')}")
+        self.put(f"call void @{main.name}({', '.join(args)})")
+        self.put("ret void")
+        self.lines.append("}")
+
+    def block(self, block: Block) -> None:
+        """The ops of a block."""
+        for op in block.ops:
+            rule = self.rules.get(type(op))
+            if rule is None:
+                raise CompileError(f"llvm: no text for {op.name}", loc=op.loc)
+            rule(self, op)
+
+    # --- scalar functions ---
+
+    def apply(self, fn: ScalarFn, args: Sequence[str], type: Type) -> str:
+        """A scalar function of operands of one type; for select, `type` is that of the last two."""
+        special = GUARDED.get(fn.name)
+        kind = t.element(type).kind
+        if special is not None and kind is not Kind.FLOAT:
+            return special(self, args, type)
+        row = ROWS.get(fn.name)
+        if row is None or (kind not in row.text and not row.libm):
+            raise CompileError(
+                f"llvm: {fn.name} of {type} is not primitive; it should have been legalized"
+            )
+        if kind not in row.text:
+            return self.libm(row.libm, args, type)
+        condition = "i1" if not isinstance(type, VecType) else f"<{type.lanes} x i1>"
+        ones = literal(True if t.element(type) is bool_ else -1, type)
+        return self.assign(
+            row.text[kind].format(
+                *args, T=type_text(type), S=suffix(type), C=condition, Z=literal(0, type), O=ones
+            )
+        )
+
+    def libm(self, base: str, args: Sequence[str], type: Type) -> str:
+        """Calls a C function lane by lane."""
+        dtype = t.element(type)
+        element = element_text(dtype)
+        name = base + ("f" if dtype.bits == 32 else "")
+        self.declare(
+            name,
+            f"declare {element} @{name}({', '.join([element] * len(args))}) nounwind willreturn memory(none)",
+        )
+        if not isinstance(type, VecType):
+            return self.assign(
+                f"call {element} @{name}({', '.join(f'{element} {a}' for a in args)})"
+            )
+        result = "poison"
+        vector = type_text(type)
+        for lane in range(type.lanes):
+            parts = [self.assign(f"extractelement {vector} {a}, i64 {lane}") for a in args]
+            one = self.assign(
+                f"call {element} @{name}({', '.join(f'{element} {p}' for p in parts)})"
+            )
+            result = self.assign(f"insertelement {vector} {result}, {element} {one}, i64 {lane}")
+        return result
+
+
+# --- integer functions whose instructions have undefined cases ---
+
+
+def _mask_text(type: Type) -> str:
+    return f"<{type.lanes} x i1>" if isinstance(type, VecType) else "i1"
+
+
+def _shift(word: str, fill_sign: bool) -> Callable[[Writer, Sequence[str], Type], str]:
+    def emit(w: Writer, args: Sequence[str], type: Type) -> str:
+        text = type_text(type)
+        bits = 8 * t.element(type).itemsize
+        signed = t.element(type).kind is Kind.INT
+        op = ("ashr" if signed else "lshr") if word == "shr" else word
+        limit = literal(bits, type)
+        ok = w.assign(f"icmp ult {text} {args[1]}, {limit}")
+        inside = literal(bits - 1, type) if fill_sign and signed else literal(0, type)
+        count = w.assign(f"select {_mask_text(type)} {ok}, {text} {args[1]}, {text} {inside}")
+        shifted = w.assign(f"{op} {text} {args[0]}, {count}")
+        if fill_sign and signed:
+            return shifted
+        return w.assign(
+            f"select {_mask_text(type)} {ok}, {text} {shifted}, {text} {literal(0, type)}"
+        )
+
+    return emit
+
+
+def _division(word: str) -> Callable[[Writer, Sequence[str], Type], str]:
+    def emit(w: Writer, args: Sequence[str], type: Type) -> str:
+        text, mask = type_text(type), _mask_text(type)
+        signed = t.element(type).kind is Kind.INT
+        a, b = args
+        zero, one = literal(0, type), literal(1, type)
+        is_zero = w.assign(f"icmp eq {text} {b}, {zero}")
+        unsafe = is_zero
+        minus = ""
+        if signed:
+            minus = w.assign(f"icmp eq {text} {b}, {literal(-1, type)}")
+            unsafe = w.assign(f"or {mask} {is_zero}, {minus}")
+        divisor = w.assign(f"select {mask} {unsafe}, {text} {one}, {text} {b}")
+        result = w.assign(f"{'s' if signed else 'u'}{word} {text} {a}, {divisor}")
+        if signed:
+            negated = w.assign(f"sub {text} {zero}, {a}") if word == "div" else zero
+            result = w.assign(f"select {mask} {minus}, {text} {negated}, {text} {result}")
+        return w.assign(f"select {mask} {is_zero}, {text} {zero}, {text} {result}")
+
+    return emit
+
+
+def _mulhi(w: Writer, args: Sequence[str], type: Type) -> str:
+    text = type_text(type)
+    bits = 8 * t.element(type).itemsize
+    wide = text.replace(f"i{bits}", f"i{2 * bits}")
+    extend = "sext" if t.element(type).kind is Kind.INT else "zext"
+    a, b = (w.assign(f"{extend} {text} {x} to {wide}") for x in args)
+    product = w.assign(f"mul {wide} {a}, {b}")
+    shift = f"splat (i{2 * bits} {bits})" if isinstance(type, VecType) else str(bits)
+    high = w.assign(f"lshr {wide} {product}, {shift}")
+    return w.assign(f"trunc {wide} {high} to {text}")
+
+
+GUARDED: dict[str, Callable[[Writer, Sequence[str], Type], str]] = {
+    "shl": _shift("shl", False),
+    "shr": _shift("shr", True),
+    "trunc_div": _division("div"),
+    "rem": _division("rem"),
+    "mulhi": _mulhi,
+}

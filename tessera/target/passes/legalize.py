@@ -1,0 +1,291 @@
+"""Legalization for CPUs: everything that the LLVM writer has no row for is rewritten into what it
+has.
+
+- Arithmetic on formats narrower than float32 happens in float32: casts in, the function, a cast
+  out.
+- Casts between those formats and others become integer operations, except f16 <-> f32 where the
+  machine has them.
+- Scalar functions without a row are expanded by `target/passes/expand.py`.
+
+The rewritten program uses the same IR, so the interpreter runs it as well, and tests compare both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.dtypes import (
+    DType,
+    Kind,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int4,
+    int8,
+    uint8,
+    uint16,
+    uint32,
+)
+from tessera.ir.core import Block, Module, Op, Value
+from tessera.target import ops as t
+from tessera.target.build import Build
+from tessera.target.llvm.rows import ROWS
+from tessera.target.llvm.text import GUARDED
+from tessera.target.machine import Feature, Machine
+from tessera.target.passes.expand import EXPANSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format narrower than float32.
+
+    Attributes:
+        mantissa: stored mantissa bits.
+        bias: exponent bias.
+        carrier: unsigned integer of the same width.
+        infinity: the code of infinity, or None where the format has none.
+        nan: the code of NaN.
+        largest: the code of the largest finite number.
+    """
+
+    mantissa: int
+    bias: int
+    carrier: DType
+    infinity: int | None
+    nan: int
+    largest: int
+
+
+FORMATS: dict[DType, Format] = {
+    float16: Format(10, 15, uint16, 0x7C00, 0x7E00, 0x7BFF),
+    float8_e5m2: Format(2, 15, uint8, 0x7C, 0x7E, 0x7B),
+    float8_e4m3fn: Format(3, 7, uint8, None, 0x7F, 0x7E),
+}
+
+
+def is_small(dtype: DType) -> bool:
+    """Whether arithmetic on the dtype happens in a wider one."""
+    return dtype is int4 or (dtype.kind is Kind.FLOAT and dtype.bits < 32)
+
+
+def widen_small(b: Build, x: Value, dtype: DType) -> Value:
+    """A small float as float32, exactly."""
+    if dtype is bfloat16:
+        code = b.cast(b.bitcast(x, uint16), uint32)
+        return b.bitcast(b.map("shl", code, b.like(code, 16)), float32)
+    form = FORMATS[dtype]
+    width = 8 * form.carrier.itemsize
+    code = b.cast(b.bitcast(x, form.carrier), uint32)
+    sign = b.map(
+        "shl", b.map("and", code, b.like(code, 1 << (width - 1))), b.like(code, 32 - width)
+    )
+    magnitude = b.map("and", code, b.like(code, (1 << (width - 1)) - 1))
+    # Bits in place, then scaled: a multiplication by a power of two also normalizes the subnormals.
+    placed = b.bitcast(b.map("shl", magnitude, b.like(code, 23 - form.mantissa)), float32)
+    scaled = b.map("mul", placed, b.like(placed, 2.0 ** (127 - form.bias)))
+    bits = b.bitcast(scaled, uint32)
+    special = b.map("gt", magnitude, b.like(code, form.largest))
+    if form.infinity is not None:
+        fraction = b.map("shl", magnitude, b.like(code, 23 - form.mantissa))
+        bits = b.select(special, b.map("or", fraction, b.like(code, 0x7F800000)), bits)
+    else:
+        bits = b.select(special, b.like(code, 0x7FC00000), bits)
+    return b.bitcast(b.map("or", bits, sign), float32)
+
+
+def narrow_small(b: Build, x: Value, dtype: DType) -> Value:
+    """A float32 rounded to a small float, to nearest even; too large is infinity, or NaN where
+    there is none.
+    """
+    if dtype is bfloat16:
+        return _narrow_bfloat(b, x)
+    form = FORMATS[dtype]
+    width = 8 * form.carrier.itemsize
+    shift = 23 - form.mantissa
+    bits = b.bitcast(x, uint32)
+    sign = b.map("shr", b.map("and", bits, b.like(bits, 0x80000000)), b.like(bits, 32 - width))
+    magnitude = b.map("and", bits, b.like(bits, 0x7FFFFFFF))
+    odd = b.map("and", b.map("shr", magnitude, b.like(bits, shift)), b.like(bits, 1))
+    rounded = b.map("add", b.map("add", magnitude, b.like(bits, (1 << (shift - 1)) - 1)), odd)
+    normal = b.map(
+        "sub",
+        b.map("shr", rounded, b.like(bits, shift)),
+        b.like(bits, (127 - form.bias) << form.mantissa),
+    )
+    # Below the smallest normal: adding a number whose last place is the smallest subnormal rounds
+    # to a multiple of it.
+    magic = 2.0 ** (1 - form.bias - form.mantissa + 23)
+    absolute = b.bitcast(magnitude, float32)
+    summed = b.bitcast(b.map("add", absolute, b.like(absolute, magic)), uint32)
+    subnormal = b.map("sub", summed, b.bitcast(b.like(absolute, magic), uint32))
+    small = b.map("lt", magnitude, b.like(bits, (128 - form.bias) << 23))
+    code = b.select(small, subnormal, normal)
+    over = form.nan if form.infinity is None else form.infinity
+    too_large = b.map("gt", code, b.like(bits, form.largest))
+    code = b.select(b.map("and", too_large, b.map("not", small)), b.like(bits, over), code)
+    code = b.select(b.map("gt", magnitude, b.like(bits, 0x7F800000)), b.like(bits, form.nan), code)
+    return b.bitcast(b.cast(b.map("or", code, sign), form.carrier), dtype)
+
+
+def _narrow_bfloat(b: Build, x: Value) -> Value:
+    bits = b.bitcast(x, uint32)
+    high = b.map("shr", bits, b.like(bits, 16))
+    odd = b.map("and", high, b.like(bits, 1))
+    rounded = b.map(
+        "shr", b.map("add", b.map("add", bits, b.like(bits, 0x7FFF)), odd), b.like(bits, 16)
+    )
+    quiet = b.map("or", b.map("and", high, b.like(bits, 0x8000)), b.like(bits, 0x7FC0))
+    magnitude = b.map("and", bits, b.like(bits, 0x7FFFFFFF))
+    code = b.select(b.map("gt", magnitude, b.like(bits, 0x7F800000)), quiet, rounded)
+    return b.bitcast(b.cast(code, uint16), bfloat16)
+
+
+def round_to_odd(b: Build, x: Value) -> Value:
+    """A float64 as float32 rounded to odd, so that rounding again to fewer bits rounds correctly.
+    """
+    near = b.cast(x, float32)
+    back = b.cast(near, float64)
+    bits = b.bitcast(near, uint32)
+    even = b.map("eq", b.map("and", bits, b.like(bits, 1)), b.like(bits, 0))
+    inexact = b.map("and", b.map("ne", back, x), b.map("eq", x, x))
+    outside = b.map("gt", b.map("abs", back), b.map("abs", x))
+    moved = b.select(
+        outside, b.map("sub", bits, b.like(bits, 1)), b.map("add", bits, b.like(bits, 1))
+    )
+    return b.bitcast(b.select(b.map("and", inexact, even), moved, bits), float32)
+
+
+class Legalizer:
+    """Rewrites one function."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.env: dict[Value, Value] = {}
+
+    def block(self, block: Block) -> Block:
+        """A block; arguments stay."""
+        build = Build()
+        for op in block.ops:
+            self.op(op, build)
+        return Block(block.args, build.ops, [self.env.get(v, v) for v in block.outputs])
+
+    def op(self, op: Op, build: Build) -> None:
+        """One op."""
+        operands = [self.env.get(v, v) for v in op.operands]
+        build.loc = op.loc
+        if isinstance(op, t.Map):
+            self.env[op.result] = self.map(build, op, operands)
+        elif isinstance(op, t.Cast):
+            self.env[op.result] = self.cast(build, operands[0], op.dtype)
+        elif isinstance(op, t.ReduceLanes) and is_small(t.element(op.x.type)):
+            dtype = t.element(op.x.type)
+            wide = self.cast(build, operands[0], _working(dtype))
+            result = build.emit(t.ReduceLanes(wide, op.fn, loc=op.loc))
+            self.env[op.result] = self.cast(build, result, dtype)
+        elif isinstance(op, t.ReduceLanes) and _needs_expansion(op.fn.name, t.element(op.x.type)):
+            self.env[op.result] = self.reduce(build, op, operands[0])
+        elif op.regions or any(a is not b for a, b in zip(operands, op.operands, strict=True)):
+            fresh = op.rebuild(operands, [self.block(r) for r in op.regions])
+            build.ops.append(fresh)
+            self.env.update(zip(op.results, fresh.results, strict=True))
+        else:
+            build.ops.append(op)
+
+    def map(self, b: Build, op: t.Map, args: list[Value]) -> Value:
+        """A scalar function."""
+        dtype = t.element(args[-1].type)
+        if is_small(dtype) and op.fn.name != "select":
+            working = _working(dtype)
+            wide = [self.cast(b, a, working) if is_small(t.element(a.type)) else a for a in args]
+            value = self.apply(b, op.fn.name, wide)
+            result = t.element(op.result.type)
+            return self.cast(b, value, result) if t.element(value.type) is not result else value
+        return self.apply(b, op.fn.name, args)
+
+    def apply(self, b: Build, name: str, args: list[Value]) -> Value:
+        """A scalar function on wide operands, expanded where the writer has no row."""
+        if not _needs_expansion(name, t.element(args[-1].type)):
+            return b.map(name, *args)
+        before = len(b.ops)
+        value = EXPANSIONS[name](b, *args)
+        # An expansion may use functions that need one themselves.
+        tail, b.ops[before:] = b.ops[before:], []
+        for op in tail:
+            self.op(op, b)
+        return self.env.get(value, value)
+
+    def reduce(self, b: Build, op: t.ReduceLanes, x: Value) -> Value:
+        """A lane reduction with an expanded function: halves, then halves of those, as the op is
+        defined.
+        """
+        lanes = t.lanes(x.type)
+        rest: list[Value] = []
+        while lanes > 1:
+            if lanes % 2:
+                rest.append(b.emit(t.Extract(x, lanes - 1, loc=b.loc)))
+            half = lanes // 2
+            low = b.emit(t.Shuffle(x, x, tuple(range(half)), loc=b.loc))
+            high = b.emit(t.Shuffle(x, x, tuple(range(half, 2 * half)), loc=b.loc))
+            x, lanes = self.apply(b, op.fn.name, [low, high]), half
+        result = b.emit(t.Extract(x, 0, loc=b.loc))
+        for item in reversed(rest):
+            result = self.apply(b, op.fn.name, [result, item])
+        return result
+
+    def cast(self, b: Build, x: Value, target: DType) -> Value:
+        """A conversion by steps that are primitive."""
+        source = t.element(x.type)
+        if source is target:
+            return x
+        if source is int4 or target is int4:
+            return self.cast_int4(b, x, target)
+        if is_small(source):
+            wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
+            return self.cast(b, wide, target)
+        if is_small(target):
+            if target is float16 and source is float64:
+                x = round_to_odd(b, x)
+            elif source is not float32:
+                x = b.cast(x, float32)
+            return b.cast(x, target) if self.native(target) else narrow_small(b, x, target)
+        return b.cast(x, target)
+
+    def cast_int4(self, b: Build, x: Value, target: DType) -> Value:
+        """int4 lives sign-extended in a byte."""
+        if t.element(x.type) is int4:
+            byte = b.cast(x, int8)
+            return self.cast(b, _sign_extend(b, byte), target)
+        if target is int4:
+            return b.cast(_sign_extend(b, self.cast(b, x, int8)), int4)
+        raise AssertionError(target)
+
+    def native(self, dtype: DType) -> bool:
+        """Whether the machine converts the format to and from float32."""
+        return dtype is float16 and self.machine.has(Feature.F16C)
+
+
+def _sign_extend(b: Build, byte: Value) -> Value:
+    return b.map("shr", b.map("shl", byte, b.like(byte, 4)), b.like(byte, 4))
+
+
+def _working(dtype: DType) -> DType:
+    return int8 if dtype is int4 else float32
+
+
+def _needs_expansion(name: str, dtype: DType) -> bool:
+    kind = dtype.kind
+    if name in GUARDED and kind is not Kind.FLOAT:
+        return False
+    row = ROWS.get(name)
+    return row is None or (kind not in row.text and not (row.libm and kind is Kind.FLOAT))
+
+
+def legalize(module: Module, machine: Machine) -> Module:
+    """The module with only what the LLVM writer has rows for."""
+    funcs = {
+        name: f.with_body(Legalizer(machine).block(f.body)) for name, f in module.funcs.items()
+    }
+    return Module(funcs, module.main)
