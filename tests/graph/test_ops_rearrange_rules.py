@@ -12,6 +12,7 @@ from tessera.dtypes import bool_, float32, float64, uint32
 from tessera.errors import AxisError, NotDifferentiableError, ShapeError
 from tessera.graph import trace as tracing
 from tessera.graph.array import Array
+from tessera.graph.ops import reduce  # noqa: F401  rules bind its ops by name
 from tessera.graph.ops.base import GraphOp, Linear, Rearrange
 from tessera.graph.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
 from tessera.graph.ops.gather import Combine, Gather, IndexMode, Scatter, take_along
