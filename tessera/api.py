@@ -28,9 +28,17 @@ from tessera.errors import (
 )
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.ops.base import is_inexact
-from tessera.graph.ops.control import Call, as_tuple
+from tessera.graph.ops.control import Call
 from tessera.graph.ops.reshape import broadcast, full, move_axis
-from tessera.graph.trace import Trace, Tracer, active, bind, install_engine, is_tracing
+from tessera.graph.trace import (
+    Trace,
+    Tracer,
+    active,
+    as_tuple,
+    bind,
+    install_engine,
+    is_tracing,
+)
 from tessera.graph.transforms.differentiate import (
     Linearized,
     jvp_values,
@@ -202,11 +210,11 @@ class JitFunction(Generic[P, R]):
                     return self._call_traced(leaves, treedef, statics)
                 x = as_array(x, _argument_name(treedef, k))
                 assert isinstance(x, Array)
-                if x._type is not None:
-                    signature.append(x._type.weak)
+                if x.type.weak:
+                    signature.append(True)
             arrays.append(x)
-            signature.append(x._data.dtype)
-            signature.append(x._data.shape)
+            signature.append(x.host.dtype)
+            signature.append(x.host.shape)
         key = tuple(signature)
         entry = self._entries.get(key)
         if entry is None:
@@ -497,7 +505,7 @@ def _differentiated_name(path: str, argnums: Sequence[int]) -> str:
 
 
 def _strong(x: Any) -> Any:
-    return Array(x._data) if isinstance(x, Array) and x.type.weak else x
+    return Array(x.host) if isinstance(x, Array) and x.type.weak else x
 
 
 def value_and_grad(
@@ -660,7 +668,7 @@ def _vjp(fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any
 
 def _cast_weak(x: Any, type: TensorType) -> Any:
     return (
-        Array(x._data.astype(type.dtype.np))
+        Array(x.host.astype(type.dtype.np))
         if isinstance(x, Array) and x.dtype is not type.dtype
         else x
     )

@@ -135,7 +135,7 @@ class Eager:
         view = VIEWS.get(cls)
         if view is not None:
             checked = self._check(cls, flat, groups, attrs)
-            found = view(flat[0]._data, attrs)
+            found = view(flat[0].host, attrs)
             if found is not None:
                 found.flags.writeable = False
                 return Array(found, checked if checked.weak else None)
@@ -156,11 +156,11 @@ class Eager:
     ) -> Any:
         family = getattr(cls, "family", None)
         if family is Family.ELEMENTWISE:
-            shape = flat[0]._data.shape
-            if all(x._data.shape == shape for x in flat):
+            shape = flat[0].host.shape
+            if all(x.host.shape == shape for x in flat):
                 return self._elementwise(cls, flat, groups, attrs, shape)
         sizes = SizeMap()
-        shapes = [sizes.shape(x._data.shape) for x in flat]
+        shapes = [sizes.shape(x.host.shape) for x in flat]
         dims = generic_attrs(cls)
         generic = {k: sizes.attribute(v) if k in dims else v for k, v in attrs.items()}
         weak = tuple([x.type.weak for x in flat])
@@ -168,7 +168,7 @@ class Eager:
             cls,
             tuple(groups),
             tuple(shapes),
-            tuple([x._data.dtype for x in flat]),
+            tuple([x.host.dtype for x in flat]),
             weak,
             tuple(sorted(generic.items())) if generic else (),
             config.current().key(),
@@ -198,7 +198,7 @@ class Eager:
         weak = tuple([x.type.weak for x in flat])
         key = (
             cls,
-            tuple([x._data.dtype for x in flat]),
+            tuple([x.host.dtype for x in flat]),
             weak,
             tuple(attrs.items()) if attrs else (),
             config.current().key(),
@@ -208,7 +208,7 @@ class Eager:
             _build(cls, [Value(x.type) for x in flat], groups, attrs)
             types = [TensorType((sym("d0"),), x.dtype, w) for x, w in zip(flat, weak, strict=True)]
             found = self._cache[key] = self._compile(cls, types, groups, attrs, ["d0"])
-        results = self._run(found, flat, (flat[0]._data.size,), shape)
+        results = self._run(found, flat, (flat[0].host.size,), shape)
         return results
 
     def _compile(

@@ -113,6 +113,11 @@ class Array(ArrayBase):
         return self._data.ndim
 
     @property
+    def host(self) -> np.ndarray:
+        """The elements, which nobody may write to."""
+        return self._data
+
+    @property
     def pointer(self) -> int:
         """The address of the first element."""
         found = self._pointer

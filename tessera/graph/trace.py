@@ -13,10 +13,13 @@ trace (captured), so a finished Graph is closed.
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
+
+import numpy as np
 
 from tessera.errors import ConcretizationError, TracerLeakError
 from tessera.graph.array import Array, ArrayBase
@@ -51,25 +54,31 @@ def install_engine(engine: Engine) -> None:
 
 
 class Tracer(ArrayBase):
-    """Stands for an array while a function is traced."""
+    """Stands for an array while a function is traced.
 
-    __slots__ = ("__weakref__", "_concrete", "_trace", "_value")
+    Attributes:
+        trace: the trace that it belongs to.
+        value: the value that it stands for in that trace.
+        concrete: in a concrete trace, the array or the tracer of an outer trace that it carries.
+    """
+
+    __slots__ = ("__weakref__", "concrete", "trace", "value")
 
     def __init__(self, trace: Trace, value: Value, concrete: Any = None) -> None:
-        self._trace = trace
-        self._value = value
-        self._concrete = concrete
+        self.trace = trace
+        self.value = value
+        self.concrete = concrete
 
     @property
     def type(self) -> TensorType:
         """The tensor type."""
-        found = self._value.type
+        found = self.value.type
         assert isinstance(found, TensorType)
         return found
 
     def __repr__(self) -> str:
-        if self._concrete is not None:
-            return f"Tracer({self._concrete!r})"
+        if self.concrete is not None:
+            return f"Tracer({self.concrete!r})"
         return f"Tracer({self.type})"
 
     def concretize(self, wanted: str, fix: str) -> Array:
@@ -83,45 +92,39 @@ class Tracer(ArrayBase):
             ConcretizationError: the tracer has no value.
             TracerLeakError: its trace is over.
         """
-        self._trace.check_alive(self)
-        if self._concrete is None:
+        self.trace.check_alive(self)
+        if self.concrete is None:
             raise ConcretizationError(
                 f"{wanted} of a traced value of type {self.type}",
                 loc=_loc.current(),
-                rule=f"inside `{self._trace.kind}` an array has a type but no value while the function is traced",
+                rule=f"inside `{self.trace.kind}` an array has a type but no value while the function is traced",
                 fix=fix,
-                notes=(f"the value was computed at {self._trace.origin(self._value)}",),
+                notes=(f"the value was computed at {self.trace.origin(self.value)}",),
             )
-        inner = self._concrete
+        inner = self.concrete
         return inner.concretize(wanted, fix) if isinstance(inner, Tracer) else inner
 
     def __bool__(self) -> bool:
-        return bool(
-            self.concretize(
-                "`bool()`",
-                "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument",
-            )
-        )
+        fix = "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument"
+        return bool(self.concretize("`bool()`", fix).host)
 
     def __int__(self) -> int:
-        return int(self.concretize("`int()`", "make it a static argument, or keep it an array"))  # pyright: ignore
+        fix = "make it a static argument, or keep it an array"
+        return int(self.concretize("`int()`", fix).host)
 
     def __float__(self) -> float:
-        return float(self.concretize("`float()`", "keep it an array"))  # pyright: ignore
+        return float(self.concretize("`float()`", "keep it an array").host)
 
     def __complex__(self) -> complex:
-        return complex(self.concretize("`complex()`", "keep it an array"))  # pyright: ignore
+        return complex(self.concretize("`complex()`", "keep it an array").host)
 
     def __index__(self) -> int:
-        return self.concretize(
-            "using it as an index", "make it a static argument, or index an array with it"
-        ).__index__()  # pyright: ignore
+        fix = "make it a static argument, or index an array with it"
+        return operator.index(self.concretize("using it as an index", fix).host[()])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = self.concretize(
-            "a NumPy array", "use tessera's functions, or return the value and convert outside"
-        )
-        return array.__array__(dtype, copy)  # pyright: ignore
+        fix = "use tessera's functions, or return the value and convert outside"
+        return np.array(self.concretize("a NumPy array", fix).host, dtype=dtype, copy=copy)
 
     def __hash__(self) -> int:
         raise TypeError("a traced array cannot be hashed")
@@ -163,9 +166,9 @@ class Trace:
         trace.
         """
         if isinstance(x, Tracer):
-            if x._trace is self:
-                return x._value
-            x._trace.check_alive(x)
+            if x.trace is self:
+                return x.value
+            x.trace.check_alive(x)
         elif not isinstance(x, Array):
             raise TypeError(f"bind takes arrays and tracers, not {type(x).__name__}")
         found = self.captured.get(id(x))
@@ -179,7 +182,7 @@ class Trace:
 
     def lower(self, x: Any) -> Any:
         """The value that `x` carries."""
-        return x._concrete if isinstance(x, Tracer) and x._trace is self else x
+        return x.concrete if isinstance(x, Tracer) and x.trace is self else x
 
     def record(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Records an op (and computes it, in a concrete trace); returns one tracer or a tuple."""
@@ -189,7 +192,9 @@ class Trace:
             else self.lift(item)
             for item in operands
         ]
-        fresh = {k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()}
+        fresh: dict[str, Any] = {
+            k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()
+        }
         op = cls(*lifted, **fresh)
         self.builder.add(op)
         if self.abstract:
@@ -197,7 +202,7 @@ class Trace:
         else:
             with _loc.scoped(op.loc):
                 values = bind(cls, *[_map(self.lower, item) for item in operands], **attrs)
-            values = values if isinstance(values, tuple) else (values,)
+            values = as_tuple(values)
             self.known.update(zip(op.results, values, strict=True))
             tracers = tuple([Tracer(self, v, c) for v, c in zip(op.results, values, strict=True)])
         return tracers[0] if len(tracers) == 1 else tracers
@@ -243,16 +248,26 @@ def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
         loc=_loc.current(),
         rule="a tracer lives only while its function is traced; it must not be stored outside (a global, an attribute, a list)",
         fix="return the value from the function instead",
-        notes=(f"it leaked from {trace.origin(tracer._value)}",),
+        notes=(f"it leaked from {trace.origin(tracer.value)}",),
     )
 
 
 def _map(fn: Callable[[Any], Any], item: Any) -> Any:
-    return tuple([fn(x) for x in item]) if isinstance(item, (tuple, list)) else fn(item)
+    return tuple([fn(x) for x in items_of(item)]) if isinstance(item, (tuple, list)) else fn(item)
+
+
+def items_of(item: Any) -> tuple[Any, ...]:
+    """The operands in one argument of `bind`: one, or all of a variadic field."""
+    return tuple(item) if isinstance(item, (tuple, list)) else (item,)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """Results of `bind` as a tuple."""
+    return results if isinstance(results, tuple) else (results,)  # pyright: ignore[reportUnknownVariableType]
 
 
 @contextmanager
-def active(trace: Trace) -> Iterator[Trace]:
+def active(trace: Trace) -> Generator[Trace]:
     """Makes a trace the innermost one of this thread; it is dead afterwards."""
     stack = _STATE.stack
     stack.append(trace)
@@ -269,9 +284,9 @@ def find_trace(operands: Sequence[Any]) -> Trace | None:
     best: Trace | None = None
     level = 0
     for item in operands:
-        for x in item if isinstance(item, (tuple, list)) else (item,):
+        for x in items_of(item):
             if isinstance(x, Tracer):
-                trace = x._trace
+                trace = x.trace
                 if not trace.alive:
                     _leak(trace, x)
                 if trace.level > level:

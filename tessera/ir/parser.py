@@ -34,7 +34,7 @@ class Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.pos = 0
+        self.pos: int = 0
         self.scopes: list[dict[str, Value]] = []
 
     # --- tokens ---

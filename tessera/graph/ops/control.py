@@ -15,18 +15,13 @@ from tessera.graph.ops.base import Family, GraphOp, Linear, is_inexact
 from tessera.graph.ops.elementwise import select
 from tessera.graph.ops.rearrange import broadcast, move_axis
 from tessera.graph.ops.reduce import any_
-from tessera.graph.trace import bind
+from tessera.graph.trace import as_tuple, bind
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
 from tessera.graph.transforms.vectorize import vmap
 from tessera.ir.core import Block, Func, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import TensorType
-
-
-def as_tuple(results: Any) -> tuple[Any, ...]:
-    """Results of `bind` as a tuple."""
-    return results if isinstance(results, tuple) else (results,)
 
 
 def _types(values: Sequence[Value]) -> tuple[TensorType, ...]:

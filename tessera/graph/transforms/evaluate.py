@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.graph.trace import Trace, active, bind
+from tessera.graph.trace import Trace, active, as_tuple, bind
 from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.opdef import FieldKind
@@ -29,8 +29,7 @@ def bind_op(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
             args.append(tuple([next(flat) for _ in store[field.name]]))
         else:
             rest[field.name] = store[field.name]
-    results = bind(type(op), *args, **rest)
-    return results if isinstance(results, tuple) else (results,)
+    return as_tuple(bind(type(op), *args, **rest))
 
 
 def evaluate(func: Func, args: Sequence[Any]) -> list[Any]:
