@@ -22,7 +22,7 @@ from tessera.ir.scalar import round_into
 Array: TypeAlias = "npt.NDArray[Any]"
 
 
-def convert(x: Array, dtype: DType) -> Array:
+def cast_array(x: Array, dtype: DType) -> Array:
     """The elements of `x` in another dtype; `x` itself where it has that dtype already."""
     source = dtype_of(x.dtype)
     if source is dtype:
@@ -31,7 +31,7 @@ def convert(x: Array, dtype: DType) -> Array:
         if dtype.is_bool:
             return np.asarray(widen(x) != 0)
         if source.is_complex and not dtype.is_complex:
-            return convert(np.asarray(np.real(x)), dtype)
+            return cast_array(np.asarray(np.real(x)), dtype)
         if source.is_float and dtype.is_integer:
             return _truncate(widen(x), dtype)
         if dtype.is_float and dtype.bits < 32 and not source.is_float:
@@ -60,6 +60,6 @@ def _truncate(x: Array, dtype: DType) -> Array:
     return np.asarray(result.astype(dtype.np))
 
 
-def reinterpret(x: Array, dtype: DType) -> Array:
+def bitcast_array(x: Array, dtype: DType) -> Array:
     """The bits of `x` as elements of another dtype of the same width."""
     return np.asarray(np.ascontiguousarray(x).view(dtype.np).reshape(x.shape))

@@ -154,6 +154,7 @@ from tessera.graph.ops.elementwise_math import (
     tanh,
     trigamma,
 )
+from tessera.ir.convert import bitcast_array, cast_array
 
 __all__ = [
     "Abs",
@@ -250,7 +251,9 @@ __all__ = [
     "atanh",
     "binary",
     "bitcast",
+    "bitcast_array",
     "cast",
+    "cast_array",
     "cbrt",
     "ceil",
     "clz",

@@ -32,7 +32,7 @@ from tessera.graph.ops.rearrange import (
     move_axis,
 )
 from tessera.graph.trace import bind
-from tessera.ir.convert import convert, reinterpret
+from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
@@ -195,7 +195,7 @@ class Cast(Elementwise):
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
         """The conversion of `ir/convert.py`."""
-        return convert(operands[0], self.dtype)
+        return cast_array(operands[0], self.dtype)
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         return cast(t, self.dtype) if self.dtype.is_inexact else None
@@ -234,7 +234,7 @@ class Bitcast(Elementwise):
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
         """The same bytes."""
-        return reinterpret(operands[0], self.dtype)
+        return bitcast_array(operands[0], self.dtype)
 
 
 def cast(x: Any, dtype: DType) -> Any:

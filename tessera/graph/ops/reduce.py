@@ -35,7 +35,7 @@ from tessera.graph.ops.rearrange import (
     transpose,
 )
 from tessera.graph.trace import bind
-from tessera.ir.convert import convert, widen
+from tessera.ir.convert import cast_array, widen
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -64,6 +64,11 @@ def default_accumulator(dtype: DType) -> DType:
 class Reduce(GraphOp):
     """Base of reductions.
 
+    Attributes:
+        axes: what is reduced, in increasing order.
+        accumulate: the dtype in which elements are combined; the result is converted back. None is
+            the operand's own, but sums and products of float16 and narrower state float32.
+
     Class attributes:
         fn: the combining row of the scalar table, which has an identity.
     """
@@ -72,6 +77,7 @@ class Reduce(GraphOp):
     fn: ClassVar[str]
     x: Value = operand()
     axes: tuple[int, ...] = attr()
+    accumulate: DType | None = attr(None)
 
     @property
     def row(self) -> ScalarFn:
@@ -81,7 +87,7 @@ class Reduce(GraphOp):
     @property
     def accumulator(self) -> DType:
         """The dtype in which elements are combined."""
-        return tensor(self, 0).dtype
+        return self.accumulate or tensor(self, 0).dtype
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -93,6 +99,13 @@ class Reduce(GraphOp):
         x = tensor(self, 0)
         check_axes(self, self.axes, x.rank)
         check_kind(self, self.row, x)
+        wide = self.accumulator
+        if wide.kind is not x.dtype.kind or wide.bits < x.dtype.bits:
+            raise DTypeError(
+                f"{title(self)}: {x} cannot be accumulated in {wide}",
+                loc=self.loc,
+                rule="the accumulator has the operand's kind, and at least its width",
+            )
         return x.with_shape([x.shape[k] for k in self.kept])
 
     def spread(self, y: Any, shape: Sequence[Dim]) -> Any:
@@ -108,39 +121,25 @@ class Reduce(GraphOp):
 
 
 class _Accumulate(Reduce):
-    """Sums and products, which round.
-
-    Attributes:
-        accumulate: the dtype in which elements are combined. None: the operand's, float32 at least
-            if it is a floating-point type. The result is converted back.
-    """
-
-    accumulate: DType | None = attr(None)
-
-    @property
-    def accumulator(self) -> DType:
-        """The dtype in which elements are combined."""
-        return self.accumulate or default_accumulator(tensor(self, 0).dtype)
+    """Sums and products, which round."""
 
     def infer(self) -> TensorType:
         """The operand's type without the reduced axes."""
-        found, wide = super().infer(), self.accumulator
-        if wide.kind is not found.dtype.kind or wide.bits < found.dtype.bits:
-            raise DTypeError(
-                f"{title(self)}: {tensor(self, 0)} cannot be accumulated in {wide}",
-                loc=self.loc,
-                rule="the accumulator has the operand's kind, and at least its width",
-            )
-        return found
+        dtype = tensor(self, 0).dtype
+        wide = default_accumulator(dtype)
+        if self.accumulate is None and wide is not dtype:
+            # Every op that rounds on the way states in what, so that no reader needs the default.
+            self.__dict__["accumulate"] = wide
+        return super().infer()
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
         """NumPy's reduction in the accumulator's dtype."""
         (x,) = operands
-        wide = widen(convert(x, self.accumulator))
+        wide = widen(cast_array(x, self.accumulator))
         combine = np.sum if self.fn == "add" else np.prod
         with np.errstate(all="ignore"):
             found: Any = combine(wide, axis=self.axes, dtype=wide.dtype)
-        return convert(np.asarray(found), tensor(self, 0).dtype)
+        return cast_array(np.asarray(found), tensor(self, 0).dtype)
 
 
 class Sum(_Accumulate):
@@ -222,7 +221,7 @@ class _Extremum(Reduce):
         assert self.row.identity is not None
         combine = np.max if self.fn == "max" else np.min
         found: Any = combine(widen(x), axis=self.axes, initial=self.row.identity(dtype))
-        return convert(np.asarray(found), dtype)
+        return cast_array(np.asarray(found), dtype)
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         (x,) = primals
@@ -291,8 +290,8 @@ def check_not_empty(op: GraphOp, axes: Sequence[int]) -> None:
             )
 
 
-class _ArgExtremum(GraphOp):
-    """The position, i64, of the extremum along one axis.
+class ArgReduce(GraphOp):
+    """Base of searches for the position, i64, of the extremum along one axis.
 
     The first of equal ones wins, and NaN counts as the extremum.
 
@@ -336,14 +335,14 @@ class _ArgExtremum(GraphOp):
         return (self.bind(operands[0], axis=axis),), (at - (axis < at),)
 
 
-class ArgMax(_ArgExtremum):
+class ArgMax(ArgReduce):
     """The position of the largest element. `%r = graph.argmax(%x) {axis=1} : i64[S]`."""
 
     name = "graph.argmax"
     fn = "max"
 
 
-class ArgMin(_ArgExtremum):
+class ArgMin(ArgReduce):
     """The position of the smallest element. `%r = graph.argmin(%x) {axis=1} : i64[S]`."""
 
     name = "graph.argmin"

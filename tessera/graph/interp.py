@@ -1,0 +1,192 @@
+"""The NumPy interpreter of Graphs: the definition of what a Graph computes.
+
+Every op computes itself (`GraphOp.evaluate`); here are only names and sizes. Symbolic dims are
+bound from the shapes of the inputs, and each op is then rebuilt on types without symbols, so
+`evaluate` sees numbers only. Ops with regions call `run_block`, which sees the dims bound so far.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import dtype_of
+from tessera.errors import ShapeError, VerifyError
+from tessera.graph.array import Array
+from tessera.graph.ops.base import GraphOp
+from tessera.ir import loc as _loc
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import IntExpr, Sym, evaluate, symbols
+from tessera.ir.opdef import FieldKind
+from tessera.ir.types import TensorType
+
+
+class _State(threading.local):
+    def __init__(self) -> None:
+        self.dims: dict[str, int] = {}
+
+
+_STATE = _State()
+
+
+def run(
+    func: Func, inputs: Sequence[np.ndarray], dims: Mapping[str, int] | None = None
+) -> list[np.ndarray]:
+    """Computes a Graph function.
+
+    Args:
+        func: the function.
+        inputs: one array per argument, of its dtype.
+        dims: values of symbolic dims that no argument has as a dim of its own.
+
+    Returns:
+        One array per output.
+
+    Raises:
+        ShapeError: the inputs' shapes contradict the arguments' types.
+    """
+    outer = _STATE.dims
+    _STATE.dims = dict(dims or {})
+    try:
+        return run_block(func.body, inputs)
+    finally:
+        _STATE.dims = outer
+
+
+def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Computes a closed block: the region of an op, or a function's body.
+
+    Args:
+        block: the block.
+        inputs: one array per argument.
+    """
+    outer = _STATE.dims
+    _STATE.dims = _bind_dims(block.args, inputs, outer)
+    try:
+        env: dict[Value, np.ndarray] = dict(zip(block.args, inputs, strict=True))
+        for op in block.ops:
+            found = evaluate_op(op, [env[v] for v in op.operands])
+            env.update(zip(op.results, found, strict=True))
+        return [env[v] for v in block.outputs]
+    finally:
+        _STATE.dims = outer
+
+
+def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The results of one op on arrays, under the dims bound so far."""
+    fixed = _fix(op, operands, _STATE.dims)
+    found: Any = fixed.evaluate(*operands)
+    results: Sequence[Any] = found if isinstance(found, tuple) else (found,)
+    arrays = tuple([np.asarray(x) for x in results])
+    for value, array in zip(fixed.results, arrays, strict=True):
+        type = _type_of(value)
+        if dtype_of(array.dtype) is not type.dtype or not _fits(type, array):
+            raise VerifyError(
+                f"{op.name}: evaluate gave {dtype_of(array.dtype)}{list(array.shape)}, but infer"
+                f" says {type}",
+                loc=op.loc,
+            )
+    return arrays
+
+
+def _fits(type: TensorType, array: np.ndarray) -> bool:
+    return array.ndim == type.rank and not any(
+        isinstance(d, int) and d != n for d, n in zip(type.shape, array.shape, strict=True)
+    )
+
+
+class NumpyEngine:
+    """Computes ops outside of traces by their `evaluate`: the slow, exact way."""
+
+    def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The results: an `Array`, or a tuple of them for several results."""
+        groups: list[Any] = []
+        flat: list[np.ndarray] = []
+        for item in operands:
+            is_one = isinstance(item, Array)
+            group: Sequence[Array] = (item,) if is_one else item
+            values = tuple([Value(x.type) for x in group])
+            groups.append(values[0] if is_one else values)
+            flat += [x.data for x in group]
+        op = cls(*groups, **attrs)
+        results = [
+            Array(data, _type_of(value))
+            for data, value in zip(evaluate_op(op, flat), op.results, strict=True)
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _type_of(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def _bind_dims(
+    args: Sequence[Value], inputs: Sequence[np.ndarray], known: Mapping[str, int]
+) -> dict[str, int]:
+    """The dims known so far and those that the inputs' shapes determine, all consistent."""
+    dims = dict(known)
+    pairs: list[tuple[IntExpr, int, Value]] = []
+    for arg, array in zip(args, inputs, strict=True):
+        type = _type_of(arg)
+        if dtype_of(array.dtype) is not type.dtype or array.ndim != type.rank:
+            raise ShapeError(
+                f"the argument {arg!r} was given {dtype_of(array.dtype)}{list(array.shape)}"
+            )
+        for dim, size in zip(type.shape, array.shape, strict=True):
+            if isinstance(dim, Sym):
+                dims.setdefault(dim.name, size)
+            if isinstance(dim, IntExpr):
+                pairs.append((dim, size, arg))
+            elif dim != size:
+                raise ShapeError(f"the argument {arg!r} was given the shape {list(array.shape)}")
+    for dim, size, arg in pairs:
+        missing = symbols(dim) - dims.keys()
+        if missing:
+            raise ShapeError(
+                f"the size of {', '.join(sorted(missing))} in {arg!r} is not known",
+                rule="each symbolic dim is a dim of an argument, or is given",
+            )
+        if evaluate(dim, dims) != size:
+            raise ShapeError(
+                f"dim {dim} of the argument {arg!r} is {evaluate(dim, dims)}, but the input has"
+                f" {size}"
+            )
+    return dims
+
+
+def _fix(op: Op, operands: Sequence[np.ndarray], dims: Mapping[str, int]) -> GraphOp:
+    """The op on types without symbols; itself where it has none."""
+    assert isinstance(op, GraphOp)
+    store = op.__dict__
+    changed: dict[str, Any] = {}
+    for field in op.fields:
+        if field.kind is FieldKind.ATTR:
+            number = _number(store[field.name], dims)
+            if number is not store[field.name]:
+                changed[field.name] = number
+    types = [_type_of(v) for v in (*op.operands, *op.results)]
+    if not changed and not any(isinstance(d, IntExpr) for t in types for d in t.shape):
+        return op
+    values = [
+        Value(_type_of(v).with_shape(x.shape))
+        for v, x in zip(op.operands, operands, strict=True)
+    ]
+    with _loc.scoped(op.loc):
+        fixed = op.rebuild(values, **changed)
+    assert isinstance(fixed, GraphOp)
+    return fixed
+
+
+def _number(value: Any, dims: Mapping[str, int]) -> Any:
+    """An attribute with its symbolic dims replaced by their values; itself where it has none."""
+    if isinstance(value, IntExpr):
+        return evaluate(value, dims)
+    if isinstance(value, tuple):
+        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        found = tuple([_number(item, dims) for item in items])
+        return items if all(a is b for a, b in zip(found, items, strict=True)) else found
+    return value
