@@ -1,0 +1,400 @@
+"""The NumPy interpreter of Target programs, before and after legalization: it defines the ops.
+
+A pointer is a buffer of bytes and an offset into it; scalars are Python ints and bools where the
+dtype is i64 or bool and 0-d arrays otherwise, vectors are arrays of one dim. A bool in memory is a
+byte.
+
+Memory is as unforgiving as in `tile/interp.py`: what nobody wrote is 0xFF bytes, and an access
+outside of its buffer, or at an address less aligned than the op says, is an error that names the op
+and the address. The start of a buffer counts as aligned for everything. Lanes that are masked off
+touch nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tessera.dtypes import DType, Kind, bool_, dtype_of, float32
+from tessera.errors import VerifyError
+from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
+from tessera.ir.types import ScalarType
+from tessera.target import ops as t
+from tessera.target.types import PtrType, VecType
+from tessera.tile.interp import INDEX_FNS, POISON, Array, as_scalar, fail, flat, poison, tree
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address.
+
+    Attributes:
+        data: the bytes of a buffer.
+        offset: the position in it; it may lie outside as long as nobody reads or writes there.
+        name: what messages call the buffer.
+    """
+
+    data: Array
+    offset: int
+    name: str
+
+    @classmethod
+    def to(cls, array: Array, name: str, writable: bool = True) -> Pointer:
+        """The address of a contiguous array."""
+        return cls(flat(array, writable).view(np.uint8), 0, name)
+
+
+def run_module(
+    module: Module,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    dims: Mapping[str, int] | None = None,
+    arena_bytes: int = 0,
+) -> None:
+    """Runs the entry of a module.
+
+    Args:
+        module: Target IR. The arguments of its entry are pointers to inputs, outputs and the arena,
+            then one i64 for each symbolic dim, which the argument's name says.
+        inputs: arrays.
+        outputs: contiguous arrays, written in place.
+        dims: values of symbolic dims.
+        arena_bytes: the size of the arena.
+
+    Raises:
+        VerifyError: the program accesses memory that it may not.
+    """
+    for array in outputs:
+        poison(array)
+    arena = np.full(arena_bytes, POISON, np.uint8)
+    args: list[Any] = [Pointer.to(x, f"input {k}", False) for k, x in enumerate(inputs)]
+    args += [Pointer.to(x, f"output {k}") for k, x in enumerate(outputs)]
+    args.append(Pointer.to(arena, "the arena"))
+    known = dims or {}
+    for arg in module.entry.args[len(args) :]:
+        if arg.name not in known:
+            raise VerifyError(f"@{module.main}: no value for the dim %{arg.name}")
+        args.append(known[arg.name])
+    Interpreter(module).call(module.main, args)
+
+
+class Interpreter:
+    """Runs functions of a module.
+
+    Attributes:
+        module: what runs.
+        values: what has been computed; nothing recurses, so that one table serves all functions.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.values: dict[Value, Any] = {}
+        self.plans: dict[Op, Callable[..., Any]] = {}
+
+    def call(self, name: str, args: Sequence[Any]) -> None:
+        """Runs one function; pointers are `Pointer`s, numbers are NumPy or Python ones."""
+        func = self.module.funcs.get(name)
+        if func is None:
+            raise VerifyError(f"there is no function @{name}")
+        if len(args) != len(func.args):
+            raise VerifyError(f"@{name} takes {len(func.args)} arguments, not {len(args)}")
+        for k, (arg, given) in enumerate(zip(func.args, args, strict=True)):
+            if isinstance(arg.type, PtrType) is not isinstance(given, Pointer):
+                raise VerifyError(f"argument {k} of @{name} is {arg.type}")
+            self.values[arg] = (
+                as_scalar(given, arg.type.dtype) if isinstance(arg.type, ScalarType) else given
+            )
+        with np.errstate(all="ignore"):
+            self.block(func.body)
+
+    def block(self, block: Block) -> list[Any]:
+        """Runs a block; the values of its outputs."""
+        for op in block.ops:
+            rule = RULES.get(type(op))
+            if rule is None:
+                raise VerifyError(f"{op.name} is no op of Target IR", loc=op.loc)
+            rule(self, op)
+        return [self.values[v] for v in block.outputs]
+
+    def define(self, op: Op, value: Any) -> None:
+        """Sets the only result."""
+        result = op.results[0]
+        if not isinstance(result.type, VecType):
+            value = as_scalar(value, t.element(result.type))
+        self.values[result] = value
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def _const(s: Interpreter, op: t.Const) -> None:
+    dtype = t.element(op.type)
+    value = np.asarray(op.value).astype(dtype.np)
+    s.define(op, np.full(op.type.lanes, value) if isinstance(op.type, VecType) else value)
+
+
+def _lanes(s: Interpreter, op: t.Lanes) -> None:
+    s.define(op, np.arange(op.count).astype(op.dtype.np))
+
+
+def _map(s: Interpreter, op: t.Map) -> None:
+    plan = s.plans.get(op)
+    if plan is None:
+        plan = s.plans[op] = _plan(op)
+    s.values[op.result] = plan(*[s.values[v] for v in op.args])
+
+
+def _plan(op: t.Map) -> Callable[..., Any]:
+    """How a scalar function is computed on values of an op's types, decided once."""
+    fn, type, result = op.fn, op.args[-1].type, op.result.type
+    dtype, is_vector = t.element(type), isinstance(type, VecType)
+    fast = INDEX_FNS.get(fn.name)
+    if fast is not None and type == t.INDEX:
+        return fast
+    wanted = t.element(result)
+    if not _computes_natively(fn, dtype):
+        if is_vector:
+            return fn.evaluate
+        return lambda *args: as_scalar(fn.evaluate(*args), wanted)
+    compute: Callable[..., Any] = np.where if fn.sig is Sig.SELECT else fn.compute
+
+    def direct(*args: Any) -> Any:
+        found = round_into(np.asarray(compute(*args)), wanted)
+        return found if is_vector else as_scalar(found, wanted)
+
+    return direct
+
+
+def _computes_natively(fn: ScalarFn, dtype: DType) -> bool:
+    """Whether `compute` may be given values of the dtype as they are."""
+    is_native = dtype.bits >= (32 if dtype.is_float else 8)
+    return fn.sig is Sig.SELECT or (fn.precision is Precision.NATIVE and is_native)
+
+
+def _cast(s: Interpreter, op: t.Cast) -> None:
+    s.define(op, cast_array(np.asarray(s.values[op.x]), op.dtype))
+
+
+def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
+    s.define(op, bitcast_array(np.asarray(s.values[op.x]), op.dtype))
+
+
+def _splat(s: Interpreter, op: t.Splat) -> None:
+    dtype = t.element(op.x.type)
+    s.define(op, np.full(op.count, s.values[op.x], dtype.np))
+
+
+def _extract(s: Interpreter, op: t.Extract) -> None:
+    s.define(op, s.values[op.x][op.lane])
+
+
+def _insert(s: Interpreter, op: t.Insert) -> None:
+    vector = s.values[op.x].copy()
+    vector[op.lane] = s.values[op.value]
+    s.define(op, vector)
+
+
+def _shuffle(s: Interpreter, op: t.Shuffle) -> None:
+    both = np.concatenate([s.values[op.a], s.values[op.b]])
+    s.define(op, both[list(op.picks)])
+
+
+def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
+    x = s.values[op.x]
+    dtype = dtype_of(x.dtype)
+    if dtype.kind is Kind.FLOAT and dtype.bits < 32:
+        s.define(op, cast_array(tree(op.fn, cast_array(x, float32)), dtype))
+    else:
+        s.define(op, tree(op.fn, x))
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _bad_address(op: Op, ptr: Pointer, at: int, size: int, align: int) -> NoReturn:
+    where = f"{size} bytes at byte {at} of {ptr.name}, which has {ptr.data.size} bytes"
+    if at % align:
+        where = f"byte {at} of {ptr.name} is not aligned to {align} bytes"
+    raise fail(op, where)
+
+
+def _bytes(op: Op, ptr: Pointer, at: int, size: int) -> Array:
+    """The bytes from `at` on, checked."""
+    if at < 0 or at + size > ptr.data.size:
+        _bad_address(op, ptr, at, size, 1)
+    return ptr.data[at : at + size]
+
+
+def _typed(data: Array, dtype: DType) -> Array:
+    """Bytes as elements."""
+    return data != 0 if dtype is bool_ else data.view(dtype.np)
+
+
+def _start(s: Interpreter, op: t.Load | t.Store, dtype: DType) -> tuple[Pointer, int]:
+    """The address of an access, checked for alignment."""
+    ptr: Pointer = s.values[op.ptr]
+    at = ptr.offset + s.values[op.offset] * dtype.itemsize
+    align = op.align or dtype.itemsize
+    if at % align:
+        _bad_address(op, ptr, at, 0, align)
+    return ptr, at
+
+
+def _ptr_add(s: Interpreter, op: t.PtrAdd) -> None:
+    ptr: Pointer = s.values[op.ptr]
+    s.values[op.result] = Pointer(ptr.data, ptr.offset + s.values[op.bytes], ptr.name)
+
+
+def _span(mask: Array) -> tuple[int, int]:
+    """The range of lanes from the first that is set to the last; empty if none is."""
+    lanes = np.flatnonzero(mask)
+    return (int(lanes[0]), int(lanes[-1]) + 1) if lanes.size else (0, 0)
+
+
+def _load(s: Interpreter, op: t.Load) -> None:
+    dtype = t.element(op.type)
+    size = dtype.itemsize
+    ptr, at = _start(s, op, dtype)
+    if not isinstance(op.type, VecType):
+        s.define(op, _typed(_bytes(op, ptr, at, size), dtype)[0])
+        return
+    if not op.mask:
+        s.define(op, _typed(_bytes(op, ptr, at, size * op.type.lanes), dtype).copy())
+        return
+    mask, other = s.values[op.mask[0]], s.values[op.mask[1]]
+    first, last = _span(mask)
+    result = other.copy()
+    if last:
+        part = _typed(_bytes(op, ptr, at + first * size, (last - first) * size), dtype)
+        result[first:last] = np.where(mask[first:last], part, other[first:last])
+    s.define(op, result)
+
+
+def _store(s: Interpreter, op: t.Store) -> None:
+    dtype = t.element(op.value.type)
+    size = dtype.itemsize
+    ptr, at = _start(s, op, dtype)
+    if not ptr.data.flags.writeable:
+        raise fail(op, f"writes to {ptr.name}")
+    value = _stored(s.values[op.value], dtype)
+    if not op.mask:
+        _bytes(op, ptr, at, size * value.size).view(value.dtype)[...] = value
+        return
+    mask = s.values[op.mask[0]]
+    first, last = _span(mask)
+    if last:
+        part = _bytes(op, ptr, at + first * size, (last - first) * size).view(value.dtype)
+        part[mask[first:last]] = value[mask]
+
+
+def _stored(value: Any, dtype: DType) -> Array:
+    """A scalar or vector as memory holds it."""
+    array = np.asarray(value, dtype.np).reshape(-1)
+    return array.view(np.uint8) if dtype is bool_ else array
+
+
+def _elements(op: Op, ptr: Pointer, offsets: Array, mask: Array | None, dtype: DType) -> Array:
+    """The bytes of each accessed element, one row an element; every element is checked."""
+    size = dtype.itemsize
+    used = offsets if mask is None else offsets[mask]
+    starts = ptr.offset + used * size
+    wrong = (starts < 0) | (starts + size > ptr.data.size) | (starts % size != 0)
+    if wrong.any():
+        _bad_address(op, ptr, int(starts[wrong][0]), size, size)
+    return starts[:, None] + np.arange(size)
+
+
+def _gather(s: Interpreter, op: t.Gather) -> None:
+    ptr: Pointer = s.values[op.ptr]
+    mask = s.values[op.mask[0]] if op.mask else None
+    at = _elements(op, ptr, s.values[op.offsets], mask, op.dtype)
+    found = _typed(np.ascontiguousarray(ptr.data[at]).reshape(-1), op.dtype)
+    if mask is None:
+        s.define(op, found)
+        return
+    result = s.values[op.mask[1]].copy()
+    result[mask] = found
+    s.define(op, result)
+
+
+def _scatter(s: Interpreter, op: t.Scatter) -> None:
+    ptr: Pointer = s.values[op.ptr]
+    dtype = t.element(op.value.type)
+    mask = s.values[op.mask[0]] if op.mask else None
+    at = _elements(op, ptr, s.values[op.offsets], mask, dtype)
+    if not ptr.data.flags.writeable:
+        raise fail(op, f"writes to {ptr.name}")
+    value = s.values[op.value] if mask is None else s.values[op.value][mask]
+    for where, one in zip(at, _stored(value, dtype).view(np.uint8).reshape(at.shape), strict=True):
+        ptr.data[where] = one
+
+
+def _alloca(s: Interpreter, op: t.Alloca) -> None:
+    data = np.full(op.count * op.dtype.itemsize, POISON, np.uint8)
+    s.values[op.result] = Pointer(data, 0, "scratch memory")
+
+
+# --- control --------------------------------------------------------------------------------------
+
+
+def _for(s: Interpreter, op: t.For) -> None:
+    lo, hi, step = s.values[op.lo], s.values[op.hi], s.values[op.step]
+    if step <= 0:
+        raise fail(op, f"the step is {step}; it must be positive")
+    counter, *args = op.body.args
+    carried = [s.values[v] for v in op.init]
+    for i in range(lo, hi, step):
+        s.values[counter] = i
+        s.values.update(zip(args, carried, strict=True))
+        carried = s.block(op.body)
+    s.values.update(zip(op.results, carried, strict=True))
+
+
+def _while(s: Interpreter, op: t.While) -> None:
+    carried = [s.values[v] for v in op.init]
+    while True:
+        s.values.update(zip(op.cond.args, carried, strict=True))
+        (going,) = s.block(op.cond)
+        if not going:
+            break
+        s.values.update(zip(op.body.args, carried, strict=True))
+        carried = s.block(op.body)
+    s.values.update(zip(op.results, carried, strict=True))
+
+
+def _if(s: Interpreter, op: t.If) -> None:
+    found = s.block(op.then if s.values[op.pred] else op.otherwise)
+    s.values.update(zip(op.results, found, strict=True))
+
+
+def _call(s: Interpreter, op: t.Call) -> None:
+    s.call(op.callee, [s.values[v] for v in op.args])
+
+
+RULES: dict[type[Op], Callable[..., None]] = {
+    t.Const: _const,
+    t.Lanes: _lanes,
+    t.Map: _map,
+    t.Cast: _cast,
+    t.Bitcast: _bitcast,
+    t.Splat: _splat,
+    t.Extract: _extract,
+    t.Insert: _insert,
+    t.Shuffle: _shuffle,
+    t.ReduceLanes: _reduce_lanes,
+    t.PtrAdd: _ptr_add,
+    t.Load: _load,
+    t.Store: _store,
+    t.Gather: _gather,
+    t.Scatter: _scatter,
+    t.Alloca: _alloca,
+    t.For: _for,
+    t.While: _while,
+    t.If: _if,
+    t.Call: _call,
+}

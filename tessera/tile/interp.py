@@ -1,0 +1,521 @@
+"""The NumPy interpreter of Tile programs: the definition of the ops.
+
+`run_module` runs a module's entry on arrays, kernel by kernel and grid point by grid point, in
+order. Tiles are arrays of the tile's shape; scalars of i64 and bool are Python ints and bools.
+Memory is a typed window of a buffer.
+
+What it promises about mistakes:
+
+1. Outputs and the arena begin poisoned: every byte is 0xFF, which is NaN in all floating-point
+   formats and -1 in signed integers (bool outputs begin true). What nobody wrote shows.
+2. A memory access outside of its buffer, or outside of its view in a dim that is not masked, is an
+   error that names the op and the index. Lanes that are masked off touch nothing.
+3. A dim in `check` may be left at its end only: a negative coordinate is an error too.
+4. Inputs cannot be written.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
+from tessera.errors import VerifyError
+from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.printer import Printer
+from tessera.ir.scalar import ScalarFn, scalar
+from tessera.tile import ops as t
+from tessera.tile.types import MemType, TileType
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Scalar: TypeAlias = "int | bool | Array"
+
+POISON = 0xFF
+"""Every byte of memory that nobody wrote."""
+
+_LIMIT = 1 << 63
+
+
+def wrap(value: int) -> int:
+    """An integer modulo 2**64, as i64."""
+    if -_LIMIT <= value < _LIMIT:
+        return value
+    return (value + _LIMIT) % (2 * _LIMIT) - _LIMIT
+
+
+INDEX_FNS: Mapping[str, Callable[[int, int], int | bool]] = {
+    "add": lambda a, b: wrap(a + b),
+    "sub": lambda a, b: wrap(a - b),
+    "mul": lambda a, b: wrap(a * b),
+    "floordiv": lambda a, b: wrap(a // b) if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+"""Rows of the scalar table on Python ints: index arithmetic is most of what runs."""
+
+
+def as_scalar(value: Any, dtype: DType) -> Scalar:
+    """One element as the interpreters keep it: a Python int or bool, else a 0-d array."""
+    if dtype is int64:
+        return int(value)
+    return bool(value) if dtype is bool_ else np.asarray(value, dtype.np)
+
+
+def poison(array: Array) -> None:
+    """Fills an array with what nobody wrote."""
+    if dtype_of(array.dtype).is_bool:
+        array[...] = True
+    else:
+        array[...] = np.frombuffer(bytes([POISON]) * array.itemsize, array.dtype)[0]
+
+
+def flat(array: Array, writable: bool) -> Array:
+    """The elements of a contiguous array as one row, which shares its memory.
+
+    Raises:
+        ValueError: a writable array is not contiguous.
+    """
+    if writable and not (array.flags.c_contiguous and array.flags.writeable):
+        raise ValueError("outputs must be contiguous and writable")
+    result = np.ascontiguousarray(array).reshape(-1).view()
+    result.flags.writeable = writable
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Elements that programs address.
+
+    Attributes:
+        data: the elements, one row.
+        name: what messages call it.
+    """
+
+    data: Array
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A window on memory, as `tile.view` defines it."""
+
+    memory: Memory
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def run_module(
+    module: Module,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    dims: Mapping[str, int] | None = None,
+    arena_bytes: int = 0,
+) -> None:
+    """Runs the entry of a module.
+
+    Args:
+        module: Tile IR; the arguments of its entry are the inputs, then the outputs.
+        inputs: arrays of the arguments' dtypes, of any shape.
+        outputs: contiguous arrays, written in place.
+        dims: values of the entry's symbolic dims.
+        arena_bytes: the size of the arena.
+
+    Raises:
+        VerifyError: the program accesses memory that it may not.
+    """
+    for array in outputs:
+        poison(array)
+    arena = np.full(arena_bytes, POISON, np.uint8)
+    interpreter = Interpreter(module, dict(dims or {}), arena)
+    arrays = [flat(x, False) for x in inputs] + [flat(x, True) for x in outputs]
+    interpreter.main(arrays)
+
+
+class Interpreter:
+    """The state of one run.
+
+    Attributes:
+        module: what runs.
+        dims: values of symbolic dims.
+        arena: the bytes of the arena.
+        values: what has been computed. Values are objects, and nothing recurses, so that one
+            table serves all functions.
+        program: the coordinates of the grid point that runs.
+    """
+
+    def __init__(self, module: Module, dims: Mapping[str, int], arena: Array) -> None:
+        self.module = module
+        self.dims = dims
+        self.arena = arena
+        self.values: dict[Value, Any] = {}
+        self.program: tuple[int, ...] = ()
+
+    def main(self, arrays: Sequence[Array]) -> None:
+        """Runs the entry on flat arrays."""
+        func = self.module.entry
+        if len(arrays) != len(func.args):
+            raise VerifyError(f"@{func.name} takes {len(func.args)} arrays, not {len(arrays)}")
+        for k, (arg, array) in enumerate(zip(func.args, arrays, strict=True)):
+            if not isinstance(arg.type, MemType) or dtype_of(array.dtype) is not arg.type.dtype:
+                raise VerifyError(f"argument {k} of @{func.name} is {arg.type}, not {array.dtype}")
+            self.values[arg] = Memory(array, f"%{arg.name or k}")
+        with np.errstate(all="ignore"):
+            self.block(func.body)
+
+    def kernel(self, func: Func, args: Sequence[Memory], grid: Sequence[int]) -> None:
+        """Runs a kernel for every point of a grid."""
+        self.values.update(zip(func.args, args, strict=True))
+        for point in itertools.product(*map(range, grid)):
+            self.program = point
+            self.block(func.body)
+
+    def block(self, block: Block) -> list[Any]:
+        """Runs a block; the values of its outputs."""
+        for op in block.ops:
+            rule = RULES.get(type(op))
+            if rule is None:
+                raise VerifyError(f"{op.name} is no op of Tile IR", loc=op.loc)
+            rule(self, op)
+        return [self.values[v] for v in block.outputs]
+
+    def tile(self, value: Value) -> Array:
+        """A tile as an array."""
+        return np.asarray(self.values[value])
+
+    def ints(self, values: Sequence[Value]) -> tuple[int, ...]:
+        """Scalars as ints."""
+        return tuple([self.values[v] for v in values])
+
+    def dim(self, e: Dim) -> int:
+        """An index expression over the dims."""
+        return wrap(int(evaluate(e, self.dims)))
+
+    def define(self, op: Op, value: Any) -> None:
+        """Sets the only result."""
+        result = op.results[0]
+        assert isinstance(result.type, TileType)
+        if result.type.shape:
+            self.values[result] = value
+        else:
+            self.values[result] = as_scalar(value, result.type.dtype)
+
+
+def fail(op: Op, message: str) -> VerifyError:
+    """An error of an op, which shows the op."""
+    return VerifyError(f"{op.name}: {message}", loc=op.loc, notes=[Printer().op_head(op)])
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _const(s: Interpreter, op: t.Const) -> None:
+    s.define(op, np.asarray(op.value).astype(op.dtype.np))
+
+
+def _dim(s: Interpreter, op: t.Dim_) -> None:
+    s.define(op, s.dim(op.expr))
+
+
+def _program_id(s: Interpreter, op: t.ProgramId) -> None:
+    if op.axis >= len(s.program):
+        raise fail(op, f"axis {op.axis} of a grid of rank {len(s.program)}")
+    s.define(op, s.program[op.axis])
+
+
+def _iota(s: Interpreter, op: t.Iota) -> None:
+    line = np.arange(op.shape[op.axis]).reshape(
+        [-1 if k == op.axis else 1 for k in range(len(op.shape))]
+    )
+    s.define(op, np.broadcast_to(line, op.shape))
+
+
+def _map(s: Interpreter, op: t.Map) -> None:
+    args = [s.values[v] for v in op.args]
+    fast = INDEX_FNS.get(op.fn.name)
+    if fast is not None and type(args[0]) is int:
+        s.values[op.result] = fast(args[0], args[1])
+        return
+    s.define(op, op.fn.evaluate(*args))
+
+
+def _cast(s: Interpreter, op: t.Cast) -> None:
+    s.define(op, cast_array(s.tile(op.x), op.dtype))
+
+
+def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
+    s.define(op, bitcast_array(s.tile(op.x), op.dtype))
+
+
+def _broadcast(s: Interpreter, op: t.Broadcast) -> None:
+    s.define(op, np.broadcast_to(s.tile(op.x), op.shape))
+
+
+def _reshape(s: Interpreter, op: t.Reshape) -> None:
+    s.define(op, s.tile(op.x).reshape(op.shape))
+
+
+def _transpose(s: Interpreter, op: t.Transpose) -> None:
+    s.define(op, s.tile(op.x).transpose(op.perm))
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _view(s: Interpreter, op: t.View) -> None:
+    memory: Memory = s.values[op.mem]
+    s.values[op.result] = View(memory, s.values[op.offset], s.ints(op.sizes), s.ints(op.strides))
+
+
+def _box(
+    s: Interpreter, op: t.Load | t.Store, view: View, shape: tuple[int, ...]
+) -> tuple[Array, Array | None]:
+    """Linear offsets of a box, and which of them are accessed (None: all)."""
+    rank = len(shape)
+    offsets = np.asarray(view.offset)
+    lines: list[Array] = []
+    for k, coord in enumerate(s.ints(op.coords)):
+        line = np.arange(coord, coord + shape[k])
+        lines.append(line.reshape([-1 if d == k else 1 for d in range(rank)]))
+        offsets = offsets + lines[k] * view.strides[k]
+    active = s.tile(op.mask[0]) if op.mask else None
+    for k in op.check:
+        below = lines[k] < view.sizes[k]
+        if not below.all():
+            active = below if active is None else active & below
+    for k, line in enumerate(lines):
+        outside = (line < 0) | (line >= view.sizes[k])
+        wrong = outside if active is None else active & outside
+        if wrong.any():
+            at = int(np.broadcast_to(line, wrong.shape)[wrong][0])
+            sizes = list(view.sizes)
+            name = view.memory.name
+            raise fail(op, f"coordinate {at} in dim {k} of a view with sizes {sizes} of {name}")
+    mask = None if active is None else np.broadcast_to(active, shape)
+    return np.broadcast_to(offsets, shape), mask
+
+
+def _addressed(op: Op, memory: Memory, offsets: Array, active: Array | None) -> Array:
+    """The offsets of what is accessed, checked."""
+    found = offsets if active is None else offsets[active]
+    size = memory.data.size
+    if found.size and not (found.min() >= 0 and found.max() < size):
+        at = int(found[(found < 0) | (found >= size)][0])
+        raise fail(op, f"element {at} of {memory.name}, which has {size} elements")
+    return found
+
+
+def _read(op: Op, memory: Memory, offsets: Array, active: Array | None, fill: Any) -> Array:
+    at = _addressed(op, memory, offsets, active)
+    data = memory.data
+    if active is None:
+        return _bools(data[at])
+    result = np.full(offsets.shape, np.asarray(fill).astype(data.dtype))
+    result[active] = _bools(data[at])
+    return result
+
+
+def _bools(x: Array) -> Array:
+    """A bool in memory is any byte, true where it is not zero."""
+    return x.view(np.uint8) != 0 if x.dtype == np.bool_ else x
+
+
+def _load(s: Interpreter, op: t.Load) -> None:
+    view: View = s.values[op.view]
+    offsets, active = _box(s, op, view, op.shape)
+    s.define(op, _read(op, view.memory, offsets, active, op.fill))
+
+
+def _store(s: Interpreter, op: t.Store) -> None:
+    view: View = s.values[op.view]
+    value = s.tile(op.value)
+    offsets, active = _box(s, op, view, value.shape)
+    _write(op, view.memory, offsets, active, value)
+
+
+def _write(op: Op, memory: Memory, offsets: Array, active: Array | None, value: Array) -> None:
+    if not memory.data.flags.writeable:
+        raise fail(op, f"writes to {memory.name}, which is an input")
+    at = _addressed(op, memory, offsets, active)
+    memory.data[at] = value if active is None else value[active]
+
+
+def _gather(s: Interpreter, op: t.Gather) -> None:
+    active = s.tile(op.mask[0]) if op.mask else None
+    s.define(op, _read(op, s.values[op.mem], s.tile(op.offsets), active, op.fill))
+
+
+def _scatter(s: Interpreter, op: t.Scatter) -> None:
+    memory: Memory = s.values[op.mem]
+    offsets, value = s.tile(op.offsets).reshape(-1), s.tile(op.value).reshape(-1)
+    active = s.tile(op.mask[0]).reshape(-1) if op.mask else None
+    if op.combine is None:
+        _write(op, memory, offsets, active, value)
+        return
+    at = _addressed(op, memory, offsets, active)
+    values = value if active is None else value[active]
+    # Elements that meet are combined one after another, so each of them takes a round of its own.
+    while at.size:
+        _, first = np.unique(at, return_index=True)
+        old = _bools(memory.data[at[first]])
+        _write(op, memory, at[first], None, op.combine.evaluate(old, values[first]))
+        at, values = np.delete(at, first), np.delete(values, first)
+
+
+# --- reductions, scans, products ------------------------------------------------------------------
+
+
+def tree(fn: ScalarFn, items: Array) -> Array:
+    """The first dim combined as `tile.reduce` says; an odd last element waits for the end."""
+    rest: list[Array] = []
+    while len(items) > 1:
+        half = len(items) // 2
+        if len(items) % 2:
+            rest.append(items[-1])
+        items = fn.evaluate(items[:half], items[half : 2 * half])
+    result = items[0]
+    for item in reversed(rest):
+        result = fn.evaluate(result, item)
+    return result
+
+
+def _reduce(s: Interpreter, op: t.Reduce) -> None:
+    s.define(op, tree(op.fn, np.moveaxis(s.tile(op.x), op.axis, 0)))
+
+
+def _arg_reduce(s: Interpreter, op: t.ArgReduce) -> None:
+    values = np.moveaxis(s.tile(op.x), op.axis, 0)
+    indices = np.moveaxis(s.tile(op.index), op.axis, 0)
+    is_float = dtype_of(values.dtype).kind is Kind.FLOAT
+    beats = scalar("gt" if op.fn.name == "max" else "lt")
+    equal, differ = scalar("eq").evaluate, scalar("ne").evaluate
+    best: Array = values[0]
+    at: Array = indices[0]
+    for value, index in zip(values[1:], indices[1:], strict=True):
+        keep: Array = beats.evaluate(best, value)
+        tie: Array = equal(best, value)
+        if is_float:
+            best_nan, value_nan = differ(best, best), differ(value, value)
+            keep, tie = keep | (best_nan & ~value_nan), tie | (best_nan & value_nan)
+        keep = keep | (tie & (at < index))
+        best, at = np.where(keep, best, value), np.where(keep, at, index)
+    for result, found in zip(op.results, (best, at), strict=True):
+        dtype = dtype_of(found.dtype)
+        s.values[result] = found if found.shape else as_scalar(found, dtype)
+
+
+def _scan(s: Interpreter, op: t.Scan) -> None:
+    items = np.moveaxis(s.tile(op.x), op.axis, 0)
+    result = items.copy()
+    order = range(len(items))
+    last: Array | None = None
+    for k in reversed(order) if op.reverse else order:
+        if last is not None:
+            result[k] = op.fn.evaluate(last, items[k])
+        last = result[k]
+    s.define(op, np.moveaxis(result, 0, op.axis))
+
+
+def _dot(s: Interpreter, op: t.Dot) -> None:
+    acc = s.tile(op.acc)
+    dtype = dtype_of(acc.dtype)
+    a, b = cast_array(s.tile(op.a), dtype), cast_array(s.tile(op.b), dtype)
+    add, mul = scalar("add"), scalar("mul")
+    for k in range(a.shape[1]):
+        acc = add.evaluate(acc, mul.evaluate(a[:, k, None], b[None, k]))
+    s.define(op, acc)
+
+
+# --- control --------------------------------------------------------------------------------------
+
+
+def _for(s: Interpreter, op: t.For) -> None:
+    lo, hi, step = s.ints((op.lo, op.hi, op.step))
+    if step <= 0:
+        raise fail(op, f"the step is {step}; it must be positive")
+    counter, *args = op.body.args
+    carried = [s.values[v] for v in op.init]
+    for i in range(lo, hi, step):
+        s.values[counter] = i
+        s.values.update(zip(args, carried, strict=True))
+        carried = s.block(op.body)
+    s.values.update(zip(op.results, carried, strict=True))
+
+
+def _while(s: Interpreter, op: t.While) -> None:
+    carried = [s.values[v] for v in op.init]
+    while True:
+        s.values.update(zip(op.cond.args, carried, strict=True))
+        (going,) = s.block(op.cond)
+        if not going:
+            break
+        s.values.update(zip(op.body.args, carried, strict=True))
+        carried = s.block(op.body)
+    s.values.update(zip(op.results, carried, strict=True))
+
+
+def _if(s: Interpreter, op: t.If) -> None:
+    found = s.block(op.then if s.values[op.pred] else op.otherwise)
+    s.values.update(zip(op.results, found, strict=True))
+
+
+# --- the entry ------------------------------------------------------------------------------------
+
+
+def _arena(s: Interpreter, op: t.Arena) -> None:
+    start, size = s.dim(op.offset), op.dtype.itemsize
+    if not 0 <= start <= s.arena.size or start % size:
+        raise fail(op, f"byte {start} of an arena of {s.arena.size} bytes, for {op.dtype} elements")
+    whole = (s.arena.size - start) // size * size
+    name = f"the arena from byte {start} on"
+    s.values[op.result] = Memory(s.arena[start : start + whole].view(op.dtype.np), name)
+
+
+def _launch(s: Interpreter, op: t.Launch) -> None:
+    func = s.module.funcs.get(op.kernel)
+    if func is None:
+        raise fail(op, f"there is no kernel @{op.kernel}")
+    args = [s.values[v] for v in op.args]
+    s.kernel(func, args, [s.dim(e) for e in op.grid])
+
+
+RULES: dict[type[Op], Callable[..., None]] = {
+    t.Const: _const,
+    t.Dim_: _dim,
+    t.ProgramId: _program_id,
+    t.Iota: _iota,
+    t.Map: _map,
+    t.Cast: _cast,
+    t.Bitcast: _bitcast,
+    t.Broadcast: _broadcast,
+    t.Reshape: _reshape,
+    t.Transpose: _transpose,
+    t.View: _view,
+    t.Load: _load,
+    t.Store: _store,
+    t.Gather: _gather,
+    t.Scatter: _scatter,
+    t.Reduce: _reduce,
+    t.ArgReduce: _arg_reduce,
+    t.Scan: _scan,
+    t.Dot: _dot,
+    t.For: _for,
+    t.While: _while,
+    t.If: _if,
+    t.Arena: _arena,
+    t.Launch: _launch,
+}
