@@ -76,10 +76,8 @@ def as_array(x: Any, where: str) -> Array | Tracer:
         return Array(np.asarray(x, dtype.np), TensorType((), dtype, weak=True))
     if isinstance(x, (np.ndarray, np.generic)):
         data = np.asarray(x)
-        if (
-            data.dtype.hasobject
-            or (data.dtype.kind in "USMmV"
-            and data.dtype.name not in _KNOWN_VOID)
+        if data.dtype.hasobject or (
+            data.dtype.kind in "USMmV" and data.dtype.name not in _KNOWN_VOID
         ):
             raise LeafError(
                 f"{where} is a NumPy array of dtype {data.dtype}",
@@ -254,10 +252,14 @@ class JitFunction(Generic[P, R]):
                 hash(value)
             except TypeError:
                 raise StaticArgumentError(
-                    f"static argument {k!r} of {_name_of(self._fn)} is of type {type(value).__name__}, which cannot be "
+                    f"static argument {k!r} of {_name_of(self._fn)} is of type "
+                    f"{type(value).__name__}, which cannot be "
                     f"hashed",
                     loc=_loc.current(),
-                    rule="a static argument is part of the cache key, so it must be hashable and compare by value",
+                    rule=(
+                        "a static argument is part of the cache key, so it must be hashable and "
+                        "compare by value"
+                    ),
                     fix="pass a tuple instead of a list, or make it a normal argument",
                 ) from None
         # None is an empty subtree: nothing of a static argument is left in the tree.
@@ -436,7 +438,8 @@ def _select_args(args: tuple[Any, ...], argnums: int | Sequence[int], name: str)
     for n in numbers:
         if not -len(args) <= n < len(args):
             raise GradError(
-                f"{name}: argnums is {argnums}, but the function was called with {len(args)} positional arguments",
+                f"{name}: argnums is {argnums}, but the function was called with {len(args)} "
+                f"positional arguments",
                 loc=_loc.current(),
                 rule="argnums names positional arguments",
             )
@@ -759,15 +762,22 @@ def _flat_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
             raise PytreeError(
                 f"vmap: {name} is {axes!r}, which does not fit the structure it describes",
                 loc=_loc.current(),
-                rule=f"{name} is an int, None, or a container of the same structure with ints or None",
+                rule=(
+                    f"{name} is an int, None, or a container of the same structure with ints or "
+                    f"None"
+                ),
             )
         return [a for x, t in zip(axes, tree, strict=True) for a in _flat_axes(x, t, name)]
     if isinstance(axes, dict):
         if not isinstance(tree, dict) or set(axes) != set(tree):
             raise PytreeError(
-                f"vmap: {name} has keys {sorted(map(str, axes))}, which do not fit the structure it describes",
+                f"vmap: {name} has keys {sorted(map(str, axes))}, which do not fit the structure "
+                f"it describes",
                 loc=_loc.current(),
-                rule=f"{name} is an int, None, or a container of the same structure with ints or None",
+                rule=(
+                    f"{name} is an int, None, or a container of the same structure with ints or "
+                    f"None"
+                ),
             )
         return [a for k in sorted(tree) for a in _flat_axes(axes[k], tree[k], name)]
     raise PytreeError(

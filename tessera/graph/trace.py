@@ -17,7 +17,7 @@ import operator
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -97,7 +97,10 @@ class Tracer(ArrayBase):
             raise ConcretizationError(
                 f"{wanted} of a traced value of type {self.type}",
                 loc=_loc.current(),
-                rule=f"inside `{self.trace.kind}` an array has a type but no value while the function is traced",
+                rule=(
+                    f"inside `{self.trace.kind}` an array has a type but no value while the "
+                    f"function is traced"
+                ),
                 fix=fix,
                 notes=(f"the value was computed at {self.trace.origin(self.value)}",),
             )
@@ -244,26 +247,31 @@ class Trace:
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
     name = f" of `{trace.function}`" if trace.function else ""
     raise TracerLeakError(
-        f"a traced value of type {tracer.type} is used after the trace{name} by `{trace.kind}` was over",
+        f"a traced value of type {tracer.type} is used after the trace{name} by `{trace.kind}` "
+        f"was over",
         loc=_loc.current(),
-        rule="a tracer lives only while its function is traced; it must not be stored outside (a global, an attribute, a list)",
+        rule=(
+            "a tracer lives only while its function is traced; it must not be stored outside (a "
+            "global, an attribute, a list)"
+        ),
         fix="return the value from the function instead",
         notes=(f"it leaked from {trace.origin(tracer.value)}",),
     )
 
 
 def _map(fn: Callable[[Any], Any], item: Any) -> Any:
-    return tuple([fn(x) for x in items_of(item)]) if isinstance(item, (tuple, list)) else fn(item)
+    mapped = tuple([fn(x) for x in items_of(item)])
+    return mapped if isinstance(item, (tuple, list)) else mapped[0]
 
 
 def items_of(item: Any) -> tuple[Any, ...]:
     """The operands in one argument of `bind`: one, or all of a variadic field."""
-    return tuple(item) if isinstance(item, (tuple, list)) else (item,)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+    return tuple(cast("Sequence[Any]", item)) if isinstance(item, (tuple, list)) else (item,)
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
     """Results of `bind` as a tuple."""
-    return results if isinstance(results, tuple) else (results,)  # pyright: ignore[reportUnknownVariableType]
+    return cast("tuple[Any, ...]", results) if isinstance(results, tuple) else (results,)
 
 
 @contextmanager

@@ -46,7 +46,10 @@ IO: Effects = frozenset({Effect(EffectKind.IO)})
 
 def join(sets: Iterable[Effects]) -> Effects:
     """The union of several effect sets."""
-    return frozenset().union(*sets)
+    result: Effects = PURE
+    for effects in sets:
+        result = result | effects
+    return result
 
 
 def is_removable(effects: Effects) -> bool:
@@ -56,9 +59,6 @@ def is_removable(effects: Effects) -> bool:
 
 def commute(a: Effects, b: Effects) -> bool:
     """Whether two ops with these effects may be exchanged, operands permitting."""
-    reads = {e for e in a | b if e.kind is EffectKind.READ}
-    if (a | b) == reads or not a or not b:
-        return True
     for x in a:
         for y in b:
             if x.kind is EffectKind.READ and y.kind is EffectKind.READ:

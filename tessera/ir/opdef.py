@@ -11,6 +11,7 @@ the declaration, so an untagged field is refused when the class is created.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -77,7 +78,7 @@ def collect_fields(cls: type) -> tuple[Field, ...]:
     for base in reversed(cls.__mro__[1:]):
         for field in base.__dict__.get("fields", ()):
             fields[field.name] = field
-    annotations: dict[str, Any] = cls.__dict__.get("__annotations__", {})
+    annotations = inspect.get_annotations(cls)
     for key, annotation in annotations.items():
         text = annotation if isinstance(annotation, str) else str(annotation)
         if "ClassVar" in text:
@@ -85,7 +86,8 @@ def collect_fields(cls: type) -> tuple[Field, ...]:
         marker = cls.__dict__.get(key)
         if not isinstance(marker, _Marker):
             raise TypeError(
-                f"{cls.__name__}.{key}: an op's field must be tagged operand(), operands(), attr() or region()"
+                f"{cls.__name__}.{key}: an op's field must be tagged operand(), operands(), "
+                "attr() or region()"
             )
         fields[key] = Field(key, marker.kind, marker.default)
         delattr(cls, key)
@@ -110,7 +112,7 @@ def attr_hints(cls: type) -> dict[str, Any]:
         for base in reversed(cls.__mro__):
             module = sys.modules.get(base.__module__)
             space = dict(vars(module)) if module is not None else {}
-            for key, annotation in base.__dict__.get("__annotations__", {}).items():
+            for key, annotation in inspect.get_annotations(base).items():
                 if key in names:
                     hints[key] = (
                         eval(annotation, space) if isinstance(annotation, str) else annotation

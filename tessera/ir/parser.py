@@ -5,6 +5,7 @@ The result types in the text are not trusted: each op infers its own and the par
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 import typing
@@ -175,12 +176,14 @@ class Parser:
         reader = readers.get(hint)
         if reader is not None:
             return reader()
-        if isinstance(hint, type) and issubclass(hint, Enum):
-            return hint(self.word())
-        if isinstance(hint, type) and issubclass(hint, Type):
-            return self.type()
-        if hasattr(hint, "parse"):
-            return hint.parse(self)
+        if inspect.isclass(hint):
+            if issubclass(hint, Enum):
+                return hint(self.word())
+            if issubclass(hint, Type):
+                return self.type()
+        parse: Callable[[Parser], Any] | None = getattr(hint, "parse", None)
+        if parse is not None:
+            return parse(self)
         raise self.error(f"attributes of type {hint} have no text form")
 
     def _union(self, options: tuple[Any, ...]) -> Any:
@@ -282,7 +285,8 @@ class Parser:
         found = tuple(v.type for v in op.results)
         if found != stated:
             raise self.error(
-                f"{cls.name}: the text says {', '.join(map(str, stated)) or 'no result'}, but the op infers "
+                f"{cls.name}: the text says {', '.join(map(str, stated)) or 'no result'}, but "
+                f"the op infers "
                 f"{', '.join(map(str, found)) or 'no result'}"
             )
         if len(names) != len(op.results):

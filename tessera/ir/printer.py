@@ -9,7 +9,7 @@ are left out; regions follow as `name(args) { ... }`.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Module, Op, Value
@@ -33,7 +33,7 @@ def print_attr(value: Any) -> str:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
     if isinstance(value, tuple):
-        items: tuple[Any, ...] = value
+        items = cast("tuple[Any, ...]", value)
         return "[" + ", ".join(print_attr(item) for item in items) + "]"
     if isinstance(value, Enum):
         return str(value.value)

@@ -73,7 +73,8 @@ class _Verifier:
                     raise self.fail(
                         "V8",
                         op,
-                        f"type {type} mentions {', '.join(sorted(unknown))}, which @{self.func.name} does "
+                        f"type {type} mentions {', '.join(sorted(unknown))}, which "
+                        f"@{self.func.name} does "
                         f"not declare",
                     )
 
@@ -112,7 +113,8 @@ class _Verifier:
             raise self.fail(
                 "V4",
                 op,
-                f"{op.name} has results {', '.join(map(str, found))}, but infers {', '.join(map(str, types))}",
+                f"{op.name} has results {', '.join(map(str, found))}, but infers "
+                f"{', '.join(map(str, types))}",
             )
         inner_names = names | frozenset(self.spec.binds(op)) if self.spec is not None else names
         for region in op.regions:

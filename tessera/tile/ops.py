@@ -319,7 +319,8 @@ class Scatter(TileOp):
         shape = _offsets(self.mem, self.offsets, self.mask)
         if tile_type(self.value) != TileType(shape, _mem(self.mem).dtype):
             raise VerifyError(
-                f"cannot scatter {self.value.type} to {self.mem.type} at offsets {self.offsets.type}"
+                f"cannot scatter {self.value.type} to {self.mem.type} at offsets "
+                f"{self.offsets.type}"
             )
         return ()
 

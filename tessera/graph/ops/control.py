@@ -328,7 +328,8 @@ class While(Control):
         carried = _types(self.init)
         if _types(self.body.outputs) != carried:
             raise ShapeError(
-                f"while_loop: the body returns {', '.join(map(str, _types(self.body.outputs)))} for carried values "
+                f"while_loop: the body returns {', '.join(map(str, _types(self.body.outputs)))} "
+                f"for carried values "
                 f"{', '.join(map(str, carried))}",
                 rule="the body must return values of the types that it takes",
             )

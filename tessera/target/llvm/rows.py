@@ -37,7 +37,7 @@ def _float(text: str) -> dict[Kind, str]:
 
 
 def _call(name: str, arity: int = 1) -> str:
-    args = ", ".join("{T} {%d}" % k for k in range(arity))
+    args = ", ".join(f"{{T}} {{{k}}}" for k in range(arity))
     return "call {T} @llvm." + name + ".{S}(" + args + ")"
 
 

@@ -147,7 +147,8 @@ class Writer:
         self.entry(module.entry, entry)
         width = self.machine.vector_bits
         self.lines.append(
-            f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
+            f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" '
+            f'"min-legal-vector-width"="{width}" }}'
         )
         self.lines += list(self.declared.values())
         return "\n".join(self.lines) + "\n"
@@ -215,7 +216,8 @@ class Writer:
         name = base + ("f" if dtype.bits == 32 else "")
         self.declare(
             name,
-            f"declare {element} @{name}({', '.join([element] * len(args))}) nounwind willreturn memory(none)",
+            f"declare {element} @{name}({', '.join([element] * len(args))}) nounwind willreturn "
+            f"memory(none)",
         )
         if not isinstance(type, VecType):
             return self.assign(

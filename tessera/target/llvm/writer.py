@@ -184,7 +184,8 @@ def _load(w: Writer, op: t.Load) -> None:
         other = _to_memory(w, w.name(op.mask[1]), op.type)
         name = _memory_suffix(op.type)
         value = w.assign(
-            f"call {text} @llvm.masked.load.{name}.p0(ptr align {align} {at}, {w.typed(op.mask[0])}, {text} {other})"
+            f"call {text} @llvm.masked.load.{name}.p0(ptr align {align} {at}, "
+            f"{w.typed(op.mask[0])}, {text} {other})"
         )
     w.names[op.result] = _from_memory(w, value, op.type)
 
@@ -205,7 +206,8 @@ def _store(w: Writer, op: t.Store) -> None:
     else:
         name = _memory_suffix(type)
         w.put(
-            f"call void @llvm.masked.store.{name}.p0({text} {value}, ptr align {align} {at}, {w.typed(op.mask[0])})"
+            f"call void @llvm.masked.store.{name}.p0({text} {value}, ptr align {align} {at}, "
+            f"{w.typed(op.mask[0])})"
         )
 
 
@@ -224,7 +226,8 @@ def _gather(w: Writer, op: t.Gather) -> None:
     other = _to_memory(w, w.name(op.mask[1]), type) if op.mask else "poison"
     text, name = memory_text(type), _memory_suffix(type)
     value = w.assign(
-        f"call {text} @llvm.masked.gather.{name}.v{lanes}p0({pointer_type} align {op.dtype.itemsize} {pointers}, "
+        f"call {text} @llvm.masked.gather.{name}.v{lanes}p0({pointer_type} align "
+        f"{op.dtype.itemsize} {pointers}, "
         f"{mask}, {text} {other})"
     )
     w.names[op.result] = _from_memory(w, value, type)
@@ -237,7 +240,8 @@ def _scatter(w: Writer, op: t.Scatter) -> None:
     mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
     value = _to_memory(w, w.name(op.value), type)
     w.put(
-        f"call void @llvm.masked.scatter.{_memory_suffix(type)}.v{lanes}p0({memory_text(type)} {value}, "
+        f"call void @llvm.masked.scatter.{_memory_suffix(type)}.v{lanes}p0({memory_text(type)} "
+        f"{value}, "
         f"{pointer_type} align {dtype.itemsize} {pointers}, {mask})"
     )
 
