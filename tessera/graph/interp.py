@@ -79,8 +79,7 @@ def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
     """The results of one op on arrays, under the dims bound so far."""
     fixed = _fix(op, operands, _STATE.dims)
     found: Any = fixed.evaluate(*operands)
-    results: Sequence[Any] = found if isinstance(found, tuple) else (found,)
-    arrays = tuple([np.asarray(x) for x in results])
+    arrays: tuple[np.ndarray, ...] = tuple(map(np.asarray, _as_tuple(found)))
     for value, array in zip(fixed.results, arrays, strict=True):
         type = _type_of(value)
         if dtype_of(array.dtype) is not type.dtype or not _fits(type, array):
@@ -90,6 +89,10 @@ def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
                 loc=op.loc,
             )
     return arrays
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return (found,) if isinstance(found, (np.ndarray, np.generic)) else tuple(found)
 
 
 def _fits(type: TensorType, array: np.ndarray) -> bool:
@@ -110,7 +113,7 @@ class NumpyEngine:
             group: Sequence[Array] = (item,) if is_one else item
             values = tuple([Value(x.type) for x in group])
             groups.append(values[0] if is_one else values)
-            flat += [x.data for x in group]
+            flat += [x.host for x in group]
         op = cls(*groups, **attrs)
         results = [
             Array(data, _type_of(value))
