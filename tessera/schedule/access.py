@@ -1,0 +1,101 @@
+"""How the memory accesses of a nest move along its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tessera.dtypes import DType
+from tessera.ir.core import Op
+from tessera.ir.intexpr import Dim, Facts, IntExpr, Sym, linear_in, simplify, symbols
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.types import Axis, BufType
+
+MemoryOp = ops.Load | ops.Store | ops.Scan
+
+
+def offset(op: MemoryOp) -> Dim:
+    """The element offset that a memory op addresses, not simplified."""
+    assert isinstance(op.buf.type, BufType)
+    total: Dim = 0
+    for i, stride in zip(op.index, op.buf.type.element_strides(), strict=True):
+        total = total + i * stride
+    return total
+
+
+def is_affine(e: Dim) -> bool:
+    """Whether an expression holds no division, minimum or maximum."""
+    return not isinstance(e, IntExpr) or all(isinstance(a, Sym) for m in e.coeffs for a in m)
+
+
+def ranges(axes: Iterable[Axis], facts: Facts | None = None) -> Facts:
+    """The ranges of axes, besides known facts."""
+    found = {} if facts is None else {name: facts[name] for name in facts}
+    found.update({axis.name: (0, axis.extent - 1) for axis in axes})
+    return Facts(found, None if facts is None else facts.multiples)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One memory op.
+
+    Attributes:
+        op: the op.
+        dtype: of the elements.
+        offset: the element offset, simplified.
+        inner: the axes of the region it stands in.
+        is_guarded: whether it has conditions.
+    """
+
+    op: MemoryOp
+    dtype: DType
+    offset: Dim
+    inner: tuple[Axis, ...]
+    is_guarded: bool
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it writes."""
+        return not isinstance(self.op, ops.Load)
+
+    def stride(self, axis: str) -> Dim | None:
+        """Elements that one step along the axis moves; None where that varies."""
+        if axis not in symbols(self.offset):
+            return 0
+        found = linear_in(self.offset, (axis,))
+        if found is None or axis in symbols(found[1]):
+            return None
+        return found[0][axis]
+
+
+def accesses(nest: ops.Nest, facts: Facts | None = None) -> list[Access]:
+    """All memory ops of a nest."""
+    return list(_accesses(nest, (), ranges(nest.axes, facts)))
+
+
+def _accesses(op: Op, inner: tuple[Axis, ...], facts: Facts) -> Iterator[Access]:
+    for region in op.regions:
+        for one in region.ops:
+            own = _axes(one)
+            scope = ranges(own, facts) if own else facts
+            if isinstance(one, (ops.Load, ops.Store, ops.Scan)):
+                assert isinstance(one.buf.type, BufType)
+                found = offset(one)
+                found = found if is_affine(found) else simplify(found, scope)
+                guarded = not isinstance(one, ops.Scan) and bool(one.where)
+                yield Access(one, one.buf.type.dtype, found, (*inner, *own), guarded)
+            if one.regions:
+                yield from _accesses(one, (*inner, *own), scope)
+
+
+def _axes(op: Op) -> tuple[Axis, ...]:
+    """The axes that an op binds."""
+    if isinstance(op, (ops.Reduce, ops.Contract)):
+        return op.axes
+    return (op.axis,) if isinstance(op, (ops.ArgReduce, ops.Scan)) else ()
+
+
+def inner_ops(nest: ops.Nest, cls: type[Op] | tuple[type[Op], ...]) -> list[Op]:
+    """The ops of some classes anywhere in a nest."""
+    return [op for op in walk(nest.body) if isinstance(op, cls)]

@@ -1,0 +1,116 @@
+"""Sizes and costs, as far as decisions need them: numbers for symbolic dims, and the price of
+computing one element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tessera.dtypes import Kind
+from tessera.graph.ops.base import Family, GraphOp, Rearrange
+from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
+from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Transpose
+from tessera.ir.core import Block, Value
+from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.types import TensorType
+
+SYMBOLIC_SIZE = 64
+"""What a symbolic dim counts as where a decision needs a number."""
+
+RANDOM_COST = 60
+"""One element of random bits, in additions."""
+
+LOAD_COST = 2
+"""A load at a computed address."""
+
+_hints: dict[Dim, int] = {}
+
+
+def hint(dim: Dim) -> int:
+    """A plausible number for a dim, at least 1."""
+    if isinstance(dim, int):
+        return max(dim, 1)
+    found = _hints.get(dim)
+    if found is None:
+        found = max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_SIZE))), 1)
+        _hints[dim] = found
+    return found
+
+
+def points(dims: Iterable[Dim]) -> int:
+    """A plausible number of elements."""
+    total = 1
+    for dim in dims:
+        total *= hint(dim)
+    return total
+
+
+def tensor(value: Value) -> TensorType:
+    """The type of a Graph value."""
+    found = value.type
+    assert isinstance(found, TensorType)
+    return found
+
+
+def keeps_elements(op: GraphOp) -> bool:
+    """Whether each element of the operand appears exactly once in the result."""
+    return isinstance(op, (Reshape, Transpose, Reverse))
+
+
+class Costs:
+    """Of every value: what one element costs when it is computed where it is used.
+
+    Attributes:
+        element: cost in additions, operands included as far as they will be computed in place too.
+        reduces: values that hold one result of a reduction or contraction per element.
+    """
+
+    expensive = 8
+
+    def __init__(self, block: Block) -> None:
+        self.element: dict[Value, int] = {}
+        self.reduces: set[Value] = set()
+        counts: dict[Value, int] = {}
+        for op in block.ops:
+            for value in op.operands:
+                counts[value] = counts.get(value, 0) + 1
+        self.counts = counts
+        for op in block.ops:
+            assert isinstance(op, GraphOp)
+            cost = min(self._cost(op), 1_000_000)
+            for value in op.results:
+                self.element[value] = cost
+
+    def _cost(self, op: GraphOp) -> int:
+        family = op.family
+        if family in (Family.REDUCE, Family.CONTRACT):
+            self.reduces.add(op.results[0])
+            return 1_000
+        if family is Family.RANDOM:
+            return RANDOM_COST
+        if isinstance(op, Elementwise):
+            if any(v in self.reduces for v in op.operands):
+                self.reduces.add(op.results[0])
+            own = 1 if isinstance(op, (Cast, Bitcast)) else op.row.cost
+            if tensor(op.operands[0]).dtype.kind is Kind.COMPLEX:
+                own *= 4
+            return own + sum(self._operand(v) for v in op.operands)
+        if isinstance(op, Rearrange):
+            return self._rearranged(op)
+        return 0
+
+    def _operand(self, value: Value) -> int:
+        """An operand's share: nothing where it will probably be stored."""
+        cost = self.element.get(value, 0)
+        return 0 if cost > self.expensive and self.counts[value] > 1 else cost
+
+    def _rearranged(self, op: Rearrange) -> int:
+        if keeps_elements(op):
+            (x,) = op.operands
+            if x in self.reduces:
+                self.reduces.add(op.results[0])
+            return self._operand(x)
+        if isinstance(op, Broadcast):
+            return 0 if op.operands[0] in self.reduces else self._operand(op.operands[0])
+        # Each further source is a comparison and a select; an index operand is a load.
+        inner = sum(0 if v in self.reduces else self._operand(v) for v in op.operands)
+        return inner + LOAD_COST * (len(op.operands) - 1)

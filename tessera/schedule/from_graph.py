@@ -1,0 +1,278 @@
+"""Lowers Graph IR to Schedule IR.
+
+    in:  a closed Graph function
+    out: a program over buffers: kernels in order, loops and conditionals; nothing is tiled or
+        placed yet
+
+1. `fusion` decides which values are stored and what each nest computes.
+2. `grouping` puts stored values over the same points into one nest.
+3. `emit` writes the nests, `collapse` merges their axes.
+
+No step is told about single ops: there is one rule per family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int64
+from tessera.errors import CompileError
+from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.control import Call, Cond, While
+from tessera.graph.ops.sort import Sort
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts, symbols
+from tessera.ir.loc import Loc
+from tessera.ir.walk import clone_op, walk
+from tessera.schedule import ops
+from tessera.schedule.collapse import collapse
+from tessera.schedule.cost import tensor
+from tessera.schedule.emit import NestEmitter
+from tessera.schedule.fusion import AxisNames, Decision, Fusion
+from tessera.schedule.grouping import Group, Grouping, label, reason
+from tessera.schedule.types import BufType
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `from_graph` may be told.
+
+    Attributes:
+        strides: for each input its element strides, None for row-major; () for all row-major. New
+            symbols in them become
+            dims of the program.
+        facts: what is known of symbolic dims.
+        collapse: whether axes are merged.
+    """
+
+    strides: tuple[tuple[Dim, ...] | None, ...] = ()
+    facts: Facts | None = None
+    collapse: bool = True
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program, and why it is as it is."""
+
+    func: Func
+    decisions: tuple[Decision, ...]
+
+
+def from_graph(func: Func, options: Options | None = None) -> Func:
+    """The program of a Graph function; see `lower`."""
+    return lower(func, options).func
+
+
+def lower(func: Func, options: Options | None = None) -> Lowered:
+    """Lowers a closed Graph function.
+
+    Args:
+        func: the function; its symbolic dims stay symbolic.
+        options: see `Options`.
+
+    Returns:
+        The program and the decisions behind it. The program's outputs are contiguous buffers, each
+        of its own.
+    """
+    options = options or Options()
+    body = inline_calls(func.body)
+    args: list[Value] = []
+    for k, arg in enumerate(func.args):
+        strides = options.strides[k] if options.strides else None
+        args.append(Value(buffer_type(arg, strides), arg.name))
+    dims = dict.fromkeys(func.dims)
+    for arg in args:
+        for dim in arg.type.dims():
+            dims.update(dict.fromkeys(sorted(symbols(dim))))
+    lowering = _Lowering(options, AxisNames(dims))
+    code, outputs = lowering.block(body, dict(zip(body.args, args, strict=True)))
+    program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
+    return Lowered(program, tuple(lowering.decisions))
+
+
+def buffer_type(value: Value, strides: tuple[Dim, ...] | None = None) -> BufType:
+    """The buffer that holds a Graph value."""
+    found = tensor(value)
+    return BufType(found.shape, found.dtype, strides)
+
+
+class _Lowering:
+    def __init__(self, options: Options, names: AxisNames) -> None:
+        self.options = options
+        self.names = names
+        self.facts = options.facts or Facts()
+        self.decisions: list[Decision] = []
+
+    def block(
+        self, block: Block, env: dict[Value, Value], kept: Sequence[Value] = ()
+    ) -> tuple[list[Op], list[Value]]:
+        """Lowers a block whose arguments `env` maps to buffers.
+
+        Args:
+            block: Graph ops.
+            env: program values; gains those of the block.
+            kept: arguments that may be outputs, each at its own position; others are copied.
+        """
+        fusion = Fusion(block, self.facts, self.names)
+        plan = fusion.run()
+        self.decisions += plan.decisions
+        grouping = Grouping(self.names)
+        groups = grouping.run(plan.roots)
+        outputs: list[Value] = []
+        for k, value in enumerate(block.outputs):
+            is_kept = k < len(kept) and value is kept[k]
+            if (value in env and not is_kept) or value in outputs:
+                target = Value(value.type, value.name)
+                group = Group([], None, len(groups))
+                group.add(fusion.copy(value, target))
+                groups.append(group)
+                value = target
+            outputs.append(value)
+        code: list[Op] = []
+        for group, stored in _with_stored(groups, grouping, outputs):
+            op, values = self.group(group, stored, env)
+            env.update(zip(values, op.results, strict=False))
+            code.append(op)
+        return code, [env[v] for v in outputs]
+
+    def group(
+        self, group: Group, stored: set[Value], env: dict[Value, Value]
+    ) -> tuple[Op, Sequence[Value]]:
+        """One op of the program, and the Graph values of its results."""
+        op = group.roots[0].op
+        if group.plans or op is None:
+            return self.kernel(group, stored, env)
+        if isinstance(op, Sort):
+            return self.sort(op, group, env), op.results
+        if isinstance(op, While):
+            return self.loop(op, env), op.results
+        if isinstance(op, Cond):
+            return self.branches(op, env), op.results
+        raise CompileError(f"schedule: no lowering for {op.name}", loc=op.loc)
+
+    def kernel(
+        self, group: Group, stored: set[Value], env: dict[Value, Value]
+    ) -> tuple[Op, list[Value]]:
+        """A kernel of nests."""
+        plans = group.plans
+        own = set(group.targets)
+        reads: dict[Value, None] = {}
+        for plan in plans:
+            for member in reversed(plan.members):
+                if member.op is None and member.key.value not in own:
+                    reads[member.key.value] = None
+        inputs = [env[v] for v in reads]
+        targets = [v for v in group.targets if v in stored]
+        types = tuple([buffer_type(v) for v in targets])
+        args = [Value(v.type, v.name) for v in inputs]
+        args += [Value(t, v.name) for t, v in zip(types, targets, strict=True)]
+        buffers = dict(zip([*reads, *targets], args, strict=True))
+        # The plans of several roots share one nest; a root with several plans has one nest for
+        # each. bundles = [plans] if len(group.roots) > 1 else [[plan] for plan in plans] nests =
+        # [NestEmitter(bundle, buffers, stored).run() for bundle in bundles] if
+        # self.options.collapse:
+            nests = [collapse(nest, self.facts) for nest in nests]
+        loc = next((root.op.loc for root in group.roots if root.op is not None), Loc.unknown)
+        used = {v for nest in nests for op in walk(nest.body) for v in op.operands}
+        inputs = [v for v, arg in zip(inputs, args, strict=False) if arg in used]
+        args = [v for k, v in enumerate(args) if k >= len(reads) or v in used]
+        body = Block(args, nests, ())
+        kernel = ops.Kernel(
+            inputs, types, label=label(group), reason=reason(group), body=body, loc=loc
+        )
+        return kernel, targets
+
+    def sort(self, op: Sort, group: Group, env: dict[Value, Value]) -> Op:
+        """A kernel that sorts, with room for permutations."""
+        inputs = [env[v] for v in op.operands]
+        outputs = [buffer_type(v) for v in op.results]
+        temps = [BufType(outputs[0].shape, int64)] * 2
+        types = (*outputs, *temps)
+        args = [Value(t) for t in (*[v.type for v in inputs], *types)]
+        n = len(inputs)
+        inner = ops.Sort(
+            args[:n],
+            args[n : 2 * n],
+            args[2 * n :],
+            axis=op.axis,
+            num_keys=op.num_keys,
+            descending=op.descending,
+            loc=op.loc,
+        )
+        return ops.Kernel(
+            inputs,
+            types,
+            temps=2,
+            label=label(group),
+            reason=reason(group),
+            body=Block(args, [inner], ()),
+            loc=op.loc,
+        )
+
+    def loop(self, op: While, env: dict[Value, Value]) -> Op:
+        """A loop over programs."""
+        init = [env[v] for v in op.init]
+        blocks: list[Block] = []
+        for region in (op.cond, op.body):
+            split = len(op.consts)
+            carried = [Value(buffer_type(v), v.name) for v in region.args[split:]]
+            inner = {a: env[v] for a, v in zip(region.args, op.consts, strict=False)}
+            inner.update(zip(region.args[split:], carried, strict=True))
+            kept = region.outputs if region is op.cond else region.args[split:]
+            code, outputs = self.block(inline_calls(region), inner, kept)
+            blocks.append(Block(carried, code, outputs))
+        init_types = [v.type for v in blocks[1].args]
+        if [v.type for v in init] != init_types:
+            raise CompileError("schedule: a loop carries a strided buffer", loc=op.loc)
+        return ops.While(init, cond=blocks[0], body=blocks[1], loc=op.loc)
+
+    def branches(self, op: Cond, env: dict[Value, Value]) -> Op:
+        """Two programs, one of which runs."""
+        blocks: list[Block] = []
+        for region in (op.then, op.otherwise):
+            inner = {a: env[v] for a, v in zip(region.args, op.args, strict=True)}
+            code, outputs = self.block(inline_calls(region), inner)
+            blocks.append(Block([], code, outputs))
+        return ops.Cond(env[op.pred], then=blocks[0], otherwise=blocks[1], loc=op.loc)
+
+
+def _with_stored(
+    groups: Sequence[Group], grouping: Grouping, outputs: Iterable[Value]
+) -> list[tuple[Group, set[Value]]]:
+    """Each group with those of its values that somebody else reads."""
+    wanted = set(outputs)
+    for group in groups:
+        own = set(group.targets)
+        for root in group.roots:
+            wanted.update(v for v in grouping.reads(root) if v not in own)
+    result: list[tuple[Group, set[Value]]] = []
+    for group in groups:
+        stored = {v for v in group.targets if v in wanted}
+        if group.roots[0].nests and not stored:
+            continue
+        result.append((group, stored))
+    return result
+
+
+def inline_calls(block: Block) -> Block:
+    """The block with the bodies of calls in place of the calls."""
+    if not any(isinstance(op, Call) for op in block.ops):
+        return block
+    code: list[Op] = []
+    env: dict[Value, Value] = {}
+    _inline(block, env, code, copy=False)
+    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def _inline(block: Block, env: dict[Value, Value], code: list[Op], copy: bool) -> None:
+    for op in block.ops:
+        if isinstance(op, Call):
+            inner = {a: env.get(v, v) for a, v in zip(op.body.args, op.args, strict=True)}
+            _inline(op.body, inner, code, copy=True)
+            found = [inner.get(v, v) for v in op.body.outputs]
+            env.update(zip(op.results, found, strict=True))
+        elif copy or any(v in env for v in op.operands):
+            code.append(clone_op(op, env))
+        else:
+            code.append(op)

@@ -1,0 +1,716 @@
+"""Which values of a Graph are stored in buffers, and which are computed where they are used.
+
+`Fusion` visits the ops of a block once, last first, so all uses of a value are known when it is
+decided. A *use* says where an element is needed: in which nest, at which index of the value, under
+which conditions. A value that is not stored passes each use on to its operands, with the index
+mapped; rearranging ops do nothing else. A value that is stored starts a nest of its own, and its
+uses become loads. What a nest must compute is collected in its `members`, users before operands:
+read backwards they are the nest's code. The number of uses of a value is bounded, so the work is
+linear in the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tessera.dtypes import DType
+from tessera.errors import CompileError
+from tessera.graph.ops.base import Family, GraphOp, Rearrange, Source
+from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.cumulative import Cumulative
+from tessera.graph.ops.elementwise import Elementwise
+from tessera.graph.ops.gather import Combine, IndexMode, Scatter
+from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Transpose
+from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import (
+    Dim,
+    Facts,
+    IntExpr,
+    Sym,
+    maximum,
+    minimum,
+    simplify,
+    substitute,
+    sym,
+    symbols,
+)
+from tessera.ir.scalar import ScalarFn, scalar
+from tessera.schedule.cost import Costs, hint, keeps_elements, points, tensor
+from tessera.schedule.ops import Number
+from tessera.schedule.types import Axis
+
+MAX_USES = 16
+"""A value that computes something is stored rather than computed in more places than this."""
+
+MAX_REARRANGED_USES = 64
+"""The same for a value that only moves elements."""
+
+MAX_MEMBERS = 600
+"""A nest that computes this many scalars takes no more ops in."""
+
+MAX_PARTS = 4
+"""A concatenation of more arrays is stored, one nest per array."""
+
+EXTRA_COST = 8
+"""Recomputing an element may cost so many additions more than once; beyond that it is stored."""
+
+SMALL = 512
+"""Additions that are never worth a buffer."""
+
+PANEL = 16
+"""How often a register block of a contraction uses an operand's element that it has loaded."""
+
+CHEAP_PROLOGUE = 2
+"""What an operand of a contraction may cost and still be computed each time that it is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a value is stored.
+
+    Attributes:
+        value: the Graph value.
+        decision: what was decided.
+        reason: why.
+    """
+
+    value: Value
+    decision: str
+    reason: str
+
+    def __str__(self) -> str:
+        what = self.value.op.name.partition(".")[2] if self.value.op is not None else "argument"
+        return (
+            f"{what} %{self.value.name or '?'} : {self.value.type}: {self.decision}, {self.reason}"
+        )
+
+
+class Region:
+    """The body of a reduction, contraction or scan inside a nest.
+
+    Attributes:
+        axes: the reduction axes.
+        facts: ranges of the nest's axes and these.
+        start: position of the first of these axes behind those of the nest.
+        points: products of extents, the nest's axes first.
+    """
+
+    __slots__ = ("axes", "contracts", "facts", "names", "points", "start")
+
+    def __init__(self, nest: NestPlan, axes: tuple[Axis, ...], contracts: bool = False) -> None:
+        self.axes = axes
+        self.names = {axis.name: k for k, axis in enumerate(axes)}
+        self.facts = with_axes(nest.facts, axes)
+        self.start = len(nest.axes)
+        self.points = [nest.points[-1]]
+        for axis in axes:
+            self.points.append(self.points[-1] * hint(axis.extent))
+        self.contracts = contracts
+
+
+class Key(NamedTuple):
+    """One scalar: an element of a value, at a place of a nest.
+
+    Attributes:
+        value: the Graph value.
+        index: the element, in terms of the axes in scope.
+        guard: conditions (>= 0) under which the element exists.
+        region: the innermost region whose axes the above mentions; None is the nest itself.
+    """
+
+    value: Value
+    index: tuple[Dim, ...]
+    guard: tuple[Dim, ...]
+    region: Region | None
+
+
+@dataclass(slots=True)
+class Member:
+    """A scalar that a nest computes or loads.
+
+    Attributes:
+        key: which.
+        op: the op to compute it with, None for a load.
+        args: the scalars it is computed from, as the op's family lays down.
+        sources: for rearranging ops, the conditions of each of `args`, the last one's empty.
+        region: for reductions, contractions and scans, the body's region.
+    """
+
+    key: Key
+    op: Op | None
+    args: tuple[Key, ...] = ()
+    sources: tuple[tuple[Dim, ...], ...] = ()
+    region: Region | None = None
+
+
+@dataclass(slots=True)
+class StorePlan:
+    """What a nest stores at each point.
+
+    Attributes:
+        target: the stored Graph value.
+        key: the scalar.
+        index: the element written.
+        where: conditions for writing.
+        combine: combines with what is there.
+    """
+
+    target: Value
+    key: Key
+    index: tuple[Dim, ...]
+    where: tuple[Dim, ...] = ()
+    combine: ScalarFn | None = None
+
+
+class NestPlan:
+    """A nest in the making.
+
+    Attributes:
+        axes: the loop axes.
+        index: the element of the stored value at the current point.
+        facts: ranges of the axes.
+        members: scalars, users before operands.
+        dynamic: for each `$d` name in an index, the integer scalar it stands for and how deep it
+            varies.
+        heavy: reductions and contractions that the nest computes.
+        stores: what it writes.
+        ordered: axes that run in order.
+        points: products of extents.
+    """
+
+    def __init__(self, shape: Sequence[Dim], facts: Facts, names: AxisNames) -> None:
+        self.axes = names.axes("i", shape)
+        self.index = names.index("i", shape)
+        self.facts = with_axes(facts, self.axes)
+        self.names = {axis.name: k for k, axis in enumerate(self.axes)}
+        self.points = [1]
+        for axis in self.axes:
+            self.points.append(self.points[-1] * hint(axis.extent))
+        self.members: list[Member] = []
+        self.dynamic: dict[str, tuple[Key, int]] = {}
+        self.heavy: list[Op] = []
+        self.stores: list[StorePlan] = []
+        self.ordered: tuple[str, ...] = ()
+
+    def facts_of(self, region: Region | None) -> Facts:
+        """The ranges in scope."""
+        return self.facts if region is None else region.facts
+
+    def depth(self, exprs: Iterable[Dim], region: Region | None) -> int:
+        """How many of the axes in scope must be fixed for the expressions to have values."""
+        found = 0
+        for expr in exprs:
+            for name in symbols(expr):
+                if name in self.names:
+                    found = max(found, self.names[name] + 1)
+                elif region is not None and name in region.names:
+                    found = max(found, region.start + region.names[name] + 1)
+                elif name in self.dynamic:
+                    found = max(found, self.dynamic[name][1])
+        return found
+
+    def evaluations(self, key: Key) -> int:
+        """How often the element is computed: code that does not mention inner axes runs outside
+        their loops."""
+        depth = self.depth((*key.index, *key.guard), key.region)
+        counts = self.points if key.region is None or depth < len(self.points) else None
+        if counts is not None:
+            return counts[depth]
+        assert key.region is not None
+        return key.region.points[depth - key.region.start]
+
+    def is_exact(self, key: Key) -> bool:
+        """Whether the index visits each element of the value at exactly one point of the nest."""
+        if key.region is not None or key.guard:
+            return False
+        seen: set[str] = set()
+        for k, i in enumerate(key.index):
+            if isinstance(i, Sym) and i.name in self.names and i.name not in seen:
+                if self.axes[self.names[i.name]].extent != tensor(key.value).shape[k]:
+                    return False
+                seen.add(i.name)
+            elif i != 0 or tensor(key.value).shape[k] != 1:
+                return False
+        return len(seen) == len(self.axes)
+
+
+def with_axes(facts: Facts, axes: Iterable[Axis]) -> Facts:
+    """Facts that also hold the ranges of axes."""
+    ranges = {name: facts[name] for name in facts}
+    for axis in axes:
+        ranges[axis.name] = (0, axis.extent - 1)
+    return Facts(ranges, facts.multiples)
+
+
+class AxisNames:
+    """Names for axes that no symbolic dim of the function has."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        taken = set(taken)
+        self.prefix = ""
+        while any(name.startswith((f"{self.prefix}i", f"{self.prefix}r")) for name in taken):
+            self.prefix += "_"
+
+    def axes(self, letter: str, shape: Sequence[Dim]) -> tuple[Axis, ...]:
+        """One axis per dim that is not 1, numbered without gaps."""
+        dims = [dim for dim in shape if dim != 1]
+        return tuple([Axis(f"{self.prefix}{letter}{k}", dim) for k, dim in enumerate(dims)])
+
+    def index(self, letter: str, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The element at the point of these axes."""
+        result: list[Dim] = []
+        count = 0
+        for dim in shape:
+            if dim == 1:
+                result.append(0)
+            else:
+                result.append(sym(f"{self.prefix}{letter}{count}"))
+                count += 1
+        return tuple(result)
+
+
+@dataclass(slots=True, eq=False)
+class Root:
+    """A stored value, or an op that works on buffers.
+
+    Attributes:
+        values: what it stores.
+        nests: the loops that compute it; empty for an op on buffers.
+        op: the op, None for a copy of an input.
+        reason: why it is stored.
+    """
+
+    values: tuple[Value, ...]
+    nests: list[NestPlan]
+    op: Op | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """The result of `Fusion`.
+
+    Attributes:
+        roots: in an order in which they can run.
+        decisions: why each one exists.
+    """
+
+    roots: list[Root] = field(default_factory=list[Root])
+    decisions: list[Decision] = field(default_factory=list[Decision])
+
+
+OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL})
+"""Families whose operands and results are buffers."""
+
+
+class Fusion:
+    """One run of the analysis.
+
+    Args:
+        block: a block of Graph ops. Its arguments are buffers.
+        outputs: values that must be stored, besides arguments.
+        facts: what is known of symbolic dims.
+        names: names for axes.
+    """
+
+    def __init__(self, block: Block, facts: Facts, names: AxisNames) -> None:
+        self.block = block
+        self.facts = facts
+        self.names = names
+        self.costs = Costs(block)
+        self.uses: dict[Value, dict[tuple[NestPlan, Key], bool]] = {}
+        self.needed: dict[Value, str] = {}
+        self.plan = Plan()
+        self.dynamic_names: dict[tuple[NestPlan, Key], str] = {}
+
+    def run(self) -> Plan:
+        """Visits all ops."""
+        for value in self.block.outputs:
+            self.needed[value] = "it is an output"
+        for op in reversed(self.block.ops):
+            assert isinstance(op, GraphOp)
+            self.visit(op)
+        for value in reversed(self.block.args):
+            self.load(value)
+        self.plan.roots.reverse()
+        self.plan.decisions.reverse()
+        return self.plan
+
+    def visit(self, op: GraphOp) -> None:
+        """Decides on the op's results."""
+        if not any(v in self.uses or v in self.needed for v in op.results):
+            return
+        if op.family in OPAQUE:
+            reason = f"{op.name.partition('.')[2]} works on buffers"
+            for value in op.operands:
+                self.needed.setdefault(value, f"operand of {op.name.partition('.')[2]}")
+            self.root(op, reason)
+            return
+        (value,) = op.results
+        uses = self.uses.get(value, {})
+        reason = self.reason_to_store(op, value, uses)
+        if reason:
+            self.root(op, reason)
+            return
+        del self.uses[value]
+        for (nest, key), exact in uses.items():
+            self.expand(nest, key, op, exact)
+
+    def root(self, op: GraphOp, reason: str) -> None:
+        """Stores the op's results."""
+        for value in op.results:
+            self.load(value)
+            self.plan.decisions.append(Decision(value, "stored", reason))
+        self.plan.roots.append(Root(op.results, self.nests(op), op, reason))
+
+    def load(self, value: Value) -> None:
+        """Turns the uses of a stored value into loads."""
+        for nest, key in self.uses.pop(value, {}):
+            nest.members.append(Member(key, None))
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def reason_to_store(
+        self, op: GraphOp, value: Value, uses: dict[tuple[NestPlan, Key], bool]
+    ) -> str:
+        """Why the value must be stored; empty where it is computed at its uses."""
+        if value in self.needed:
+            return self.needed[value]
+        if op.family in (Family.SCAN, Family.SCATTER):
+            return f"{op.name.partition('.')[2]} writes a buffer"
+        if isinstance(op, Constant):
+            return ""
+        if value in self.costs.reduces:
+            return self._reason_to_store_reduced(op, uses)
+        if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
+            return f"it joins {len(op.xs)} arrays"
+        limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES
+        if len(uses) > limit:
+            return f"it is used at {len(uses)} different places"
+        if any(len(nest.members) > MAX_MEMBERS for nest, _ in uses):
+            return "its consumers are large already"
+        return self._reason_by_cost(value, uses)
+
+    def _reason_to_store_reduced(self, op: GraphOp, uses: dict[tuple[NestPlan, Key], bool]) -> str:
+        if len(uses) > 1:
+            return f"its {len(uses)} uses would repeat the reduction"
+        ((nest, _), exact) = next(iter(uses.items()))
+        if not exact:
+            return "its use would repeat the reduction"
+        if op.family is Family.CONTRACT and nest.heavy:
+            return "its consumer already holds a reduction"
+        if any(isinstance(other, DotGeneral) for other in nest.heavy):
+            return "its consumer already holds a contraction"
+        return ""
+
+    def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:
+        cost = self.costs.element.get(value, 0)
+        size = points(tensor(value).shape)
+        total = 0.0
+        for nest, key in uses:
+            count: float = nest.evaluations(key)
+            if key.region is not None and key.region.contracts:
+                count = min(count, size) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
+            total += count
+        again = total / size - 1
+        extra = cost * again
+        if extra <= EXTRA_COST or extra * size <= SMALL:
+            return ""
+        return f"it costs {cost} additions and would be computed {total / size:.3g} times"
+
+    # --- nests of stored values -------------------------------------------------------------------
+
+    def new_nest(self, shape: Sequence[Dim]) -> NestPlan:
+        """A nest over the elements of a shape."""
+        return NestPlan(shape, self.facts, self.names)
+
+    def nests(self, op: GraphOp) -> list[NestPlan]:
+        """The loops that compute the op's stored result."""
+        if op.family in OPAQUE:
+            return []
+        (value,) = op.results
+        if isinstance(op, Concatenate):
+            return self._concatenation(op)
+        if isinstance(op, Scatter):
+            return self._scatter(op)
+        if isinstance(op, Cumulative):
+            return [self._cumulative(op)]
+        nest = self.new_nest(tensor(value).shape)
+        key = Key(value, nest.index, (), None)
+        nest.stores.append(StorePlan(value, key, nest.index))
+        self.expand(nest, key, op, True)
+        return [nest]
+
+    def copy(self, value: Value, target: Value) -> Root:
+        """Stores a value, which is a buffer already, once more."""
+        nest = self.new_nest(tensor(value).shape)
+        key = Key(value, nest.index, (), None)
+        nest.members.append(Member(key, None))
+        nest.stores.append(StorePlan(target, key, nest.index))
+        return Root((target,), [nest], None, "an output must have a buffer of its own")
+
+    def _concatenation(self, op: Concatenate) -> list[NestPlan]:
+        offsets = op.offsets([tensor(x).shape for x in op.xs])
+        nests: list[NestPlan] = []
+        for x, offset in zip(op.xs, offsets, strict=False):
+            nest = self.new_nest(tensor(x).shape)
+            key = self.use(nest, x, nest.index, (), None, True)
+            index = tuple([i + offset if k == op.axis else i for k, i in enumerate(nest.index)])
+            nest.stores.append(StorePlan(op.result, key, index))
+            nests.append(nest)
+        return nests
+
+    def _scatter(self, op: Scatter) -> list[NestPlan]:
+        first = self.new_nest(tensor(op.x).shape)
+        key = self.use(first, op.x, first.index, (), None, True)
+        first.stores.append(StorePlan(op.result, key, first.index))
+        nest = self.new_nest(tensor(op.updates).shape)
+        key = self.use(nest, op.updates, nest.index, (), None, True)
+        lead = nest.index[: op.outer]
+        rest = iter(nest.index[op.outer :])
+        position: list[Dim] = []
+        where: list[Dim] = []
+        for axis, dim in enumerate(tensor(op.x).shape):
+            if axis not in op.axes:
+                position.append(next(rest))
+                continue
+            i = self._as_dim(nest, op.indices[op.axes.index(axis)], lead, (), None)
+            if op.mode is IndexMode.CLIP:
+                i = minimum(maximum(i, 0), dim - 1)
+                where.append(dim - 1)
+            elif op.mode is not IndexMode.PROMISE:
+                where += [i, dim - 1 - i]
+            position.append(i)
+        where = [e for e in where if not _holds(e, nest.facts)]
+        combine = None if op.combine is Combine.SET else scalar(op.combine.value)
+        nest.stores.append(StorePlan(op.result, key, tuple(position), tuple(where), combine))
+        if not op.unique:
+            nest.ordered = tuple([i.name for i in lead if isinstance(i, Sym)])
+        return [first, nest]
+
+    def _cumulative(self, op: Cumulative) -> NestPlan:
+        shape = tensor(op.x).shape
+        nest = self.new_nest([1 if k == op.axis else dim for k, dim in enumerate(shape)])
+        region, place = self.line(nest, shape[op.axis])
+        index = tuple([place if k == op.axis else i for k, i in enumerate(nest.index)])
+        arg = self.use(nest, op.x, index, (), region, False)
+        key = Key(op.result, index, (), region)
+        nest.heavy.append(op)
+        nest.members.append(Member(key, op, (arg,), (), region))
+        return nest
+
+    def line(self, nest: NestPlan, dim: Dim) -> tuple[Region, Dim]:
+        """A new region with exactly one axis, and the place along it."""
+        axis = Axis(f"{self.names.prefix}r0", dim)
+        return Region(nest, (axis,)), sym(axis.name)
+
+    def region(
+        self, nest: NestPlan, dims: Sequence[Dim], contracts: bool = False
+    ) -> tuple[Region, tuple[Dim, ...]]:
+        """A new region with one axis per dim, and the index along these dims."""
+        axes = self.names.axes("r", dims)
+        return Region(nest, axes, contracts), self.names.index("r", dims)
+
+    # --- uses -------------------------------------------------------------------------------------
+
+    def use(
+        self,
+        nest: NestPlan,
+        value: Value,
+        index: tuple[Dim, ...],
+        guard: tuple[Dim, ...],
+        region: Region | None,
+        exact: bool,
+    ) -> Key:
+        """Notes that an element is needed; constants are made where they are needed."""
+        if isinstance(value.op, Constant):
+            return Key(value, (), (), None)
+        if region is not None and not self._mentions(nest, (*index, *guard), region):
+            region = None
+        key = Key(value, index, guard, region)
+        exact = exact or nest.is_exact(key)
+        found = self.uses.setdefault(value, {})
+        found[nest, key] = exact and found.get((nest, key), True)
+        return key
+
+    @staticmethod
+    def _mentions(nest: NestPlan, exprs: Iterable[Dim], region: Region) -> bool:
+        for expr in exprs:
+            for name in symbols(expr):
+                if name in region.names:
+                    return True
+                found = nest.dynamic.get(name)
+                if found is not None and found[0].region is region:
+                    return True
+        return False
+
+    def expand(self, nest: NestPlan, key: Key, op: GraphOp, exact: bool) -> None:
+        """Computes an element in the nest: passes the use on to the operands."""
+        member = Member(key, op)
+        nest.members.append(member)
+        if isinstance(op, Elementwise):
+            member.args = tuple(
+                [self.use(nest, v, key.index, key.guard, key.region, exact) for v in op.operands]
+            )
+        elif isinstance(op, Rearrange):
+            self._rearrange(nest, member, op, exact and keeps_elements(op))
+        elif isinstance(op, (Reduce, ArgMax, ArgMin)):
+            self._reduce(nest, member, op)
+        elif isinstance(op, DotGeneral):
+            self._contract(nest, member, op)
+        elif isinstance(op, RandomBits):
+            lead = op.key_index(key.index)
+            member.args = tuple(
+                [self.use(nest, op.key, (*lead, k), key.guard, key.region, False) for k in (0, 1)]
+            )
+        elif op.family is not Family.GENERATE:
+            raise CompileError(f"schedule: no lowering for {op.name}", loc=op.loc)
+
+    def _reduce(self, nest: NestPlan, member: Member, op: Reduce | ArgMax | ArgMin) -> None:
+        (x,) = op.operands
+        shape = tensor(x).shape
+        if isinstance(op, (ArgMax, ArgMin)):
+            region, place = self.line(nest, shape[op.axis])
+            inner: dict[int, Dim] = {op.axis: place}
+        else:
+            region, places = self.region(nest, [shape[k] for k in op.axes])
+            inner = dict(zip(op.axes, places, strict=True))
+        outer = iter(member.key.index)
+        index = tuple([inner[k] if k in inner else next(outer) for k in range(len(shape))])
+        nest.heavy.append(op)
+        member.region = region
+        member.args = (self.use(nest, x, index, (), region, False),)
+
+    def _contract(self, nest: NestPlan, member: Member, op: DotGeneral) -> None:
+        lhs = tensor(op.lhs)
+        region, places = self.region(nest, [lhs.shape[k] for k in op.contract[0]], True)
+        index = member.key.index
+        batch = index[: len(op.batch_axes[0])]
+        free = index[len(batch) :]
+        split = lhs.rank - len(op.batch_axes[0]) - len(op.contract[0])
+        nest.heavy.append(op)
+        member.region = region
+        keys: list[Key] = []
+        for k, (value, own) in enumerate(((op.lhs, free[:split]), (op.rhs, free[split:]))):
+            found = dict(zip(op.batch_axes[k], batch, strict=True))
+            found.update(zip(op.contract[k], places, strict=True))
+            rest = iter(own)
+            at = tuple([found[d] if d in found else next(rest) for d in range(tensor(value).rank)])
+            keys.append(self.use(nest, value, at, (), region, False))
+        member.args = tuple(keys)
+
+    def _rearrange(self, nest: NestPlan, member: Member, op: Rearrange, exact: bool) -> None:
+        key = member.key
+        facts = nest.facts_of(key.region)
+        found: list[tuple[Source, Sequence[Dim], list[Dim]]] = []
+        for source in op.sources(key.index):
+            index, where = self._dynamic(nest, op, key, source.index, source.where)
+            where = [reduced(e, facts) for e in where]
+            if all(_may_hold(e, facts) for e in where):
+                found.append((source, index, [e for e in where if not _holds(e, facts)]))
+                if not found[-1][2]:
+                    break
+        args: list[Key] = []
+        conditions: list[tuple[Dim, ...]] = []
+        for source, index, where in found:
+            # The conditions of the last candidate hold wherever the others' do not.
+            last = source is found[-1][0]
+            conditions.append(() if last else tuple(where))
+            if source.operand is None:
+                dtype = tensor(key.value).dtype
+                args.append(Key(constant_value(source.fill, dtype), (), (), None))
+                continue
+            guard = tuple(dict.fromkeys((*key.guard, *conditions[-1])))
+            index = tuple([reduced(e, facts) for e in index])
+            value = op.operands[source.operand]
+            args.append(self.use(nest, value, index, guard, key.region, exact))
+        member.args = tuple(args)
+        member.sources = tuple(conditions)
+
+    def _dynamic(
+        self,
+        nest: NestPlan,
+        op: Rearrange,
+        key: Key,
+        index: Sequence[Dim],
+        where: Sequence[Dim],
+    ) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Replaces `$k` by a name that is unique in the program; index operands become uses."""
+        found = {
+            name
+            for e in (*index, *where)
+            if isinstance(e, IntExpr)
+            for name in e.symbols
+            if name[0] == "$" and name[1:].isdigit()
+        }
+        if not found:
+            return index, where
+        mapping: dict[str, Dim] = {}
+        for name in sorted(found):
+            k = int(name[1:])
+            place = op.dynamic_index(k, key.index)
+            mapping[name] = self._as_dim(nest, op.operands[k], place, key.guard, key.region)
+        return [substitute(e, mapping) for e in index], [substitute(e, mapping) for e in where]
+
+    def _as_dim(
+        self,
+        nest: NestPlan,
+        value: Value,
+        index: tuple[Dim, ...],
+        guard: tuple[Dim, ...],
+        region: Region | None,
+    ) -> Dim:
+        """An element of an integer value, for use in index expressions: a `$d` name where it is not
+        a formula."""
+        known = _formula(value, index)
+        if known is not None:
+            return known
+        arg = self.use(nest, value, index, guard, region, False)
+        name = self.dynamic_names.get((nest, arg))
+        if name is None:
+            name = f"$d{len(self.dynamic_names)}"
+            self.dynamic_names[nest, arg] = name
+            nest.dynamic[name] = (arg, nest.depth((*index, *guard), region))
+        return sym(name)
+
+
+def _formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:
+    """The element of an iota or an integer constant, also behind a few rearrangements."""
+    for _ in range(8):
+        op = value.op
+        if isinstance(op, Iota):
+            return op.expr(index)
+        if isinstance(op, Constant):
+            items = op.value.array.reshape(-1)
+            return int(items[0]) if len(items) == 1 else None
+        if not isinstance(op, (Broadcast, Reshape, Transpose)):
+            return None
+        (source,) = op.sources(index)
+        value, index = op.x, source.index
+    return None
+
+
+def constant_value(value: Number, dtype: DType) -> Value:
+    """A constant that is no part of the Graph."""
+    return Constant(Dense.of(value, dtype)).result
+
+
+def reduced(e: Dim, facts: Facts) -> Dim:
+    """The expression simplified; an affine one is as simple as it gets."""
+    if isinstance(e, int) or all(isinstance(atom, Sym) for mono in e.coeffs for atom in mono):
+        return e
+    return simplify(e, facts)
+
+
+def _holds(e: Dim, facts: Facts) -> bool:
+    low = facts.lower(e)
+    return low is not None and low >= 0
+
+
+def _may_hold(e: Dim, facts: Facts) -> bool:
+    high = facts.upper(e)
+    return high is None or high >= 0

@@ -1,0 +1,355 @@
+"""Tile sizes for the CPU, without measuring anything.
+
+A register tile has lanes along one axis (the last with a tile > 1) and is unrolled along the
+others; a chunk is what one program of the grid computes. `choose` fills both in, and orders the
+axes of a nest so that the vector axis is the innermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tessera.dtypes import DType
+from tessera.ir.core import Block, Func, Op
+from tessera.ir.intexpr import Dim, Facts, evaluate
+from tessera.ir.types import ScalarType
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.access import Access, accesses
+from tessera.schedule.rebuild import with_bodies
+from tessera.schedule.schedule import Schedule
+from tessera.schedule.types import Axis
+
+WORK = 65536
+"""Additions that one program of a grid should have to do: some 10 microseconds."""
+
+MAX_CHUNK = 16384
+"""Elements that one program handles at most: what it reads and writes should stay in the cache."""
+
+MIN_CHUNK = 1024
+"""Elements that one program handles at least."""
+
+SYMBOLIC_EXTENT = 512
+"""What a symbolic dim counts as."""
+
+SYMBOLIC_LINE = 4096
+"""The chunk of a symbolic vector axis that has others around it."""
+
+PANEL_BYTES = 256 * 1024
+"""The part of the second operand of a contraction that one program goes over again and again."""
+
+HEAVY_COST = 16
+"""A body with a function of this cost keeps many temporaries in registers."""
+
+HEAVY_OPS = 24
+"""So does one with this many ops."""
+
+SHORT = 4
+"""Reductions of no more elements are not worth a vector."""
+
+
+class Cpu(Protocol):
+    """What the heuristics ask of a machine."""
+
+    @property
+    def vector_bits(self) -> int:
+        """The width of a vector register."""
+        ...
+
+    @property
+    def registers(self) -> int:
+        """The number of vector registers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """A machine of so many registers of so many bits."""
+
+    vector_bits: int = 256
+    registers: int = 16
+
+
+def choose(
+    func: Func,
+    machine: Cpu,
+    overrides: Mapping[str, Schedule] | None = None,
+    facts: Facts | None = None,
+) -> Func:
+    """Chooses tiles for every nest.
+
+    Args:
+        func: a program.
+        machine: the CPU.
+        overrides: schedules by kernel label; what they leave open is chosen.
+        facts: what is known of symbolic dims.
+    """
+
+    def body(kernel: ops.Kernel) -> Block:
+        code: list[Op] = []
+        for op in kernel.body.ops:
+            if isinstance(op, ops.Nest):
+                op = Choice(op, machine, facts).run()
+                if overrides and kernel.label in overrides:
+                    op = overrides[kernel.label].apply(op)
+            code.append(op)
+        return Block(kernel.body.args, code, ())
+
+    return with_bodies(func, body)
+
+
+def size_of(dim: Dim) -> int:
+    """An extent as a number."""
+    if isinstance(dim, int):
+        return dim
+    return max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_EXTENT))), 1)
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def power_below(n: float) -> int:
+    """The greatest power of two that is not greater; at least 1."""
+    return 1 << max(int(n), 1).bit_length() - 1
+
+
+class Choice:
+    """The choice for one nest.
+
+    Attributes:
+        tiles: register tile by axis name.
+        limits: most elements per program by axis name, where that is not left to `grid`.
+    """
+
+    def __init__(self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None) -> None:
+        self.nest = nest
+        self.machine = machine
+        self.accesses = accesses(nest, facts)
+        self.free = [axis for axis in nest.axes if axis.name not in nest.ordered]
+        self.code = list(walk(nest.body))
+        self.lanes = max(1, machine.vector_bits // self._bits())
+        maps = [op for op in self.code if isinstance(op, ops.Map)]
+        self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
+        heavy = any(op.fn.cost >= HEAVY_COST for op in maps) or len(self.code) > HEAVY_OPS
+        self.width = self.lanes * (2 if heavy else 4)
+        self.tiles: dict[str, int] = {}
+        self.last: list[str] = []
+        self.reduce_tile = 0
+        self.reason = ""
+
+    def _bits(self) -> int:
+        """Bits of the widest element that the body computes with; addresses do not count."""
+        found: list[DType] = []
+        for op in self.code:
+            if isinstance(op, (ops.Map, ops.Load, ops.Cast, ops.Reduce, ops.Contract)):
+                assert isinstance(op.result.type, ScalarType)
+                found.append(op.result.type.dtype)
+        inexact = [d.bits for d in found if d.is_inexact]
+        return max(inexact or [a.dtype.bits for a in self.accesses] or [32])
+
+    def run(self) -> ops.Nest:
+        """The nest with tiles and chunks."""
+        rule = next(rule for cls, rule in RULES if any(isinstance(op, cls) for op in self.code))
+        rule(self)
+        front = [axis for axis in self.nest.axes if axis.name not in self.last]
+        byname = {axis.name: axis for axis in self.nest.axes}
+        axes = (*front, *[byname[name] for name in self.last])
+        tile = [self.tiles.get(axis.name, 1) for axis in axes]
+        new = self.nest.rebuild(
+            axes=axes,
+            tile=tuple(tile),
+            chunk=tuple(self.grid(axes, tile)),
+            reduce_tile=self.reduce_tile,
+            reason=self.reason,
+        )
+        assert isinstance(new, ops.Nest)
+        return new
+
+    # --- kinds of nests ---------------------------------------------------------------------------
+
+    def plain(self) -> None:
+        """Elementwise work: lanes along the axis that most accesses run along."""
+        self.reason = "one point after the other"
+        axis = self.best_axis(self.accesses)
+        if axis is None:
+            return
+        self.vectorise(axis, self.width)
+        self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
+        small = self.tiles[axis.name]
+        rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
+        if small * 2 <= self.width and rows:
+            count = min(self.width // small, 8, power_below(size_of(rows[-1].extent)))
+            self.tiles[rows[-1].name] = count
+            self.last.insert(0, rows[-1].name)
+
+    def reduction(self) -> None:
+        """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
+        nest."""
+        inside = [a for a in self.accesses if a.inner]
+        found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
+        lines = [op.axes[-1] if isinstance(op, ops.Reduce) else op.axis for op in found]
+        longest = max(size_of(line.extent) for line in lines)
+        total = 1
+        for op in found:
+            extents = [a.extent for a in op.axes] if isinstance(op, ops.Reduce) else
+            [op.axis.extent] count = 1 for extent in extents:
+                count *= size_of(extent)
+            total = max(total, count)
+        self.cost *= total
+        along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) == 1)
+        axis = self.best_axis(inside)
+        across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) == 1)
+        points = 1
+        for one in self.free:
+            points *= size_of(one.extent)
+        narrow = axis is None or points * 2 <= self.lanes
+        if narrow or (along > across and longest > SHORT):
+            self.reduce_tile = min(self.width, power_above(longest))
+            self.reason = "lanes along the reduction, whose elements are neighbours in memory"
+            if narrow and along <= across:
+                self.reason = "lanes along the reduction, as the result is small"
+            return
+        assert axis is not None
+        self.reduce_tile = 1
+        self.vectorise(axis, self.width)
+        self.reason = f"lanes along {axis.name}, each with its own reduction"
+
+    def scan(self) -> None:
+        """Running combinations are independent of each other along the nest's axes only."""
+        self.reduce_tile = 1
+        self.reason = "one element after the other along the scan"
+        axis = self.best_axis(self.accesses)
+        scans = [op for op in self.code if isinstance(op, ops.Scan)]
+        self.cost *= max(size_of(op.axis.extent) for op in scans)
+        if axis is not None and any(a.stride(axis.name) == 1 for a in self.accesses):
+            self.vectorise(axis, self.width)
+            self.reason = f"lanes along {axis.name}, each with its own scan"
+
+    def contraction(self) -> None:
+        """A block of accumulators that stays in registers."""
+        (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
+        byname = {axis.name: axis for axis in self.nest.axes}
+        rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
+        depth = 1
+        for axis in op.axes:
+            depth *= size_of(axis.extent)
+        self.cost = 2 * depth
+        last = op.axes[-1].name
+        inside = [a for a in self.accesses if a.inner]
+        sides = [a for a in inside if any(a.stride(axis.name) != 0 for axis in cols)]
+        col = max(cols, key=lambda c: (sum(a.stride(c.name) == 1 for a in sides), cols.index(c)))
+        row = rows[-1]
+        across = all(a.stride(col.name) == 1 for a in sides)
+        if not across and all(a.stride(last) == 1 for a in inside):
+            self.tiles = {row.name: 4 if self.machine.registers >= 32 else 3, col.name: 4}
+            self.tiles = {n: min(t, power_above(size_of(byname[n].extent))) for n, t in
+            self.tiles.items()} self.reduce_tile = min(self.lanes,
+            power_above(size_of(op.axes[-1].extent))) self.reason = "both operands run along the
+            reduction: lanes along it"
+        else:
+            self.reduce_tile = 1
+            width = min(2 * self.lanes, power_above(size_of(col.extent)))
+            self.tiles = {row.name: self.block_rows(row), col.name: width}
+            self.reason = f"{self.tiles[row.name]} x {width} accumulators in registers"
+            if not across:
+                self.reason += "; the second operand is not contiguous along any axis"
+        batch = [a.name for a in self.nest.axes if a not in rows and a not in cols]
+        others = [a.name for a in (*rows, *cols) if a is not row and a is not col]
+        self.last = [*batch, *others, row.name, col.name]
+        self.depth = depth
+
+    def block_rows(self, row: Axis) -> int:
+        """Rows of the register block, so that few are wasted at the end."""
+        registers = self.machine.registers
+        options = (12, 14, 10, 8) if registers >= 32 else (6, 5, 4) if self.machine.vector_bits >=
+        256 else (4,) extent = row.extent if not isinstance(extent, int):
+            return options[0] if registers < 32 else 8
+        if extent < max(options):
+            return max(extent, 1)
+        return min(options, key=lambda m: -(-extent // m) * m)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def best_axis(self, found: Sequence[Access]) -> Axis | None:
+        """The axis along which most accesses are contiguous, or constant."""
+        best, score = None, 0.0
+        for axis in self.free:
+            total = 0.0
+            for access in found:
+                stride = access.stride(axis.name)
+                if stride == 1:
+                    total += 4 if access.is_store else 3
+                elif stride == 0:
+                    total += 2
+                elif stride == -1:
+                    total += 1
+            total = (total + 0.1) * min(size_of(axis.extent), self.lanes) / self.lanes
+            if best is None or total >= score:
+                best, score = axis, total
+        return best
+
+    def vectorise(self, axis: Axis, width: int) -> None:
+        """Makes an axis the vector axis."""
+        self.tiles[axis.name] = min(width, power_above(size_of(axis.extent)))
+        self.last.append(axis.name)
+
+    def describe(self, axis: Axis) -> str:
+        """How the accesses lie along an axis."""
+        strides = [a.stride(axis.name) for a in self.accesses]
+        ones = sum(s == 1 for s in strides)
+        text = f"{ones} of {len(strides)} accesses contiguous"
+        zeros = sum(s == 0 for s in strides)
+        return f"{text}, {zeros} constant" if zeros else text
+
+    def grid(self, axes: Sequence[Axis], tile: Sequence[int]) -> list[int]:
+        """The chunk of each axis: innermost axes are taken whole while there is room."""
+        if any(isinstance(op, ops.Contract) for op in self.code):
+            return [self._contraction_chunk(a, t) for a, t in zip(axes, tile, strict=True)]
+        room = min(max(power_below(WORK / max(self.cost, 1)), 1), MAX_CHUNK)
+        if self.cost * MIN_CHUNK <= 4 * WORK:
+            room = max(room, MIN_CHUNK)
+        chunks: list[int] = []
+        for axis, step in zip(reversed(axes), reversed(tile), strict=True):
+            extent = axis.extent
+            if axis.name in self.nest.ordered:
+                chunks.append(0)
+                continue
+            if isinstance(extent, int) and extent <= room:
+                chunks.append(0)
+                room //= max(extent, 1)
+                continue
+            own = room
+            if not isinstance(extent, int) and not chunks and len(axes) > 1:
+                own = min(room, SYMBOLIC_LINE)
+            own = max(own // step, 1) * step
+            chunks.append(own)
+            room = max(room // own, 1)
+        chunks.reverse()
+        return chunks
+
+    def _contraction_chunk(self, axis: Axis, step: int) -> int:
+        """Some register blocks along rows, a panel that fits the cache along columns, one along the
+        rest."""
+        (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
+        if axis.name in op.cols:
+            bits = self.machine.vector_bits // self.lanes
+            wide = PANEL_BYTES * 8 // bits // max(self.depth, 1)
+            own = max(min(wide, 512) // step, 1) * step
+        elif axis.name in op.rows:
+            own = -(-64 // step) * step if step > 1 else 1
+        else:
+            own = 1
+        return 0 if isinstance(axis.extent, int) and axis.extent <= own else own
+
+
+RULES: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[[Choice], None]], ...] = (
+    (ops.Contract, Choice.contraction),
+    (ops.Scan, Choice.scan),
+    ((ops.Reduce, ops.ArgReduce), Choice.reduction),
+    (Op, Choice.plain),
+)
+"""The rule of the first kind of op that a nest holds."""

@@ -1,0 +1,335 @@
+"""The NumPy interpreter of Schedule programs: the definition of the ops.
+
+A nest is evaluated for all of its points at once: a scalar of the nest is an array that broadcasts
+to the extents of the axes. Axes of reductions are further dims in front. Axes that are `ordered`
+are stepped through one point at a time. Buffers begin poisoned, so that an element that nobody
+wrote shows; a load or store outside its buffer is an error.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import DType, dtype_of
+from tessera.errors import VerifyError
+from tessera.graph.ops.sort import sort_order
+from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Sym, evaluate
+from tessera.ir.scalar import ScalarFn
+from tessera.schedule import ops
+from tessera.schedule.types import Axis, BufType
+
+Array = np.ndarray[Any, Any]
+
+POISON = 0xA5
+"""Every byte of a fresh buffer that holds no floats; those hold NaN."""
+
+UFUNCS: Mapping[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def run(func: Func, inputs: Sequence[Array], dims: Mapping[str, int] | None = None) -> list[Array]:
+    """Runs a program.
+
+    Args:
+        func: the program.
+        inputs: one array per argument, of any layout.
+        dims: values of symbolic dims; those that are a dim of an input are found by themselves.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        VerifyError: an access lies outside its buffer.
+    """
+    env = dict(dims or {})
+    for arg, array in zip(func.args, inputs, strict=True):
+        assert isinstance(arg.type, BufType)
+        for dim, size in zip(arg.type.shape, array.shape, strict=True):
+            if isinstance(dim, Sym):
+                env.setdefault(dim.name, size)
+    machine = _Program(env)
+    machine.values.update(zip(func.args, map(np.asarray, inputs), strict=True))
+    machine.block(func.body)
+    return [machine.values[v] for v in func.outputs]
+
+
+def fresh(type: BufType, dims: Mapping[str, int]) -> Array:
+    """A poisoned buffer."""
+    shape = [int(evaluate(d, dims)) for d in type.shape]
+    if type.dtype.is_inexact:
+        return np.full(shape, np.nan).astype(type.dtype.np)
+    buffer = np.empty(shape, type.dtype.np)
+    if type.dtype.is_bool:
+        buffer[...] = True
+    else:
+        buffer[...] = np.frombuffer(bytes([POISON]) * buffer.itemsize, buffer.dtype)[0]
+    return buffer
+
+
+class _Program:
+    def __init__(self, dims: dict[str, int]) -> None:
+        self.dims = dims
+        self.values: dict[Value, Array] = {}
+
+    def block(self, block: Block) -> list[Array]:
+        for op in block.ops:
+            self.op(op)
+        return [self.values[v] for v in block.outputs]
+
+    def op(self, op: Op) -> None:
+        match op:
+            case ops.Kernel():
+                outputs = [fresh(t, self.dims) for t in op.types]
+                inner = [self.values[v] for v in op.inputs] + outputs
+                memory = dict(zip(op.body.args, inner, strict=True))
+                for part in op.body.ops:
+                    self.part(part, memory)
+                self.values.update(zip(op.results, outputs, strict=True))
+            case ops.While():
+                self.loop(op)
+            case ops.Cond():
+                pred = bool(self.values[op.pred][()])
+                found = self.block(op.then if pred else op.otherwise)
+                self.values.update(zip(op.results, found, strict=True))
+            case _:
+                raise VerifyError(f"{op.name} cannot stand in a program", loc=op.loc)
+
+    def loop(self, op: ops.While) -> None:
+        carried = [self.values[v] for v in op.init]
+        while True:
+            self.values.update(zip(op.cond.args, carried, strict=True))
+            (going,) = self.block(op.cond)
+            if not going[()]:
+                break
+            self.values.update(zip(op.body.args, carried, strict=True))
+            carried = self.block(op.body)
+        self.values.update(zip(op.results, carried, strict=True))
+
+    def part(self, op: Op, memory: dict[Value, Array]) -> None:
+        if isinstance(op, ops.Nest):
+            Points(op, memory, self.dims).run()
+        elif isinstance(op, ops.Sort):
+            keys = [memory[v] for v in op.inputs[: op.num_keys]]
+            order = sort_order(keys, op.axis, op.descending)
+            for source, target in zip(op.inputs, op.outputs, strict=True):
+                memory[target][...] = np.take_along_axis(memory[source], order, op.axis)
+        else:
+            raise VerifyError(f"{op.name} cannot stand in a kernel", loc=op.loc)
+
+
+class Points:
+    """All points of one nest."""
+
+    def __init__(
+        self, nest: ops.Nest, memory: Mapping[Value, Array], dims: Mapping[str, int]
+    ) -> None:
+        self.nest = nest
+        self.memory = memory
+        self.dims = dims
+        self.extents = [int(evaluate(axis.extent, dims)) for axis in nest.axes]
+        self.values: dict[Value, Array] = {}
+
+    def run(self) -> None:
+        """Evaluates the body."""
+        rank = len(self.extents)
+        names = [axis.name for axis in self.nest.axes]
+        ordered = [names.index(name) for name in self.nest.ordered]
+        for point in itertools.product(*[range(self.extents[k]) for k in sorted(ordered)]):
+            steps = dict(zip(sorted(ordered), point, strict=True))
+            env: dict[str, Any] = dict(self.dims)
+            grid: list[int] = []
+            for k, name in enumerate(names):
+                line = np.array([steps[k]]) if k in steps else np.arange(self.extents[k])
+                env[name] = line.reshape([-1 if d == k else 1 for d in range(rank)])
+                grid.append(len(line))
+            self.block(self.nest.body, env, tuple(grid))
+
+    def block(self, block: Block, env: Mapping[str, Any], grid: tuple[int, ...]) -> list[Array]:
+        """Evaluates scalar code; `grid` is the shape that every scalar broadcasts to."""
+        for op in block.ops:
+            rule = RULES.get(type(op))
+            if rule is None:
+                raise VerifyError(f"{op.name} cannot stand in a nest", loc=op.loc)
+            found = rule(self, op, env, grid)
+            if found is not None:
+                self.values[op.result] = found
+        return [self.values[v] for v in block.outputs]
+
+    def exprs(self, exprs: Sequence[Dim], op: Any, env: Mapping[str, Any]) -> list[Array]:
+        """Index expressions with the op's dynamic operands."""
+        names = {f"${k}": self.values[v] for k, v in enumerate(op.dyn)}
+        scope = {**env, **names}
+        return [np.asarray(evaluate(e, scope), np.int64) for e in exprs]
+
+    def mask(self, op: Any, env: Mapping[str, Any]) -> Array:
+        """Where all conditions hold."""
+        found = np.asarray(True)
+        for value in self.exprs(op.where, op, env):
+            found = found & (value >= 0)
+        return found
+
+    def address(
+        self, op: Any, buffer: Array, env: Mapping[str, Any], grid: tuple[int, ...]
+    ) -> tuple[tuple[Array, ...], Array]:
+        """Index arrays brought into range, and the mask; in-range is checked wherever the mask
+        holds."""
+        mask = self.mask(op, env)
+        index: list[Array] = []
+        for d, value in enumerate(self.exprs(op.index, op, env)):
+            size = buffer.shape[d]
+            outside = mask & ((value < 0) | (value >= size))
+            if 0 not in grid and outside.any():
+                raise VerifyError(
+                    f"{op.name}: dim {d} of a buffer of shape {list(buffer.shape)} is addressed"
+                    f" at {op.index[d]}, outside its range",
+                    loc=op.loc,
+                )
+            index.append(np.clip(value, 0, max(size - 1, 0)))
+        return tuple(index), mask
+
+    def region(
+        self, block: Block, axes: Sequence[Axis], env: Mapping[str, Any], grid: tuple[int, ...]
+    ) -> list[Array]:
+        """The outputs of a region, over its axes (in front, in full) and the nest's."""
+        extents = tuple([int(evaluate(axis.extent, self.dims)) for axis in axes])
+        inner = dict(env)
+        rank = len(extents) + len(grid)
+        for k, axis in enumerate(axes):
+            line = np.arange(extents[k])
+            inner[axis.name] = line.reshape([-1 if d == k else 1 for d in range(rank)])
+        whole = (*extents, *grid)
+        return [np.broadcast_to(v, whole) for v in self.block(block, inner, whole)]
+
+
+def _const(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return np.asarray(op.value).astype(op.dtype.np)
+
+
+def _index(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return points.exprs([op.expr], op, env)[0]
+
+
+def _holds(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return points.mask(op, env)
+
+
+def _load(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    buffer = points.memory[op.buf]
+    index, mask = points.address(op, buffer, env, grid)
+    if 0 in buffer.shape:
+        shape = np.broadcast_shapes(*[i.shape for i in index], mask.shape)
+        return np.full(shape, op.fill).astype(buffer.dtype)
+    found = np.asarray(buffer[index])
+    fill = np.asarray(op.fill).astype(buffer.dtype)
+    return found if mask.all() else np.where(mask, found, fill)
+
+
+def _store(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    buffer = points.memory[op.buf]
+    index, mask = points.address(op, buffer, env, grid)
+    mask = np.broadcast_to(mask, grid)
+    if not mask.any():
+        return
+    at = tuple([np.broadcast_to(i, grid)[mask] for i in index])
+    value = np.broadcast_to(points.values[op.value], grid)[mask]
+    buffer[at] = value if op.combine is None else op.combine.evaluate(buffer[at], value)
+
+
+def _map(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return op.fn.evaluate(*[points.values[v] for v in op.args])
+
+
+def _cast(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return cast_array(points.values[op.x], op.dtype)
+
+
+def _bitcast(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    return bitcast_array(points.values[op.x], op.dtype)
+
+
+def combine_all(fn: ScalarFn, value: Array, count: int) -> Array:
+    """The first `count` dims of an array, combined; the identity of nothing."""
+    dtype = dtype_of(value.dtype)
+    flat = value.reshape((-1, *value.shape[count:])) if value.size else value
+    if not value.size:
+        return np.broadcast_to(_identity(fn, dtype), value.shape[count:])
+    ufunc = UFUNCS.get(fn.name)
+    if ufunc is not None and value.dtype.kind in "biufc":
+        with np.errstate(all="ignore"):
+            return np.asarray(ufunc.reduce(flat, axis=0, dtype=value.dtype))
+    total = flat[0]
+    for one in flat[1:]:
+        total = fn.evaluate(total, one)
+    return total
+
+
+def _identity(fn: ScalarFn, dtype: DType) -> Array:
+    assert fn.identity is not None
+    return np.asarray(fn.identity(dtype)).astype(dtype.np)
+
+
+def _reduce(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    (value,) = points.region(op.body, op.axes, env, grid)
+    return combine_all(op.fn, value, len(op.axes))
+
+
+def _arg_reduce(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    (value,) = points.region(op.body, (op.axis,), env, grid)
+    if not value.size:
+        return np.zeros(grid, np.int64)
+    wide = value.astype(np.float32) if value.dtype.kind == "V" else value
+    found = np.argmax(wide, axis=0) if op.fn.name == "max" else np.argmin(wide, axis=0)
+    return np.asarray(found, np.int64)
+
+
+def _contract(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    lhs, rhs = points.region(op.body, op.axes, env, grid)
+    with np.errstate(all="ignore"):
+        product = cast_array(lhs, op.dtype) * cast_array(rhs, op.dtype)
+        if not product.size:
+            return np.zeros(grid, op.dtype.np)
+        axes = tuple(range(len(op.axes)))
+        return np.asarray(np.add.reduce(product, axis=axes, dtype=op.dtype.np))
+
+
+def _scan(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    (value,) = points.region(op.body, (op.axis,), env, grid)
+    buffer = points.memory[op.buf]
+    acc = np.broadcast_to(_identity(op.fn, dtype_of(value.dtype)), grid)
+    order = range(len(value))
+    for k in reversed(order) if op.reverse else order:
+        acc = op.fn.evaluate(acc, value[k])
+        scope = {**env, op.axis.name: k}
+        index = [np.broadcast_to(np.asarray(evaluate(e, scope)), grid) for e in op.index]
+        buffer[tuple(index)] = acc
+
+
+RULES: Mapping[
+    type[Op], Callable[[Points, Any, Mapping[str, Any], tuple[int, ...]], Array | None]
+] = {
+    ops.Const: _const,
+    ops.Index: _index,
+    ops.Holds: _holds,
+    ops.Load: _load,
+    ops.Store: _store,
+    ops.Map: _map,
+    ops.Cast: _cast,
+    ops.Bitcast: _bitcast,
+    ops.Reduce: _reduce,
+    ops.ArgReduce: _arg_reduce,
+    ops.Contract: _contract,
+    ops.Scan: _scan,
+}

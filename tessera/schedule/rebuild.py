@@ -1,0 +1,38 @@
+"""Rebuilding programs kernel by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.schedule import ops
+
+KernelRule = Callable[[ops.Kernel], Block]
+
+
+def kernels(block: Block) -> Iterator[ops.Kernel]:
+    """The kernels of a program, those inside loops and conditionals included."""
+    for op in block.ops:
+        if isinstance(op, ops.Kernel):
+            yield op
+        else:
+            for region in op.regions:
+                yield from kernels(region)
+
+
+def with_bodies(func: Func, rule: KernelRule) -> Func:
+    """The program with each kernel's body replaced by what `rule` makes of the kernel."""
+    return func.with_body(_block(func.body, {}, rule))
+
+
+def _block(block: Block, env: dict[Value, Value], rule: KernelRule) -> Block:
+    code: list[Op] = []
+    for op in block.ops:
+        if isinstance(op, ops.Kernel):
+            regions = [rule(op)]
+        else:
+            regions = [_block(region, env, rule) for region in op.regions]
+        new = op.rebuild([env.get(v, v) for v in op.operands], regions)
+        env.update(zip(op.results, new.results, strict=True))
+        code.append(new)
+    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
