@@ -25,6 +25,7 @@ from tessera.ir.printer import Printer
 from tessera.ir.types import Type
 
 CheckFunc = Callable[[Func], None]
+ModuleCheck = Callable[[Module], None]
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,24 @@ class Spec:
         name: the layer.
         ops: the op classes allowed (subclasses count).
         checks: whole-function checks beyond the single op, each raising `VerifyError`.
-        symbols: how symbolic names that ops bind (loop axes) are known: op -> names visible in its
+        binds: how symbolic names that ops bind (loop axes) are known: op -> names visible in its
             regions.
+        module_checks: checks of a whole module, such as of calls, each raising `VerifyError`.
     """
 
     name: str
     ops: tuple[type[Op], ...]
     checks: tuple[CheckFunc, ...] = ()
     binds: Callable[[Op], tuple[str, ...]] = lambda op: ()
+    module_checks: tuple[ModuleCheck, ...] = ()
+
+
+def violation(rule: str, func: Func, op: Op | None, message: str) -> VerifyError:
+    """The error for a broken invariant, which shows the op between its neighbours."""
+    if op is None:
+        return VerifyError(f"{rule}: {message} (in @{func.name})")
+    where = _neighbours(func, op)
+    return VerifyError(f"{rule}: {message} (in @{func.name})\n{where}", loc=op.loc)
 
 
 class _Verifier:
@@ -50,14 +61,11 @@ class _Verifier:
         self.func = func
         self.spec = spec
         self.defined: set[Value] = set()
+        # What encloses the isolated op whose region is being checked.
+        self.hidden: set[Value] = set()
 
     def fail(self, rule: str, op: Op | None, message: str) -> VerifyError:
-        where = ""
-        loc: Loc | None = None
-        if op is not None:
-            loc = op.loc
-            where = "\n" + _neighbours(self.func, op)
-        return VerifyError(f"{rule}: {message} (in @{self.func.name}){where}", loc=loc)
+        return violation(rule, self.func, op, message)
 
     def define(self, value: Value, op: Op | None, names: frozenset[str]) -> None:
         if value in self.defined:
@@ -74,8 +82,7 @@ class _Verifier:
                         "V8",
                         op,
                         f"type {type} mentions {', '.join(sorted(unknown))}, which "
-                        f"@{self.func.name} does "
-                        f"not declare",
+                        f"@{self.func.name} does not declare",
                     )
 
     def block(self, block: Block, outer: set[Value], names: frozenset[str], op: Op | None) -> None:
@@ -87,8 +94,14 @@ class _Verifier:
             self.op(inner, visible, names)
             visible.update(inner.results)
         for value in block.outputs:
-            if value not in visible:
-                raise self.fail("V6", op, f"the block's output {value!r} is not visible at its end")
+            if value in visible:
+                continue
+            if value in self.hidden:
+                raise self.captured(op, value)
+            raise self.fail("V6", op, f"the block's output {value!r} is not visible at its end")
+
+    def captured(self, op: Op | None, value: Value) -> VerifyError:
+        return self.fail("V7", op, f"{value!r} comes from outside of an isolated region")
 
     def op(self, op: Op, visible: set[Value], names: frozenset[str]) -> None:
         if self.spec is not None and not isinstance(op, self.spec.ops):
@@ -96,10 +109,13 @@ class _Verifier:
         if not isinstance(getattr(op, "loc", None), Loc):
             raise self.fail("V9", None, f"{op.name} has no location")
         for k, value in enumerate(op.operands):
-            if value not in visible:
-                raise self.fail(
-                    "V2", op, f"operand {k} of {op.name} ({value!r}) is used before its definition"
-                )
+            if value in visible:
+                continue
+            if value in self.hidden:
+                raise self.captured(op, value)
+            raise self.fail(
+                "V2", op, f"operand {k} of {op.name} ({value!r}) is used before its definition"
+            )
         try:
             types = op.infer()
             op.verify()
@@ -117,8 +133,12 @@ class _Verifier:
                 f"{', '.join(map(str, types))}",
             )
         inner_names = names | frozenset(self.spec.binds(op)) if self.spec is not None else names
+        before = self.hidden
+        if op.isolated:
+            self.hidden, visible = before | visible, set()
         for region in op.regions:
-            self.block(region, set() if op.isolated else visible, inner_names, op)
+            self.block(region, visible, inner_names, op)
+        self.hidden = before
         for value in op.results:
             self.define(value, op, names)
 
@@ -145,6 +165,8 @@ def verify(func: Func, spec: Spec | None = None) -> None:
 
 
 def verify_module(module: Module, spec: Spec | None = None) -> None:
-    """Checks every function of a module."""
+    """Checks every function of a module, then the module as a whole."""
     for func in module.funcs.values():
         verify(func, spec)
+    for check in spec.module_checks if spec is not None else ():
+        check(module)
