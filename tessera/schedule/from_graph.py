@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
-from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.control import Call, Cond, While
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
@@ -168,10 +167,10 @@ class _Lowering:
         args = [Value(v.type, v.name) for v in inputs]
         args += [Value(t, v.name) for t, v in zip(types, targets, strict=True)]
         buffers = dict(zip([*reads, *targets], args, strict=True))
-        # The plans of several roots share one nest; a root with several plans has one nest for
-        # each. bundles = [plans] if len(group.roots) > 1 else [[plan] for plan in plans] nests =
-        # [NestEmitter(bundle, buffers, stored).run() for bundle in bundles] if
-        # self.options.collapse:
+        # The plans of several roots share one nest; a root with several has one nest for each.
+        bundles = [plans] if len(group.roots) > 1 else [[plan] for plan in plans]
+        nests = [NestEmitter(bundle, buffers, stored).run() for bundle in bundles]
+        if self.options.collapse:
             nests = [collapse(nest, self.facts) for nest in nests]
         loc = next((root.op.loc for root in group.roots if root.op is not None), Loc.unknown)
         used = {v for nest in nests for op in walk(nest.body) for v in op.operands}

@@ -195,9 +195,9 @@ class Choice:
         longest = max(size_of(line.extent) for line in lines)
         total = 1
         for op in found:
-            extents = [a.extent for a in op.axes] if isinstance(op, ops.Reduce) else
-            [op.axis.extent] count = 1 for extent in extents:
-                count *= size_of(extent)
+            count = 1
+            for axis in op.axes if isinstance(op, ops.Reduce) else (op.axis,):
+                count *= size_of(axis.extent)
             total = max(total, count)
         self.cost *= total
         along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) == 1)
@@ -245,11 +245,8 @@ class Choice:
         row = rows[-1]
         across = all(a.stride(col.name) == 1 for a in sides)
         if not across and all(a.stride(last) == 1 for a in inside):
-            self.tiles = {row.name: 4 if self.machine.registers >= 32 else 3, col.name: 4}
-            self.tiles = {n: min(t, power_above(size_of(byname[n].extent))) for n, t in
-            self.tiles.items()} self.reduce_tile = min(self.lanes,
-            power_above(size_of(op.axes[-1].extent))) self.reason = "both operands run along the
-            reduction: lanes along it"
+            self.reduce_tile = min(self.width, power_above(size_of(op.axes[-1].extent)))
+            self.reason = "both operands run along the reduction: lanes along it"
         else:
             self.reduce_tile = 1
             width = min(2 * self.lanes, power_above(size_of(col.extent)))
@@ -265,9 +262,13 @@ class Choice:
     def block_rows(self, row: Axis) -> int:
         """Rows of the register block, so that few are wasted at the end."""
         registers = self.machine.registers
-        options = (12, 14, 10, 8) if registers >= 32 else (6, 5, 4) if self.machine.vector_bits >=
-        256 else (4,) extent = row.extent if not isinstance(extent, int):
-            return options[0] if registers < 32 else 8
+        if registers >= 32:
+            options = (12, 14, 10, 8)
+        else:
+            options = (6, 5, 4) if self.machine.vector_bits >= 256 else (4,)
+        extent = row.extent
+        if not isinstance(extent, int):
+            return min(options[0], 8)
         if extent < max(options):
             return max(extent, 1)
         return min(options, key=lambda m: -(-extent // m) * m)

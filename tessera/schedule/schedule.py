@@ -41,8 +41,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            items: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+            value: Any = getattr(self, field.name)
+            items: tuple[Any, ...] = value if type(value) is tuple else (value,)
             if any(type(item) is not int or item < 0 for item in items):
                 raise VerifyError(
                     f"Schedule: {field.name}={value!r}",
@@ -69,16 +69,16 @@ class Schedule:
                 f"Schedule: unknown keys {', '.join(unknown)}",
                 rule=f"the keys are {', '.join(sorted(known))}",
             )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})  #
-        pyright: ignore[reportUnknownArgumentType]
+        return cls(**{k: tuple(v) if type(v) is list else v for k, v in found.items()})
 
     def apply(self, nest: ops.Nest) -> ops.Nest:
         """The nest with these choices in place of its own."""
         rank = len(nest.axes)
         tile = _aligned(self.block, nest.tile, rank, 1)
-        chunk = [c if c >= t else t for c, t in zip(_aligned(self.chunk, nest.chunk, rank, 0), tile,
-        strict=True)] given = _aligned(self.chunk, nest.chunk, rank, 0) chunk = [0 if g == 0 else
-        -(-c // t) * t for g, c, t in zip(given, chunk, tile, strict=True)] new = nest.rebuild(
+        chunk = _aligned(self.chunk, nest.chunk, rank, 0)
+        # A chunk is a whole number of tiles; 0 stays the whole axis.
+        chunk = [-(-size // step) * step for size, step in zip(chunk, tile, strict=True)]
+        new = nest.rebuild(
             tile=tuple(tile),
             chunk=tuple(chunk),
             reduce_tile=self.k or nest.reduce_tile,
