@@ -1,0 +1,314 @@
+"""Lowers a Schedule program to a Tile module: a kernel per distinct nest, and `main`.
+
+    schedule.kernel([%x]) {label="exp", ...} body(%a, %b) {
+      schedule.nest() {axes=[i: S], tile=[16], chunk=[4096], ...} body() { ... }
+    }
+    ==>
+    func @exp_0[S](%0: mem<f32>, %1: mem<f32>) { ... tile.for ... tile.load ... tile.store ... }
+    func @main[S](%0: mem<f32>, %1: mem<f32>) {
+      tile.launch([%0, %1]) {kernel="exp_0", grid=[(S + 4095) // 4096]}
+    }
+
+In: places are chosen, and every nest has its tile, chunk and reduce_tile. Out:
+- kernels take the buffers of their nest in order of first use, and the symbolic dims that they
+  mention;
+- nests of equal content share a kernel, whatever their axes are called;
+- `main` takes the program's inputs, then its outputs; other buffers are places in the arena;
+- a complex buffer is memory of its real dtype, with two elements per number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tessera.dtypes import bool_, int64, real_of
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.hash import content_hash
+from tessera.ir.intexpr import Dim, IntExpr, substitute, sym
+from tessera.ir.walk import free_values
+from tessera.schedule import ops as s
+from tessera.schedule.types import Axis, BufType, Place, PlaceKind
+from tessera.tile import ops as t
+from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.nest import lower_nest
+from tessera.tile.lowering.sorting import lower_sort
+from tessera.tile.types import MemType
+
+
+def lower_program(func: Func) -> Module:
+    """Lowers a program.
+
+    Args:
+        func: a Schedule program; its arguments are the inputs, its outputs are values with places
+            `output(k)` (another value is copied there).
+
+    Returns:
+        The kernels, and `main`.
+
+    Raises:
+        CompileError: a value has no place, or a nest holds something that cannot be lowered.
+    """
+    return _Program(func).run()
+
+
+class _Program:
+    """The lowering of one program."""
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self.kernels: dict[str, Func] = {}
+        self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
+        args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
+        self.em = Emitter(func.dims, args)
+        self.memory: dict[Value, Value] = {}
+        self.places: dict[Value, Place] = {}
+        for k, arg in enumerate(func.args):
+            self.place(arg, Place(PlaceKind.INPUT, k))
+
+    def run(self) -> Module:
+        """The module."""
+        self.block(self.func.body)
+        outputs = [Place(PlaceKind.OUTPUT, k) for k in range(len(self.func.outputs))]
+        self.copy(self.func.outputs, outputs)
+        main = Func("main", self.em.close(), self.func.dims)
+        return Module({**self.kernels, "main": main})
+
+    # --- buffers ------------------------------------------------------------------------------
+
+    def place(self, value: Value, place: Place) -> None:
+        """Says where a buffer lives."""
+        self.places[value] = place
+        self.memory[value] = self.at(place, _buffer(value))
+
+    def at(self, place: Place, type: BufType) -> Value:
+        """The memory of a place."""
+        if place.kind is PlaceKind.ARENA:
+            return self.em.pure(t.Arena, place.at, real_of(type.dtype))
+        assert isinstance(place.at, int)
+        first = 0 if place.kind is PlaceKind.INPUT else len(self.func.args)
+        return self.em.frames[0].builder.args[first + place.at]
+
+    def copy(self, values: Sequence[Value], places: Sequence[Place]) -> None:
+        """Copies buffers to places, as if at the same time, unless they are there."""
+        moves = [(v, p) for v, p in zip(values, places, strict=True) if self.places[v] != p]
+        # What is read from a place that is written here must be read first: one kernel per shape
+        # loads all before it stores any. Such buffers have exchanged their places, so they have one
+        # type.
+        written = {p for _, p in moves}
+        moving = [m for m in moves if self.places[m[0]] in written]
+        groups: dict[tuple[Dim, ...], list[tuple[Value, Place]]] = {}
+        for move in moving:
+            groups.setdefault(_buffer(move[0]).shape, []).append(move)
+        for group in groups.values():
+            self.copy_group(group)
+        for move in moves:
+            if move not in moving:
+                self.copy_group([move])
+
+    def copy_group(self, moves: Sequence[tuple[Value, Place]]) -> None:
+        """One kernel that copies buffers of one shape."""
+        sources = [_buffer(v) for v, _ in moves]
+        targets = [BufType(b.shape, b.dtype) for b in sources]
+        nest, buffers = _copy_nest([*sources, *targets])
+        memory = [self.memory[v] for v, _ in moves]
+        memory += [self.at(p, target) for (_, p), target in zip(moves, targets, strict=True)]
+        self.unit(nest, dict(zip(buffers, memory, strict=True)), "copy")
+
+    # --- program ------------------------------------------------------------------------------
+
+    def block(self, block: Block) -> None:
+        """Lowers the ops of a program region."""
+        for op in block.ops:
+            self.em.loc = op.loc
+            match op:
+                case s.Kernel():
+                    self.kernel(op)
+                case s.While():
+                    self.loop(op)
+                case s.Cond():
+                    self.cond(op)
+                case _:
+                    raise CompileError(f"{op.name}: may not stand in a program", loc=op.loc)
+
+    def results(self, op: s.Kernel | s.While | s.Cond) -> None:
+        """Places the results of an op."""
+        if len(op.places) != len(op.results):
+            raise CompileError(f"{op.name}: no places were chosen for its results", loc=op.loc)
+        for value, place in zip(op.results, op.places, strict=True):
+            self.place(value, place)
+
+    def kernel(self, op: s.Kernel) -> None:
+        """Launches the nests of a kernel."""
+        self.results(op)
+        outer = (*op.inputs, *op.results)
+        memory = {arg: self.memory[v] for arg, v in zip(op.body.args, outer, strict=True)}
+        for unit in op.body.ops:
+            self.unit(unit, memory, op.label)
+
+    def loop(self, op: s.While) -> None:
+        """The carried buffers live at the places of the results, in all iterations."""
+        self.results(op)
+        self.copy(op.init, op.places)
+        for block in (op.cond, op.body):
+            for arg, place in zip(block.args, op.places, strict=True):
+                self.place(arg, place)
+
+        def cond(_: list[Value]) -> Value:
+            self.block(op.cond)
+            return self.truth(op.cond.outputs[0])
+
+        def body(_: list[Value]) -> Sequence[Value]:
+            self.block(op.body)
+            self.copy(op.body.outputs, op.places)
+            return ()
+
+        self.em.repeat((), cond, body)
+
+    def cond(self, op: s.Cond) -> None:
+        """Both branches leave their results at the places of the op's."""
+        self.results(op)
+
+        def branch(block: Block) -> tuple[Value, ...]:
+            self.block(block)
+            self.copy(block.outputs, op.places)
+            return ()
+
+        self.em.when(self.truth(op.pred), lambda: branch(op.then), lambda: branch(op.otherwise))
+
+    def truth(self, value: Value) -> Value:
+        """The element of a 0-d bool buffer, read now."""
+        if _buffer(value).dtype is not bool_:
+            raise CompileError(f"schedule: a condition is {value.type}", loc=self.em.loc)
+        view = self.em.pure(t.View, self.memory[value], self.em.const(0, int64), (), ())
+        return self.em.add(t.Load(view, (), (), (), loc=self.em.loc))[0]
+
+    # --- kernels ------------------------------------------------------------------------------
+
+    def unit(self, op: Op, memory: Mapping[Value, Value], label: str) -> None:
+        """Launches the kernel of one nest or sort, which is lowered unless an equal one was."""
+        if not isinstance(op, (s.Nest, s.Sort)):
+            raise CompileError(f"{op.name}: may not stand in a kernel", loc=op.loc)
+        used = free_values(Block([], [op], ()))
+        canonical, args = _Canonical().unit(op, used)
+        body = Block(args, [canonical], ())
+        key = content_hash(Func("f", body, self.func.dims))
+        found = self.known.get(key)
+        if found is None:
+            name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
+            kernel, grid = lower_unit(canonical, args, name, self.func.dims)
+            self.kernels[name] = kernel
+            found = self.known[key] = (name, grid)
+        name, grid = found
+        operands = tuple([memory[v] for v in used])
+        self.em.add(t.Launch(operands, name, grid, loc=op.loc))
+
+
+def lower_unit(
+    op: s.Nest | s.Sort, args: Sequence[Value], name: str, dims: Sequence[str]
+) -> tuple[Func, tuple[Dim, ...]]:
+    """Lowers one nest or sort to a kernel.
+
+    Args:
+        op: the nest or sort.
+        args: its buffers, in the order of the kernel's arguments.
+        name: the kernel's name.
+        dims: names of the program's symbolic dims.
+
+    Returns:
+        The kernel and its grid.
+    """
+    em = Emitter(dims, [_memory(_buffer(v)) for v in args])
+    memory = dict(zip(args, em.args, strict=True))
+    grid = lower_nest(em, op, memory) if isinstance(op, s.Nest) else lower_sort(em, op, memory)
+    used = [name for name in dims if name in em.used]
+    return Func(name, em.close(), used), grid
+
+
+def _buffer(value: Value) -> BufType:
+    if not isinstance(value.type, BufType):
+        raise CompileError(f"schedule: expected a buffer, not {value.type}")
+    return value.type
+
+
+def _memory(type: BufType) -> MemType:
+    return MemType(real_of(type.dtype))
+
+
+def _copy_nest(types: Sequence[BufType]) -> tuple[s.Nest, list[Value]]:
+    """A nest that copies the first half of some buffers to the second half, and the buffers."""
+    count = len(types) // 2
+    flat = all(b.strides is None for b in types)
+    types = [BufType((b.size,), b.dtype) if flat else b for b in types]
+    axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(types[0].shape)])
+    index = tuple([sym(axis.name) for axis in axes])
+    buffers = [Value(b) for b in types]
+    loads = [s.Load(buf, (), index) for buf in buffers[:count]]
+    stores = [
+        s.Store(buf, load.result, (), index)
+        for buf, load in zip(buffers[count:], loads, strict=True)
+    ]
+    lanes = max(1, 64 // max(b.dtype.itemsize for b in types))
+    rank = len(axes)
+    tile = (*[1] * (rank - 1), lanes) if rank else ()
+    chunk = (*[1] * (rank - 1), lanes * 1024) if rank else ()
+    nest = s.Nest(axes, (), tile, chunk, 1, "", Block([], [*loads, *stores], ()))
+    return nest, buffers
+
+
+class _Canonical:
+    """A copy of a nest or sort in which only its content is left: axes numbered, no reason."""
+
+    def __init__(self) -> None:
+        self.env: dict[Value, Value] = {}
+        self.names: dict[str, str] = {}
+        self.dims: dict[str, Dim] = {}
+        self.count = 0
+
+    def unit(
+        self, op: s.Nest | s.Sort, used: Sequence[Value]
+    ) -> tuple[s.Nest | s.Sort, list[Value]]:
+        """The copy, and its buffers."""
+        args = [Value(v.type) for v in used]
+        self.env.update(zip(used, args, strict=True))
+        fresh = self.op(op)
+        assert isinstance(fresh, (s.Nest, s.Sort))
+        return fresh, args
+
+    def op(self, op: Op) -> Op:
+        names = s.bound_axes(op)
+        outer = {name: self.names[name] for name in names if name in self.names}
+        for name in names:
+            self.names[name] = f"i{self.count}_"
+            self.dims[name] = sym(self.names[name])
+            self.count += 1
+        changes = {key: self.attr(value) for key, value in op.attrs.items()}
+        if isinstance(op, s.Nest):
+            changes["reason"] = ""
+        regions = [
+            Block(
+                [], [self.op(inner) for inner in region.ops], [self.env[v] for v in region.outputs]
+            )
+            for region in op.regions
+        ]
+        fresh = op.rebuild([self.env[v] for v in op.operands], regions, **changes)
+        self.env.update(zip(op.results, fresh.results, strict=True))
+        for name in names:
+            del self.names[name], self.dims[name]
+        for name, text in outer.items():
+            self.names[name], self.dims[name] = text, sym(text)
+        return fresh
+
+    def attr(self, value: Any) -> Any:
+        """An attribute with axes renamed."""
+        if isinstance(value, IntExpr):
+            return substitute(value, self.dims)
+        if isinstance(value, Axis):
+            return Axis(self.names[value.name], self.attr(value.extent))
+        if isinstance(value, tuple):
+            return tuple([self.attr(x) for x in cast("tuple[Any, ...]", value)])
+        if isinstance(value, str):
+            return self.names.get(value, value)
+        return value

@@ -1,0 +1,344 @@
+"""Loads and stores: by views where affine in the tiled axes, else by gather and scatter.
+
+A complex buffer is memory of its real dtype: element k is at 2k and 2k + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int64, real_of
+from tessera.errors import CompileError
+from tessera.ir.core import Value
+from tessera.ir.intexpr import Dim, linear_in, simplify, symbols
+from tessera.ir.scalar import ScalarFn
+from tessera.schedule import ops as s
+from tessera.tile import ops as t
+from tessera.tile.lowering.emitter import Shape, common_shape
+from tessera.tile.lowering.state import Point, State, TileDim, Val
+from tessera.tile.ops import Number, tile_type
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """The place of an element in its buffer, over a tile.
+
+    Attributes:
+        buf: the buffer.
+        offset: element offset.
+        dyn: values of its dynamic names.
+        coefs: step along each tiled axis, if the offset is affine in them.
+        rest: the offset without these terms.
+    """
+
+    buf: Value
+    offset: Dim
+    dyn: Sequence[Value]
+    coefs: dict[str, Dim] | None
+    rest: Dim
+
+
+def _address(
+    low: State, buf: Value, index: Iterable[Dim], dyn: Sequence[Value], point: Point
+) -> _Address:
+    offset: Dim = 0
+    for e, stride in zip(index, low.buffer(buf).element_strides(), strict=True):
+        offset = offset + e * stride
+    varying = [f"${k}" for k, value in enumerate(dyn) if tile_type(value).shape]
+    names = [*point.names, *varying]
+    affine = linear_in(offset, names)
+    if affine is None:
+        offset = simplify(offset, low.facts)
+        affine = linear_in(offset, names)
+    if affine is None or any(affine[0][name] != 0 for name in varying):
+        return _Address(buf, offset, dyn, None, offset)
+    return _Address(buf, offset, dyn, affine[0], affine[1])
+
+
+def _varies(value: Value, k: int) -> bool:
+    """Whether a tile changes along a dim of the point."""
+    shape = tile_type(value).shape
+    return bool(shape) and shape[k] > 1
+
+
+def _view(
+    low: State, address: _Address, point: Point, dims: Sequence[int], part: int
+) -> tuple[Value, tuple[Value, ...]]:
+    """A view on one part of the elements along some dims, and the coordinates of the tile."""
+    em = low.em
+    scale = 2 if low.buffer(address.buf).dtype.is_complex else 1
+    leaf = low.leaf(point, address.dyn)
+    along = [point.dims[k] for k in dims]
+    coefs = address.coefs
+    assert coefs is not None
+    strides = tuple([em.index(coefs[d.name] * scale, leaf) for d in along])
+    sizes = tuple([em.index(d.extent) for d in along])
+    offset = em.index(address.rest * scale + part, leaf)
+    view = em.pure(t.View, low.memory[address.buf], offset, sizes, strides)
+    return view, tuple([d.start for d in along])
+
+
+def _mask(
+    low: State, conditions: Sequence[Value], point: Point, dims: Sequence[int]
+) -> tuple[Value, ...]:
+    """The conditions as a mask over some dims of the point."""
+    mask = low.em.all_of(conditions)
+    if mask is None:
+        return ()
+    shape = point.shape
+    full = tuple([shape[k] if k in dims else 1 for k in range(len(shape))])
+    spread = low.em.broadcast(mask, full)
+    return (low.em.reshape(spread, tuple([shape[k] for k in dims])),)
+
+
+def _checks(point: Point, dims: Sequence[int]) -> tuple[int, ...]:
+    return tuple([at for at, k in enumerate(dims) if point.dims[k].checked])
+
+
+# --- loads ------------------------------------------------------------------------------------
+
+
+def load(low: State, op: s.Load, point: Point) -> Val:
+    """An element per point of the tile; memory is not touched where a condition fails."""
+    dtype = low.buffer(op.buf).dtype
+    dyn = low.dyn(op.dyn, point)
+    conditions = low.conditions(op.where, point, dyn)
+    if conditions is None:
+        return low.constant(op.fill, dtype)
+    fills: list[Number] = [op.fill]
+    if dtype.is_complex:
+        fills = [complex(op.fill).real, complex(op.fill).imag]
+    address = _address(low, op.buf, op.index, dyn, point)
+    if address.coefs is None:
+        return _gather(low, address, conditions, fills, point)
+    coefs = address.coefs
+    dims = [
+        k
+        for k, dim in enumerate(point.dims)
+        if coefs[dim.name] != 0 or any(_varies(c, k) for c in conditions)
+    ]
+    parts: list[Value] = []
+    for part, fill in enumerate(fills):
+        view, coords = _view(low, address, point, dims, part)
+        if not dims:
+            parts.append(_load_scalar(low, op, view, conditions, fill))
+            continue
+        mask = _mask(low, conditions, point, dims)
+        shape = tuple([point.shape[k] for k in dims])
+        value = _read(low, op, view, coords, mask, shape, _checks(point, dims), fill)
+        full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
+        parts.append(low.em.reshape(value, full))
+    return Val(tuple(parts), point.names)
+
+
+def _read(
+    low: State,
+    op: s.Load,
+    view: Value,
+    coords: tuple[Value, ...],
+    mask: tuple[Value, ...],
+    shape: Shape,
+    check: tuple[int, ...],
+    fill: Number,
+) -> Value:
+    em = low.em
+    fields = (view, coords, mask, shape, check, fill)
+    if op.buf in low.written:
+        return em.add(t.Load(*fields, loc=em.loc))[0]
+    deepest = max([em.levels[v] for v in (view, *coords, *mask)])
+    floor = em.depth
+    if deepest < floor and low.is_bounded(op):
+        floor = deepest
+    return em.pure(t.Load, *fields, floor=floor)
+
+
+def _load_scalar(
+    low: State, op: s.Load, view: Value, conditions: Sequence[Value], fill: Number
+) -> Value:
+    guard = low.em.all_of(conditions)
+    if guard is None:
+        return _read(low, op, view, (), (), (), (), fill)
+    dtype = real_of(low.buffer(op.buf).dtype)
+    (value,) = low.em.when(
+        guard,
+        lambda: [_read(low, op, view, (), (), (), (), fill)],
+        lambda: [low.em.const(fill, dtype)],
+    )
+    return value
+
+
+def _bounds(low: State, point: Point, shape: Shape) -> list[Value]:
+    """Masks of the checked dims along which something varies."""
+    return [
+        low.inside(point, k)
+        for k, dim in enumerate(point.dims)
+        if dim.checked and shape and shape[k] > 1
+    ]
+
+
+def _offsets(low: State, address: _Address, point: Point) -> Value:
+    return low.em.index(address.offset, low.leaf(point, address.dyn))
+
+
+def _part_offsets(low: State, offsets: Value, parts: int) -> list[Value]:
+    if parts == 1:
+        return [offsets]
+    even = low.em.map("mul", offsets, low.em.const(2, int64))
+    return [even, low.em.map("add", even, low.em.const(1, int64))]
+
+
+def _gather(
+    low: State,
+    address: _Address,
+    conditions: list[Value],
+    fills: Sequence[Number],
+    point: Point,
+) -> Val:
+    em = low.em
+    offsets = _offsets(low, address, point)
+    mask = em.all_of([*conditions, *_bounds(low, point, tile_type(offsets).shape)])
+    masks = [] if mask is None else [mask]
+    shape = common_shape([tile_type(v).shape for v in (offsets, *masks)])
+    spread = tuple([em.broadcast(m, shape) for m in masks])
+    parts: list[Value] = []
+    for at, fill in zip(_part_offsets(low, offsets, len(fills)), fills, strict=True):
+        fields = (low.memory[address.buf], em.broadcast(at, shape), spread, fill)
+        if address.buf in low.written:
+            parts.append(em.add(t.Gather(*fields, loc=em.loc))[0])
+        else:
+            parts.append(em.pure(t.Gather, *fields, floor=em.depth))
+    return Val(tuple(parts), point.names)
+
+
+# --- stores -----------------------------------------------------------------------------------
+
+
+def store(low: State, op: s.Store, point: Point) -> None:
+    """Writes an element per point of the tile."""
+    dyn = low.dyn(op.dyn, point)
+    write(low, op.buf, low.get(op.value, point), op.index, point, op.where, dyn, op.combine)
+
+
+def write(
+    low: State,
+    buf: Value,
+    value: Val,
+    index: Sequence[Dim],
+    point: Point,
+    where: Sequence[Dim] = (),
+    dyn: Sequence[Value] = (),
+    combine: ScalarFn | None = None,
+) -> None:
+    """Writes a value where the conditions hold; with `combine`, combined with what is there."""
+    conditions = low.conditions(where, point, dyn)
+    if conditions is None:
+        return
+    address = _address(low, buf, index, dyn, point)
+    guards = [c for c in conditions if not tile_type(c).shape]
+    masks = [c for c in conditions if tile_type(c).shape]
+
+    def action() -> tuple[Value, ...]:
+        dims = _structured(address, value, masks, index, point, combine)
+        if dims is None:
+            _scatter(low, address, value, masks, point, combine)
+        else:
+            _write_box(low, address, value, masks, point, dims, combine)
+        return ()
+
+    guard = low.em.all_of(guards)
+    if guard is None:
+        action()
+    else:
+        low.em.when(guard, action)
+
+
+def _structured(
+    address: _Address,
+    value: Val,
+    masks: Sequence[Value],
+    index: Sequence[Dim],
+    point: Point,
+    combine: ScalarFn | None,
+) -> list[int] | None:
+    """The dims of the box to write; None if tiles must be written element by element."""
+    coefs = address.coefs
+    if coefs is None:
+        return None
+    dims = [k for k, dim in enumerate(point.dims) if coefs[dim.name] != 0]
+    others = [k for k, dim in enumerate(point.dims) if k not in dims and dim.size > 1]
+    if any(_varies(x, k) for x in (*value.parts, *masks) for k in others):
+        return None
+    if combine is not None and (others or not _is_injective(index, point.dims)):
+        return None
+    return dims
+
+
+def _is_injective(index: Sequence[Dim], dims: Iterable[TileDim]) -> bool:
+    """Whether points of a tile are distinct elements: each dim moves an index of its own."""
+    names = [d.name for d in dims if d.size > 1]
+    owners: set[str] = set()
+    for e in index:
+        mentioned = symbols(e) & set(names)
+        affine = linear_in(e, names)
+        if len(mentioned) != 1 or affine is None:
+            continue
+        (name,) = mentioned
+        if isinstance(affine[0][name], int):
+            owners.add(name)
+    return owners == set(names)
+
+
+def _write_box(
+    low: State,
+    address: _Address,
+    value: Val,
+    masks: Sequence[Value],
+    point: Point,
+    dims: Sequence[int],
+    combine: ScalarFn | None,
+) -> None:
+    em = low.em
+    shape = tuple([point.shape[k] for k in dims])
+    full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
+    check = _checks(point, dims)
+    mask = _mask(low, masks, point, dims)
+    parts = 2 if low.buffer(address.buf).dtype.is_complex else 1
+    views = [_view(low, address, point, dims, part) for part in range(parts)]
+    if combine is not None:
+        found = [
+            em.add(t.Load(view, coords, mask, shape, check, 0, loc=em.loc))[0]
+            for view, coords in views
+        ]
+        old = Val(tuple([em.reshape(x, full) for x in found]), point.names)
+        value = low.apply(combine, old, value)
+    for (view, coords), part in zip(views, low.spread(value, full, parts), strict=True):
+        em.add(t.Store(view, em.reshape(part, shape), coords, mask, check, loc=em.loc))
+
+
+def _scatter(
+    low: State,
+    address: _Address,
+    value: Val,
+    masks: Sequence[Value],
+    point: Point,
+    combine: ScalarFn | None,
+) -> None:
+    em = low.em
+    is_complex = low.buffer(address.buf).dtype.is_complex
+    if is_complex and combine is not None and combine.name != "add":
+        raise CompileError(
+            f"schedule.store: complex elements cannot be combined with {combine.name} in a tile",
+            loc=em.loc,
+        )
+    offsets = _offsets(low, address, point)
+    shape = point.shape
+    if combine is None:
+        shape = common_shape([tile_type(x).shape for x in (offsets, *value.parts, *masks)])
+    mask = em.all_of([*masks, *_bounds(low, point, shape)])
+    spread = () if mask is None else (em.broadcast(mask, shape),)
+    parts = 2 if is_complex else 1
+    places = _part_offsets(low, offsets, parts)
+    for at, part in zip(places, low.spread(value, shape, parts), strict=True):
+        where = em.broadcast(at, shape)
+        em.add(t.Scatter(low.memory[address.buf], where, part, spread, combine, loc=em.loc))

@@ -1,0 +1,195 @@
+"""The loops of a nest.
+
+An axis with a chunk is a grid axis: a program has the points [pid * chunk, min(extent, (pid + 1) *
+chunk)). An axis with a tile becomes a loop over full tiles, and a rest: of the last tiled axis (the
+vector axis) one masked tile, of the other one a loop over single rows. The body is emitted once per
+combination, by the same code.
+
+    for i in 0 .. M // 4 * 4 step 4:           for i in M // 4 * 4 .. M:
+        for j in 0 .. N // 16 * 16 step 16:        for j in 0 .. N // 16 * 16 step 16:
+            body on [4, 16]                            body on [16]
+        if N // 16 * 16 < N:                       if N // 16 * 16 < N:
+            body on [4, 16], j checked                 body on [16], j checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.dtypes import int64
+from tessera.ir.core import Op, Value
+from tessera.ir.intexpr import Dim, ceildiv, divides, minimum, sym
+from tessera.ir.walk import walk
+from tessera.schedule import ops as s
+from tessera.schedule.types import Axis, BufType
+from tessera.tile import ops as t
+from tessera.tile.lowering import access, pointwise, reduction
+from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.state import Handler, Point, State, TileDim
+
+HANDLERS: Mapping[type[Op], Handler] = {
+    s.Const: pointwise.const,
+    s.Index: pointwise.index,
+    s.Holds: pointwise.holds,
+    s.Map: pointwise.apply,
+    s.Cast: pointwise.cast,
+    s.Bitcast: pointwise.bitcast,
+    s.Load: access.load,
+    s.Store: access.store,
+    s.Reduce: reduction.reduce,
+    s.ArgReduce: reduction.arg_reduce,
+    s.Contract: reduction.contract,
+    s.Scan: reduction.scan,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _AxisPlan:
+    """How an axis of the nest is run.
+
+    Attributes:
+        axis: the axis.
+        tile: elements per tile.
+        low: first point of this program.
+        high: end of its points.
+        single: whether low is its only point.
+        vector: whether it is the last tiled axis.
+        parallel: whether its points may run in any order.
+    """
+
+    axis: Axis
+    tile: int
+    low: Dim
+    high: Dim
+    single: bool
+    vector: bool
+    parallel: bool
+
+
+def lower_nest(em: Emitter, nest: s.Nest, memory: Mapping[Value, Value]) -> tuple[Dim, ...]:
+    """Emits the body of the kernel; returns its grid."""
+    em.loc = nest.loc
+    tiles = _tiles(nest)
+    chunks = nest.chunk or (0,) * len(nest.axes)
+    vector = max([k for k, tile in enumerate(tiles) if tile > 1], default=-1)
+    combines = any(isinstance(op, s.Store) and op.combine is not None for op in walk(nest.body))
+    plans: list[_AxisPlan] = []
+    grid: list[Dim] = []
+    for k, (axis, tile, chunk) in enumerate(zip(nest.axes, tiles, chunks, strict=True)):
+        extent = axis.extent
+        low: Dim = 0
+        high = extent
+        if chunk:
+            is_whole = isinstance(extent, int) and extent <= chunk
+            if not is_whole:
+                name = f"$p{len(grid)}"
+                em.symbols[name] = em.pure(t.ProgramId, len(grid))
+                low = sym(name) * chunk
+                high = low + chunk
+                high = high if divides(chunk, extent) else minimum(extent, high)
+            grid.append(ceildiv(extent, chunk))
+        single = extent == 1 or (chunk == 1 and low != 0)
+        parallel = not combines and axis.name not in nest.ordered
+        plans.append(_AxisPlan(axis, tile, low, high, single, k == vector, parallel))
+    _Loops(State(em, nest, memory, HANDLERS), nest, plans).axis(0, Point())
+    return tuple(grid)
+
+
+def _tiles(nest: s.Nest) -> list[int]:
+    """The tile of each axis: two axes at most have one, and ordered axes have none."""
+    tiles = [max(tile, 1) for tile in nest.tile or (1,) * len(nest.axes)]
+    tiles = [
+        1 if axis.extent == 1 or axis.name in nest.ordered else tile
+        for axis, tile in zip(nest.axes, tiles, strict=True)
+    ]
+    if any(_needs_points(op) for op in walk(nest.body)):
+        return [1] * len(tiles)
+    tiled = [k for k, tile in enumerate(tiles) if tile > 1]
+    for k in tiled[:-2]:
+        tiles[k] = 1
+    return tiles
+
+
+def _needs_points(op: Op) -> bool:
+    """Whether a store combines complex elements in a way that has to see both parts."""
+    if not isinstance(op, s.Store) or op.combine is None or op.combine.name == "add":
+        return False
+    return isinstance(op.buf.type, BufType) and op.buf.type.dtype.is_complex
+
+
+class _Loops:
+    """Emits the loops around a body."""
+
+    def __init__(self, low: State, nest: s.Nest, plans: list[_AxisPlan]) -> None:
+        self.low = low
+        self.em = low.em
+        self.body = nest.body
+        self.plans = plans
+
+    def axis(self, k: int, point: Point) -> None:
+        """Runs the axes from the k-th on, then the body."""
+        if k == len(self.plans):
+            self.low.run(self.body.ops, point)
+            return
+        plan = self.plans[k]
+        if plan.tile > 1:
+            self.tiled(k, plan, point)
+        elif plan.single:
+            self.scalar(k, self.em.index(plan.low), point)
+        elif plan.axis.extent != 0:
+            self.rows(k, plan, plan.low, point)
+
+    def scalar(self, k: int, i: Value, point: Point) -> None:
+        """Goes on at one point of axis k."""
+        with self.em.bound({self.plans[k].axis.name: i}):
+            self.axis(k + 1, point)
+
+    def tile(self, k: int, size: int, start: Value, point: Point, checked: bool = False) -> None:
+        """Goes on at a tile of axis k."""
+        axis = self.plans[k].axis
+        self.axis(k + 1, point.plus(TileDim(axis.name, size, start, axis.extent, checked)))
+
+    def rows(self, k: int, plan: _AxisPlan, low: Dim, point: Point) -> None:
+        """Runs the points of an axis from `low` on, one by one."""
+        em = self.em
+
+        def row(i: Value, _: list[Value]) -> tuple[Value, ...]:
+            self.scalar(k, i, point)
+            return ()
+
+        bounds = (em.index(low), em.index(plan.high), em.const(1, int64))
+        em.loop(bounds, (), row, plan.parallel)
+
+    def tiled(self, k: int, plan: _AxisPlan, point: Point) -> None:
+        """Full tiles without checks, then the rest."""
+        em, size, extent = self.em, plan.tile, plan.axis.extent
+        if extent == 0:
+            return
+        whole = divides(size, extent, self.low.facts)
+        # The low end is a multiple of the tile, so rounding the high end down leaves full tiles.
+        full = plan.high if whole else plan.high // size * size
+
+        def tile(i: Value, _: list[Value]) -> tuple[Value, ...]:
+            self.tile(k, size, i, point)
+            return ()
+
+        if full == plan.low + size:
+            self.tile(k, size, em.index(plan.low), point)
+        elif full != plan.low:
+            bounds = (em.index(plan.low), em.index(full), em.const(size, int64))
+            em.loop(bounds, (), tile, plan.parallel)
+        if whole:
+            return
+        if not plan.vector:
+            self.rows(k, plan, full, point)
+        elif isinstance(full, int) and isinstance(plan.high, int):
+            self.tile(k, size, em.index(full), point, checked=True)
+        else:
+            start, end = em.index(full), em.index(plan.high)
+
+            def rest() -> tuple[Value, ...]:
+                self.tile(k, size, start, point, checked=True)
+                return ()
+
+            em.when(em.map("lt", start, end), rest)

@@ -1,0 +1,346 @@
+"""Reductions, contractions and scans: loops that carry an accumulator.
+
+An accumulator has the shape of what it combines: one dim per tiled axis on which the value depends,
+and, where the last reduction axis is taken in steps, one more for these lanes, which are combined
+at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tessera.dtypes import DType, bool_, int64, real_of, uint8
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import divides
+from tessera.ir.scalar import SCALARS, ScalarFn
+from tessera.schedule import ops as s
+from tessera.schedule.types import Axis
+from tessera.tile import ops as t
+from tessera.tile.lowering.access import write
+from tessera.tile.lowering.emitter import Shape
+from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+
+Body: TypeAlias = Callable[[TileDim | None, list[Value]], Sequence[Value]]
+
+_LOOPING = (s.Reduce, s.ArgReduce, s.Contract)
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """How the last reduction axis is taken.
+
+    Attributes:
+        size: elements per step; 1 without a dim for them, unless `always_dim`.
+        masked: the rest is one step that reaches beyond the extent; else it is single elements.
+        always_dim: also single elements get a dim, of size 1.
+    """
+
+    size: int
+    masked: bool = True
+    always_dim: bool = False
+
+
+def _loops(
+    low: State, axes: Sequence[Axis], steps: _Steps, carried: list[Value], body: Body
+) -> list[Value]:
+    """Runs a body over all points of some axes, the last one in steps."""
+    if not axes:
+        return list(body(None, carried))
+    if len(axes) == 1:
+        if steps.size == 1 and not steps.always_dim:
+            return low.each(axes[0], carried, lambda inner: body(None, inner))
+        return _stepped(low, axes[0], steps, carried, body)
+    rest = axes[1:]
+    return low.each(axes[0], carried, lambda inner: _loops(low, rest, steps, inner, body))
+
+
+def _stepped(
+    low: State, axis: Axis, steps: _Steps, carried: list[Value], body: Body
+) -> list[Value]:
+    """Full steps without checks, then the rest."""
+    em, size, extent = low.em, steps.size, axis.extent
+    zero = em.const(0, int64)
+    full = extent // size * size
+
+    def run(start: Value, inner: list[Value], count: int, checked: bool = False) -> Sequence[Value]:
+        return body(TileDim(axis.name, count, start, extent, checked), inner)
+
+    if full == size:
+        carried = list(run(zero, carried, size))
+    elif full != 0:
+        bounds = (zero, em.index(full), em.const(size, int64))
+        carried = em.loop(bounds, carried, lambda i, inner: run(i, inner, size))
+    if divides(size, extent, low.facts):
+        return carried
+    start, end = em.index(full), em.index(extent)
+    if not steps.masked:
+        bounds = (start, end, em.const(1, int64))
+        return em.loop(bounds, carried, lambda i, inner: run(i, inner, 1))
+    if isinstance(extent, int):
+        return list(run(start, carried, size, True))
+    before = list(carried)
+    return em.when(em.map("lt", start, end), lambda: run(start, before, size, True), lambda: before)
+
+
+def _step_size(low: State, axes: Sequence[Axis], region: Block) -> int:
+    """Elements per step: 1 where the body has loops itself, and what a short axis needs."""
+    if not axes or low.reduce_tile == 1 or any(isinstance(x, _LOOPING) for x in region.ops):
+        return 1
+    extent = axes[-1].extent
+    if isinstance(extent, int) and extent < low.reduce_tile:
+        return 1 if extent <= 1 else 1 << (extent - 1).bit_length()
+    return low.reduce_tile
+
+
+def _shape(low: State, values: Iterable[Value], point: Point, step: int) -> Shape:
+    """The shape of an accumulator of values of a region."""
+    deps = frozenset[str]().union(*[low.deps[v] for v in values])
+    if step == 1:
+        if deps.isdisjoint(point.names):
+            return ()
+        return tuple([d.size if d.name in deps else 1 for d in point.dims])
+    return (*[d.size if d.name in deps else 1 for d in point.dims], step)
+
+
+def _masked(low: State, x: Val, neutral: Val, inner: Point) -> Val:
+    """A value with its neutral element beyond the extent of the innermost dim."""
+    last = len(inner.dims) - 1
+    if not inner.dims[last].checked:
+        return x
+    mask = low.inside(inner, last)
+    pairs = zip(x.parts, neutral.parts, strict=True)
+    return Val(tuple([low.em.select(mask, a, b) for a, b in pairs]), inner.names)
+
+
+def _identity(low: State, fn: ScalarFn, dtype: DType) -> Val:
+    if fn.identity is None:
+        raise CompileError(f"schedule.reduce: {fn.name} has no neutral element", loc=low.em.loc)
+    return low.constant(fn.identity(real_of(dtype)), dtype)
+
+
+# --- reduce -----------------------------------------------------------------------------------
+
+
+def reduce(low: State, op: s.Reduce, point: Point) -> Val:
+    """Combines the body's value over the reduction axes."""
+    (out,) = op.body.outputs
+
+    def value(inner: Point) -> Val:
+        low.run(op.body.ops, inner)
+        return low.get(out, inner)
+
+    return _accumulate(low, op.axes, op.body, op.fn, dtype_of(out), point, value)
+
+
+def _accumulate(
+    low: State,
+    axes: Sequence[Axis],
+    region: Block,
+    fn: ScalarFn,
+    dtype: DType,
+    point: Point,
+    value: Callable[[Point], Val],
+) -> Val:
+    em = low.em
+    step = _step_size(low, axes, region)
+    if dtype.is_complex and fn.name != "add":
+        step = 1  # lanes are combined part by part at the end, which only a sum allows
+    shape = _shape(low, region.outputs, point, step)
+    neutral = _identity(low, fn, dtype)
+    parts = len(neutral.parts)
+    loc = em.loc
+
+    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        inner = point.plus(dim)
+        x = value(inner)
+        if dim is not None:
+            x = _masked(low, x, neutral, inner)
+        em.loc = loc
+        total = low.apply(fn, Val(tuple(carried), inner.names), x)
+        return low.spread(total, shape, parts)
+
+    start = [em.broadcast(part, shape) for part in neutral.parts]
+    result = _loops(low, axes, _Steps(step), start, body)
+    if step > 1:
+        result = [em.pure(t.Reduce, x, fn, len(shape) - 1) for x in result]
+    return Val(tuple(result), point.names)
+
+
+# --- arg reduce -------------------------------------------------------------------------------
+
+
+def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
+    """The index of the extreme; the first one wins, NaN is more extreme than any number."""
+    em = low.em
+    (out,) = op.body.outputs
+    dtype = uint8 if dtype_of(out) is bool_ else dtype_of(out)
+    step = _step_size(low, (op.axis,), op.body)
+    shape = _shape(low, [out], point, step)
+    neutral = _identity(low, op.fn, dtype)
+    loc = em.loc
+
+    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        inner = point.plus(dim)
+        low.run(op.body.ops, inner)
+        x = low.cast(low.get(out, inner), dtype)
+        if dim is None:
+            position = em.symbols[op.axis.name]
+        else:
+            x = _masked(low, x, neutral, inner)
+            position = low.lanes(inner, len(inner.dims) - 1)
+        em.loc = loc
+        return [em.broadcast(v, shape) for v in _better(low, op.fn, carried, x.parts[0], position)]
+
+    start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, int64))]
+    best, at = _loops(low, (op.axis,), _Steps(step), start, body)
+    if step > 1:
+        _, at = em.add(t.ArgReduce(best, at, op.fn, len(shape) - 1, loc=loc))
+    return Val((at,), point.names)
+
+
+def _better(
+    low: State, fn: ScalarFn, carried: Sequence[Value], x: Value, position: Value
+) -> tuple[Value, Value]:
+    em = low.em
+    best, at = carried
+    wins = em.map("gt" if fn.name == "max" else "lt", x, best)
+    if t.tile_type(x).dtype.is_float:
+        # A NaN beats every number, and the first NaN stays.
+        unknown = em.map("and", em.map("isnan", x), em.map("not", em.map("isnan", best)))
+        wins = em.map("or", wins, unknown)
+    return em.select(wins, x, best), em.select(wins, position, at)
+
+
+# --- contract ---------------------------------------------------------------------------------
+
+
+def contract(low: State, op: s.Contract, point: Point) -> Val:
+    """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
+    sides = _sides(op, point)
+    if sides is not None:
+        return _dot(low, op, point, *sides)
+
+    def value(inner: Point) -> Val:
+        low.run(op.body.ops, inner)
+        lhs, rhs = [low.cast(low.get(v, inner), op.dtype) for v in op.body.outputs]
+        return low.apply(SCALARS["mul"], lhs, rhs)
+
+    return _accumulate(low, op.axes, op.body, SCALARS["add"], op.dtype, point, value)
+
+
+def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
+    """The operands of the matrix product; None if the tiled axes do not fit one.
+
+    The last tiled axis runs along the columns, whichever operand it belongs to: a product has no
+    other preference.
+    """
+    if not 1 <= len(point.dims) <= 2 or not op.axes:
+        return None
+    lhs, rhs = op.body.outputs
+    *first, last = point.names
+    if last in op.cols and all(name in op.rows for name in first):
+        return lhs, rhs
+    if last in op.rows and all(name in op.cols for name in first):
+        return rhs, lhs
+    return None
+
+
+def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) -> Val:
+    em = low.em
+    loc = em.loc
+    extent = op.axes[-1].extent
+    step = low.reduce_tile
+    if isinstance(extent, int):
+        step = max(1, min(step, extent))
+    rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
+    shape = (*(rows.shape or (1,)), *cols.shape)
+    left_ops, right_ops = _slice(op.body, left), _slice(op.body, right)
+    neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
+
+    def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
+        low.run(ops, at)
+        found = low.get(value, at)
+        parts = [em.cast(x, real_of(op.dtype)) for x in found.parts]
+        return [em.reshape(em.broadcast(x, at.shape), full) for x in parts]
+
+    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        assert dim is not None
+        a = matrix(left_ops, left, rows.plus(dim), (shape[0], dim.size))
+        b = matrix(right_ops, right, Point((dim, *cols.dims)), (dim.size, shape[1]))
+        em.loc = loc
+        return _multiply(low, a, b, carried)
+
+    start = [em.broadcast(part, shape) for part in neutral.parts]
+    steps = _Steps(step, masked=False, always_dim=True)
+    result = _loops(low, op.axes, steps, start, body)
+    return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
+
+
+def _multiply(
+    low: State, a: Sequence[Value], b: Sequence[Value], acc: Sequence[Value]
+) -> list[Value]:
+    """acc + a @ b on real matrices, or on complex ones by their parts."""
+    em = low.em
+
+    def dot(x: Value, y: Value, total: Value) -> Value:
+        return em.pure(t.Dot, x, y, total)
+
+    if len(acc) == 1:
+        return [dot(a[0], b[0], acc[0])]
+    re, im = dot(a[0], b[0], acc[0]), acc[1]
+    if len(b) == 2:
+        im = dot(a[0], b[1], im)
+    if len(a) == 2:
+        im = dot(a[1], b[0], im)
+    if len(a) == len(b) == 2:
+        re = dot(em.map("neg", a[1]), b[1], re)
+    return [re, im]
+
+
+def _slice(block: Block, value: Value) -> list[Op]:
+    """The ops of a block that a value needs."""
+    needed = {value}
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if needed.isdisjoint(op.results):
+            continue
+        kept.append(op)
+        needed.update(_used(op))
+    kept.reverse()
+    return kept
+
+
+def _used(op: Op) -> Iterable[Value]:
+    yield from op.operands
+    for region in op.regions:
+        yield from region.outputs
+        for inner in region.ops:
+            yield from _used(inner)
+
+
+# --- scan -------------------------------------------------------------------------------------
+
+
+def scan(low: State, op: s.Scan, point: Point) -> None:
+    """Runs along the axis, storing what has been combined so far."""
+    em = low.em
+    (out,) = op.body.outputs
+    shape = _shape(low, [out], point, 1)
+    neutral = _identity(low, op.fn, dtype_of(out))
+    loc = em.loc
+
+    def body(carried: list[Value]) -> Sequence[Value]:
+        low.run(op.body.ops, point)
+        em.loc = loc
+        total = low.apply(op.fn, Val(tuple(carried), point.names), low.get(out, point))
+        parts = low.spread(total, shape, len(neutral.parts))
+        write(low, op.buf, Val(tuple(parts), point.names), op.index, point)
+        return parts
+
+    low.each(op.axis, [em.broadcast(part, shape) for part in neutral.parts], body, op.reverse)

@@ -1,0 +1,336 @@
+"""What the lowering of a nest carries along: where it stands, what values have become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.dtypes import DType, bool_, int64, real_of
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
+from tessera.ir.scalar import ScalarFn
+from tessera.ir.types import ScalarType
+from tessera.ir.walk import walk
+from tessera.schedule import ops as s
+from tessera.schedule.types import Axis, BufType
+from tessera.tile import ops as t
+from tessera.tile.complex_math import expand
+from tessera.tile.lowering.emitter import Emitter, Leaf, Shape, common_shape
+from tessera.tile.ops import tile_type
+
+
+@dataclass(frozen=True, slots=True)
+class TileDim:
+    """A loop axis that has become a dim of tiles.
+
+    Attributes:
+        name: the axis.
+        size: elements of the tile.
+        start: coordinate of the first one.
+        extent: extent of the axis.
+        checked: whether the tile may reach beyond the extent.
+    """
+
+    name: str
+    size: int
+    start: Value
+    extent: Dim
+    checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a body is evaluated: at one point of the scalar axes, and over a tile of these dims."""
+
+    dims: tuple[TileDim, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tiled axes."""
+        return tuple([d.name for d in self.dims])
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a value that depends on all of them."""
+        return tuple([d.size for d in self.dims])
+
+    def plus(self, dim: TileDim | None) -> Point:
+        """The same with one more dim, the last."""
+        return self if dim is None else Point((*self.dims, dim))
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """What a scalar of the body has become.
+
+    Attributes:
+        parts: one tile, or real and imaginary part. Of rank 0, or of one dim per tiled axis: 1
+            where it is the same for all.
+        names: the tiled axes.
+    """
+
+    parts: tuple[Value, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """The shape to which the parts broadcast."""
+        return common_shape([tile_type(part).shape for part in self.parts])
+
+
+Handler = Callable[["State", Any, Point], "Val | None"]
+
+
+class State:
+    """The lowering of one nest.
+
+    Attributes:
+        em: emits the kernel.
+        memory: the kernel's argument for each buffer of the nest.
+        env: what values of the nest have become, at the point where they were evaluated last.
+        deps: names of the symbols on which each value of the nest depends.
+        written: buffers that the nest stores to.
+        facts: ranges of the axes.
+        reduce_tile: elements per step of reductions.
+    """
+
+    def __init__(
+        self,
+        em: Emitter,
+        nest: s.Nest,
+        memory: Mapping[Value, Value],
+        handlers: Mapping[type[Op], Handler],
+    ) -> None:
+        self.em = em
+        self.memory = memory
+        self.handlers = handlers
+        self.env: dict[Value, Val] = {}
+        self.deps: dict[Value, frozenset[str]] = {}
+        self.reduce_tile = max(nest.reduce_tile, 1)
+        self.written: set[Value] = set()
+        ranges: dict[str, tuple[Dim | None, Dim | None]] = {
+            axis.name: (0, axis.extent - 1) for axis in nest.axes
+        }
+        for op in walk(nest.body):
+            ranges.update({axis.name: (0, axis.extent - 1) for axis in inner_axes(op)})
+            if isinstance(op, (s.Store, s.Scan)):
+                self.written.add(op.buf)
+        self.facts = Facts(ranges)
+        self._bounded: dict[Op, bool] = {}
+        self._find_deps(nest.body)
+
+    def _find_deps(self, block: Block) -> None:
+        for op in block.ops:
+            found: set[str] = set()
+            for inner in op.regions:
+                self._find_deps(inner)
+                found.update(*[self.deps[v] for v in inner.outputs])
+            for value in op.operands:
+                found.update(self.deps.get(value, ()))
+            for e in expressions(op):
+                found |= symbols(e)
+            found -= set(s.bound_axes(op))
+            for result in op.results:
+                self.deps[result] = frozenset(found)
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    def run(self, ops: Iterable[Op], point: Point) -> None:
+        """Evaluates ops at a point."""
+        em = self.em
+        for op in ops:
+            em.loc = op.loc
+            handler = self.handlers.get(type(op))
+            if handler is None:
+                raise CompileError(f"{op.name}: may not stand inside a nest", loc=op.loc)
+            value = handler(self, op, point)
+            if value is not None:
+                self.env[op.result] = value
+
+    def get(self, value: Value, point: Point) -> Val:
+        """A value at a point whose tiled axes may differ from those where it was evaluated."""
+        found = self.env[value]
+        shape = found.shape
+        if not shape or found.names == point.names:
+            return found
+        kept = [(name, n) for name, n in zip(found.names, shape, strict=True) if n > 1]
+        missing = [name for name, _ in kept if name not in point.names]
+        if missing:
+            raise CompileError(
+                f"schedule: a value depends on axis {missing[0]}, where it must not",
+                loc=self.em.loc,
+            )
+        kept_names = [name for name, _ in kept]
+        order = [kept_names.index(name) for name in point.names if name in kept_names]
+        sizes = dict(kept)
+        full = tuple([sizes.get(name, 1) for name in point.names])
+        parts: list[Value] = []
+        for part in found.parts:
+            if not tile_type(part).shape:
+                parts.append(part)
+                continue
+            flat = self.em.reshape(self.em.broadcast(part, shape), tuple([n for _, n in kept]))
+            turned = self.em.transpose(flat, tuple(order))
+            parts.append(self.em.reshape(turned, full if kept else ()))
+        return Val(tuple(parts), point.names)
+
+    def dyn(self, values: Iterable[Value], point: Point) -> list[Value]:
+        """The dynamic operands of index expressions."""
+        return [self.em.cast(self.get(v, point).parts[0], int64) for v in values]
+
+    def leaf(self, point: Point, dyn: Sequence[Value]) -> Leaf:
+        """The values of tiled axes and dynamic operands in index expressions."""
+        dims = {d.name: k for k, d in enumerate(point.dims)}
+
+        def value(name: str) -> Value:
+            return dyn[int(name[1:])] if name.startswith("$") else self.lanes(point, dims[name])
+
+        return value
+
+    def lanes(self, point: Point, k: int) -> Value:
+        """The coordinates along a tiled axis: a tile with this dim only."""
+        dim = point.dims[k]
+        shape = tuple([dim.size if j == k else 1 for j in range(len(point.dims))])
+        return self.em.map("add", dim.start, self.em.pure(t.Iota, shape, k))
+
+    def inside(self, point: Point, k: int) -> Value:
+        """Which coordinates along a tiled axis are below its extent."""
+        return self.em.map("lt", self.lanes(point, k), self.em.index(point.dims[k].extent))
+
+    def conditions(
+        self, where: Iterable[Dim], point: Point, dyn: Sequence[Value]
+    ) -> list[Value] | None:
+        """One bool tile per condition that is not known to hold; None if one is known to fail."""
+        em = self.em
+        found: list[Value] = []
+        for e in where:
+            if isinstance(e, int):
+                if e < 0:
+                    return None
+                continue
+            holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
+            if all(n == 1 for n in tile_type(holds).shape):
+                holds = em.reshape(holds, ())
+            found.append(holds)
+        return found
+
+    # --- arithmetic on values -----------------------------------------------------------------
+
+    def constant(self, value: t.Number, dtype: DType) -> Val:
+        """A constant."""
+        if not dtype.is_complex:
+            return Val((self.em.const(value, dtype),))
+        number = complex(value)
+        real = real_of(dtype)
+        return Val((self.em.const(number.real, real), self.em.const(number.imag, real)))
+
+    def apply(self, fn: ScalarFn, *args: Val) -> Val:
+        """A row of the scalar table."""
+        names = next((a.names for a in args if a.shape), ())
+        if all(len(a.parts) == 1 for a in args) and fn.name != "complex":
+            return Val((self.em.map(fn, *[a.parts[0] for a in args]),), names)
+        dtype = tile_type(args[-1].parts[0]).dtype
+        parts = expand(
+            fn.name,
+            [a.parts for a in args],
+            self.em.map,
+            lambda value: self.em.const(value, dtype),
+            dtype,
+        )
+        return Val(parts, names)
+
+    def cast(self, x: Val, dtype: DType) -> Val:
+        """A conversion; a complex number loses its imaginary part, and is true if not 0."""
+        em = self.em
+        if dtype.is_complex:
+            real = real_of(dtype)
+            parts = [em.cast(part, real) for part in x.parts]
+            if len(parts) == 1:
+                parts.append(em.const(0.0, real))
+            return Val(tuple(parts), x.names)
+        if len(x.parts) == 2 and dtype is bool_:
+            zero = em.const(0.0, tile_type(x.parts[0]).dtype)
+            return Val((em.map("or", *[em.map("ne", part, zero) for part in x.parts]),), x.names)
+        return Val((em.cast(x.parts[0], dtype),), x.names)
+
+    def spread(self, x: Val, shape: Shape, parts: int) -> list[Value]:
+        """The parts of a value, each in the given shape."""
+        found = x.parts
+        if len(found) < parts:
+            found = (*found, self.em.const(0.0, tile_type(found[0]).dtype))
+        return [self.em.broadcast(part, shape) for part in found]
+
+    # --- loops --------------------------------------------------------------------------------
+
+    def each(
+        self,
+        axis: Axis,
+        carried: list[Value],
+        body: Callable[[list[Value]], Sequence[Value]],
+        reverse: bool = False,
+    ) -> list[Value]:
+        """Runs a body at every point of an axis, in order."""
+        em = self.em
+        if axis.extent == 0:
+            return carried
+        if axis.extent == 1:
+            with em.bound({axis.name: em.const(0, int64)}):
+                return list(body(carried))
+        extent = em.index(axis.extent)
+
+        def step(i: Value, inner: list[Value]) -> Sequence[Value]:
+            if reverse:
+                i = em.map("sub", em.index(axis.extent - 1), i)
+            with em.bound({axis.name: i}):
+                return body(inner)
+
+        return em.loop((em.const(0, int64), extent, em.const(1, int64)), carried, step)
+
+    # --- memory -------------------------------------------------------------------------------
+
+    def buffer(self, value: Value) -> BufType:
+        """The type of a buffer."""
+        assert isinstance(value.type, BufType)
+        return value.type
+
+    def is_bounded(self, op: s.Load) -> bool:
+        """Whether a load is proved to stay inside its buffer whatever happens around it."""
+        found = self._bounded.get(op)
+        if found is None:
+            shape = self.buffer(op.buf).shape
+            found = not op.where and not op.dyn
+            found = found and all(
+                is_nonneg(e, self.facts) and is_nonneg(n - 1 - e, self.facts)
+                for e, n in zip(op.index, shape, strict=True)
+            )
+            self._bounded[op] = found
+        return found
+
+
+def inner_axes(op: Op) -> tuple[Axis, ...]:
+    """The axes that an op inside a nest binds."""
+    if isinstance(op, (s.Reduce, s.Contract)):
+        return op.axes
+    if isinstance(op, (s.ArgReduce, s.Scan)):
+        return (op.axis,)
+    return ()
+
+
+def expressions(op: Op) -> Iterable[Dim]:
+    """The index expressions of an op."""
+    if isinstance(op, s.Index):
+        yield op.expr
+    if isinstance(op, (s.Load, s.Store, s.Scan)):
+        yield from op.index
+    if isinstance(op, (s.Load, s.Store, s.Holds)):
+        yield from op.where
+    for axis in inner_axes(op):
+        yield axis.extent
+
+
+def dtype_of(value: Value) -> DType:
+    """The dtype of a scalar of the nest."""
+    assert isinstance(value.type, ScalarType)
+    return value.type.dtype
