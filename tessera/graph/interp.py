@@ -79,7 +79,7 @@ def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
     """The results of one op on arrays, under the dims bound so far."""
     fixed = _fix(op, operands, _STATE.dims)
     found: Any = fixed.evaluate(*operands)
-    arrays: tuple[np.ndarray, ...] = tuple(map(np.asarray, _as_tuple(found)))
+    arrays: tuple[np.ndarray, ...] = _as_tuple(found)
     for value, array in zip(fixed.results, arrays, strict=True):
         type = _type_of(value)
         if dtype_of(array.dtype) is not type.dtype or not _fits(type, array):
@@ -91,8 +91,8 @@ def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...
     return arrays
 
 
-def _as_tuple(found: Any) -> tuple[Any, ...]:
-    return (found,) if isinstance(found, (np.ndarray, np.generic)) else tuple(found)
+def _as_tuple(found: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    return (found,) if isinstance(found, np.ndarray) else tuple(found)
 
 
 def _fits(type: TensorType, array: np.ndarray) -> bool:
