@@ -286,10 +286,9 @@ class Scatter(TargetOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        if not isinstance(self.ptr.type, PtrType) or lanes(self.offsets.type) != lanes(
-            self.value.type
-        ):
-            raise VerifyError("scatter takes a pointer, and offsets and values of one lane count")
+        count = lanes(self.value.type)
+        if not isinstance(self.ptr.type, PtrType) or self.offsets.type != VecType(count, int64):
+            raise VerifyError("scatter takes a pointer, and one i64 offset for each value")
         _check_mask(self.mask, self.value.type, False)
         return ()
 
@@ -343,7 +342,9 @@ class For(TargetOp):
         return tuple(v.type for v in self.init)
 
     def verify(self) -> None:
-        """The body's arguments and outputs match."""
+        """Bounds are i64; the body's arguments and outputs match."""
+        if any(v.type != INDEX for v in (self.lo, self.hi, self.step)):
+            raise VerifyError("loop bounds must be i64 scalars")
         carried = [v.type for v in self.init]
         if [a.type for a in self.body.args] != [INDEX, *carried] or [
             v.type for v in self.body.outputs

@@ -93,6 +93,8 @@ class Iota(TileOp):
 
     def infer(self) -> Type:
         """An i64 tile."""
+        if not 0 <= self.axis < len(self.shape):
+            raise VerifyError(f"axis {self.axis} of the shape {list(self.shape)}")
         return TileType(self.shape, int64)
 
 
@@ -137,7 +139,11 @@ class Bitcast(TileOp):
 
     def infer(self) -> Type:
         """The same shape."""
-        return tile_type(self.x).with_dtype(self.dtype)
+        x = tile_type(self.x)
+        pair = {x.dtype, self.dtype}
+        if x.dtype.bits != self.dtype.bits or (bool_ in pair and len(pair) > 1):
+            raise VerifyError(f"the bits of {x} are none of {self.dtype}")
+        return x.with_dtype(self.dtype)
 
 
 class Broadcast(TileOp):

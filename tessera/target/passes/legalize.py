@@ -283,6 +283,11 @@ def _needs_expansion(name: str, dtype: DType) -> bool:
     return row is None or (kind not in row.text and not (row.libm and kind is Kind.FLOAT))
 
 
+def is_primitive(name: str, dtype: DType) -> bool:
+    """Whether the writer has text for a scalar function of operands of the dtype."""
+    return (name == "select" or not is_small(dtype)) and not _needs_expansion(name, dtype)
+
+
 def legalize(module: Module, machine: Machine) -> Module:
     """The module with only what the LLVM writer has rows for."""
     funcs = {
