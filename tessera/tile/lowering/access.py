@@ -148,7 +148,8 @@ def _read(
         return em.add(t.Load(*fields, loc=em.loc))[0]
     deepest = max([em.levels[v] for v in (view, *coords, *mask)])
     floor = em.depth
-    if deepest < floor and low.is_bounded(op):
+    # A tile that is checked is the rest of a loop, which is seldom there: it stays under its `if`.
+    if deepest < floor and not check and low.is_bounded(op):
         floor = deepest
     return em.pure(t.Load, *fields, floor=floor)
 
