@@ -706,12 +706,11 @@ def test_an_output_that_lives_elsewhere_is_copied() -> None:
 
 def test_equal_nests_share_a_kernel() -> None:
     """Names of axes and reasons do not matter; extents, tiles and code do."""
-    load = "%0 = schedule.load(%a, []) {{index=[{0}]}} : f32 schedule.store(%b, %0, []) {{index=[{0}]}}"
-    first = nest("i: N", load.format("i"), "8", "64")
-    same = nest("z: N", load.format("z"), "8", "64").replace(
-        "reduce_tile", 'reason="r", reduce_tile'
-    )
-    other = nest("i: N", load.format("i"), "16", "64")
+    copy = """%0 = schedule.load(%a, []) {{index=[{0}]}} : f32
+              schedule.store(%b, %0, []) {{index=[{0}]}}"""
+    first = nest("i: N", copy.format("i"), "8", "64")
+    same = nest("z: N", copy.format("z"), "8", "64").replace("axes", 'reason="r", axes')
+    other = nest("i: N", copy.format("i"), "16", "64")
     module = lower(program(["f32[N]"], ["f32[N]"], first + same + other, "N, M"))
     assert list(module.funcs) == ["test_0", "test_1", "main"]
     launches = [op for op in module.entry.ops if isinstance(op, t.Launch)]
@@ -737,7 +736,8 @@ def test_what_does_not_vary_is_loaded_outside_the_loop() -> None:
 def test_a_result_without_a_place_is_an_error() -> None:
     func = parse_func(
         """func @f() {
-             %y = schedule.kernel([]) {types=[buf<f32[]>]} : buf<f32[]> body(%a: buf<f32[]>) { yield }
+             %y = schedule.kernel([]) {types=[buf<f32[]>]}
+                  : buf<f32[]> body(%a: buf<f32[]>) { yield }
              return %y
            }"""
     )
