@@ -18,11 +18,11 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import Dim, substitute, sym, symbols
 from tessera.ir.loc import Loc
-from tessera.ir.scalar import SCALARS, ScalarFn, scalar
+from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.cost import tensor
-from tessera.schedule.fusion import Key, Member, NestPlan, Region, StorePlan
+from tessera.schedule.nestplan import Key, Member, NestPlan, Region, StorePlan
 from tessera.schedule.ops import Number
 
 INT64_MAX = 2**63 - 1
@@ -311,10 +311,9 @@ class NestEmitter:
         value = self.cast(region, self.get(arg), tensor(op.result).dtype)
         body = Block([], self.place(region), (value,))
         buffer = self.buffers[op.result]
-        fn = scalar(op.fn)
         index = member.key.index
         self.body.append(
-            ops.Scan(buffer, region.axes[0], fn, op.reverse, index, body, loc=self.loc)
+            ops.Scan(buffer, region.axes[0], op.row, op.reverse, index, body, loc=self.loc)
         )
 
     def random(self, member: Member, op: RandomBits) -> Value:

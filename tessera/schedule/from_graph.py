@@ -4,9 +4,10 @@
     out: a program over buffers: kernels in order, loops and conditionals; nothing is tiled or
         placed yet
 
-1. `fusion` decides which values are stored and what each nest computes.
-2. `grouping` puts stored values over the same points into one nest.
-3. `emit` writes the nests, `collapse` merges their axes.
+1. `prepare` inlines calls, and turns operands of contractions the way they are read.
+2. `fusion` decides which values are stored and what each nest computes.
+3. `grouping` puts stored values over the same points into one nest.
+4. `emit` writes the nests, `axes` splits and merges their axes.
 
 No step is told about single ops: there is one rule per family.
 """
@@ -18,18 +19,20 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
-from tessera.graph.ops.control import Call, Cond, While
+from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, symbols
 from tessera.ir.loc import Loc
-from tessera.ir.walk import clone_op, walk
+from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.collapse import collapse
+from tessera.schedule.axes import collapse, split
 from tessera.schedule.cost import tensor
 from tessera.schedule.emit import NestEmitter
-from tessera.schedule.fusion import AxisNames, Decision, Fusion
+from tessera.schedule.fusion import Fusion
 from tessera.schedule.grouping import Group, Grouping, label, reason
+from tessera.schedule.nestplan import AxisNames, Decision
+from tessera.schedule.prepare import prepare
 from tessera.schedule.types import BufType
 
 
@@ -42,12 +45,12 @@ class Options:
             symbols in them become
             dims of the program.
         facts: what is known of symbolic dims.
-        collapse: whether axes are merged.
+        reshape_axes: whether axes are split and merged.
     """
 
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     facts: Facts | None = None
-    collapse: bool = True
+    reshape_axes: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,6 @@ def lower(func: Func, options: Options | None = None) -> Lowered:
         of its own.
     """
     options = options or Options()
-    body = inline_calls(func.body)
     args: list[Value] = []
     for k, arg in enumerate(func.args):
         strides = options.strides[k] if options.strides else None
@@ -85,7 +87,7 @@ def lower(func: Func, options: Options | None = None) -> Lowered:
         for dim in arg.type.dims():
             dims.update(dict.fromkeys(sorted(symbols(dim))))
     lowering = _Lowering(options, AxisNames(dims))
-    code, outputs = lowering.block(body, dict(zip(body.args, args, strict=True)))
+    code, outputs = lowering.block(func.body, dict(zip(func.args, args, strict=True)))
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
     return Lowered(program, tuple(lowering.decisions))
 
@@ -113,7 +115,8 @@ class _Lowering:
             env: program values; gains those of the block.
             kept: arguments that may be outputs, each at its own position; others are copied.
         """
-        fusion = Fusion(block, self.facts, self.names)
+        block, needed = prepare(block)
+        fusion = Fusion(block, self.facts, self.names, needed)
         plan = fusion.run()
         self.decisions += plan.decisions
         grouping = Grouping(self.names)
@@ -170,8 +173,8 @@ class _Lowering:
         # The plans of several roots share one nest; a root with several has one nest for each.
         bundles = [plans] if len(group.roots) > 1 else [[plan] for plan in plans]
         nests = [NestEmitter(bundle, buffers, stored).run() for bundle in bundles]
-        if self.options.collapse:
-            nests = [collapse(nest, self.facts) for nest in nests]
+        if self.options.reshape_axes:
+            nests = [collapse(split(nest, self.facts), self.facts) for nest in nests]
         loc = next((root.op.loc for root in group.roots if root.op is not None), Loc.unknown)
         used = {v for nest in nests for op in walk(nest.body) for v in op.operands}
         inputs = [v for v, arg in zip(inputs, args, strict=False) if arg in used]
@@ -219,7 +222,7 @@ class _Lowering:
             inner = {a: env[v] for a, v in zip(region.args, op.consts, strict=False)}
             inner.update(zip(region.args[split:], carried, strict=True))
             kept = region.outputs if region is op.cond else region.args[split:]
-            code, outputs = self.block(inline_calls(region), inner, kept)
+            code, outputs = self.block(region, inner, kept)
             blocks.append(Block(carried, code, outputs))
         init_types = [v.type for v in blocks[1].args]
         if [v.type for v in init] != init_types:
@@ -231,7 +234,7 @@ class _Lowering:
         blocks: list[Block] = []
         for region in (op.then, op.otherwise):
             inner = {a: env[v] for a, v in zip(region.args, op.args, strict=True)}
-            code, outputs = self.block(inline_calls(region), inner)
+            code, outputs = self.block(region, inner)
             blocks.append(Block([], code, outputs))
         return ops.Cond(env[op.pred], then=blocks[0], otherwise=blocks[1], loc=op.loc)
 
@@ -252,26 +255,3 @@ def _with_stored(
             continue
         result.append((group, stored))
     return result
-
-
-def inline_calls(block: Block) -> Block:
-    """The block with the bodies of calls in place of the calls."""
-    if not any(isinstance(op, Call) for op in block.ops):
-        return block
-    code: list[Op] = []
-    env: dict[Value, Value] = {}
-    _inline(block, env, code, copy=False)
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
-
-
-def _inline(block: Block, env: dict[Value, Value], code: list[Op], copy: bool) -> None:
-    for op in block.ops:
-        if isinstance(op, Call):
-            inner = {a: env.get(v, v) for a, v in zip(op.body.args, op.args, strict=True)}
-            _inline(op.body, inner, code, copy=True)
-            found = [inner.get(v, v) for v in op.body.outputs]
-            env.update(zip(op.results, found, strict=True))
-        elif copy or any(v in env for v in op.operands):
-            code.append(clone_op(op, env))
-        else:
-            code.append(op)

@@ -10,7 +10,8 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.ir.core import Value
 from tessera.schedule.cost import tensor
-from tessera.schedule.fusion import MAX_MEMBERS, AxisNames, NestPlan, Root
+from tessera.schedule.fusion import MAX_MEMBERS
+from tessera.schedule.nestplan import AxisNames, NestPlan, Root
 from tessera.schedule.types import Axis
 
 MAX_STORES = 8

@@ -1,27 +1,105 @@
-"""Merges neighbouring axes that every access addresses as one: the sum of two `f32[A, B]` needs one
-loop of A*B.
+"""Splits and merges the axes of nests, so that memory offsets become affine and loops long.
 
-Two axes a, b (b inside, of extent B) are one where each memory offset and each index value that
-mentions them is affine in them with coefficients c*B and c. The merged axis p replaces a by p // B
-and b by p % B; offsets then simplify to c*p.
+`collapse`: two neighbouring axes a, b (b inside, of extent B) become one, p, where each memory offset and index value is
+affine in them with coefficients c*B and c: the sum of two `f32[A, B]` needs one loop of A*B. Inside the nest a is p // B and
+b is p % B, and offsets simplify to c*p.
+
+`split` does the reverse where an offset needs the digits of an axis: a -> a*c + b for an axis that occurs as a // c and a % c
+only, as reshapes that are followed by transposes make it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, linear_in, simplify, substitute, sym, symbols
+from tessera.ir.intexpr import (
+    Dim,
+    Facts,
+    FloorDiv,
+    IntExpr,
+    Mod,
+    Sym,
+    linear_in,
+    simplify,
+    substitute,
+    sym,
+    symbols,
+)
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.access import offset, ranges
+from tessera.schedule.access import accesses, is_affine, offset, ranges
 from tessera.schedule.types import Axis
+
+MAX_SPLITS = 4
+"""Axes that one nest gains by splitting."""
+
+MIN_COLUMNS = 16
+"""A column axis of a contraction is not split into shorter ones than this: its vectors would be short."""
+
+
+def split(nest: ops.Nest, facts: Facts) -> ops.Nest:
+    """The nest with axes split whose digits its memory offsets mention."""
+    for _ in range(MAX_SPLITS):
+        found = _find_split(nest, facts)
+        if found is None:
+            break
+        axis, inner = found
+        first = Axis(f"{axis.name}a", simplify(axis.extent // inner, facts))
+        second = Axis(f"{axis.name}b", inner)
+        axes: list[Axis] = []
+        for old in nest.axes:
+            axes += [first, second] if old is axis else [old]
+        names = {axis.name: (first.name, second.name)}
+        mapping: dict[str, Dim] = {axis.name: sym(first.name) * inner + sym(second.name)}
+        ordered = tuple([n for name in nest.ordered for n in names.get(name, (name,))])
+        body = _Rewriting(names).block(nest.body, mapping, ranges(axes, facts))
+        nest = ops.Nest(tuple(axes), ordered, reason=nest.reason, body=body, loc=nest.loc)
+    return nest
+
+
+def _find_split(nest: ops.Nest, facts: Facts) -> tuple[Axis, Dim] | None:
+    """An axis, and the extent of the inner one of the two that it becomes."""
+    found = {axis.name: axis for axis in nest.axes}
+    columns: set[str] = set()
+    for op in walk(nest.body):
+        if isinstance(op, ops.Contract):
+            columns.update(op.cols)
+    known = ranges(nest.axes, facts)
+    for access in accesses(nest, facts):
+        if is_affine(access.offset):
+            continue
+        for name, inner in _digits(access.offset):
+            axis = found.get(name)
+            if axis is None or simplify(axis.extent % inner, known) != 0:
+                continue
+            if name in columns and isinstance(inner, int) and inner < MIN_COLUMNS:
+                continue
+            return axis, inner
+    return None
+
+
+def _digits(e: Dim) -> Iterator[tuple[str, Dim]]:
+    """The axes that occur as `a // c` or `a % c` in an expression, with c."""
+    if not isinstance(e, IntExpr):
+        return
+    for mono in e.coeffs:
+        for atom in mono:
+            if not isinstance(atom, (FloorDiv, Mod)):
+                continue
+            if isinstance(atom.num, Sym):
+                yield atom.num.name, atom.den
+            else:
+                yield from _digits(atom.num)
 
 
 def collapse(nest: ops.Nest, facts: Facts) -> ops.Nest:
     """The nest with axes merged where that changes no access; those of its reductions too."""
-    axes, mapping = merge(nest.axes, nest.body, _roles(nest))
-    rewriting = _Rewriting()
+    axes, mapping = merge(nest.axes, nest.body, _roles(nest), ranges(nest.axes, facts))
+    # A merged axis has the name of its first part.
+    left = {axis.name for axis in axes}
+    kept = {name: (name,) if name in left else () for name in mapping}
+    rewriting = _Rewriting(kept)
     body = rewriting.block(nest.body, mapping, ranges(axes, facts))
     if not rewriting.changed and not mapping:
         return nest
@@ -29,13 +107,13 @@ def collapse(nest: ops.Nest, facts: Facts) -> ops.Nest:
 
 
 def merge(
-    axes: tuple[Axis, ...], body: Block, roles: Mapping[str, object]
+    axes: tuple[Axis, ...], body: Block, roles: Mapping[str, object], facts: Facts
 ) -> tuple[tuple[Axis, ...], dict[str, Dim]]:
     """The axes with runs of them merged, and the merged ones written in terms of the new."""
     mapping: dict[str, Dim] = {}
     if len(axes) < 2:
         return axes, mapping
-    formulas, fixed = _formulas(body)
+    formulas, fixed = _formulas(body, facts)
     runs: list[list[Axis]] = []
     for axis in axes:
         before = runs[-1][-1] if runs else None
@@ -63,13 +141,14 @@ def merge(
     return tuple(result), mapping
 
 
-def _formulas(body: Block) -> tuple[list[Dim], set[str]]:
+def _formulas(body: Block, facts: Facts) -> tuple[list[Dim], set[str]]:
     """The expressions whose form decides, and the axes that conditions mention."""
     found: dict[Dim, None] = {}
     fixed: set[str] = set()
     for op in walk(body):
         if isinstance(op, (ops.Load, ops.Store, ops.Scan)):
-            found[offset(op)] = None
+            place = offset(op)
+            found[place if is_affine(place) else simplify(place, facts)] = None
         if isinstance(op, ops.Index):
             found[op.expr] = None
         if isinstance(op, (ops.Load, ops.Store, ops.Holds)):
@@ -101,11 +180,20 @@ def _moves_as_one(formula: Dim, a: Axis, b: Axis) -> bool:
 
 
 class _Rewriting:
-    """Puts merged axes into code. Regions bind their own axes, whose names others may use again."""
+    """Puts other axes into code. Regions bind their own axes, whose names others may use again.
 
-    def __init__(self) -> None:
+    Args:
+        names: for replaced axes of the nest, the axes that take their places in contractions.
+    """
+
+    def __init__(self, names: Mapping[str, tuple[str, ...]]) -> None:
+        self.names = names
         self.env: dict[Value, Value] = {}
         self.changed = False
+
+    def sides(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes of one side of a contraction."""
+        return tuple([new for name in names for new in self.names.get(name, (name,))])
 
     def find(self, value: Value) -> Value:
         return self.env.get(value, value)
@@ -131,16 +219,14 @@ class _Rewriting:
             attrs["expr"] = expr(op.expr)
         within, scope = mapping, facts
         if isinstance(op, (ops.Reduce, ops.Contract)):
-            axes, own = merge(op.axes, op.body, {})
+            axes, own = merge(op.axes, op.body, {}, ranges(op.axes, facts))
             attrs["axes"] = axes
             within, scope = {**mapping, **own}, ranges(axes, facts)
             self.changed = self.changed or bool(own)
         elif isinstance(op, (ops.ArgReduce, ops.Scan)):
             scope = ranges((op.axis,), facts)
         if isinstance(op, ops.Contract):
-            # A merged axis has the name of the first one, which its own formula therefore mentions.
-            attrs["rows"] = tuple([n for n in op.rows if n in symbols(mapping.get(n, sym(n)))])
-            attrs["cols"] = tuple([n for n in op.cols if n in symbols(mapping.get(n, sym(n)))])
+            attrs["rows"], attrs["cols"] = self.sides(op.rows), self.sides(op.cols)
         regions = [self.block(region, within, scope) for region in op.regions]
         new = op.rebuild([self.find(v) for v in op.operands], regions, **attrs)
         self.env.update(zip(op.results, new.results, strict=True))

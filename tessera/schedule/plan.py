@@ -1,0 +1,372 @@
+"""The buffer plan: where every buffer of a program lives.
+
+    in:  a program without places
+    out: the same program with places, and the size of its arena in bytes
+
+Program outputs live in the caller's buffers. Everything else lives in one arena, at offsets that are multiples of 64 bytes.
+A place is free again after the last use of its buffer. Rules that code which runs the program relies on:
+
+- A kernel's output may lie on an input only where each point of the nest that reads the input writes the element it read.
+- A loop's carried buffers live where its results do: the initial values are copied there (unless they are there already), and
+  so are the outputs of the body at the end of each step, except an output that is the carried buffer itself.
+- What the branches of a conditional yield is computed where the results live.
+
+Static sizes are packed by best fit. Buffers of symbolic size lie behind them, each in a slot of its own, which a later buffer
+takes over if it is provably not larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.types import BufType, Place, PlaceKind
+
+ALIGNMENT = 64
+"""Every buffer in the arena begins at a multiple of so many bytes."""
+
+MAX_TRIES = 8
+"""Slots that are compared with a buffer of symbolic size."""
+
+
+def plan(func: Func, facts: Facts | None = None) -> tuple[Func, Dim]:
+    """Places every buffer.
+
+    Args:
+        func: a program whose outputs are distinct results of its ops.
+        facts: what is known of symbolic dims.
+
+    Returns:
+        The program with places, and the bytes of arena that it needs.
+    """
+    planner = _Planner(func, facts or Facts())
+    planner.block(func.body)
+    base = planner.static.size
+    planner.symbolic.start = base
+    body = planner.placed(func.body, {})
+    return func.with_body(body), base + planner.symbolic.size
+
+
+def byte_size(type: BufType) -> Dim:
+    """The bytes of a contiguous buffer, rounded up to whole units of the alignment; at least one."""
+    size = type.size * type.dtype.itemsize
+    if isinstance(size, int):
+        return max(ceildiv(size, ALIGNMENT), 1) * ALIGNMENT
+    return ceildiv(size, ALIGNMENT) * ALIGNMENT
+
+
+# --- lifetimes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The time that an op takes: regions run between start and end."""
+
+    start: int
+    end: int
+
+
+class Lifetimes:
+    """When each buffer is used last. Time counts ops in program order, regions inside their op.
+
+    What a loop uses from outside is needed until the loop ends.
+
+    Attributes:
+        spans: the time of each op.
+        ends: for each region, the time after its last op.
+        last: for each value, the time of its last use.
+    """
+
+    def __init__(self, func: Func) -> None:
+        self.spans: dict[Op, _Span] = {}
+        self.ends: dict[Block, int] = {}
+        self.last: dict[Value, int] = {}
+        self.depth: dict[Value, int] = {}
+        self.clock = 0
+        self._number(func.body, 0)
+        self._use(func.body, [])
+
+    def _number(self, block: Block, depth: int) -> None:
+        for arg in block.args:
+            self.depth[arg] = depth
+        for op in block.ops:
+            start = self.clock = self.clock + 1
+            if not isinstance(op, ops.Kernel):
+                for region in op.regions:
+                    self._number(region, depth + isinstance(op, ops.While))
+            self.clock += 1
+            self.spans[op] = _Span(start, self.clock)
+            for value in op.results:
+                self.depth[value] = depth
+        self.clock += 1
+        self.ends[block] = self.clock
+
+    def _use(self, block: Block, loops: list[Op]) -> None:
+        def use(value: Value, time: int) -> None:
+            depth = self.depth[value]
+            if depth < len(loops):
+                time = max(time, self.spans[loops[depth]].end)
+            self.last[value] = max(self.last.get(value, 0), time)
+
+        for op in block.ops:
+            for value in op.operands:
+                use(value, self.spans[op].start)
+            if not isinstance(op, ops.Kernel):
+                for region in op.regions:
+                    self._use(region, [*loops, op] if isinstance(op, ops.While) else loops)
+        for value in block.outputs:
+            use(value, self.ends[block])
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class _Piece:
+    """Memory of one buffer, or of several in turn.
+
+    Attributes:
+        offset: bytes from the start of its kind's area.
+        size: bytes.
+        is_static: in which area it lies.
+    """
+
+    offset: Dim
+    size: Dim
+    is_static: bool
+
+
+class _StaticArea:
+    """Best fit with joining of neighbours."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.free: list[tuple[int, int]] = []
+
+    def take(self, size: int) -> _Piece:
+        """Memory of a size."""
+        fitting = [(hole, k) for k, (_, hole) in enumerate(self.free) if hole >= size]
+        if fitting:
+            hole, k = min(fitting)
+            offset = self.free[k][0]
+            self.free[k : k + 1] = [(offset + size, hole - size)] if hole > size else []
+            return _Piece(offset, size, True)
+        offset = self.size
+        if self.free and sum(self.free[-1]) == self.size:
+            offset, _ = self.free.pop()
+        self.size = offset + size
+        return _Piece(offset, size, True)
+
+    def give(self, piece: _Piece) -> None:
+        """Makes memory free again."""
+        assert isinstance(piece.offset, int)
+        assert isinstance(piece.size, int)
+        start, end = piece.offset, piece.offset + piece.size
+        kept: list[tuple[int, int]] = []
+        for offset, size in self.free:
+            if offset + size == start:
+                start = offset
+            elif offset == end:
+                end = offset + size
+            else:
+                kept.append((offset, size))
+        kept.append((start, end - start))
+        self.free = sorted(kept)
+
+
+class _SymbolicArea:
+    """Slots in a row, each taken over by buffers that are provably not larger."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.start: Dim = 0
+        self.size: Dim = 0
+        self.free: list[_Piece] = []
+
+    def take(self, size: Dim) -> _Piece:
+        """Memory of a size."""
+        for piece in reversed(self.free):
+            if piece.size == size:
+                self.free.remove(piece)
+                return piece
+        for piece in self.free[: -MAX_TRIES - 1 : -1]:
+            if is_nonneg(piece.size - size, self.facts):
+                self.free.remove(piece)
+                return piece
+        piece = _Piece(self.size, size, False)
+        self.size = self.size + size
+        return piece
+
+    def give(self, piece: _Piece) -> None:
+        """Makes memory free again."""
+        self.free.append(piece)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+class _Planner:
+    def __init__(self, func: Func, facts: Facts) -> None:
+        self.static = _StaticArea()
+        self.symbolic = _SymbolicArea(facts)
+        self.lives = Lifetimes(func)
+        self.fixed: dict[Value, Place | _Piece] = {}
+        self.owned: dict[Value, _Piece] = {}
+        self.made: dict[Value, _Piece] = {}
+        self.expiring: list[tuple[int, int, Value]] = []
+        for k, arg in enumerate(func.args):
+            self.fixed[arg] = Place(PlaceKind.INPUT, k)
+        for k, value in enumerate(func.outputs):
+            if value in self.fixed:
+                raise CompileError(
+                    "plan: an output of the program is an input, or appears twice",
+                    rule="every output has a buffer of its own",
+                )
+            self.fixed[value] = Place(PlaceKind.OUTPUT, k)
+
+    # Memory
+
+    def take(self, type: BufType) -> _Piece:
+        size = byte_size(type)
+        return self.static.take(size) if isinstance(size, int) else self.symbolic.take(size)
+
+    def give(self, piece: _Piece) -> None:
+        (self.static if piece.is_static else self.symbolic).give(piece)
+
+    def own(self, value: Value, piece: _Piece) -> None:
+        """The buffer lies in the piece until its last use."""
+        self.owned[value] = self.made[value] = piece
+        heappush(self.expiring, (self.lives.last.get(value, 0), len(self.made), value))
+
+    def release(self, time: int) -> None:
+        """Frees what is not used after a time."""
+        while self.expiring and self.expiring[0][0] <= time:
+            _, _, value = heappop(self.expiring)
+            piece = self.owned.pop(value, None)
+            if piece is not None:
+                self.give(piece)
+
+    def is_dying(self, value: Value, time: int) -> bool:
+        """Whether the buffer's piece may be taken over by a result."""
+        return value in self.owned and self.lives.last.get(value, 0) <= time
+
+    # Program
+
+    def block(self, block: Block) -> None:
+        """Places the results of all ops."""
+        for op in block.ops:
+            span = self.lives.spans[op]
+            if isinstance(op, ops.Kernel):
+                self.kernel(op, span.start)
+            elif isinstance(op, ops.While):
+                self.loop(op, span.start)
+            else:
+                assert isinstance(op, ops.Cond)
+                self.branches(op)
+            self.release(span.end)
+
+    def results(self, op: Op, reuse: Callable[[int], Value | None]) -> None:
+        """Places results: where they must be, on a dying buffer, or in fresh memory."""
+        for k, value in enumerate(op.results):
+            if value in self.fixed:
+                continue
+            old = reuse(k)
+            if old is not None:
+                self.own(value, self.owned.pop(old))
+                continue
+            assert isinstance(value.type, BufType)
+            self.own(value, self.take(value.type))
+
+    def kernel(self, op: ops.Kernel, time: int) -> None:
+        def reuse(k: int) -> Value | None:
+            for j, value in enumerate(op.inputs):
+                if self.is_dying(value, time) and may_share(op, j, k):
+                    return value
+            return None
+
+        self.results(op, reuse)
+
+    def loop(self, op: ops.While, time: int) -> None:
+        def reuse(k: int) -> Value | None:
+            value = op.init[k]
+            return value if self.is_dying(value, time) and op.init.count(value) == 1 else None
+
+        self.results(op, reuse)
+        self.release(time)
+        for region in (op.cond, op.body):
+            for arg, value in zip(region.args, op.results, strict=True):
+                self.share(arg, value)
+            self.block(region)
+            self.release(self.lives.ends[region])
+
+    def branches(self, op: ops.Cond) -> None:
+        self.results(op, lambda k: None)
+        for region in (op.then, op.otherwise):
+            for inner, value in zip(region.outputs, op.results, strict=True):
+                self.share(inner, value)
+            self.block(region)
+
+    def share(self, value: Value, other: Value) -> None:
+        """A value of a region lies where a result does, which lives longer."""
+        self.fixed[value] = self.fixed[other] if other in self.fixed else self.made[other]
+
+    # Result
+
+    def place(self, value: Value) -> Place:
+        """The place of a value, now that the areas have their sizes."""
+        found = self.fixed[value] if value in self.fixed else self.made[value]
+        if isinstance(found, Place):
+            return found
+        start = 0 if found.is_static else self.symbolic.start
+        return Place(PlaceKind.ARENA, start + found.offset)
+
+    def placed(self, block: Block, env: dict[Value, Value]) -> Block:
+        """The block with places."""
+        code: list[Op] = []
+        for op in block.ops:
+            regions = list(op.regions)
+            if not isinstance(op, ops.Kernel):
+                regions = [self.placed(region, env) for region in regions]
+            places = tuple([self.place(v) for v in op.results])
+            new = op.rebuild([env.get(v, v) for v in op.operands], regions, places=places)
+            env.update(zip(op.results, new.results, strict=True))
+            code.append(new)
+        return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def may_share(op: ops.Kernel, j: int, k: int) -> bool:
+    """Whether output k may lie on input j: every element is read at the point that writes it, and nowhere else."""
+    source, target = op.body.args[j], op.body.args[len(op.inputs) + k]
+    if source.type != target.type or k >= len(op.types) - op.temps:
+        return False
+    found: list[tuple[int, Op]] = []
+    for n, part in enumerate(op.body.ops):
+        if not isinstance(part, ops.Nest):
+            return False
+        found += [(n, one) for one in _touching(part.body, (source, target))]
+    reads = [(n, one) for n, one in found if source in one.operands]
+    writes = [(n, one) for n, one in found if target in one.operands]
+    if not reads or not writes:
+        return False
+    nest, first = writes[0]
+    if not isinstance(first, ops.Store) or first.combine is not None or first.where or first.dyn:
+        return False
+    if any(n == nest for n, _ in writes[1:]) or any(n != nest for n, _ in reads):
+        return False
+    # A load inside a reduction runs again after other points have been written.
+    body = op.body.ops[nest].regions[0].ops
+    return all(
+        isinstance(one, ops.Load) and one.index == first.index and one in body for _, one in reads
+    )
+
+
+def _touching(block: Block, values: tuple[Value, ...]) -> Iterator[Op]:
+    for op in walk(block):
+        if any(v in values for v in op.operands):
+            yield op

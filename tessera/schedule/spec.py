@@ -1,0 +1,144 @@
+"""What a valid Schedule program is.
+
+Besides the structure that every layer has:
+ S1  the program's outputs are distinct, and none is an input;
+ S2  index expressions mention only axes in scope, symbolic dims, and `$k` for a dynamic operand that exists;
+ S3  each output of a kernel is written by one of its nests, and inputs are never written;
+ S4  dynamic operands are i64;
+ S5  once there are places: all ops have them, and outputs of the program lie where they belong;
+ S6  a nest yields only through stores: no store stands inside a region of a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tessera.dtypes import int64
+from tessera.errors import VerifyError
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, symbols
+from tessera.ir.types import ScalarType
+from tessera.ir.verify import Spec
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.rebuild import kernels
+from tessera.schedule.types import Place, PlaceKind
+
+
+def _fail(rule: str, op: Op, message: str) -> VerifyError:
+    return VerifyError(f"{rule}: {op.name}: {message}", loc=op.loc)
+
+
+def check_outputs(func: Func) -> None:
+    """S1."""
+    seen: set[Value] = set(func.args)
+    for value in func.outputs:
+        if value in seen:
+            raise VerifyError(
+                "S1: an output of the program is an input, or appears twice",
+                rule="every output has a buffer of its own",
+            )
+        seen.add(value)
+
+
+def check_expressions(func: Func) -> None:
+    """S2 and S4."""
+    dims = frozenset(func.dims)
+    for kernel in kernels(func.body):
+        _check_scope(kernel.body, dims)
+
+
+def _check_scope(block: Block, names: frozenset[str]) -> None:
+    for op in block.ops:
+        inner = names | frozenset(ops.bound_axes(op))
+        dyn: tuple[Value, ...] = getattr(op, "dyn", ())
+        known = names | {f"${k}" for k in range(len(dyn))}
+        # The index of a scan is read at each place along its axis.
+        known = inner if isinstance(op, ops.Scan) else known
+        for e in _expressions(op):
+            unknown = symbols(e) - known
+            if unknown:
+                raise _fail("S2", op, f"`{e}` mentions {', '.join(sorted(unknown))}")
+        for value in dyn:
+            if value.type != ScalarType(int64):
+                raise _fail("S4", op, f"a dynamic operand is {value.type}, not i64")
+        for axis in _axes(op):
+            unknown = symbols(axis) - names
+            if unknown:
+                raise _fail("S2", op, f"an extent `{axis}` mentions {', '.join(sorted(unknown))}")
+        for region in op.regions:
+            _check_scope(region, inner)
+
+
+def _expressions(op: Op) -> Iterator[Dim]:
+    if isinstance(op, (ops.Load, ops.Store)):
+        yield from op.index
+        yield from op.where
+    elif isinstance(op, ops.Scan):
+        yield from op.index
+    elif isinstance(op, ops.Holds):
+        yield from op.where
+    elif isinstance(op, ops.Index):
+        yield op.expr
+
+
+def _axes(op: Op) -> Iterable[Dim]:
+    if isinstance(op, (ops.Nest, ops.Reduce, ops.Contract)):
+        return [axis.extent for axis in op.axes]
+    return [op.axis.extent] if isinstance(op, (ops.ArgReduce, ops.Scan)) else []
+
+
+def check_stores(func: Func) -> None:
+    """S3 and S6."""
+    for kernel in kernels(func.body):
+        inputs = set(kernel.body.args[: len(kernel.inputs)])
+        outputs = set(kernel.body.args[len(kernel.inputs) :])
+        written: set[Value] = set()
+        for op in kernel.body.ops:
+            if isinstance(op, ops.Sort):
+                written.update((*op.outputs, *op.temps))
+                continue
+            for region in op.regions:
+                for one in walk(region):
+                    if isinstance(one, (ops.Store, ops.Scan)):
+                        written.add(one.buf)
+                        if one not in region.ops:
+                            raise _fail("S6", one, "it stands inside a reduction")
+        if written & inputs:
+            raise _fail("S3", kernel, "an input is written")
+        if outputs - written:
+            raise _fail("S3", kernel, f"{len(outputs - written)} outputs are never written")
+
+
+def check_places(func: Func) -> None:
+    """S5."""
+    placed: dict[Value, Place] = {}
+    if not _collect(func.body, placed):
+        return
+    for k, value in enumerate(func.outputs):
+        if placed.get(value) != Place(PlaceKind.OUTPUT, k):
+            raise VerifyError(f"S5: output {k} of the program lies at {placed.get(value)}")
+
+
+def _collect(block: Block, placed: dict[Value, Place]) -> bool:
+    """Whether the ops of a block have places; notes them."""
+    found = False
+    for op in block.ops:
+        places: tuple[Place, ...] = getattr(op, "places", ())
+        if found and len(places) != len(op.results):
+            raise _fail("S5", op, "it has no places, but others have")
+        found = found or bool(places)
+        placed.update(zip(op.results, places, strict=False))
+        if not isinstance(op, ops.Kernel):
+            for region in op.regions:
+                _collect(region, placed)
+    return found
+
+
+SCHEDULE = Spec(
+    name="Schedule",
+    ops=(ops.ScheduleOp,),
+    checks=(check_outputs, check_expressions, check_stores, check_places),
+    binds=ops.bound_axes,
+)
+"""The spec of the layer."""
