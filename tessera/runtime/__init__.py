@@ -1,0 +1,1 @@
+"""What runs compiled programs: code, memory and caches of this process."""

@@ -1,0 +1,205 @@
+"""Host memory for arrays: aligned to cache lines, and large blocks used again.
+
+Vector loads that cross cache lines cost nearly twice as much, so every buffer that Tessera
+allocates starts on one. Small buffers come from NumPy's allocator, which recycles them itself.
+Large ones would be fresh mappings each time, and there the kernel's work of filling in pages
+exceeds the work of the code that writes them; they return to a pool instead when the last array
+over them dies.
+
+Invariants:
+
+1. Memory is in the pool only while no array, and no view of one, can reach it.
+2. The pool holds at most ``limit`` bytes, and gives the oldest blocks back first.
+3. Finalizers run at any point of any thread, also inside the pool's own code: they never wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+ALIGNMENT = 64
+
+# Below this the allocator recycles well itself, and the pool's two microseconds would show.
+_POOLED_BYTES = 1 << 20
+
+_BYTE = np.dtype(np.uint8)
+_ndarray: Any = np.ndarray
+_word: Any = ctypes.c_uint64.from_address
+
+# The type is the last field of every object's head. NumPy's array, whose layout compiled extensions
+# rely on, has the address of its data next.
+DATA_OFFSET = object.__basicsize__
+TYPE_OFFSET = DATA_OFFSET - 8
+
+
+def _layout_is_known() -> bool:
+    """Whether the address of an array's data lies where it is expected to."""
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return False
+    samples = (np.empty((2, 3)), np.empty(5, np.int8)[2:], np.empty(()))
+    return all(
+        _word(id(array) + DATA_OFFSET).value == array.__array_interface__["data"][0]
+        and _word(id(array) + TYPE_OFFSET).value == id(np.ndarray)
+        for array in samples
+    )
+
+
+KNOWN_LAYOUT: bool = _layout_is_known()
+"""Whether arrays of this NumPy and Python may be read by address, a check made once."""
+
+
+def _pointer_by_layout(array: Array) -> int:
+    return _word(id(array) + DATA_OFFSET).value
+
+
+def _pointer_by_interface(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+pointer = _pointer_by_layout if KNOWN_LAYOUT else _pointer_by_interface
+"""The address of an array's first element. The caller keeps the array alive."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array in C order whose memory is aligned to 64 bytes and not initialised.
+
+    >>> pointer(aligned_empty((2, 3), np.dtype("f4"))) % 64
+    0
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size >= _POOLED_BYTES:
+        return pool.empty(shape, dtype, size)
+    raw = np.empty(size + ALIGNMENT - 1, _BYTE)
+    return _ndarray(shape, dtype, raw, -pointer(raw) & ALIGNMENT - 1)
+
+
+def empty(size: int) -> Array:
+    """Aligned memory of so many bytes, as the array of bytes that owns it."""
+    return aligned_empty((size,), _BYTE)
+
+
+class Pool:
+    """Blocks of memory in waiting, by size.
+
+    Args:
+        limit: How many bytes may wait.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit: int = limit
+        # What finalizers gave back and nobody has sorted in yet; appending needs no lock.
+        self._returned: deque[Array] = deque()
+        self._lock = threading.Lock()
+        # By arrival, oldest first, and for each size the arrivals, newest last.
+        self._waiting: dict[int, Array] = {}
+        self._by_size: dict[int, list[int]] = {}
+        self._bytes = 0
+        self._arrivals = 0
+        self._types: dict[int, Any] = {}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait to be used again."""
+        return self._bytes + sum(memory.nbytes for memory in list(self._returned))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
+        """An aligned array of so many bytes, in memory that waited if there is any."""
+        capacity = _size_class(size) + ALIGNMENT
+        memory = self._take(capacity)
+        if memory is None:
+            memory = np.empty(capacity, _BYTE)
+        start = pointer(memory) + ALIGNMENT - 1 & -ALIGNMENT
+        block_type = self._types.get(capacity)
+        if block_type is None:
+            block_type = self._types[capacity] = self._block_type(capacity - ALIGNMENT)
+        block = block_type.from_address(start)
+        block.memory = memory
+        return _ndarray(shape, dtype, block)
+
+    def give_back(self, memory: Array) -> None:
+        """Let memory wait for its next use; called by finalizers."""
+        self._returned.append(memory)
+        # Whoever holds the lock may have sorted already: look again after each release.
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._sort_in()
+            finally:
+                self._lock.release()
+
+    def release(self) -> None:
+        """Free everything that waits."""
+        with self._lock:
+            self._sort_in()
+            self._waiting.clear()
+            self._by_size.clear()
+            self._bytes = 0
+
+    def _block_type(self, size: int) -> Any:
+        """The type of the memory under an array: the base of the array and of all its views.
+
+        NumPy shortens chains of bases to the last array that owns its memory. Over an object that
+        is no array it cannot, so the end of that object is the end of all views.
+        """
+        base: Any = ctypes.c_char * size
+
+        def finalize(block: Any) -> None:
+            self.give_back(block.memory)
+
+        return type("Block", (base,), {"__slots__": ("memory",), "__del__": finalize})
+
+    def _take(self, capacity: int) -> Array | None:
+        with self._lock:
+            self._sort_in()
+            arrivals = self._by_size.get(capacity)
+            if not arrivals:
+                return None
+            memory = self._waiting.pop(arrivals.pop())
+            self._bytes -= capacity
+            return memory
+
+    def _sort_in(self) -> None:
+        """Sort in what was given back, within the limit. Under the lock."""
+        while self._returned:
+            try:
+                memory = self._returned.popleft()
+            except IndexError:
+                return
+            self._arrivals += 1
+            self._waiting[self._arrivals] = memory
+            self._by_size.setdefault(memory.nbytes, []).append(self._arrivals)
+            self._bytes += memory.nbytes
+            while self._bytes > self.limit:
+                oldest = next(iter(self._waiting))
+                dropped = self._waiting.pop(oldest)
+                self._by_size[dropped.nbytes].remove(oldest)
+                self._bytes -= dropped.nbytes
+
+
+def _size_class(size: int) -> int:
+    """The capacity for a size: at most an eighth more, so that similar sizes share blocks."""
+    step = 1 << max(size.bit_length() - 4, 6)
+    return (size + step - 1) // step * step
+
+
+def _default_limit() -> int:
+    """An eighth of the machine's memory, and no more than a gibibyte."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        memory = 1 << 32
+    return min(1 << 30, memory // 8)
+
+
+pool = Pool(_default_limit())
+"""The pool that ``aligned_empty`` uses."""

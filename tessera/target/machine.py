@@ -1,0 +1,349 @@
+"""What a CPU can do: the table that lowerings, the Target verifier and the compiler ask.
+
+A ``Machine`` says how wide vectors are, how many registers hold them and which instructions exist,
+and names the same thing to LLVM (``llvm_cpu`` and ``llvm_features``). Rows of the table are the
+x86-64 levels; ``host()`` is the machine that this process runs on, with everything it has.
+
+Code made for a machine may use its features and nothing else: LLVM ends the process when it meets
+an intrinsic that the machine lacks, so ``missing_features`` is asked before a text reaches LLVM.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from tessera.errors import CompileError
+
+
+class Feature(Enum):
+    """An instruction set extension, or an ability that follows from one.
+
+    The value of an extension is its LLVM name. The last group are abilities: they state what a
+    lowering wants to know, and hold on every machine that has the extension behind them.
+    """
+
+    SSE3 = "sse3"
+    SSSE3 = "ssse3"
+    SSE41 = "sse4.1"
+    SSE42 = "sse4.2"
+    POPCNT = "popcnt"
+    AVX = "avx"
+    AVX2 = "avx2"
+    FMA = "fma"
+    F16C = "f16c"
+    BMI = "bmi"
+    BMI2 = "bmi2"
+    LZCNT = "lzcnt"
+    MOVBE = "movbe"
+    AVX512F = "avx512f"
+    AVX512CD = "avx512cd"
+    AVX512BW = "avx512bw"
+    AVX512DQ = "avx512dq"
+    AVX512VL = "avx512vl"
+    AVX512_VNNI = "avx512vnni"
+    AVX512_BF16 = "avx512bf16"
+    AVX512_FP16 = "avx512fp16"
+    AVX512_VBMI = "avx512vbmi"
+    AVX512_VBMI2 = "avx512vbmi2"
+    AVX512_BITALG = "avx512bitalg"
+    AVX512_IFMA = "avx512ifma"
+    AVX512_VPOPCNTDQ = "avx512vpopcntdq"
+    AVX_VNNI = "avxvnni"
+    GFNI = "gfni"
+    AMX_TILE = "amx-tile"
+    AMX_INT8 = "amx-int8"
+    AMX_BF16 = "amx-bf16"
+
+    MASKED_MEMORY = "masked memory"
+    """Loads and stores with a mask on lanes of 32 and 64 bits."""
+    MASKED_NARROW = "masked narrow"
+    """Loads and stores with a mask on lanes of 8 and 16 bits."""
+    GATHER = "gather"
+    SCATTER = "scatter"
+
+
+_ABILITIES: dict[Feature, Feature] = {
+    Feature.MASKED_MEMORY: Feature.AVX2,
+    Feature.MASKED_NARROW: Feature.AVX512BW,
+    Feature.GATHER: Feature.AVX2,
+    Feature.SCATTER: Feature.AVX512F,
+}
+
+_EXTENSIONS: tuple[Feature, ...] = tuple(f for f in Feature if f not in _ABILITIES)
+
+_V2 = (Feature.SSE3, Feature.SSSE3, Feature.SSE41, Feature.SSE42, Feature.POPCNT)
+_V3 = (
+    *_V2,
+    Feature.AVX,
+    Feature.AVX2,
+    Feature.FMA,
+    Feature.F16C,
+    Feature.BMI,
+    Feature.BMI2,
+    Feature.LZCNT,
+    Feature.MOVBE,
+)
+_V4 = (
+    *_V3,
+    Feature.AVX512F,
+    Feature.AVX512CD,
+    Feature.AVX512BW,
+    Feature.AVX512DQ,
+    Feature.AVX512VL,
+)
+
+# LLVM tunes some CPUs to avoid 512-bit registers even for vectors of that width. A lowering that
+# asks for 16 lanes has decided already; it must not be split behind its back.
+_KEEP_512 = "-prefer-256-bit"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The limits and features of one CPU.
+
+    Attributes:
+        name: How people call it: a level, or the CPU's name for the host.
+        arch: The architecture; ``x86-64``.
+        level: The highest level of the table that it has.
+        llvm_cpu: The CPU whose instruction costs LLVM assumes.
+        llvm_features: The features for LLVM, ``+avx2,+fma``.
+        vector_bits: The width of the vectors that lowerings use.
+        features: Everything it can do.
+        registers: The number of vector registers.
+        cacheline: Bytes a cache line.
+        l1: Bytes of the first data cache.
+        l2: Bytes of the second cache.
+    """
+
+    name: str
+    arch: str
+    level: str
+    llvm_cpu: str
+    llvm_features: str
+    vector_bits: int
+    features: frozenset[Feature]
+    registers: int
+    cacheline: int = 64
+    l1: int = 32 * 1024
+    l2: int = 512 * 1024
+
+    @property
+    def fma(self) -> bool:
+        """Whether ``a * b + c`` is one instruction with one rounding."""
+        return Feature.FMA in self.features
+
+    def has(self, *features: Feature) -> bool:
+        """Whether it has all of these features."""
+        return self.features.issuperset(features)
+
+    def vector_lanes(self, bits: int) -> int:
+        """How many elements of so many bits one vector register holds; at least one."""
+        return max(1, self.vector_bits // bits)
+
+    def masks(self, bits: int) -> bool:
+        """Whether lanes of so many bits are loaded and stored under a mask by the hardware."""
+        return Feature.MASKED_MEMORY in self.features and (
+            bits in (32, 64) or (bits in (8, 16) and Feature.MASKED_NARROW in self.features)
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _with_abilities(extensions: Iterable[Feature]) -> frozenset[Feature]:
+    have = frozenset(extensions)
+    return have | {ability for ability, behind in _ABILITIES.items() if behind in have}
+
+
+def _row(name: str, cpu: str, vector_bits: int, extensions: tuple[Feature, ...]) -> Machine:
+    wide = Feature.AVX512F in extensions
+    flags = [f"+{feature.value}" for feature in extensions]
+    return Machine(
+        name=name,
+        arch="x86-64",
+        level=name,
+        llvm_cpu=cpu,
+        llvm_features=",".join([*flags, _KEEP_512] if wide else flags),
+        vector_bits=vector_bits,
+        features=_with_abilities(extensions),
+        registers=32 if wide else 16,
+    )
+
+
+# Each level contains those before it.
+_TABLE: dict[str, Machine] = {
+    row.name: row
+    for row in (
+        _row("x86-64", "x86-64", 128, ()),
+        _row("x86-64-v2", "x86-64-v2", 128, _V2),
+        _row("x86-64-v3", "x86-64-v3", 256, _V3),
+        _row("x86-64-v4", "x86-64-v4", 512, _V4),
+        _row("x86-64-v4-vnni", "x86-64-v4", 512, (*_V4, Feature.AVX512_VNNI)),
+    )
+}
+
+LEVELS: tuple[str, ...] = tuple(_TABLE)
+"""The names of the levels, lowest first."""
+
+
+def machine(name: str) -> Machine:
+    """The machine of that name: a level, or ``host``.
+
+    Code for a level below the host's runs on the host, and is the code that a machine of exactly
+    that level would run.
+
+    >>> machine("x86-64-v3").vector_lanes(32)
+    8
+
+    Raises:
+        CompileError: There is no such machine.
+    """
+    if name == "host":
+        return host()
+    row = _TABLE.get(name)
+    if row is None:
+        raise CompileError(
+            f"machine: there is no machine {name!r}",
+            fix=f"use 'host' or one of {', '.join(LEVELS)}",
+        )
+    return row
+
+
+@functools.cache
+def host() -> Machine:
+    """The machine that this process runs on.
+
+    Raises:
+        CompileError: It is not an x86-64 machine.
+    """
+    cpu, extensions, flags = _host_description()
+    level = next(name for name in reversed(LEVELS) if _plus(_TABLE[name]) <= extensions)
+    row = _TABLE[level]
+    known = [feature for feature in _EXTENSIONS if feature.value in extensions]
+    return Machine(
+        name=cpu,
+        arch=row.arch,
+        level=level,
+        llvm_cpu=cpu,
+        llvm_features=f"{flags},{_KEEP_512}" if row.vector_bits == 512 else flags,
+        vector_bits=row.vector_bits,
+        features=_with_abilities(known),
+        registers=row.registers,
+        l1=_cache_bytes(1, row.l1),
+        l2=_cache_bytes(2, row.l2),
+    )
+
+
+def supported_levels() -> tuple[str, ...]:
+    """The levels whose code this process can run, lowest first."""
+    return tuple(name for name in LEVELS if not missing_on_host(_TABLE[name]))
+
+
+def missing_on_host(target: Machine) -> tuple[str, ...]:
+    """What code for a machine may use and the host lacks, by LLVM names; empty if it can run."""
+    return tuple(sorted(_plus(target) - _host_description()[1]))
+
+
+def _plus(target: Machine) -> frozenset[str]:
+    return frozenset(flag[1:] for flag in target.llvm_features.split(",") if flag[:1] == "+")
+
+
+@functools.cache
+def _host_description() -> tuple[str, frozenset[str], str]:
+    """The host's LLVM name, the features it has, and all features with their signs."""
+    import llvmlite.binding as llvm
+
+    triple = str(llvm.get_process_triple())
+    if not triple.startswith("x86_64"):
+        raise CompileError(
+            f"machine: the host is {triple}, not an x86-64 machine",
+            rule="compiled code runs on x86-64 only",
+        )
+    flags = str(llvm.get_host_cpu_features().flatten())
+    have = frozenset(flag[1:] for flag in flags.split(",") if flag[:1] == "+")
+    return str(llvm.get_host_cpu_name()), have, flags
+
+
+def _cache_bytes(level: int, default: int) -> int:
+    """The size of the host's data cache of that level, as Linux states it."""
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+        except OSError:
+            continue
+        size = re.fullmatch(r"(\d+)([KM])", words[2])
+        if words[0] == str(level) and words[1] != "Instruction" and size:
+            return int(size[1]) << {"K": 10, "M": 20}[size[2]]
+    return default
+
+
+# The features behind the intrinsics ``llvm.x86.<prefix>...``; the longest matching prefix counts.
+_INTRINSICS: dict[str, tuple[Feature, ...]] = {
+    "sse.": (),
+    "sse2.": (),
+    "rdtsc": (),
+    "sse3.": (Feature.SSE3,),
+    "ssse3.": (Feature.SSSE3,),
+    "sse41.": (Feature.SSE41,),
+    "sse42.": (Feature.SSE42,),
+    "avx.": (Feature.AVX,),
+    "avx2.": (Feature.AVX2,),
+    "fma.": (Feature.FMA,),
+    "vcvtps2ph": (Feature.F16C,),
+    "bmi.": (Feature.BMI2,),
+    "vgf2p8": (Feature.GFNI,),
+    "avx512.": (Feature.AVX512F,),
+    "avx512.conflict": (Feature.AVX512CD,),
+    "avx512.permvar.qi": (Feature.AVX512_VBMI,),
+    "avx512.vpermi2var.qi": (Feature.AVX512_VBMI,),
+    "avx512.pmultishift": (Feature.AVX512_VBMI,),
+    "avx512.vpdp": (Feature.AVX512_VNNI,),
+    "avx512.vpmadd52": (Feature.AVX512_IFMA,),
+    "avx512bf16.": (Feature.AVX512_BF16,),
+    "avx512.vpshufbitqmb": (Feature.AVX512_BITALG,),
+    "avx512fp16.": (Feature.AVX512_FP16,),
+    "tilezero": (Feature.AMX_TILE,),
+    "tileload": (Feature.AMX_TILE,),
+    "tilestore": (Feature.AMX_TILE,),
+    "tilerelease": (Feature.AMX_TILE,),
+    "tdpb": (Feature.AMX_INT8,),
+    "tdpbf16ps": (Feature.AMX_BF16,),
+}
+
+_NARROW_ELEMENT = re.compile(r"\.(?:[bw]|qi|hi|pmul\w*|pack\w*|psad\w*|dbpsad\w*)\b")
+_INTRINSIC = re.compile(r"@llvm\.x86\.([a-z0-9._]+)")
+
+
+def intrinsic_features(name: str) -> frozenset[Feature] | None:
+    """The features that ``llvm.x86.<name>`` needs, or None for a name that no row covers."""
+    row = max((row for row in _INTRINSICS if name.startswith(row)), key=len, default=None)
+    if row is None:
+        return None
+    needs = set(_INTRINSICS[row])
+    if name.startswith("avx512") and name.endswith((".128", ".256")):
+        needs.add(Feature.AVX512VL)
+    if name.startswith("avx512.") and _NARROW_ELEMENT.search(name):
+        needs.add(Feature.AVX512BW)
+    return frozenset(needs)
+
+
+def missing_features(text: str, target: Machine) -> dict[str, tuple[str, ...]]:
+    """The intrinsics in an LLVM text that a machine cannot run, each with what it lacks.
+
+    An intrinsic without a row in the table is reported as lacking ``a known requirement``: code
+    generation for one that the machine lacks would end the process, so none passes unknown.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(set(_INTRINSIC.findall(text))):
+        needs = intrinsic_features(name)
+        if needs is None:
+            found[f"llvm.x86.{name}"] = ("a known requirement",)
+        elif not target.has(*needs):
+            lacking = needs - target.features
+            found[f"llvm.x86.{name}"] = tuple(sorted(feature.value for feature in lacking))
+    return found
