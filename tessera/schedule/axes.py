@@ -1,11 +1,12 @@
 """Splits and merges the axes of nests, so that memory offsets become affine and loops long.
 
-`collapse`: two neighbouring axes a, b (b inside, of extent B) become one, p, where each memory offset and index value is
-affine in them with coefficients c*B and c: the sum of two `f32[A, B]` needs one loop of A*B. Inside the nest a is p // B and
-b is p % B, and offsets simplify to c*p.
+`collapse`: two neighbouring axes a, b (b inside, of extent B) become one, p, where each memory
+    offset and index value is
+affine in them with coefficients c*B and c: the sum of two `f32[A, B]` needs one loop of A*B.
+Inside the nest a is p // B and b is p % B, and offsets simplify to c*p.
 
-`split` does the reverse where an offset needs the digits of an axis: a -> a*c + b for an axis that occurs as a // c and a % c
-only, as reshapes that are followed by transposes make it.
+`split` does the reverse where an offset needs the digits of an axis: a -> a*c + b for an axis that
+occurs as a // c and a % c only, as reshapes that are followed by transposes make it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ MAX_SPLITS = 4
 """Axes that one nest gains by splitting."""
 
 MIN_COLUMNS = 16
-"""A column axis of a contraction is not split into shorter ones than this: its vectors would be short."""
+"""A column axis of a contraction is not split into shorter ones than this: its vectors would be
+short."""
 
 
 def split(nest: ops.Nest, facts: Facts) -> ops.Nest:
@@ -158,7 +160,8 @@ def _formulas(body: Block, facts: Facts) -> tuple[list[Dim], set[str]]:
 
 
 def _roles(nest: ops.Nest) -> dict[str, object]:
-    """What two axes must share to merge: whether they are ordered, and their sides of contractions."""
+    """What two axes must share to merge: whether they are ordered, and their sides of
+    contractions."""
     roles: dict[str, list[object]] = {axis.name: [axis.name in nest.ordered] for axis in nest.axes}
     for op in walk(nest.body):
         if isinstance(op, ops.Contract):

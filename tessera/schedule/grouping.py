@@ -1,4 +1,5 @@
-"""Puts stored values that are computed at the same points into one nest, and names what came out."""
+"""Puts stored values that are computed at the same points into one nest, and names what came
+out."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
+from tessera.graph.ops.reduce import Reduce
 from tessera.ir.core import Value
 from tessera.schedule.cost import tensor
 from tessera.schedule.fusion import MAX_MEMBERS
@@ -161,6 +163,9 @@ def label(group: Group) -> str:
     return "_".join(names[:4])
 
 
+WORDS = {"dot_general": "dot", "random_bits": "random"}
+"""Shorter words for some ops."""
+
 QUIET = frozenset({"broadcast", "reshape", "transpose", "constant", "cast"})
 """Ops that a label mentions only if there are no others."""
 
@@ -194,18 +199,18 @@ def reason(group: Group) -> str:
 
 
 def _describe(op: GraphOp) -> str:
-    axes = op.attrs.get("axes", op.attrs.get("axis"))
     word = _word(op)
     if isinstance(op, DotGeneral):
         return f"contraction over axes {_list(op.contract[0])} and {_list(op.contract[1])}"
-    if isinstance(axes, tuple):
-        return f"{word} over axes {_list(axes)}"
-    return f"{word} over axis {axes}"
+    if isinstance(op, Reduce):
+        return f"{word} over axes {_list(op.axes)}"
+    return f"{word} over axis {op.attrs.get('axis')}"
 
 
 def _word(op: object) -> str:
     name = getattr(op, "name", "")
-    return str(name).rpartition(".")[2].removeprefix("reduce_")
+    word = str(name).rpartition(".")[2].removeprefix("reduce_")
+    return WORDS.get(word, word)
 
 
 def _list(items: Iterable[object]) -> str:

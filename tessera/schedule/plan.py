@@ -3,16 +3,19 @@
     in:  a program without places
     out: the same program with places, and the size of its arena in bytes
 
-Program outputs live in the caller's buffers. Everything else lives in one arena, at offsets that are multiples of 64 bytes.
-A place is free again after the last use of its buffer. Rules that code which runs the program relies on:
+Program outputs live in the caller's buffers. Everything else lives in one arena, at offsets that
+are multiples of 64 bytes. A place is free again after the last use of its buffer. Rules that code
+which runs the program relies on:
 
-- A kernel's output may lie on an input only where each point of the nest that reads the input writes the element it read.
-- A loop's carried buffers live where its results do: the initial values are copied there (unless they are there already), and
-  so are the outputs of the body at the end of each step, except an output that is the carried buffer itself.
+- A kernel's output may lie on an input only where each point of the nest that reads the input
+  writes the element it read.
+- A loop's carried buffers live where its results do: the initial values are copied there (unless
+  they are there already), and so are the outputs of the body at the end of each step, except an
+  output that is the carried buffer itself.
 - What the branches of a conditional yield is computed where the results live.
 
-Static sizes are packed by best fit. Buffers of symbolic size lie behind them, each in a slot of its own, which a later buffer
-takes over if it is provably not larger.
+Static sizes are packed by best fit. Buffers of symbolic size lie behind them, each in a slot of
+its own, which a later buffer takes over if it is provably not larger.
 """
 
 from __future__ import annotations
@@ -54,14 +57,14 @@ def plan(func: Func, facts: Facts | None = None) -> tuple[Func, Dim]:
 
 
 def byte_size(type: BufType) -> Dim:
-    """The bytes of a contiguous buffer, rounded up to whole units of the alignment; at least one."""
+    """The bytes of a contiguous buffer, rounded up to whole units of the alignment; at least
+    one."""
     size = type.size * type.dtype.itemsize
-    if isinstance(size, int):
-        return max(ceildiv(size, ALIGNMENT), 1) * ALIGNMENT
-    return ceildiv(size, ALIGNMENT) * ALIGNMENT
+    units = ceildiv(size, ALIGNMENT)
+    return (max(units, 1) if isinstance(units, int) else units) * ALIGNMENT
 
 
-# --- lifetimes --------------------------------------------------------------------------------------------------------
+# --- lifetimes ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class Lifetimes:
             use(value, self.ends[block])
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- memory ---------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
@@ -208,7 +211,7 @@ class _SymbolicArea:
         self.free.append(piece)
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 
 
 class _Planner:
@@ -341,7 +344,8 @@ class _Planner:
 
 
 def may_share(op: ops.Kernel, j: int, k: int) -> bool:
-    """Whether output k may lie on input j: every element is read at the point that writes it, and nowhere else."""
+    """Whether output k may lie on input j: every element is read at the point that writes it, and
+    nowhere else."""
     source, target = op.body.args[j], op.body.args[len(op.inputs) + k]
     if source.type != target.type or k >= len(op.types) - op.temps:
         return False

@@ -1,4 +1,5 @@
-"""Rewrites of a Graph block before it is lowered: calls are inlined, contractions get operands they can read in order."""
+"""Rewrites of a Graph block before it is lowered: calls are inlined, contractions get operands
+they can read in order."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def _inline(block: Block, env: dict[Value, Value], code: list[Op], copy: bool) -
 class _Turning:
     """Copies second operands of contractions whose memory runs along the reduction.
 
-    Vectors run along the columns of a product, so the second operand must be contiguous along these. Reading it along the
-    reduction instead costs more for each row than one copy does.
+    Vectors run along the columns of a product, so the second operand must be contiguous along
+    these. Reading it along the reduction instead costs more for each row than one copy does.
     """
 
     def __init__(self) -> None:
@@ -105,7 +106,8 @@ class _Turning:
 
 
 def innermost(value: Value) -> int | None:
-    """The dim along which a value's elements are neighbours in memory; None where that is not known."""
+    """The dim along which a value's elements are neighbours in memory; None where that is not
+    known."""
     steps: list[Transpose | Broadcast] = []
     for _ in range(MAX_DEPTH):
         op = value.op

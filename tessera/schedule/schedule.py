@@ -41,8 +41,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value: Any = getattr(self, field.name)
-            items: tuple[Any, ...] = value if type(value) is tuple else (value,)
+            value: int | tuple[int, ...] = getattr(self, field.name)
+            items = value if isinstance(value, tuple) else (value,)
             if any(type(item) is not int or item < 0 for item in items):
                 raise VerifyError(
                     f"Schedule: {field.name}={value!r}",
@@ -69,7 +69,8 @@ class Schedule:
                 f"Schedule: unknown keys {', '.join(unknown)}",
                 rule=f"the keys are {', '.join(sorted(known))}",
             )
-        return cls(**{k: tuple(v) if type(v) is list else v for k, v in found.items()})
+        choices: dict[str, Any] = {k: v if type(v) is int else tuple(v) for k, v in found.items()}
+        return cls(**choices)
 
     def apply(self, nest: ops.Nest) -> ops.Nest:
         """The nest with these choices in place of its own."""

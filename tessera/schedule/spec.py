@@ -2,7 +2,8 @@
 
 Besides the structure that every layer has:
  S1  the program's outputs are distinct, and none is an input;
- S2  index expressions mention only axes in scope, symbolic dims, and `$k` for a dynamic operand that exists;
+ S2  index expressions mention only axes in scope, symbolic dims, and `$k` for a dynamic operand
+     that exists;
  S3  each output of a kernel is written by one of its nests, and inputs are never written;
  S4  dynamic operands are i64;
  S5  once there are places: all ops have them, and outputs of the program lie where they belong;
