@@ -11,20 +11,22 @@ code.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from pathlib import Path
 
 from tessera.config import config
+from tessera.dtypes import DType
 from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
-from tessera.ir.types import TensorType
+from tessera.ir.intexpr import Dim
+from tessera.ir.types import Type
 from tessera.runtime import cpu
 from tessera.runtime.executable import Executable, Signature
 from tessera.schedule import heuristics, plan
-from tessera.schedule.from_graph import Decision, from_graph
+from tessera.schedule.from_graph import lower as lower_graph
+from tessera.schedule.fusion import Decision
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.types import BufType
 from tessera.target.from_tile.simd import lower_module
@@ -90,11 +92,10 @@ class Lowered:
         self.traced = graph
         self.graph = run_pipeline(graph, GRAPH_PASSES, self.context)
         self._check("graph", self.graph)
-        self.decisions: list[Decision] = []
         start = time.perf_counter()
-        program, self.decisions = from_graph(self.graph)
-        model = heuristics.CpuModel(self.machine.vector_bits, self.machine.registers)
-        program = heuristics.choose(program, model)
+        lowered = lower_graph(self.graph)
+        self.decisions: tuple[Decision, ...] = lowered.decisions
+        program = heuristics.choose(lowered.func, self.machine)
         self.schedule, self.arena = plan.plan(program)
         self._done("schedule", start, self.schedule)
 
@@ -173,8 +174,8 @@ class Lowered:
         return f"Lowered({self.traced.name}, {self.machine})"
 
 
-def _shape_and_dtype(type: object) -> tuple[tuple[object, ...], object]:
-    assert isinstance(type, (BufType, TensorType))
+def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
+    assert isinstance(type, BufType)
     return type.shape, type.dtype
 
 
@@ -187,9 +188,6 @@ def _work(program: Func) -> int:
             size = value.type.size
             total += size if isinstance(size, int) else 4096
     return total
-
-
-_LOCK = threading.Lock()
 
 
 def lower(graph: Func, dump: Path | None = None) -> Lowered:
