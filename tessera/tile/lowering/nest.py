@@ -2,8 +2,8 @@
 
 An axis with a chunk is a grid axis: a program has the points [pid * chunk, min(extent, (pid + 1) *
 chunk)). An axis with a tile becomes a loop over full tiles, and a rest: of the last tiled axis (the
-vector axis) one masked tile, of the other one a loop over single rows. The body is emitted once per
-combination, by the same code.
+vector axis) one masked tile; of the other one a smaller tile if its size is known, else single rows.
+The body is emitted once per combination, by the same code.
 
     for i in 0 .. M // 4 * 4 step 4:           for i in M // 4 * 4 .. M:
         for j in 0 .. N // 16 * 16 step 16:        for j in 0 .. N // 16 * 16 step 16:
@@ -161,6 +161,26 @@ class _Loops:
         bounds = (em.index(low), em.index(plan.high), em.const(1, int64))
         em.loop(bounds, (), row, plan.parallel)
 
+    def rest(self, k: int, plan: _AxisPlan, full: Dim, point: Point) -> None:
+        """Rows after the full tiles: as many at once as there are, if that is known."""
+        em, extent = self.em, plan.axis.extent
+        if not isinstance(extent, int):
+            self.rows(k, plan, full, point)
+            return
+
+        def action() -> tuple[Value, ...]:
+            if count == 1:
+                self.scalar(k, start, point)
+            else:
+                self.tile(k, count, start, point)
+            return ()
+
+        count, start = extent % plan.tile, em.index(full)
+        if isinstance(full, int) and isinstance(plan.high, int):
+            action()
+        else:
+            em.when(em.map("lt", start, em.index(plan.high)), action)
+
     def tiled(self, k: int, plan: _AxisPlan, point: Point) -> None:
         """Full tiles without checks, then the rest."""
         em, size, extent = self.em, plan.tile, plan.axis.extent
@@ -182,7 +202,7 @@ class _Loops:
         if whole:
             return
         if not plan.vector:
-            self.rows(k, plan, full, point)
+            self.rest(k, plan, full, point)
         elif isinstance(full, int) and isinstance(plan.high, int):
             self.tile(k, size, em.index(full), point, checked=True)
         else:
