@@ -56,7 +56,7 @@ lgamma = _elementwise(_lgamma, 1)
 fma = _elementwise(_fma, 3)
 
 # B(2k) / (2k) of the asymptotic series psi(x) ~ log(x) - 1/(2x) - sum(c[k] / x**(2k)).
-_DIGAMMA_SERIES = (
+DIGAMMA_SERIES = (
     1 / 12,
     -1 / 120,
     1 / 252,
@@ -66,7 +66,8 @@ _DIGAMMA_SERIES = (
     1 / 12,
     -3617 / 8160,
 )
-_DIGAMMA_LARGE = 10.0
+DIGAMMA_LARGE = 10.0
+"""From here on the asymptotic series is exact to the last digits."""
 
 
 def digamma(x: Floats) -> Floats:
@@ -74,13 +75,13 @@ def digamma(x: Floats) -> Floats:
     reflect = x < 0
     positive = np.where(reflect, 1 - x, x)
     shift = np.zeros_like(positive)
-    for _ in range(int(_DIGAMMA_LARGE)):
-        small = positive < _DIGAMMA_LARGE
+    for _ in range(int(DIGAMMA_LARGE)):
+        small = positive < DIGAMMA_LARGE
         shift = shift - np.where(small, 1 / np.where(positive == 0, np.nan, positive), 0)
         positive = np.where(small, positive + 1, positive)
     inverse = 1 / (positive * positive)
     series = np.zeros_like(positive)
-    for coefficient in reversed(_DIGAMMA_SERIES):
+    for coefficient in reversed(DIGAMMA_SERIES):
         series = (series + coefficient) * inverse
     result = shift + (np.log(positive) - 0.5 / positive - series)
     fraction = x - np.rint(x)  # tan has period 1 here, and this difference is exact

@@ -174,8 +174,9 @@ class Shuffle(TargetOp):
 
 
 class ReduceLanes(TargetOp):
-    """Combines the lanes of a vector with a row of the scalar table, as a balanced tree (halves,
-    then halves of those).
+    """Combines the lanes of a vector with a row of the scalar table, in the order of `tile.reduce`.
+
+    Formats narrower than float32 are combined in float32 and rounded once.
     """
 
     name = "target.reduce_lanes"

@@ -355,8 +355,11 @@ def _mask(mask: tuple[Value, ...], shape: tuple[int, ...]) -> None:
 
 
 class Reduce(TileOp):
-    """Combines along one axis with a row of the scalar table, as a balanced tree; the axis
-    disappears.
+    """Combines along one axis with a row of the scalar table; the axis disappears.
+
+    The order is that of a balanced tree: the first half of the elements with the second half, one
+    by one, and so on; an odd last element waits, and those that wait come at the end, latest first.
+    Formats narrower than float32 may keep float32 in between.
     """
 
     name = "tile.reduce"

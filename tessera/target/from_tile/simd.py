@@ -113,10 +113,15 @@ def _transpose(s: Lowering, op: tile.Transpose) -> None:
 
 def _tree(items: Sequence[Value], combine: Callable[[Value, Value], Value]) -> Value:
     level = list(items)
+    rest: list[Value] = []
     while len(level) > 1:
         half = len(level) // 2
-        level = [combine(level[k], level[k + half]) for k in range(half)] + level[2 * half :]
-    return level[0]
+        rest += level[2 * half :]
+        level = [combine(level[k], level[k + half]) for k in range(half)]
+    result = level[0]
+    for item in reversed(rest):
+        result = combine(result, item)
+    return result
 
 
 def _slices(x: Rows, axis: int) -> list[list[int]]:

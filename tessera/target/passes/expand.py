@@ -12,6 +12,7 @@ from tessera.dtypes import Kind, int8, int16, int32, int64
 from tessera.ir.core import Value
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.passes.special import digamma, erfinv
 
 _SIGNED = {8: int8, 16: int16, 32: int32, 64: int64}
 
@@ -175,4 +176,6 @@ EXPANSIONS: dict[str, Callable[..., Value]] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": int_pow,
+    "erfinv": erfinv,
+    "digamma": digamma,
 }

@@ -5,13 +5,15 @@ has.
   out.
 - Casts between those formats and others become integer operations, except f16 <-> f32 where the
   machine has them.
-- Scalar functions without a row are expanded by `target/passes/expand.py`.
+- Scalar functions without a row are expanded by `target/passes/expand.py`, and those of narrow
+  formats that a wider one does not compute by `target/passes/narrow.py`.
 
 The rewritten program uses the same IR, so the interpreter runs it as well, and tests compare both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tessera.dtypes import (
@@ -30,12 +32,14 @@ from tessera.dtypes import (
     uint32,
 )
 from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.scalar import ScalarFn
 from tessera.target import ops as t
 from tessera.target.build import Build
 from tessera.target.llvm.rows import ROWS
 from tessera.target.llvm.text import GUARDED
 from tessera.target.machine import Feature, Machine
 from tessera.target.passes.expand import EXPANSIONS
+from tessera.target.passes.narrow import NARROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +187,9 @@ class Legalizer:
         elif isinstance(op, t.ReduceLanes) and is_small(t.element(op.x.type)):
             dtype = t.element(op.x.type)
             wide = self.cast(build, operands[0], _working(dtype))
-            result = build.emit(t.ReduceLanes(wide, op.fn, loc=op.loc))
-            self.env[op.result] = self.cast(build, result, dtype)
-        elif isinstance(op, t.ReduceLanes) and _needs_expansion(op.fn.name, t.element(op.x.type)):
-            self.env[op.result] = self.reduce(build, op, operands[0])
+            self.env[op.result] = self.cast(build, self.reduce(build, op.fn, wide), dtype)
+        elif isinstance(op, t.ReduceLanes):
+            self.env[op.result] = self.reduce(build, op.fn, operands[0])
         elif op.regions or any(a is not b for a, b in zip(operands, op.operands, strict=True)):
             fresh = op.rebuild(operands, [self.block(r) for r in op.regions])
             build.ops.append(fresh)
@@ -197,6 +200,8 @@ class Legalizer:
     def map(self, b: Build, op: t.Map, args: list[Value]) -> Value:
         """A scalar function."""
         dtype = t.element(args[-1].type)
+        if is_small(dtype) and op.fn.name in NARROW:
+            return self.expand(b, NARROW[op.fn.name], args)
         if is_small(dtype) and op.fn.name != "select":
             working = _working(dtype)
             wide = [self.cast(b, a, working) if is_small(t.element(a.type)) else a for a in args]
@@ -209,18 +214,24 @@ class Legalizer:
         """A scalar function on wide operands, expanded where the writer has no row."""
         if not _needs_expansion(name, t.element(args[-1].type)):
             return b.map(name, *args)
+        return self.expand(b, EXPANSIONS[name], args)
+
+    def expand(self, b: Build, rule: Callable[..., Value], args: list[Value]) -> Value:
+        """What a rule writes, legalized."""
         before = len(b.ops)
-        value = EXPANSIONS[name](b, *args)
+        value = rule(b, *args)
         # An expansion may use functions that need one themselves.
         tail, b.ops[before:] = b.ops[before:], []
         for op in tail:
             self.op(op, b)
         return self.env.get(value, value)
 
-    def reduce(self, b: Build, op: t.ReduceLanes, x: Value) -> Value:
-        """A lane reduction with an expanded function: halves, then halves of those, as the op is
-        defined.
+    def reduce(self, b: Build, fn: ScalarFn, x: Value) -> Value:
+        """A lane reduction of wide lanes; with a function that is expanded it is written out:
+        halves, then halves of those, as the op is defined.
         """
+        if not _needs_expansion(fn.name, t.element(x.type)):
+            return b.emit(t.ReduceLanes(x, fn, loc=b.loc))
         lanes = t.lanes(x.type)
         rest: list[Value] = []
         while lanes > 1:
@@ -229,10 +240,10 @@ class Legalizer:
             half = lanes // 2
             low = b.emit(t.Shuffle(x, x, tuple(range(half)), loc=b.loc))
             high = b.emit(t.Shuffle(x, x, tuple(range(half, 2 * half)), loc=b.loc))
-            x, lanes = self.apply(b, op.fn.name, [low, high]), half
+            x, lanes = self.apply(b, fn.name, [low, high]), half
         result = b.emit(t.Extract(x, 0, loc=b.loc))
         for item in reversed(rest):
-            result = self.apply(b, op.fn.name, [result, item])
+            result = self.apply(b, fn.name, [result, item])
         return result
 
     def cast(self, b: Build, x: Value, target: DType) -> Value:
@@ -246,7 +257,7 @@ class Legalizer:
             wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
             return self.cast(b, wide, target)
         if is_small(target):
-            if target is float16 and source is float64:
+            if source is float64:
                 x = round_to_odd(b, x)
             elif source is not float32:
                 x = b.cast(x, float32)
@@ -259,7 +270,10 @@ class Legalizer:
             byte = b.cast(x, int8)
             return self.cast(b, _sign_extend(b, byte), target)
         if target is int4:
-            return b.cast(_sign_extend(b, self.cast(b, x, int8)), int4)
+            byte = self.cast(b, x, int8)
+            if t.element(x.type).is_float:  # saturates, where integers wrap around
+                byte = b.map("max", b.map("min", byte, b.like(byte, 7)), b.like(byte, -8))
+            return b.cast(_sign_extend(b, byte), int4)
         raise AssertionError(target)
 
     def native(self, dtype: DType) -> bool:
