@@ -64,7 +64,7 @@ def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         inputs: one array per argument.
     """
     outer = _STATE.dims
-    _STATE.dims = _bind_dims(block.args, inputs, outer)
+    _STATE.dims = bind_dims(block.args, inputs, outer)
     try:
         env: dict[Value, np.ndarray] = dict(zip(block.args, inputs, strict=True))
         for op in block.ops:
@@ -127,11 +127,20 @@ def _type_of(value: Value) -> TensorType:
     return value.type
 
 
-def _bind_dims(
-    args: Sequence[Value], inputs: Sequence[np.ndarray], known: Mapping[str, int]
+def bind_dims(
+    args: Sequence[Value], inputs: Sequence[np.ndarray], known: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The dims known so far and those that the inputs' shapes determine, all consistent."""
-    dims = dict(known)
+    """The symbolic dims that the inputs of a function or block determine.
+
+    Args:
+        args: its arguments.
+        inputs: one array per argument.
+        known: dims known before.
+
+    Raises:
+        ShapeError: a dim stays unknown, or an input does not fit its argument.
+    """
+    dims = dict(known or {})
     pairs: list[tuple[IntExpr, int, Value]] = []
     for arg, array in zip(args, inputs, strict=True):
         type = _type_of(arg)
@@ -164,6 +173,8 @@ def _bind_dims(
 def _fix(op: Op, operands: Sequence[np.ndarray], dims: Mapping[str, int]) -> GraphOp:
     """The op on types without symbols; itself where it has none."""
     assert isinstance(op, GraphOp)
+    if op.regions:
+        return op  # regions are computed op by op, with the dims bound then
     store = op.__dict__
     changed: dict[str, Any] = {}
     for field in op.fields:
@@ -171,6 +182,11 @@ def _fix(op: Op, operands: Sequence[np.ndarray], dims: Mapping[str, int]) -> Gra
             number = _number(store[field.name], dims)
             if number is not store[field.name]:
                 changed[field.name] = number
+    if op.regions:
+        # Regions keep their symbols, which run_block resolves, so infer cannot run again.
+        fixed = object.__new__(type(op))
+        fixed.__dict__.update({**store, **changed})
+        return fixed
     types = [_type_of(v) for v in (*op.operands, *op.results)]
     if not changed and not any(isinstance(d, IntExpr) for t in types for d in t.shape):
         return op

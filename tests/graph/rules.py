@@ -14,9 +14,9 @@ import numpy as np
 from tessera.dtypes import dtype_of
 from tessera.graph import trace as tracing
 from tessera.graph.array import Array
-from tessera.graph.interp import NumpyEngine, run
+from tessera.graph.interp import NumpyEngine, bind_dims, run
 from tessera.graph.spec import GRAPH
-from tessera.graph.transforms.differentiate import jvp, linearize_values
+from tessera.graph.transforms.differentiate import jvp, linearize, transpose
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.graph.transforms.vectorize import vmap_values
 from tessera.ir.convert import widen
@@ -118,20 +118,30 @@ def check_func(
 def check_transpose(func: Func, xs: Sequence[np.ndarray], seed: int = 0) -> None:
     """`Re(ct * jvp(t)) == Re(transpose(ct) * t)`, summed, for random directions."""
     rng = np.random.default_rng(seed + 100)
-    with numpy_engine():
-        lin = linearize_values(func, arrays(xs), [is_inexact(x) for x in xs])
-        verify(lin.func, GRAPH)
-        ts = [direction(rng, x) for x in xs if is_inexact(x)]
-        outs = [x.host for x in lin.apply(arrays(ts))]
-        cts = [direction(rng, y) for y in outs]
-        pulled = lin.pull_back(arrays(cts))
+    forward, linear, captured, nonzero, count = linearize(func, [is_inexact(x) for x in xs])
+    assert not captured
+    verify(forward, GRAPH)
+    verify(linear, GRAPH)
+    if not any(nonzero):
+        return
+    dims = bind_dims(func.args, xs)
+    residuals = run(forward, xs)[len(nonzero) :]
+    assert len(residuals) == count
+    ts = [direction(rng, x) for x in xs if is_inexact(x)]
+    outs = run(linear, [*residuals, *ts], dims)
+    cts = [direction(rng, y) for y in outs]
+    backward, flags, captured = transpose(linear, count, [True] * len(outs))
+    assert not captured
+    verify(backward, GRAPH)
+    found = iter(run(backward, [*residuals, *cts], dims))
+    pulled = [next(found) if flag else None for flag in flags]
     left = sum(float(np.sum(c * y).real) for c, y in zip(cts, outs, strict=True))
     right = 0.0
     for c, t in zip(pulled, ts, strict=True):
         if c is not None:
-            assert c.host.shape == t.shape
-            assert c.host.dtype == t.dtype
-            right += float(np.sum(c.host * t).real)
+            assert c.shape == t.shape
+            assert c.dtype == t.dtype
+            right += float(np.sum(c * t).real)
     np.testing.assert_allclose(left, right, rtol=1e-8, atol=1e-10)
 
 

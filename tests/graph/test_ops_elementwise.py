@@ -14,6 +14,7 @@ from tessera.errors import DTypeError, ShapeError
 from tessera.graph.array import Array
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import Family
+from tessera.graph.transforms.differentiate import jvp
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import sym
 from tessera.ir.opdef import FieldKind
@@ -478,8 +479,6 @@ def test_float16_derivatives_stay_in_range() -> None:
 
 def test_derivatives_of_integers_do_not_exist() -> None:
     func = trace(lambda x: e.add(x, 1), [np.arange(3)])
-    from tessera.graph.transforms.differentiate import jvp
-
     _, flags, _ = jvp(func, [True])
     assert flags == [False]
 

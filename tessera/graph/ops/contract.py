@@ -129,7 +129,7 @@ class DotGeneral(GraphOp):
             found = np.asarray(np.matmul(matrices[0], matrices[1]))
         lead = [operands[0].shape[k] for k in self.batch_axes[0]]
         result = self.dtype or tensor(self, 0).dtype
-        return cast_array(found.reshape(*lead, *free[0], *free[1]), result)
+        return cast_array(found.reshape((*lead, *free[0], *free[1])), result)
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         """The op is linear in each operand."""
