@@ -17,13 +17,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import stat
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 from tessera.config import config
 
@@ -53,7 +52,7 @@ class ObjectCache:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, limit: int = 1 << 29) -> None:
-        self.directory: Path | None = None if directory is None else Path(directory)
+        self.directory: str | None = None if directory is None else os.fspath(directory)
         self.limit: int = limit
         self._lock = threading.Lock()
         self._size: int | None = None
@@ -82,15 +81,15 @@ class ObjectCache:
     def put(self, key: str, data: bytes) -> None:
         """Store bytes under a key; on any difficulty with the disk nothing is stored."""
         path = self._path(key)
-        if path is None:
+        if path is None or self.directory is None:
             return
         try:
-            # One by one: the parents that mkdir makes on its way are not made private.
-            path.parent.parent.parent.mkdir(parents=True, exist_ok=True)
-            path.parent.parent.mkdir(mode=0o700, exist_ok=True)
+            # One by one: the parents that makedirs makes on its way are not made private.
+            os.makedirs(os.path.dirname(self.directory) or ".", exist_ok=True)
+            _make_private(self.directory)
             if not self._is_private():
                 return
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _make_private(os.path.dirname(path))
             _write(path, _header(data) + data)
         except OSError:
             return
@@ -101,23 +100,23 @@ class ObjectCache:
         path = self._path(key)
         if path is not None:
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
 
     def clear(self) -> None:
         """Forget everything."""
         for path, _, _ in self._entries():
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
         with self._lock:
             self._size = 0
 
-    def _path(self, key: str) -> Path | None:
+    def _path(self, key: str) -> str | None:
         if not _KEY.fullmatch(key):
             raise ValueError(f"a cache key is a hexadecimal digest, not {key!r}")
         if self.directory is None:
             return None
         # One level of folders keeps each short.
-        return self.directory / key[:2] / f"{key[2:]}{_SUFFIX}"
+        return os.path.join(self.directory, key[:2], key[2:] + _SUFFIX)
 
     def _is_private(self) -> bool:
         """Whether the folder exists and nobody but its owner, this user, can write to it."""
@@ -148,28 +147,25 @@ class ObjectCache:
             if size <= self.limit * 4 // 5:
                 break
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
                 size -= bytes_
         return size
 
-    def _entries(self) -> list[tuple[Path, int, float]]:
+    def _entries(self) -> list[tuple[str, int, float]]:
         """The path, size and last use of each entry; files that killed writers left are removed."""
-        found: list[tuple[Path, int, float]] = []
-        if self.directory is None:
-            return found
-        for path in self.directory.glob("??/*"):
-            try:
-                status = path.stat()
-                if path.suffix == _SUFFIX:
-                    found.append((path, status.st_size, status.st_mtime))
-                elif time.time() - status.st_mtime > _STALE_SECONDS:
-                    path.unlink()
-            except OSError:
-                continue
+        found: list[tuple[str, int, float]] = []
+        for folder in _scan(self.directory):
+            for file in _scan(folder.path) if len(folder.name) == 2 else ():
+                with contextlib.suppress(OSError):
+                    status = file.stat(follow_symlinks=False)
+                    if file.name.endswith(_SUFFIX):
+                        found.append((file.path, status.st_size, status.st_mtime))
+                    elif time.time() - status.st_mtime > _STALE_SECONDS:
+                        os.unlink(file.path)
         return found
 
     def __repr__(self) -> str:
-        return f"ObjectCache({str(self.directory) if self.directory else None!r})"
+        return f"ObjectCache({self.directory!r})"
 
 
 def default_cache() -> ObjectCache:
@@ -195,11 +191,29 @@ def _header(data: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(data).digest()
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Put a file in its place at once; ``mkstemp`` makes it private."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+def _make_private(folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+
+
+def _scan(folder: str | None) -> list[os.DirEntry[str]]:
+    if folder is not None:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            return list(entries)
+    return []
+
+
+_writes = itertools.count()
+
+
+def _write(path: str, content: bytes) -> None:
+    """Put a private file in its place at once."""
+    folder = os.path.dirname(path)
+    name = f".{os.getpid()}-{threading.get_ident()}-{next(_writes)}-{time.time_ns()}.tmp"
+    temporary = os.path.join(folder, name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "wb") as file:
             file.write(content)
         os.replace(temporary, path)
     except BaseException:

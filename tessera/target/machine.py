@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from tessera.errors import CompileError
 
@@ -271,15 +270,20 @@ def _host_description() -> tuple[str, frozenset[str], str]:
 
 def _cache_bytes(level: int, default: int) -> int:
     """The size of the host's data cache of that level, as Linux states it."""
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    for index in range(8):
         try:
-            words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+            words = [_cache_field(index, name) for name in ("level", "type", "size")]
         except OSError:
-            continue
+            break
         size = re.fullmatch(r"(\d+)([KM])", words[2])
         if words[0] == str(level) and words[1] != "Instruction" and size:
             return int(size[1]) << {"K": 10, "M": 20}[size[2]]
     return default
+
+
+def _cache_field(index: int, name: str) -> str:
+    with open(f"/sys/devices/system/cpu/cpu0/cache/index{index}/{name}") as file:
+        return file.read().strip()
 
 
 # The features behind the intrinsics ``llvm.x86.<prefix>...``; the longest matching prefix counts.

@@ -20,8 +20,8 @@ def key(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+def files(folder: Path | str) -> list[Path]:
+    return [path for path in Path(folder).rglob("*") if path.is_file()]
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_folder_and_files_are_private(cache: ObjectCache) -> None:
         os.umask(old)
     assert cache.directory is not None
     (file,) = files(cache.directory)
-    assert stat.S_IMODE(cache.directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(cache.directory).st_mode) == 0o700
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert cache.get(key("x")) == b"code"
@@ -181,7 +181,7 @@ def test_threads_share_a_cache(cache: ObjectCache) -> None:
 def test_the_default_follows_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TESSERA_CACHE", raising=False)
     with config.update(cache_dir=str(tmp_path)):
-        assert default_cache().directory == tmp_path / "objects"
+        assert default_cache().directory == str(tmp_path / "objects")
         assert default_cache() is default_cache()
         monkeypatch.setenv("TESSERA_CACHE", "off")
         assert default_cache().directory is None
