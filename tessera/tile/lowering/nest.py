@@ -2,8 +2,8 @@
 
 An axis with a chunk is a grid axis: a program has the points [pid * chunk, min(extent, (pid + 1) *
 chunk)). An axis with a tile becomes a loop over full tiles, and a rest: of the last tiled axis (the
-vector axis) one masked tile; of the other one a smaller tile if its size is known, else single rows.
-The body is emitted once per combination, by the same code.
+vector axis) one masked tile; of the other one a smaller tile if its size is known, or else single
+rows. The body is emitted once per combination, by the same code.
 
     for i in 0 .. M // 4 * 4 step 4:           for i in M // 4 * 4 .. M:
         for j in 0 .. N // 16 * 16 step 16:        for j in 0 .. N // 16 * 16 step 16:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, bool_, int64, real_of, uint8
+from tessera.dtypes import DType, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import divides
@@ -176,11 +176,18 @@ def _accumulate(
 
 
 def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
-    """The index of the extreme; the first one wins, NaN is more extreme than any number."""
+    """The index of the extreme; the first one wins, NaN is more extreme than any number.
+
+    What is carried is the number of the step, in 32 bits where that is enough: lanes of an index
+    are then no wider than those of a value.
+    """
     em = low.em
     (out,) = op.body.outputs
     dtype = uint8 if dtype_of(out) is bool_ else dtype_of(out)
+    extent = op.axis.extent
     step = _step_size(low, (op.axis,), op.body)
+    is_short = extent < 1 << 31 if isinstance(extent, int) else step >= 16
+    counter = int32 if is_short else int64
     shape = _shape(low, [out], point, step)
     neutral = _identity(low, op.fn, dtype)
     loc = em.loc
@@ -190,22 +197,40 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
         low.run(op.body.ops, inner)
         x = low.cast(low.get(out, inner), dtype)
         if dim is None:
-            position = em.symbols[op.axis.name]
+            number = em.symbols[op.axis.name]
         else:
             x = _masked(low, x, neutral, inner)
-            position = low.lanes(inner, len(inner.dims) - 1)
+            number = em.map("floordiv", dim.start, em.const(step, int64))
         em.loc = loc
-        return [em.broadcast(v, shape) for v in _better(low, op.fn, carried, x.parts[0], position)]
+        found = _better(low, op.fn, carried, x.parts[0], em.cast(number, counter))
+        return [em.broadcast(v, shape) for v in found]
 
-    start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, int64))]
-    best, at = _loops(low, (op.axis,), _Steps(step), start, body)
+    start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, counter))]
+    best, number = _loops(low, (op.axis,), _Steps(step), start, body)
+    at = em.cast(number, int64)
     if step > 1:
-        _, at = em.add(t.ArgReduce(best, at, op.fn, len(shape) - 1, loc=loc))
+        last = len(shape) - 1
+        lane = em.pure(t.Iota, (*[1] * last, step), last)
+        at = em.map("add", em.map("mul", at, em.const(step, int64)), lane)
+        at = _first_of_best(low, op.fn, best, at)
     return Val((at,), point.names)
 
 
+def _first_of_best(low: State, fn: ScalarFn, best: Value, at: Value) -> Value:
+    """The smallest index beside an extreme, along the last dim: two reductions of whole vectors."""
+    em = low.em
+    shape = t.tile_type(at).shape
+    last = len(shape) - 1
+    extreme = em.reshape(em.pure(t.Reduce, best, fn, last), (*t.tile_type(best).shape[:-1], 1))
+    wins = em.map("eq", best, extreme)
+    if t.tile_type(best).dtype.is_float:
+        wins = em.map("or", wins, em.map("isnan", best))
+    at = em.select(wins, at, em.const((1 << 63) - 1, int64))
+    return em.pure(t.Reduce, at, SCALARS["min"], last)
+
+
 def _better(
-    low: State, fn: ScalarFn, carried: Sequence[Value], x: Value, position: Value
+    low: State, fn: ScalarFn, carried: Sequence[Value], x: Value, number: Value
 ) -> tuple[Value, Value]:
     em = low.em
     best, at = carried
@@ -214,7 +239,7 @@ def _better(
         # A NaN beats every number, and the first NaN stays.
         unknown = em.map("and", em.map("isnan", x), em.map("not", em.map("isnan", best)))
         wins = em.map("or", wins, unknown)
-    return em.select(wins, x, best), em.select(wins, position, at)
+    return em.select(wins, x, best), em.select(wins, number, at)
 
 
 # --- contract ---------------------------------------------------------------------------------
