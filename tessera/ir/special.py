@@ -36,8 +36,10 @@ def _lgamma(x: float) -> float:
 
 
 def _fma(a: float, b: float, c: float) -> float:
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+    if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
+    if not math.isfinite(c):
+        return c  # the product is finite, however large
     from fractions import Fraction  # a slow import for a rare function
 
     exact = Fraction(a) * Fraction(b) + Fraction(c)
