@@ -1,26 +1,34 @@
 """`ArrayBase`: what arrays and tracers have in common, and `Array`: a concrete, immutable array.
 
-The operators live in `graph/array_api.py`, which fills in `ArrayBase`'s methods through
-`operators`.
+The operators and methods that bind ops are installed by `graph/namespace/operators.py`; the
+protocols of Python and of other libraries are in `graph/array_protocols.py`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tessera.dtypes import DType, dtype_of
+from tessera.dtypes import DType, DTypeLike, dtype_of
 from tessera.errors import ImmutableError
+from tessera.graph.array_protocols import HostProtocols, install_buffer
+from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
 
+if TYPE_CHECKING:
+    from tessera.graph.device import Device
+    from tessera.graph.namespace.arguments import ArrayLike
+    from tessera.graph.namespace.update import At
+
 
 class ArrayBase:
-    """Operators and attributes shared by `Array` and tracers (completed by `graph/array_api.py`).
-    """
+    """Operators and attributes shared by arrays and tracers."""
 
     __slots__ = ()
+    # NumPy's arrays leave operators with an array on either side to us.
     __array_priority__ = 1000
 
     @property
@@ -43,12 +51,76 @@ class ArrayBase:
         """The number of dims."""
         return len(self.type.shape)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise ImmutableError(
             "an array cannot be changed in place",
+            loc=loc.current(),
             rule="arrays are immutable",
-            fix="build a new one, for instance with `ts.where` or `x.at[index].set(value)`",
+            fix="build a new one, for instance with `x = x.at[index].set(value)` or `ts.where`",
         )
+
+    if TYPE_CHECKING:  # installed by graph/namespace/operators.py
+
+        @property
+        def size(self) -> Any: ...
+        @property
+        def nbytes(self) -> Any: ...
+        @property
+        def device(self) -> Device: ...
+        @property
+        def T(self) -> ArrayBase: ...
+        @property
+        def mT(self) -> ArrayBase: ...
+        @property
+        def at(self) -> At: ...
+        def astype(self, dtype: DTypeLike, /, *, copy: bool = True) -> ArrayBase: ...
+        def to_device(self, device: Device | str, /, *, stream: object = None) -> ArrayBase: ...
+        def __getitem__(self, index: Any, /) -> ArrayBase: ...
+        def __iter__(self) -> Iterator[ArrayBase]: ...
+        def __neg__(self) -> ArrayBase: ...
+        def __pos__(self) -> ArrayBase: ...
+        def __abs__(self) -> ArrayBase: ...
+        def __invert__(self) -> ArrayBase: ...
+        def __add__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __radd__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __sub__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rsub__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __mul__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rmul__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __truediv__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rtruediv__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __floordiv__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rfloordiv__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __mod__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rmod__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __divmod__(self, other: ArrayLike, /) -> tuple[ArrayBase, ArrayBase]: ...
+        def __rdivmod__(self, other: ArrayLike, /) -> tuple[ArrayBase, ArrayBase]: ...
+        def __pow__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rpow__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __matmul__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rmatmul__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __and__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rand__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __or__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __ror__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __xor__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rxor__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __lshift__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rlshift__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rshift__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __rrshift__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __lt__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __le__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __gt__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __ge__(self, other: ArrayLike, /) -> ArrayBase: ...
+        def __eq__(self, other: object, /) -> ArrayBase: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+        def __ne__(self, other: object, /) -> ArrayBase: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+        def __bool__(self) -> bool: ...
+        def __int__(self) -> int: ...
+        def __float__(self) -> float: ...
+        def __complex__(self) -> complex: ...
+        def __index__(self) -> int: ...
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
 
 
 _DTYPES: dict[np.dtype[Any], DType] = {}
@@ -63,30 +135,35 @@ def dtype_from_numpy(dtype: np.dtype[Any]) -> DType:
     return found
 
 
-class Array(ArrayBase):
+class Array(HostProtocols, ArrayBase):
     """A concrete n-dimensional array on a device. Immutable.
 
     It speaks the array API standard, `__array__`, the buffer protocol and DLPack. Make one with
     `ts.asarray` and the other creation functions; the constructor is internal.
     """
 
-    __slots__ = ("__weakref__", "_data", "_pointer", "_type")
+    # Slots are laid out in the order of their names: `_data` is the second (`install_buffer`).
+    __slots__ = ("__weakref__", "_address", "_data", "_type")
 
+    _address: int
     _data: np.ndarray
     _type: TensorType | None
-    _pointer: int
 
     def __init__(self, data: np.ndarray, type: TensorType | None = None) -> None:
         _set(self, "_data", data)
         _set(self, "_type", type)
-        _set(self, "_pointer", 0)
+        _set(self, "_address", 0)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ImmutableError(
             f"attribute {name!r} of an array cannot be set",
+            loc=loc.current(),
             rule="arrays are immutable",
             fix="build a new array",
         )
+
+    def __hash__(self) -> int:
+        raise TypeError("an array cannot be hashed: `==` compares its elements")
 
     @property
     def type(self) -> TensorType:
@@ -120,10 +197,10 @@ class Array(ArrayBase):
     @property
     def pointer(self) -> int:
         """The address of the first element."""
-        found = self._pointer
+        found = self._address
         if not found:
             found = self._data.__array_interface__["data"][0]
-            _set(self, "_pointer", found)
+            _set(self, "_address", found)
         return found
 
     def contiguous(self) -> Array:
@@ -137,3 +214,13 @@ class Array(ArrayBase):
 
 
 _set = object.__setattr__
+
+
+def _sample() -> Array:
+    data = np.arange(3)
+    data.flags.writeable = False
+    return Array(data)
+
+
+HAS_BUFFER = install_buffer(Array, _sample())
+"""Whether arrays have the buffer protocol: `memoryview(x)`."""

@@ -1,0 +1,268 @@
+"""What Python and other libraries ask of a concrete array: printing, conversion to numbers, NumPy,
+the buffer protocol, DLPack, pickling.
+
+Nobody outside gets memory that can be written to, as arrays are immutable: views are read-only, and
+what cannot be told so is given a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tessera.dtypes import DType, dtype_of
+from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError
+from tessera.ir import loc
+
+if TYPE_CHECKING:
+    from tessera.graph.array import Array
+
+
+class RankError(ShapeError, TypeError):
+    """An array has the wrong number of dims for what Python asks of it."""
+
+
+class ExportError(TesseraError, BufferError):
+    """An array cannot be handed to another library in the way that it asks for."""
+
+
+class HostProtocols:
+    """The protocols of an array whose elements are in the host's memory, as a NumPy array."""
+
+    __slots__ = ()
+
+    _data: np.ndarray
+
+    # --- numbers ------------------------------------------------------------------------------
+
+    def item(self) -> bool | int | float | complex:
+        """The only element, as a Python number."""
+        if self._data.size != 1:
+            raise self._rank_error("item()", "an array with one element", None)
+        return self._data.reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers."""
+        return self._data.tolist()
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool()", "use `ts.any(x)` or `ts.all(x)`"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int()", "use `x.item()` if it has one element"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float()", "use `x.item()` if it has one element"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex()", "use `x.item()` if it has one element"))
+
+    def __index__(self) -> int:
+        found = self._scalar("use as an index", None)
+        if not dtype_of(self._data.dtype).is_integer:
+            raise DTypeError(
+                f"use as an index of an array of dtype {self._data.dtype.name}",
+                loc=loc.current(),
+                rule="an index is an integer",
+            )
+        return operator.index(found)
+
+    def _scalar(self, what: str, fix: str | None) -> Any:
+        data = self._data
+        if data.ndim:
+            raise self._rank_error(what, "an array without dims", fix)
+        return data.item()
+
+    def _rank_error(self, what: str, wanted: str, fix: str | None) -> RankError:
+        return RankError(
+            f"{what} of an array of type {self._type_text()}",
+            loc=loc.current(),
+            rule=f"it takes {wanted}",
+            fix=fix,
+        )
+
+    def _type_text(self) -> str:
+        data = self._data
+        return f"{dtype_of(data.dtype)}[{', '.join(map(str, data.shape))}]"
+
+    def __len__(self) -> int:
+        data = self._data
+        if not data.ndim:
+            raise self._rank_error("len()", "an array with a dim", None)
+        return data.shape[0]
+
+    # --- text ---------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        data = self._data
+        dtype = dtype_of(data.dtype)
+        text = np.array2string(_printable(data, dtype), separator=", ", prefix="Array(")
+        shape = f", shape={data.shape}" if not data.size and data.shape != (0,) else ""
+        return f"Array({text}{shape}, dtype={dtype.full_name})"
+
+    def __str__(self) -> str:
+        data = self._data
+        return str(_printable(data, dtype_of(data.dtype)))
+
+    def __format__(self, spec: str) -> str:
+        if not self._data.ndim:
+            return format(self._data.item(), spec)
+        if not spec:
+            return str(self)
+        raise self._rank_error(f"the format {spec!r}", "an array without dims", "use `str(x)`")
+
+    # --- NumPy --------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        data = self._data
+        if copy or (dtype is not None and np.dtype(dtype) != data.dtype):
+            return np.array(data, dtype=dtype, copy=copy)
+        view = data.view()
+        view.flags.writeable = False
+        return view
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            raise LeafError(
+                f"__array_namespace__: version {api_version!r}",
+                loc=loc.current(),
+                rule="the namespace follows the standard 2024.12",
+            )
+        return sys.modules["tessera"]
+
+    # --- other libraries ----------------------------------------------------------------------
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        view = memoryview(self._data)
+        return view.toreadonly()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._data.__dlpack_device__()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        data = self._data
+        dtype = dtype_of(data.dtype)
+        if np.dtype(data.dtype).kind not in "biufc":
+            raise ExportError(
+                f"__dlpack__: an array of dtype {dtype.full_name}",
+                loc=loc.current(),
+                rule="NumPy exports bools, integers, floating-point and complex numbers",
+                fix="convert it to `ts.float32` first",
+            )
+        if max_version is None or max_version[0] < 1:
+            # The old form of DLPack cannot say that memory is read-only.
+            if copy is False:
+                raise ExportError(
+                    "__dlpack__: copy=False for a consumer of DLPack before 1.0",
+                    loc=loc.current(),
+                    rule="arrays are immutable, and old DLPack has no way to say so",
+                    fix="leave copy out, or pass max_version=(1, 0)",
+                )
+            return np.array(data).__dlpack__(stream=stream, dl_device=dl_device)
+        shared: Any = np.array(data) if copy else self.__array__()
+        return shared.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+
+    # --- copies -------------------------------------------------------------------------------
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, tuple[np.ndarray]]:
+        return _rebuild, (np.asarray(self),)
+
+
+def _printable(data: np.ndarray, dtype: DType) -> np.ndarray:
+    """The elements in a dtype that NumPy prints well."""
+    if dtype.np.kind in "biufc" and dtype.np.name == dtype.full_name:
+        return data
+    return data.astype(np.float32 if dtype.is_float else np.int8)
+
+
+def _rebuild(data: np.ndarray) -> Array:
+    from tessera.graph.array import Array
+
+    return Array(data)
+
+
+# --- the buffer protocol before Python 3.12 ---------------------------------------------------
+
+
+class _BufferProcs(ctypes.Structure):
+    _fields_ = (("getbuffer", ctypes.c_void_p), ("releasebuffer", ctypes.c_void_p))
+
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+
+# PyTypeObject.tp_as_buffer: the object's head with its size (3 words), then 15 words up to it.
+_AS_BUFFER = 20 * _WORD
+
+# PickleBuffer: the head (2 words), then a Py_buffer, whose second word is the exporting object.
+_EXPORTER = 3 * _WORD
+
+
+def install_buffer(cls: type, sample: Array) -> bool:
+    """Gives a class the buffer protocol, where Python classes cannot define it (before 3.12).
+
+    A `pickle.PickleBuffer` holds a reference to an object, and asks that object for each buffer. If
+    the reference to the NumPy array lies at the same place in an array as in a PickleBuffer, its C
+    function serves arrays as well. All that this needs to hold is checked first; without it, arrays
+    have no buffer protocol.
+
+    Args:
+        cls: the class, with a slot `_data`.
+        sample: an instance, to check the result with.
+
+    Returns:
+        Whether the class has the protocol now.
+    """
+    if sys.version_info >= (3, 12):
+        return True
+    if sys.implementation.name != "cpython" or not _layout_is_known(sample):
+        return False
+    own, theirs = _procs(cls), _procs(pickle.PickleBuffer)
+    if own is None or theirs is None or own.getbuffer:
+        return False
+    own.getbuffer = theirs.getbuffer
+    if _works(sample):
+        return True
+    own.getbuffer = None
+    return False
+
+
+def _layout_is_known(sample: Any) -> bool:
+    """Whether the references lie where they are expected: in a PickleBuffer and in an array."""
+    held = bytearray(8)
+    places = ((pickle.PickleBuffer(held), held), (sample, sample.host))
+    return all(
+        type(holder).__basicsize__ >= _EXPORTER + _WORD
+        and ctypes.c_void_p.from_address(id(holder) + _EXPORTER).value == id(target)
+        for holder, target in places
+    )
+
+
+def _procs(cls: type) -> _BufferProcs | None:
+    address = ctypes.c_void_p.from_address(id(cls) + _AS_BUFFER).value
+    return None if address is None else _BufferProcs.from_address(address)
+
+
+def _works(sample: Any) -> bool:
+    try:
+        view = memoryview(sample)
+    except (TypeError, BufferError, ValueError):
+        return False
+    return view.readonly and view.obj is sample.host and view.tolist() == sample.host.tolist()

@@ -1,0 +1,327 @@
+"""What public functions do with their arguments before they bind ops.
+
+Numbers and NumPy arrays become arrays, dtypes are promoted by the array API's rules with weak
+Python numbers, shapes are broadcast by explicit ops, and axes are counted from the front. Messages
+start with the public function's name and point to the user's line.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+
+from tessera.dtypes import (
+    DType,
+    DTypeLike,
+    Kind,
+    PythonScalar,
+    default_float,
+    dtype_of,
+    promote,
+    promote_scalar,
+    result_type,
+)
+from tessera.errors import AxisError, DTypeError, LeafError, ShapeError
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.ops.checks import may_equal, shape_text
+from tessera.graph.ops.elementwise import cast
+from tessera.graph.ops.rearrange import broadcast, constant, full
+from tessera.graph.trace import Tracer, is_tracing
+from tessera.ir import loc
+from tessera.ir.intexpr import Dim, IntExpr
+from tessera.ir.types import TensorType
+
+ArrayLike: TypeAlias = "ArrayBase | np.ndarray | np.generic | bool | int | float | complex"
+"""What functions take as an array. Python numbers are weak: they take the dtype beside them."""
+
+Shape: TypeAlias = "int | IntExpr | Sequence[int | IntExpr]"
+"""What functions take as a shape."""
+
+NUMBERS = (bool, int, float, complex)
+
+# A stand-in for any weak value of the kind: promotion asks for the kind only.
+_SAMPLES: dict[Kind, PythonScalar] = {
+    Kind.BOOL: False,
+    Kind.INT: 0,
+    Kind.UINT: 0,
+    Kind.FLOAT: 0.0,
+    Kind.COMPLEX: 0j,
+}
+
+_NUMPY_KINDS = "biufc"
+_EXTENSION_TYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"})
+
+
+def is_number(x: object) -> TypeGuard[PythonScalar]:
+    """Whether `x` is a Python number. NumPy's scalars are none: they have a dtype."""
+    return isinstance(x, NUMBERS) and not isinstance(x, np.generic)
+
+
+def number(value: PythonScalar, dtype: DType, weak: bool = False) -> Any:
+    """A Python number as an array without dims."""
+    if is_tracing():
+        return constant(value, dtype, weak)
+    with np.errstate(all="ignore"):
+        data = np.asarray(value).astype(dtype.np)
+    return Array(data, TensorType((), dtype, weak=True) if weak else None)
+
+
+def as_array(name: str, x: object) -> Any:
+    """An argument as an array or tracer."""
+    if isinstance(x, ArrayBase):
+        return x
+    if is_number(x):
+        return number(x, dtype_of(type(x)), weak=True)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return Array(checked_data(name, np.asarray(x)))
+    raise LeafError(
+        f"{name}: got {_described(x)}, which is no array",
+        loc=loc.current(),
+        rule="functions of arrays take arrays and Python numbers",
+        fix="make an array of it with `ts.asarray`",
+    )
+
+
+def _described(x: object) -> str:
+    text = type(x).__name__
+    return text if text == "NoneType" else f"a value of type {text}"
+
+
+def checked_data(name: str, data: np.ndarray) -> np.ndarray:
+    """A NumPy array whose elements can be those of an array."""
+    if data.dtype.kind not in _NUMPY_KINDS and data.dtype.name not in _EXTENSION_TYPES:
+        raise LeafError(
+            f"{name}: got a NumPy array of dtype {data.dtype}",
+            loc=loc.current(),
+            rule="arrays hold numbers or bools",
+            fix="convert it to a numeric dtype first",
+        )
+    if not data.dtype.isnative:
+        data = data.astype(data.dtype.newbyteorder("="))
+    return data
+
+
+# --- dtypes -----------------------------------------------------------------------------------
+
+
+def common_dtype(name: str, values: Sequence[object]) -> tuple[DType, bool]:
+    """The dtype that operands have together, and whether the result is weak."""
+    strong: DType | None = None
+    weak: list[PythonScalar] = []
+    try:
+        for x in values:
+            if isinstance(x, ArrayBase):
+                type = x.type
+                if type.weak:
+                    weak.append(_SAMPLES[type.dtype.kind])
+                else:
+                    strong = type.dtype if strong is None else promote(strong, type.dtype)
+            elif is_number(x):
+                weak.append(x)
+            else:
+                raise AssertionError("operands are arrays or numbers")
+        if strong is None:
+            return result_type(*weak), True
+        found = strong
+        for value in weak:
+            found = promote_scalar(found, value)
+        return found, False
+    except DTypeError as error:
+        what = error.what.removeprefix("promotion: ")
+        types = " and ".join(
+            [str(x.type) if isinstance(x, ArrayBase) else f"the number {x}" for x in values]
+        )
+        raise DTypeError(
+            f"{name}: got {types}; {what}", loc=loc.current(), rule=error.rule, fix=error.fix
+        ) from None
+
+
+def to_dtype(x: Any, dtype: DType, weak: bool = False) -> Any:
+    """An operand as an array of a dtype."""
+    return number(x, dtype, weak) if is_number(x) else cast(x, dtype)
+
+
+def parse_dtype(name: str, dtype: DTypeLike) -> DType:
+    """A `dtype` argument."""
+    try:
+        return dtype_of(dtype)
+    except DTypeError as error:
+        raise DTypeError(
+            f"{name}: {error.what.removeprefix('dtype: ')}",
+            loc=loc.current(),
+            rule=error.rule,
+            fix=error.fix,
+        ) from None
+
+
+def as_inexact(name: str, x: object) -> Any:
+    """An argument as an array of floating-point or complex dtype."""
+    found = as_array(name, x)
+    return found if found.dtype.is_inexact else cast(found, default_float)
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+
+def operands(name: str, *values: object) -> list[Any]:
+    """Operands as arrays of one dtype and one shape."""
+    given = [x if is_number(x) else as_array(name, x) for x in values]
+    dtype, weak = common_dtype(name, given)
+    return broadcast_together(name, [to_dtype(x, dtype, weak) for x in given])
+
+
+def inexact_operands(name: str, *values: object) -> list[Any]:
+    """Operands as arrays of one floating-point or complex dtype, and one shape."""
+    given = [x if is_number(x) else as_array(name, x) for x in values]
+    dtype, weak = common_dtype(name, given)
+    if not dtype.is_inexact:
+        dtype = default_float
+    return broadcast_together(name, [to_dtype(x, dtype, weak) for x in given])
+
+
+def broadcast_together(name: str, arrays: Sequence[Any]) -> list[Any]:
+    """Arrays repeated to their common shape."""
+    shape = common_shape(name, arrays)
+    return [spread(x, shape) for x in arrays]
+
+
+def common_shape(name: str, arrays: Sequence[Any]) -> tuple[Dim, ...]:
+    """The shape that arrays are broadcast to together."""
+    first: tuple[Dim, ...] = arrays[0].shape
+    if all(x.shape == first for x in arrays):
+        return first
+    found = broadcast_dims([x.shape for x in arrays])
+    if isinstance(found, int):
+        types = " and ".join(str(x.type) for x in arrays)
+        sizes = " and ".join(dict.fromkeys(str(x.shape[-found]) for x in arrays if x.ndim >= found))
+        raise ShapeError(
+            f"{name}: got {types}, whose dims {_from_the_back(found)} are {sizes}",
+            loc=loc.current(),
+            rule="counted from the last, dims are equal, or one of them is 1 or missing",
+            fix="insert dims of length 1 where one is missing, as in `x[:, None]`",
+        )
+    return found
+
+
+def _from_the_back(position: int) -> str:
+    return f"-{position}"
+
+
+def broadcast_dims(shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...] | int:
+    """The common shape, or which dim from the back does not fit (1 is the last)."""
+    rank = max([len(s) for s in shapes], default=0)
+    dims: list[Dim] = []
+    for back in range(rank, 0, -1):
+        size: Dim = 1
+        for shape in shapes:
+            if len(shape) < back or shape[-back] == 1:
+                continue
+            if size == 1:
+                size = shape[-back]
+            elif shape[-back] != size:
+                return back
+        dims.append(size)
+    return tuple(dims)
+
+
+def spread(x: Any, shape: tuple[Dim, ...]) -> Any:
+    """An array repeated to a shape that it is known to fit, by the rules of broadcasting."""
+    if x.shape == shape:
+        return x
+    if type(x) is Array and not is_tracing() and is_static(shape):
+        return Array(np.broadcast_to(x.host, shape))
+    lead = len(shape) - x.ndim
+    return broadcast(x, shape, range(lead, len(shape)))
+
+
+def is_static(shape: Sequence[Dim]) -> TypeGuard[tuple[int, ...]]:
+    """Whether no dim is symbolic."""
+    return all(isinstance(d, int) for d in shape)
+
+
+def parse_shape(name: str, shape: object) -> tuple[Dim, ...]:
+    """A `shape` argument: an int or a sequence of ints, all at least 0."""
+    if isinstance(shape, (str, bytes, float, ArrayBase, dict, set)) or shape is None:
+        raise _bad_shape(name, shape)
+    given: Any = shape
+    if isinstance(given, (int, IntExpr, np.integer)):
+        given = (given,)
+    try:
+        dims = tuple([d if isinstance(d, IntExpr) else operator.index(d) for d in given])
+    except TypeError:
+        raise _bad_shape(name, shape) from None
+    for k, d in enumerate(dims):
+        if isinstance(d, int) and d < 0:
+            raise ShapeError(
+                f"{name}: dim {k} of the shape {shape_text(dims)} is {d}",
+                loc=loc.current(),
+                rule="a dim is at least 0",
+            )
+    return dims
+
+
+def _bad_shape(name: str, shape: object) -> ShapeError:
+    return ShapeError(
+        f"{name}: the shape is {shape!r}",
+        loc=loc.current(),
+        rule="a shape is an int or a tuple of ints, known when the program is traced",
+    )
+
+
+def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType) -> Any:
+    """An array that holds a Python number everywhere."""
+    if is_tracing() or not is_static(shape):
+        return full(shape, value, dtype)
+    return Array(np.full(shape, value, dtype.np))
+
+
+def check_may_equal(name: str, a: Dim, b: Dim, what: str, rule: str) -> None:
+    """Two sizes can be the same."""
+    if not may_equal(a, b):
+        raise ShapeError(f"{name}: {what}", loc=loc.current(), rule=rule)
+
+
+# --- axes -------------------------------------------------------------------------------------
+
+
+def parse_axis(name: str, axis: Any, rank: int, what: str = "axis") -> int:
+    """An axis counted from the front."""
+    try:
+        found = operator.index(axis)
+    except TypeError:
+        raise AxisError(
+            f"{name}: {what} is {axis!r}", loc=loc.current(), rule=f"{what} is an int"
+        ) from None
+    if not -rank <= found < rank:
+        raise AxisError(
+            f"{name}: {what} {found} is out of range for an array of rank {rank}",
+            loc=loc.current(),
+            rule=f"-{rank} <= {what} < {rank}" if rank else "an array without dims has no axes",
+        )
+    return found + rank if found < 0 else found
+
+
+def parse_axes(name: str, axis: Any, rank: int, what: str = "axis") -> tuple[int, ...]:
+    """Distinct axes counted from the front, in the order given; None is all of them."""
+    if axis is None:
+        return tuple(range(rank))
+    given: Any = axis if isinstance(axis, (tuple, list)) else (axis,)
+    found = tuple([parse_axis(name, a, rank, what) for a in given])
+    if len(set(found)) != len(found):
+        raise AxisError(
+            f"{name}: {what}={axis} names an axis twice",
+            loc=loc.current(),
+            rule="axes are distinct",
+        )
+    return found
+
+
+def concrete(x: Any, wanted: str, fix: str) -> np.ndarray:
+    """The elements of an array on the host, for functions whose result's shape depends on them."""
+    if isinstance(x, Tracer):
+        x = x.concretize(wanted, fix)
+    assert isinstance(x, Array)
+    return x.host

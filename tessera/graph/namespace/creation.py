@@ -1,0 +1,653 @@
+"""Functions that make arrays.
+
+Under `jit`, `zeros`, `full`, `arange` and the like become part of the program; elsewhere their
+results are computed on the spot. What is made from Python values has the default dtypes: float32,
+int64, complex64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tessera.dtypes import (
+    DType,
+    DTypeLike,
+    PythonScalar,
+    complex64,
+    complex128,
+    default_float,
+    default_int,
+    dtype_of,
+    float32,
+    float64,
+    iinfo,
+    result_type,
+    uint32,
+)
+from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.device import Device, parse_device
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    Shape,
+    as_array,
+    checked_data,
+    filled,
+    is_number,
+    is_static,
+    number,
+    operands,
+    parse_axis,
+    parse_dtype,
+    parse_shape,
+    spread,
+)
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops import generate
+from tessera.graph.ops.rearrange import broadcast, concatenate, expand_dims, iota
+from tessera.graph.trace import Tracer, is_tracing
+from tessera.ir import loc
+from tessera.ir.convert import cast_array
+from tessera.ir.intexpr import IntExpr
+
+DeviceLike = Device | str | None
+
+
+class SupportsDLPack(Protocol):
+    """An array of any library that speaks DLPack."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """A capsule."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where the array lives."""
+        ...
+
+
+# --- from data --------------------------------------------------------------------------------
+
+
+@api_boundary
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    copy: bool | None = None,
+) -> ArrayBase:
+    """An array of the elements of something.
+
+    Arrays are immutable, so an array is given back itself, and memory that somebody else could
+    change is copied: sharing it takes `copy=False`, by which the caller promises not to write to
+    it any more.
+
+    Args:
+        obj: an array, a Python number, nested sequences of numbers and arrays, a NumPy array, or
+            whatever has the buffer protocol, `__array__` or DLPack.
+        dtype: the element type; by default that of the data, and the default dtypes for Python
+            numbers.
+        device: where the array is to live.
+        copy: True copies always; False never, and raises where that is impossible; None copies
+            memory that is not an array's.
+
+    Returns:
+        An array; under a trace that of the trace if `obj` holds any of its values.
+
+    Raises:
+        LeafError: `obj` is nothing to make an array of.
+        ValueError: `copy=False`, but a copy is needed.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.asarray([[1, 2], [3, 4.5]])
+        Array([[1. , 2. ],
+               [3. , 4.5]], dtype=float32)
+    """
+    parse_device("asarray", device)
+    wanted = None if dtype is None else parse_dtype("asarray", dtype)
+    if isinstance(obj, ArrayBase):
+        return _from_array(obj, wanted, copy)
+    if is_number(obj):
+        _refuse_no_copy(copy, "a Python number has no memory to share")
+        found = wanted or dtype_of(type(obj))
+        return Array(_converted(obj, found))
+    if isinstance(obj, (list, tuple)):
+        _refuse_no_copy(copy, "a sequence has no memory to share")
+        return _from_sequence(obj, wanted)
+    return _from_memory(_host_view(obj), wanted, copy)
+
+
+def _from_array(x: Any, wanted: DType | None, copy: bool | None) -> Any:
+    if wanted is not None and x.dtype is not wanted:
+        _refuse_no_copy(copy, f"the array has dtype {x.dtype.full_name}, not {wanted.full_name}")
+        return ops.cast(x, wanted)
+    if isinstance(x, Array):
+        if copy:
+            return Array(np.array(x.host))
+        return Array(x.host) if x.type.weak else x
+    return ops.cast(x, x.dtype)
+
+
+def _refuse_no_copy(copy: bool | None, why: str) -> None:
+    if copy is False:
+        raise LeafError(
+            f"asarray: copy=False, but {why}",
+            loc=loc.current(),
+            rule="copy=False shares memory or fails",
+            fix="leave copy out",
+        ) from None
+
+
+def _converted(obj: Any, dtype: DType) -> np.ndarray:
+    """Python numbers in nested sequences, in a dtype."""
+    with np.errstate(all="ignore"):
+        try:
+            if dtype.is_inexact or dtype.is_bool:
+                return np.asarray(np.asarray(obj).astype(dtype.np))
+            exact = np.asarray(obj)
+            if exact.dtype.kind in "iu" and exact.size:
+                limits = iinfo(dtype)
+                low, high = int(exact.min()), int(exact.max())
+                if low < limits.min or high > limits.max:
+                    raise OverflowError
+            elif exact.dtype.kind == "O":
+                raise OverflowError
+            return np.asarray(cast_array(exact, dtype))
+        except OverflowError:
+            raise DTypeError(
+                f"asarray: a number does not fit into {dtype.full_name}",
+                loc=loc.current(),
+                rule=f"{dtype.full_name} holds {iinfo(dtype).min} to {iinfo(dtype).max}"
+                if dtype.is_integer
+                else None,
+                fix="give a wider dtype",
+            ) from None
+
+
+def _from_sequence(obj: Sequence[Any], wanted: DType | None) -> Any:
+    leaves: list[Any] = []
+    traced = _collect(obj, leaves)
+    if traced:
+        found = _stacked(obj)
+        return found if wanted is None else ops.cast(found, wanted)
+    kinds = {type(x) for x in leaves}
+    if kinds <= {bool, int, float, complex}:
+        target = wanted or (result_type(*[k() for k in kinds]) if kinds else default_float)
+        return Array(_converted(_rectangular(obj), target))
+    dtypes = [x if is_number(x) else _leaf_dtype(x) for x in leaves]
+    target = wanted or result_type(*dtypes)
+    return Array(cast_array(checked_data("asarray", _rectangular(obj)), target))
+
+
+def _collect(obj: Any, leaves: list[Any]) -> bool:
+    """Gathers what is in nested sequences; says whether there are traced values among it."""
+    traced = False
+    for x in obj:
+        if isinstance(x, (list, tuple)):
+            traced = _collect(x, leaves) or traced
+        else:
+            leaves.append(x)
+            traced = traced or isinstance(x, Tracer)
+    return traced
+
+
+def _leaf_dtype(x: Any) -> DType:
+    if isinstance(x, (ArrayBase, np.ndarray, np.generic)):
+        return dtype_of(x.dtype)
+    raise LeafError(
+        f"asarray: the sequence holds a value of type {type(x).__name__}",
+        loc=loc.current(),
+        rule="sequences hold numbers, arrays, and sequences of them",
+    )
+
+
+def _rectangular(obj: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.asarray(_plain(obj))
+    except ValueError as error:
+        raise ShapeError(
+            "asarray: the nested sequences have different lengths",
+            loc=loc.current(),
+            rule="an array is rectangular",
+            notes=(str(error).partition(". ")[0],),
+        ) from None
+
+
+def _plain(obj: Any) -> Any:
+    """The sequence with arrays replaced by those of NumPy."""
+    if isinstance(obj, (list, tuple)):
+        return [_plain(x) if isinstance(x, (list, tuple, Array)) else x for x in obj]
+    return obj.host
+
+
+def _stacked(obj: Any) -> Any:
+    """Sequences with traced values among them, joined by ops."""
+    if not isinstance(obj, (list, tuple)):
+        return as_array("asarray", obj)
+    if not any(isinstance(x, (list, tuple, ArrayBase, np.ndarray)) for x in obj):
+        return _from_sequence(obj, None)
+    # Numbers stay numbers, so that they take the dtype of the arrays beside them.
+    parts = operands("asarray", *[x if is_number(x) else _stacked(x) for x in obj])
+    return concatenate([expand_dims(x, 0) for x in parts], 0)
+
+
+def _host_view(obj: Any) -> np.ndarray:
+    """Whatever NumPy can see as an array without copying, as one."""
+    if isinstance(obj, (np.ndarray, np.generic)):
+        return np.asarray(obj)
+    try:
+        if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
+            return np.asarray(obj)
+        if hasattr(obj, "__dlpack__"):
+            return np.from_dlpack(obj)
+        return np.asarray(memoryview(obj))
+    except (TypeError, BufferError, ValueError):
+        raise LeafError(
+            f"asarray: cannot make an array of a value of type {type(obj).__name__}",
+            loc=loc.current(),
+            rule="arrays are made of numbers, sequences of them, and other arrays",
+        ) from None
+
+
+def _from_memory(data: np.ndarray, wanted: DType | None, copy: bool | None) -> Array:
+    checked = checked_data("asarray", data)
+    found = checked if wanted is None else cast_array(checked, wanted)
+    if found is not data:
+        _refuse_no_copy(copy, f"the data have dtype {data.dtype}")
+    elif copy is not False:
+        found = np.array(found, order="C")
+    return Array(_read_only(found))
+
+
+def _read_only(data: np.ndarray) -> np.ndarray:
+    view = data.view()
+    view.flags.writeable = False
+    return view
+
+
+@api_boundary
+def from_dlpack(
+    x: SupportsDLPack, /, *, device: DeviceLike = None, copy: bool | None = None
+) -> ArrayBase:
+    """An array of another library, through DLPack.
+
+    Args:
+        x: an array with `__dlpack__`. Unless copied, its memory is shared: whoever owns it must
+            not write to it while the result is in use.
+        device: where the array is to live.
+        copy: True copies always, False never; None copies where needed.
+
+    Raises:
+        BufferError: `x` cannot be exported.
+    """
+    parse_device("from_dlpack", device)
+    if isinstance(x, ArrayBase):
+        return asarray(x, copy=copy)
+    data: np.ndarray = np.from_dlpack(x, copy=copy)  # pyright: ignore[reportArgumentType]
+    return Array(_read_only(checked_data("from_dlpack", data)))
+
+
+# --- constants --------------------------------------------------------------------------------
+
+
+@api_boundary
+def full(
+    shape: Shape,
+    fill_value: PythonScalar | ArrayBase,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> ArrayBase:
+    """An array that holds one value everywhere.
+
+    Args:
+        shape: the shape.
+        fill_value: a number, or an array without dims.
+        dtype: the element type; by default that of the value.
+        device: where the array is to live.
+    """
+    parse_device("full", device)
+    dims = parse_shape("full", shape)
+    wanted = None if dtype is None else parse_dtype("full", dtype)
+    if is_number(fill_value):
+        return filled(dims, fill_value, wanted or dtype_of(type(fill_value)))
+    value = as_array("full", fill_value)
+    if value.ndim:
+        raise ShapeError(
+            f"full: the value has type {value.type}",
+            loc=loc.current(),
+            rule="the value has no dims",
+            fix="use `ts.broadcast_to`",
+        )
+    return spread(ops.cast(value, wanted or value.dtype), dims)
+
+
+@api_boundary
+def full_like(
+    x: ArrayLike,
+    /,
+    fill_value: PythonScalar | ArrayBase,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> ArrayBase:
+    """An array of the shape and dtype of `x` that holds one value everywhere."""
+    like = as_array("full_like", x)
+    return full(like.shape, fill_value, dtype=like.dtype if dtype is None else dtype, device=device)
+
+
+@api_boundary
+def zeros(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
+    """An array of zeros."""
+    return full(shape, 0, dtype=default_float if dtype is None else dtype, device=device)
+
+
+@api_boundary
+def zeros_like(
+    x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> ArrayBase:
+    """An array of zeros of the shape and dtype of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+@api_boundary
+def ones(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
+    """An array of ones."""
+    return full(shape, 1, dtype=default_float if dtype is None else dtype, device=device)
+
+
+@api_boundary
+def ones_like(
+    x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> ArrayBase:
+    """An array of ones of the shape and dtype of `x`."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+@api_boundary
+def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
+    """An array of unspecified elements: zeros, as an array cannot be filled later."""
+    return full(shape, 0, dtype=default_float if dtype is None else dtype, device=device)
+
+
+@api_boundary
+def empty_like(
+    x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> ArrayBase:
+    """An array of unspecified elements, of the shape and dtype of `x`."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+# --- ranges -----------------------------------------------------------------------------------
+
+
+@api_boundary
+def arange(
+    start: float | IntExpr,
+    /,
+    stop: float | IntExpr | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> ArrayBase:
+    """Evenly spaced numbers from `start` to `stop`, which is not among them.
+
+    Args:
+        start: the first number; 0 where `stop` is not given, and then this is the stop.
+        stop: where the numbers end.
+        step: the spacing.
+        dtype: the element type; by default int64 if all numbers are integers, else float32.
+        device: where the array is to live.
+    """
+    parse_device("arange", device)
+    first, last = (0, start) if stop is None else (start, stop)
+    if isinstance(first, IntExpr) or isinstance(last, IntExpr):
+        return _symbolic_range(first, last, step, dtype)
+    for x in (first, last, step):
+        if isinstance(x, Tracer):
+            x.concretize("`ts.arange`", "make it a static argument: it decides the shape")
+    bounds = [x.item() if isinstance(x, (Array, np.generic)) else x for x in (first, last, step)]
+    floating = any(isinstance(x, float) for x in bounds)
+    found = (
+        parse_dtype("arange", dtype)
+        if dtype is not None
+        else (default_float if floating else default_int)
+    )
+    if bounds[2] == 0:
+        raise ShapeError("arange: the step is 0", loc=loc.current(), rule="a step is not 0")
+    count = max(0, math.ceil((bounds[1] - bounds[0]) / bounds[2]))
+    if not is_tracing():
+        return Array(_counted(count, bounds[0], bounds[2], found))
+    wide = found if found.is_inexact or found is default_int else default_int
+    return ops.cast(_line(count, bounds[0], bounds[2], wide), found)
+
+
+def _counted(count: int, start: Any, step: Any, dtype: DType) -> np.ndarray:
+    exact = np.float64 if isinstance(start, float) or isinstance(step, float) else np.int64
+    line = np.arange(count, dtype=exact) * exact(step) + exact(start)
+    return cast_array(np.asarray(line), dtype)
+
+
+def _line(count: Any, start: Any, step: Any, dtype: DType) -> Any:
+    line = iota((count,), 0, dtype)
+    if step != 1:
+        line = ops.mul(line, step)
+    return line if start == 0 else ops.add(line, start)
+
+
+def _symbolic_range(first: Any, last: Any, step: Any, dtype: DTypeLike | None) -> Any:
+    if step != 1 or first != 0:
+        raise ShapeError(
+            "arange: a symbolic range has a start or step of its own",
+            loc=loc.current(),
+            rule="symbolic ranges start at 0 and have step 1",
+            fix="add and multiply afterwards",
+        )
+    return iota((last,), 0, default_int if dtype is None else parse_dtype("arange", dtype))
+
+
+@api_boundary
+def linspace(
+    start: PythonScalar | ArrayBase,
+    stop: PythonScalar | ArrayBase,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    endpoint: bool = True,
+) -> ArrayBase:
+    """`num` evenly spaced numbers from `start` to `stop`.
+
+    Args:
+        start: the first number.
+        stop: the last number, or where it would be.
+        num: how many there are.
+        dtype: the element type; by default float32, or complex64 for complex ends.
+        device: where the array is to live.
+        endpoint: whether `stop` is among them.
+    """
+    parse_device("linspace", device)
+    (count,) = parse_shape("linspace", num)
+    assert isinstance(count, int)
+    ends = [start, stop]
+    found = (
+        parse_dtype("linspace", dtype)
+        if dtype is not None
+        else result_type(*[x if is_number(x) else as_array("linspace", x) for x in ends])
+    )
+    if dtype is None and not found.is_inexact:
+        found = default_float
+    if is_number(start) and is_number(stop) and not is_tracing():
+        line = np.linspace(start, stop, count, endpoint=endpoint)
+        return Array(cast_array(np.asarray(line), found))
+    exact = found if found in (float64, complex64, complex128) else float32
+    a, b = (
+        number(x, exact) if is_number(x) else ops.cast(as_array("linspace", x), exact) for x in ends
+    )
+    parts = max(count - 1 if endpoint else count, 1)
+    position = ops.div(iota((count,), 0, exact), parts)
+    shape = (count,)
+    a, b = spread(a, shape), spread(b, shape)
+    # Both forms are exact at their own end.
+    step = ops.sub(b, a)
+    lower = ops.add(a, ops.mul(step, position))
+    upper = ops.sub(b, ops.mul(step, ops.sub(spread(number(1, exact), shape), position)))
+    half = ops.lt(iota(shape, 0, default_int), count // 2 + 1)
+    return ops.cast(ops.select(half, lower, upper), found)
+
+
+@api_boundary
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> ArrayBase:
+    """A matrix of zeros with ones on one diagonal.
+
+    Args:
+        n_rows: the number of rows.
+        n_cols: the number of columns; by default as many.
+        k: which diagonal: positive above the main one, negative below.
+        dtype: the element type; by default float32.
+        device: where the array is to live.
+    """
+    parse_device("eye", device)
+    shape = parse_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
+    found = default_float if dtype is None else parse_dtype("eye", dtype)
+    if not is_tracing() and is_static(shape):
+        rows, columns = shape
+        return Array(np.eye(rows, columns, k).astype(found.np))
+    return ops.cast(_diagonal_test(shape, k, "equal"), found)
+
+
+def _diagonal_test(shape: Any, k: int, test: Literal["equal", "below"]) -> Any:
+    """Where column - row is k, or at most k, in the last two dims."""
+    rank = len(shape)
+    rows, columns = iota(shape, rank - 2, default_int), iota(shape, rank - 1, default_int)
+    if k > 0:
+        rows = ops.add(rows, k)
+    elif k < 0:
+        columns = ops.add(columns, -k)
+    return ops.eq(columns, rows) if test == "equal" else ops.le(columns, rows)
+
+
+@api_boundary
+def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
+    """The part of matrices on and below a diagonal; zeros elsewhere.
+
+    Args:
+        x: an array whose last two dims are matrices.
+        k: which diagonal: positive above the main one, negative below.
+    """
+    found = _matrices("tril", x)
+    return ops.select(_diagonal_test(found.shape, k, "below"), found, 0)
+
+
+@api_boundary
+def triu(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
+    """The part of matrices on and above a diagonal; zeros elsewhere."""
+    found = _matrices("triu", x)
+    return ops.select(_diagonal_test(found.shape, k - 1, "below"), 0, found)
+
+
+def _matrices(name: str, x: object) -> Any:
+    found = as_array(name, x)
+    if found.ndim < 2:
+        raise ShapeError(
+            f"{name}: the array is {found.type}",
+            loc=loc.current(),
+            rule="a matrix has two dims or more",
+        )
+    return found
+
+
+@api_boundary
+def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> tuple[ArrayBase, ...]:
+    """Coordinates of a grid from those along its axes.
+
+    Args:
+        arrays: one-dimensional arrays of one dtype.
+        indexing: `ij` numbers dims in the order of the arrays; `xy` exchanges the first two.
+
+    Returns:
+        One array per argument, all of the grid's shape.
+    """
+    found = [as_array("meshgrid", x) for x in arrays]
+    if indexing not in ("xy", "ij"):
+        raise ShapeError(
+            f"meshgrid: indexing={indexing!r}", loc=loc.current(), rule="it is 'xy' or 'ij'"
+        )
+    for k, x in enumerate(found):
+        if x.ndim > 1:
+            raise ShapeError(
+                f"meshgrid: argument {k} is {x.type}",
+                loc=loc.current(),
+                rule="the coordinates along an axis have one dim",
+            )
+    order = list(range(len(found)))
+    if indexing == "xy" and len(found) >= 2:
+        order[:2] = [1, 0]
+    sizes = [x.shape[0] if x.ndim else 1 for x in found]
+    shape = [0] * len(found)
+    for k, axis in enumerate(order):
+        shape[axis] = sizes[k]
+    return tuple([broadcast(x, shape, [order[k]] if x.ndim else []) for k, x in enumerate(found)])
+
+
+@api_boundary
+def one_hot(
+    x: ArrayLike,
+    num_classes: int,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    axis: int = -1,
+) -> ArrayBase:
+    """Vectors with a one at the place of each index, and zeros elsewhere.
+
+    Args:
+        x: integers; those outside of [0, num_classes) give zeros.
+        num_classes: the length of the vectors.
+        dtype: the element type; by default float32.
+        axis: where the result has the dim of the vectors.
+    """
+    index = as_array("one_hot", x)
+    if not index.dtype.is_integer:
+        raise DTypeError(
+            f"one_hot: the indices are {index.type}", loc=loc.current(), rule="they are integers"
+        )
+    found = default_float if dtype is None else parse_dtype("one_hot", dtype)
+    (size,) = parse_shape("one_hot", num_classes)
+    at = parse_axis("one_hot", axis, index.ndim + 1)
+    shape = (*index.shape[:at], size, *index.shape[at:])
+    wide = ops.cast(index, default_int)
+    places = broadcast(wide, shape, [k for k in range(len(shape)) if k != at])
+    return ops.cast(ops.eq(places, iota(shape, at, default_int)), found)
+
+
+@api_boundary
+def random_bits(key: ArrayLike, shape: Shape, /) -> ArrayBase:
+    """Uniformly random 32-bit words, a pure function of the key.
+
+    Args:
+        key: two words, uint32.
+        shape: the shape of the result, of dtype uint32.
+    """
+    words = as_array("random_bits", key)
+    if words.dtype is not uint32:
+        raise DTypeError(
+            f"random_bits: the key is {words.type}", loc=loc.current(), rule="a key is u32[2]"
+        )
+    return generate.random_bits(words, parse_shape("random_bits", shape))

@@ -1,0 +1,428 @@
+"""Reading parts of arrays: `x[...]`, `take`, `take_along_axis`.
+
+An index is taken apart into a `Plan`: cuts along whole dims, which are slices, and index arrays,
+which are one gather. NumPy's rules say where the dims of index arrays stand in the result. Index
+arrays whose values are known are checked; those of tracers are clamped into range.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import DType, bool_, int32, int64
+from tessera.errors import DTypeError, IndexOutOfBoundsError, ShapeError, api_boundary
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    as_array,
+    broadcast_dims,
+    concrete,
+    parse_axis,
+    spread,
+)
+from tessera.graph.namespace.statistics import size_of
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops.checks import may_equal
+from tessera.graph.ops.gather import IndexMode, gather, take_along
+from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
+from tessera.graph.trace import Tracer
+from tessera.ir import loc
+from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum
+from tessera.ir.types import TensorType
+
+_MASK_FIX = "use `ts.where(mask, x, 0)`, which keeps the shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A slice of one dim: elements `start`, `start + step`, ... below `limit`, maybe reversed."""
+
+    start: Dim
+    limit: Dim
+    step: int = 1
+    reversed: bool = False
+    dropped: bool = False
+    """Whether an int chose the one element, so that the dim is gone from the result."""
+
+    @property
+    def size(self) -> Dim:
+        """How many elements there are."""
+        return ceildiv(self.limit - self.start, self.step)
+
+
+@dataclass(slots=True)
+class Plan:
+    """An index, taken apart.
+
+    Attributes:
+        cuts: one per dim of the array; dims with an index array are kept whole.
+        arrays: index arrays of one shape, by the dim that they index.
+        outer: the shape of the index arrays.
+        place: before which of the result's other dims the dims of the index arrays stand.
+        layout: the other dims of the result, in order; None is a new one, of length 1.
+        mode: what to do where an index is out of range.
+    """
+
+    cuts: list[Cut]
+    arrays: dict[int, Any]
+    outer: tuple[Dim, ...] = ()
+    place: int = 0
+    layout: list[int | None] = field(default_factory=list[int | None])
+    mode: IndexMode = IndexMode.PROMISE
+
+    @property
+    def is_basic(self) -> bool:
+        """Whether there are no index arrays with dims of their own, so that no element repeats."""
+        return not self.outer
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """The shape of the result."""
+        rest: list[Dim] = [1 if d is None else self.cuts[d].size for d in self.layout]
+        return (*rest[: self.place], *self.outer, *rest[self.place :])
+
+
+# --- taking an index apart --------------------------------------------------------------------
+
+
+def plan_index(type: TensorType, index: Any) -> Plan:
+    """Takes an index of an array of the given type apart."""
+    items = _expand(type, list(index) if isinstance(index, tuple) else [index])
+    plan = Plan([Cut(0, d) for d in type.shape], {})
+    arrays: dict[int, Any] = {}
+    advanced = any(_is_array(item) and item.ndim for item in items)
+    axis = 0
+    position = -1
+    groups = 0
+    adjacent = False
+    for item in items:
+        if item is None:
+            plan.layout.append(None)
+            adjacent = False
+        elif isinstance(item, slice):
+            plan.cuts[axis] = _slice(type, axis, item)
+            plan.layout.append(axis)
+            axis += 1
+            adjacent = False
+        else:
+            if _is_array(item):
+                arrays[axis] = item
+            elif advanced:
+                arrays[axis] = Array(np.asarray(_static_index(type, axis, item), np.int64))
+            else:
+                at = _static_index(type, axis, item)
+                plan.cuts[axis] = Cut(at, at + 1, dropped=True)
+            if position < 0:
+                position = len(plan.layout)
+            groups += not adjacent
+            adjacent = True
+            axis += 1
+    if arrays:
+        plan.place = position if groups == 1 else 0
+        _broadcast_arrays(type, plan, arrays)
+    return plan
+
+
+def _is_array(item: object) -> bool:
+    return isinstance(item, ArrayBase)
+
+
+def _expand(type: TensorType, items: list[Any]) -> list[Any]:
+    """One item per dim, besides None for new dims: masks become indices, `...` becomes slices."""
+    found: list[Any] = []
+    ellipsis: int | None = None
+    used = 0
+    for item in items:
+        if item is Ellipsis:
+            if ellipsis is not None:
+                raise _bad_index("the index has two `...`", "there is one `...` at most")
+            ellipsis = len(found)
+            continue
+        if item is None:
+            found.append(None)
+            continue
+        parsed = _parse(type, item)
+        if isinstance(parsed, ArrayBase) and parsed.dtype is bool_:
+            masks = _mask(type, used, parsed)
+            found += masks
+            used += parsed.ndim
+            continue
+        found.append(parsed)
+        used += 1
+    if used > type.rank:
+        raise IndexOutOfBoundsError(
+            f"index: {used} indices for {type}",
+            loc=loc.current(),
+            rule=f"an array of rank {type.rank} takes {type.rank} indices at most",
+        )
+    rest = [slice(None)] * (type.rank - used)
+    at = len(found) if ellipsis is None else ellipsis
+    return [*found[:at], *rest, *found[at:]]
+
+
+def _parse(type: TensorType, item: Any) -> Any:
+    """An item as a slice, an int, or an array of integers or bools."""
+    if isinstance(item, slice):
+        return item
+    if isinstance(item, (bool, np.bool_)):
+        return Array(np.asarray(item, np.bool_))
+    if isinstance(item, (int, np.integer, IntExpr)):
+        return item if isinstance(item, IntExpr) else int(item)
+    if isinstance(item, (list, np.ndarray)):
+        data = np.asarray(item)
+        item = Array(data.astype(np.int64) if data.size == 0 and data.dtype.kind == "f" else data)
+    if not isinstance(item, ArrayBase):
+        raise _bad_index(
+            f"an array of type {type} is indexed with a value of type {item.__class__.__name__}",
+            "an index is an int, a slice, `...`, None, or an array of integers or bools",
+        )
+    if not (item.dtype.is_integer or item.dtype.is_bool):
+        raise _bad_index(f"an index has type {item.type}", "index arrays hold integers or bools")
+    if isinstance(item, Array) and not item.ndim and item.dtype.is_integer:
+        return int(item.host[()])
+    return item
+
+
+def _bad_index(what: str, rule: str) -> DTypeError:
+    return DTypeError(f"index: {what}", loc=loc.current(), rule=rule)
+
+
+def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:
+    """The indices of a mask's true elements."""
+    if not mask.ndim:
+        raise _bad_index(
+            "a bool without dims stands among other indices", "such an index stands alone"
+        )
+    data = concrete(mask, "a boolean index", _MASK_FIX)
+    wanted = type.shape[axis : axis + data.ndim]
+    if len(wanted) != data.ndim or any(
+        not may_equal(a, b) for a, b in zip(data.shape, wanted, strict=True)
+    ):
+        raise IndexOutOfBoundsError(
+            f"index: a mask of type {mask.type} for dims {axis} to {axis + data.ndim - 1} of"
+            f" {type}",
+            loc=loc.current(),
+            rule="a mask has the lengths of the dims that it selects from",
+        )
+    return [Array(index) for index in np.nonzero(data)]
+
+
+def _static_index(type: TensorType, axis: int, index: Any) -> Dim:
+    """An int index, counted from the front."""
+    size = type.shape[axis]
+    if isinstance(size, int) and isinstance(index, int) and not -size <= index < size:
+        raise IndexOutOfBoundsError(
+            f"index: {index} is out of range for dim {axis} of {type}",
+            loc=loc.current(),
+            rule=f"-{size} <= index < {size}" if size else "the dim has no elements",
+        )
+    return size + index if isinstance(index, int) and index < 0 else index
+
+
+def _slice(type: TensorType, axis: int, item: slice) -> Cut:
+    size = type.shape[axis]
+    try:
+        step = 1 if item.step is None else operator.index(item.step)
+        start = None if item.start is None else _bound(item.start)
+        stop = None if item.stop is None else _bound(item.stop)
+    except TypeError:
+        raise _bad_index(
+            f"a slice of {type} is {_slice_text(item)}",
+            "the ends and the step of a slice are ints, known when the program is traced",
+        ) from None
+    if step == 0:
+        raise _bad_index(f"a slice of {type} has step 0", "a step is not 0")
+    if step > 0:
+        first = _inside(start, size, 0)
+        last = maximum(_inside(stop, size, size), first)
+        return Cut(first, last, step)
+    # In the reversed array, element i is element size - 1 - i.
+    first = 0 if start is None else size - 1 - _inside_reversed(start, size)
+    last = size if stop is None else size - 1 - _inside_reversed(stop, size)
+    return Cut(first, maximum(last, first), -step, reversed=True)
+
+
+def _bound(value: Any) -> Dim:
+    if isinstance(value, IntExpr):
+        return value
+    if isinstance(value, Tracer):
+        value.concretize(
+            "a slice",
+            "gather with an index array, `x[start + ts.arange(length)]`, or make it static",
+        )
+    return operator.index(value)
+
+
+def _slice_text(item: slice) -> str:
+    ends = [getattr(v, "type", v) for v in (item.start, item.stop, item.step)]
+    return ":".join("" if v is None else str(v) for v in ends)
+
+
+def _inside(value: Dim | None, size: Dim, default: Dim) -> Dim:
+    """An end of a slice, within the dim."""
+    if value is None:
+        return default
+    if isinstance(value, int) and value < 0:
+        return maximum(size + value, 0)
+    return minimum(value, size)
+
+
+def _inside_reversed(value: Dim, size: Dim) -> Dim:
+    """An end of a slice that runs backwards: -1 is before the first element."""
+    if isinstance(value, int) and value < 0:
+        return maximum(size + value, -1)
+    return minimum(value, size - 1)
+
+
+def _broadcast_arrays(type: TensorType, plan: Plan, arrays: dict[int, Any]) -> None:
+    shape = broadcast_dims([x.shape for x in arrays.values()])
+    if isinstance(shape, int):
+        raise ShapeError(
+            f"index: index arrays are {' and '.join(str(x.type) for x in arrays.values())}",
+            loc=loc.current(),
+            rule="index arrays are broadcast to one shape",
+        )
+    prepared = {axis: wrapped(type, axis, x) for axis, x in arrays.items()}
+    if not all(known for _, known in prepared.values()):
+        plan.mode = IndexMode.CLIP
+    plan.outer = shape
+    plan.arrays = {axis: spread(x, shape) for axis, (x, _) in prepared.items()}
+
+
+def wrapped(type: TensorType, axis: int, index: Any) -> tuple[Any, bool]:
+    """An index array counted from the front, and whether all of it is known to be in range."""
+    size = type.shape[axis]
+    wide = _index_dtype(index.dtype, size)
+    if isinstance(index, Array) and isinstance(size, int):
+        data = index.host
+        bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
+        if bad.any():
+            raise IndexOutOfBoundsError(
+                f"index: {data[bad][0]} is out of range for dim {axis} of {type}",
+                loc=loc.current(),
+                rule=f"-{size} <= index < {size}" if size else "the dim has no elements",
+            )
+        moved = data.astype(wide.np)
+        return Array(np.where(moved < 0, moved + wide.np.type(size), moved)), True
+    found = ops.cast(index, wide)
+    if index.dtype.kind.value == "int":
+        length = spread(size_of([size], wide), found.shape)
+        found = ops.select(ops.lt(found, 0), ops.add(found, length), found)
+    return found, False
+
+
+def _index_dtype(dtype: DType, size: Dim) -> DType:
+    """A dtype for the indices of a dim, in which adding its length does not overflow."""
+    small = isinstance(size, int) and size < 2**30
+    return int32 if small and dtype.bits <= 32 and str(dtype) != "u32" else int64
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def cut(x: Any, cuts: Sequence[Cut]) -> Any:
+    """Slices every dim; dims that ints chose keep length 1."""
+    axes = tuple([k for k, c in enumerate(cuts) if c.reversed])
+    if axes:
+        x = reverse(x, axes)
+    return slice_(x, [c.start for c in cuts], [c.limit for c in cuts], [c.step for c in cuts])
+
+
+def read(x: Any, plan: Plan) -> Any:
+    """The elements that an index names."""
+    found = cut(x, plan.cuts)
+    if plan.arrays:
+        axes = sorted(plan.arrays)
+        found = gather(found, [plan.arrays[a] for a in axes], axes, plan.mode)
+        # The dims of the index arrays are in front; `before` of the others belong before them.
+        outer = len(plan.outer)
+        rest = [k for k in range(x.ndim) if k not in plan.arrays]
+        kept = [k for k in plan.layout[: plan.place] if k is not None]
+        before = rest.index(kept[-1]) + 1 if kept else 0
+        order = [*range(outer, outer + before), *range(outer), *range(outer + before, found.ndim)]
+        found = transpose(found, order)
+    return reshape(found, plan.shape)
+
+
+def is_scalar_mask(index: Any) -> bool:
+    """Whether an index is a single bool."""
+    return not isinstance(index, ArrayBase) or (index.dtype is bool_ and not index.ndim)
+
+
+@api_boundary
+def getitem(x: Any, index: Any) -> Any:
+    """`x[index]`."""
+    if isinstance(index, (bool, np.bool_, ArrayBase)) and is_scalar_mask(index):
+        # A mask without dims selects all or nothing along a new dim.
+        chosen = concrete(as_array("index", index), "a boolean index", _MASK_FIX)
+        x, index = reshape(x, (1, *x.shape)), slice(0, int(chosen))
+    return read(x, plan_index(x.type, index))
+
+
+# --- functions --------------------------------------------------------------------------------
+
+
+def index_array(name: str, x: object) -> Any:
+    """An argument as an array of integers."""
+    found = as_array(name, x)
+    if not found.dtype.is_integer:
+        raise DTypeError(
+            f"{name}: the indices are {found.type}", loc=loc.current(), rule="they are integers"
+        )
+    return found
+
+
+@api_boundary
+def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> ArrayBase:
+    """The slices of an array at some places along an axis.
+
+    Args:
+        x: the array.
+        indices: integers; negative ones count from the end.
+        axis: the axis; may be left out for an array of one dim.
+    """
+    found, index = as_array("take", x), index_array("take", indices)
+    if axis is None and found.ndim != 1:
+        raise ShapeError(
+            f"take: no axis is given for {found.type}",
+            loc=loc.current(),
+            rule="the axis may be left out only for an array of one dim",
+        )
+    at = parse_axis("take", 0 if axis is None else axis, found.ndim)
+    places, known = wrapped(found.type, at, index)
+    mode = IndexMode.PROMISE if known else IndexMode.CLIP
+    taken = gather(found, [places], [at], mode)
+    outer = index.ndim
+    order = [*range(outer, outer + at), *range(outer), *range(outer + at, taken.ndim)]
+    return transpose(taken, order)
+
+
+@api_boundary
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
+    """The elements of an array at places along an axis that differ from line to line.
+
+    Args:
+        x: the array.
+        indices: integers, of the rank of `x`; their other dims are broadcast with those of `x`.
+        axis: the axis.
+    """
+    found, index = as_array("take_along_axis", x), index_array("take_along_axis", indices)
+    at = parse_axis("take_along_axis", axis, found.ndim)
+    others = [
+        (*v.shape[:at], *v.shape[at + 1 :]) if v.ndim == found.ndim else () for v in (found, index)
+    ]
+    common = broadcast_dims(others)
+    if index.ndim != found.ndim or isinstance(common, int):
+        raise ShapeError(
+            f"take_along_axis: x is {found.type}, the indices are {index.type}",
+            loc=loc.current(),
+            rule="both have one rank, and dims that broadcast except along the axis",
+        )
+    found, index = (spread(v, (*common[:at], v.shape[at], *common[at:])) for v in (found, index))
+    places, known = wrapped(found.type, at, index)
+    return take_along(found, places, at, IndexMode.PROMISE if known else IndexMode.CLIP)

@@ -1,0 +1,180 @@
+"""The operators and methods of arrays, installed on `ArrayBase` for arrays and tracers alike.
+
+They are the functions of the namespace. Operators take a short way where both operands are arrays
+of one type: then there is nothing to promote or to broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import Kind
+from tessera.errors import ShapeError, api_boundary
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.device import CPU, Device, parse_device
+from tessera.graph.namespace import data_types, elementwise, linear, manipulation
+from tessera.graph.namespace.indexing import getitem
+from tessera.graph.namespace.update import At
+from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
+from tessera.graph.trace import bind
+from tessera.ir import loc
+from tessera.ir.core import Op
+from tessera.ir.intexpr import Dim, prod
+
+_OPERANDS = (ArrayBase, bool, int, float, complex, np.ndarray, np.generic)
+
+Binary = Callable[[Any, Any], Any]
+
+
+def _operator(fn: Binary) -> Binary:
+    def apply(self: Any, other: Any) -> Any:
+        return fn(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return apply
+
+
+def _reflected(fn: Binary) -> Binary:
+    def apply(self: Any, other: Any) -> Any:
+        return fn(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return apply
+
+
+def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
+    """An operator with a short way for arrays of one shape and one dtype of the given kinds."""
+    dtypes = frozenset({d.np for d in data_types.dtypes.ALL if d.kind in kinds})
+
+    def apply(self: Any, other: Any) -> Any:
+        if type(self) is Array and type(other) is Array:
+            a, b = self.host, other.host
+            if a.dtype is b.dtype and a.shape == b.shape and a.dtype in dtypes:
+                return bind(cls, self, other)
+        return fn(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+
+    return apply
+
+
+def _unary(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def apply(self: Any) -> Any:
+        return fn(self)
+
+    return apply
+
+
+_INEXACT = frozenset({Kind.FLOAT, Kind.COMPLEX})
+_NUMERIC = _INEXACT | {Kind.INT, Kind.UINT}
+
+_ARITHMETIC: dict[str, tuple[Binary, type[Op], frozenset[Kind]]] = {
+    "add": (elementwise.add, Add, _NUMERIC),
+    "sub": (elementwise.subtract, Sub, _NUMERIC),
+    "mul": (elementwise.multiply, Mul, _NUMERIC),
+    "truediv": (elementwise.divide, Div, _INEXACT),
+}
+
+_BINARY: dict[str, Binary] = {
+    "floordiv": elementwise.floor_divide,
+    "mod": elementwise.remainder,
+    "pow": elementwise.pow,
+    "matmul": linear.matmul,
+    "and": elementwise.bitwise_and,
+    "or": elementwise.bitwise_or,
+    "xor": elementwise.bitwise_xor,
+    "lshift": elementwise.bitwise_left_shift,
+    "rshift": elementwise.bitwise_right_shift,
+}
+
+_COMPARISONS: dict[str, Binary] = {
+    "eq": elementwise.equal,
+    "ne": elementwise.not_equal,
+    "lt": elementwise.less,
+    "le": elementwise.less_equal,
+    "gt": elementwise.greater,
+    "ge": elementwise.greater_equal,
+}
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "neg": elementwise.negative,
+    "pos": elementwise.positive,
+    "abs": elementwise.abs,
+    "invert": elementwise.bitwise_invert,
+}
+
+
+def _divmod(x: Any, y: Any) -> Any:
+    return elementwise.floor_divide(x, y), elementwise.remainder(x, y)
+
+
+@api_boundary
+def _transposed(x: Any) -> Any:
+    if x.ndim != 2:
+        raise ShapeError(
+            f"T: the array is {x.type}",
+            loc=loc.current(),
+            rule="`x.T` is the transpose of a matrix, an array with two dims",
+            fix="use `x.mT` for the last two dims, or `ts.permute_dims`",
+        )
+    return manipulation.matrix_transpose(x)
+
+
+@api_boundary
+def _iterate(x: Any) -> Iterator[Any]:
+    if not x.ndim:
+        raise ShapeError(
+            f"iteration over an array of type {x.type}",
+            loc=loc.current(),
+            rule="an array without dims has no items",
+        )
+    return iter(manipulation.unstack(x))
+
+
+def _size(x: Any) -> Dim:
+    return prod(x.shape)
+
+
+def _nbytes(x: Any) -> Dim:
+    return _size(x) * x.dtype.itemsize
+
+
+@api_boundary
+def _to_device(x: Any, device: Device | str, /, *, stream: object = None) -> Any:
+    parse_device("to_device", device)
+    return x
+
+
+@api_boundary
+def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
+    return data_types.astype(x, dtype, copy=copy)
+
+
+def install() -> None:
+    """Completes `ArrayBase`."""
+    methods: dict[str, Any] = {}
+    for name, (fn, cls, kinds) in _ARITHMETIC.items():
+        methods[f"__{name}__"] = _arithmetic(fn, cls, kinds)
+        methods[f"__r{name}__"] = _reflected(fn)
+    for name, fn in (*_BINARY.items(), ("divmod", _divmod)):
+        methods[f"__{name}__"] = _operator(fn)
+        methods[f"__r{name}__"] = _reflected(fn)
+    methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
+    methods.update({f"__{name}__": _unary(fn) for name, fn in _UNARY.items()})
+    methods["__getitem__"] = getitem
+    methods["__iter__"] = _iterate
+    methods["to_device"] = _to_device
+    methods["astype"] = _astype
+    for name, fn in methods.items():
+        if name != "__getitem__":
+            fn.__name__, fn.__qualname__ = name, f"ArrayBase.{name}"
+        setattr(ArrayBase, name, fn)
+    properties: dict[str, Callable[[Any], Any]] = {
+        "T": _transposed,
+        "mT": manipulation.matrix_transpose,
+        "size": _size,
+        "nbytes": _nbytes,
+        "at": At,
+        "device": lambda x: CPU,
+    }
+    for name, fn in properties.items():
+        setattr(ArrayBase, name, property(fn))

@@ -1,0 +1,245 @@
+"""Changed copies of arrays: `x.at[index].set(values)` and its kin.
+
+The array itself stays as it is; compiled code writes in place where nobody else uses it. Elements
+are combined in the array's dtype. Where an index occurs several times, `set` keeps the last value,
+and the others combine all of them. Indices that are only known at run time are ignored where they
+are out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import bool_, default_int
+from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    as_array,
+    common_dtype,
+    is_number,
+    number,
+    spread,
+    to_dtype,
+)
+from tessera.graph.namespace.indexing import Cut, Plan, plan_index, read
+from tessera.graph.namespace.statistics import size_of
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops.checks import may_equal, shape_text
+from tessera.graph.ops.dynamic_slice import dynamic_update_slice
+from tessera.graph.ops.gather import Combine, IndexMode, scatter
+from tessera.graph.ops.rearrange import broadcast, iota, reshape, reverse, transpose
+from tessera.ir import loc
+from tessera.ir.intexpr import Dim
+
+_OPS: dict[Combine, Callable[[Any, Any], Any]] = {
+    Combine.SET: lambda old, new: new,
+    Combine.ADD: ops.add,
+    Combine.MUL: ops.mul,
+    Combine.MIN: ops.minimum,
+    Combine.MAX: ops.maximum,
+}
+
+
+class At:
+    """What `x.at` is: `x.at[index]` names elements of `x`."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __getitem__(self, index: Any) -> Elements:
+        return Elements(self._x, index)
+
+    def __repr__(self) -> str:
+        return f"at({self._x!r})"
+
+
+class Elements:
+    """Some elements of an array, of which changed copies of the array can be made.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.zeros(4).at[1:3].add(ts.asarray([1.0, 2.0]))
+        Array([0., 1., 2., 0.], dtype=float32)
+    """
+
+    __slots__ = ("_index", "_x")
+
+    def __init__(self, x: Any, index: Any) -> None:
+        self._x = x
+        self._index = index
+
+    def get(self) -> ArrayBase:
+        """The elements: `x[index]`."""
+        return self._x[self._index]
+
+    @api_boundary
+    def set(self, values: ArrayLike, /) -> ArrayBase:
+        """A copy of the array in which the elements are these values."""
+        return _updated("set", self._x, self._index, values, Combine.SET)
+
+    @api_boundary
+    def add(self, values: ArrayLike, /) -> ArrayBase:
+        """A copy of the array with these values added to the elements."""
+        return _updated("add", self._x, self._index, values, Combine.ADD)
+
+    @api_boundary
+    def multiply(self, values: ArrayLike, /) -> ArrayBase:
+        """A copy of the array with the elements multiplied by these values."""
+        return _updated("multiply", self._x, self._index, values, Combine.MUL)
+
+    @api_boundary
+    def min(self, values: ArrayLike, /) -> ArrayBase:
+        """A copy of the array whose elements are these values where they are smaller."""
+        return _updated("min", self._x, self._index, values, Combine.MIN)
+
+    @api_boundary
+    def max(self, values: ArrayLike, /) -> ArrayBase:
+        """A copy of the array whose elements are these values where they are larger."""
+        return _updated("max", self._x, self._index, values, Combine.MAX)
+
+    def __repr__(self) -> str:
+        return f"at({self._x!r})[{self._index!r}]"
+
+
+def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> Any:
+    given = values if is_number(values) else as_array(f"at[...].{name}", values)
+    dtype, _ = common_dtype(f"at[...].{name}", [x, given])
+    if dtype is not x.dtype:
+        raise DTypeError(
+            f"at[...].{name}: the values are {getattr(given, 'type', given)}, the array is"
+            f" {x.type}",
+            loc=loc.current(),
+            rule="the array keeps its dtype, so the values must promote to it",
+            fix=f"convert one of them, for instance with `astype(ts.{x.dtype.full_name})`",
+        )
+    found = to_dtype(given, dtype)
+    mask = _as_mask(index)
+    if mask is not None and not found.ndim:
+        return _masked(x, mask, found, combine)
+    plan = plan_index(x.type, index)
+    return write(name, x, plan, found, combine)
+
+
+def _as_mask(index: Any) -> Any:
+    if isinstance(index, (bool, np.bool_)) or (
+        isinstance(index, np.ndarray) and index.dtype == np.bool_
+    ):
+        return Array(np.asarray(index))
+    return index if isinstance(index, ArrayBase) and index.dtype is bool_ else None
+
+
+def _masked(x: Any, mask: Any, value: Any, combine: Combine) -> Any:
+    """One value where a mask holds: the shape does not depend on the mask."""
+    fits = mask.ndim <= x.ndim and all(
+        may_equal(a, b) for a, b in zip(mask.shape, x.shape, strict=False)
+    )
+    if not fits:
+        raise ShapeError(
+            f"index: a mask of type {mask.type} for an array of type {x.type}",
+            loc=loc.current(),
+            rule="a mask has the lengths of the dims that it selects from",
+        )
+    where = broadcast(mask, x.shape, range(mask.ndim))
+    return ops.select(where, _OPS[combine](x, spread(value, x.shape)), x)
+
+
+def write(name: str, x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
+    """The array with values combined into the elements that an index names."""
+    shape = plan.shape
+    lead = len(shape) - values.ndim
+    fits = lead >= 0 and all(
+        d == 1 or may_equal(d, size) for d, size in zip(values.shape, shape[lead:], strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            f"at[...].{name}: the values are {values.type}, but the index names elements of shape"
+            f" {shape_text(shape)}",
+            loc=loc.current(),
+            rule="values are broadcast to the shape of the elements",
+        )
+    values = spread(values, shape)
+    if any(d == 0 for d in shape):
+        return x
+    if plan.is_basic and all(c.step == 1 for c in plan.cuts):
+        new = values if combine is Combine.SET else _OPS[combine](read(x, plan), values)
+        return _write_block(x, plan, new)
+    return _scatter(x, plan, values, combine)
+
+
+def _write_block(x: Any, plan: Plan, new: Any) -> Any:
+    """Adjacent elements, each once."""
+    sizes = [1 if k in plan.arrays else c.size for k, c in enumerate(plan.cuts)]
+    block = reshape(new, sizes)
+    backwards = [k for k, c in enumerate(plan.cuts) if c.reversed]
+    if backwards:
+        block = reverse(block, backwards)
+    if all(a is b or a == b for a, b in zip(sizes, x.shape, strict=True)):
+        return block
+    starts = [
+        plan.arrays[k] if k in plan.arrays else _position(x.shape[k], c)
+        for k, c in enumerate(plan.cuts)
+    ]
+    return dynamic_update_slice(x, block, starts)
+
+
+def _position(size: Dim, c: Cut) -> Any:
+    """Where a slice begins in the array, as an array without dims."""
+    return _scalar(size - c.limit if c.reversed else c.start)
+
+
+def _is_whole(size: Dim, c: Cut) -> bool:
+    return not c.dropped and c.start == 0 and c.limit == size and c.step == 1 and not c.reversed
+
+
+def _scatter(x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
+    """Any elements: slices that are not whole dims become index arrays, too."""
+    parts: list[int] = []
+    whole: list[int] = []
+    for k in plan.layout:
+        if k is not None:
+            (whole if _is_whole(x.shape[k], plan.cuts[k]) else parts).append(k)
+    outer = len(plan.outer)
+    shape = (*plan.outer, *[plan.cuts[k].size for k in parts])
+    indices: dict[int, Any] = {}
+    for axis, index in plan.arrays.items():
+        indices[axis] = broadcast(index, shape, range(outer))
+    for n, axis in enumerate(parts):
+        line = _line(x.shape[axis], plan.cuts[axis])
+        indices[axis] = broadcast(line, shape, [outer + n])
+    for axis, c in enumerate(plan.cuts):
+        if c.dropped:
+            indices[axis] = spread(_position(x.shape[axis], c), shape)
+
+    # The values: first the dims of the index arrays, then the parts, then the whole dims.
+    place = plan.place
+    rank = values.ndim
+    front = [*range(place, place + outer), *range(place), *range(place + outer, rank)]
+    updates = transpose(values, front)
+    kept = [k for k in plan.layout if k is not None]
+    updates = reshape(updates, (*plan.outer, *[plan.cuts[k].size for k in kept]))
+    order = [outer + kept.index(k) for k in (*parts, *whole)]
+    updates = transpose(updates, [*range(outer), *order])
+    axes = sorted(indices)
+    mode = IndexMode.PROMISE if plan.mode is IndexMode.PROMISE else IndexMode.DROP
+    unique = not plan.arrays
+    return scatter(x, updates, [indices[a] for a in axes], axes, combine, mode, unique)
+
+
+def _line(size: Dim, c: Cut) -> Any:
+    """The positions of a slice."""
+    line = iota((c.size,), 0, default_int)
+    if c.step != 1:
+        line = ops.mul(line, c.step)
+    first = _scalar(c.start if not c.reversed else size - 1 - c.start)
+    first = spread(first, line.shape)
+    return ops.sub(first, line) if c.reversed else ops.add(line, first)
+
+
+def _scalar(value: Dim) -> Any:
+    return number(value, default_int) if isinstance(value, int) else size_of([value], default_int)
