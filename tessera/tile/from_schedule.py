@@ -19,15 +19,16 @@ In: places are chosen, and every nest has its tile, chunk and reduce_tile. Out:
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from tessera.dtypes import bool_, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.hash import content_hash
-from tessera.ir.intexpr import Dim, IntExpr, substitute, sym
+from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
@@ -38,12 +39,14 @@ from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
 
 
-def lower_program(func: Func) -> Module:
+def lower_program(func: Func, facts: Facts | None = None) -> Module:
     """Lowers a program.
 
     Args:
         func: a Schedule program; its arguments are the inputs, its outputs are values with places
             `output(k)` (another value is copied there).
+
+        facts: what is known of the symbolic dims: a tile that divides a dim leaves no rest.
 
     Returns:
         The kernels, and `main`.
@@ -51,14 +54,15 @@ def lower_program(func: Func) -> Module:
     Raises:
         CompileError: a value has no place, or a nest holds something that cannot be lowered.
     """
-    return _Program(func).run()
+    return _Program(func, Facts() if facts is None else facts).run()
 
 
 class _Program:
     """The lowering of one program."""
 
-    def __init__(self, func: Func) -> None:
+    def __init__(self, func: Func, facts: Facts) -> None:
         self.func = func
+        self.facts = facts
         self.kernels: dict[str, Func] = {}
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
@@ -192,13 +196,13 @@ class _Program:
         if not isinstance(op, (s.Nest, s.Sort)):
             raise CompileError(f"{op.name}: may not stand in a kernel", loc=op.loc)
         used = free_values(Block([], [op], ()))
-        canonical, args = _Canonical().unit(op, used)
+        canonical, args = _Canonical(self.func.dims).unit(op, used)
         body = Block(args, [canonical], ())
         key = content_hash(Func("f", body, self.func.dims))
         found = self.known.get(key)
         if found is None:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
-            kernel, grid = lower_unit(canonical, args, name, self.func.dims)
+            kernel, grid = lower_unit(canonical, args, name, self.func.dims, self.facts)
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
         name, grid = found
@@ -207,7 +211,11 @@ class _Program:
 
 
 def lower_unit(
-    op: s.Nest | s.Sort, args: Sequence[Value], name: str, dims: Sequence[str]
+    op: s.Nest | s.Sort,
+    args: Sequence[Value],
+    name: str,
+    dims: Sequence[str],
+    facts: Facts | None = None,
 ) -> tuple[Func, tuple[Dim, ...]]:
     """Lowers one nest or sort to a kernel.
 
@@ -216,13 +224,17 @@ def lower_unit(
         args: its buffers, in the order of the kernel's arguments.
         name: the kernel's name.
         dims: names of the program's symbolic dims.
+        facts: what is known of them.
 
     Returns:
         The kernel and its grid.
     """
     em = Emitter(dims, [_memory(_buffer(v)) for v in args])
     memory = dict(zip(args, em.args, strict=True))
-    grid = lower_nest(em, op, memory) if isinstance(op, s.Nest) else lower_sort(em, op, memory)
+    if isinstance(op, s.Nest):
+        grid = lower_nest(em, op, memory, Facts() if facts is None else facts)
+    else:
+        grid = lower_sort(em, op, memory)
     used = [name for name in dims if name in em.used]
     return Func(name, em.close(), used), grid
 
@@ -261,11 +273,12 @@ def _copy_nest(types: Sequence[BufType]) -> tuple[s.Nest, list[Value]]:
 class _Canonical:
     """A copy of a nest or sort in which only its content is left: axes numbered, no reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str]) -> None:
+        names = (f"i{k}" for k in itertools.count())
+        self.fresh = itertools.filterfalse(frozenset(taken).__contains__, names)
         self.env: dict[Value, Value] = {}
         self.names: dict[str, str] = {}
         self.dims: dict[str, Dim] = {}
-        self.count = 0
 
     def unit(
         self, op: s.Nest | s.Sort, used: Sequence[Value]
@@ -281,9 +294,8 @@ class _Canonical:
         names = s.bound_axes(op)
         outer = {name: self.names[name] for name in names if name in self.names}
         for name in names:
-            self.names[name] = f"i{self.count}_"
+            self.names[name] = next(self.fresh)
             self.dims[name] = sym(self.names[name])
-            self.count += 1
         changes = {key: self.attr(value) for key, value in op.attrs.items()}
         if isinstance(op, s.Nest):
             changes["reason"] = ""

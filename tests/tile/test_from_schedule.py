@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tessera.dtypes import Kind
 from tessera.errors import CompileError
 from tessera.ir import intexpr
 from tessera.ir.core import Func, Module
 from tessera.ir.parser import parse_func, parse_module
 from tessera.ir.verify import verify, verify_module
 from tessera.ir.walk import walk
+from tessera.schedule.ops import Contract
 from tessera.schedule.types import BufType
 from tessera.tile import ops as t
 from tessera.tile.from_schedule import lower_program
@@ -481,6 +483,32 @@ def test_contract_with_prologue_padding_and_epilogue() -> None:
     padded = np.pad(a, ((1, 1), (0, 0))) ** 2
     expected = sum(padded[u : u + 10] @ b[u] for u in range(3)) + c
     np.testing.assert_allclose(run(func, a, b, c)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_complex_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of complex matrices is four real ones."""
+    monkeypatch.setattr(Contract, "accepted", Contract.accepted | {Kind.COMPLEX})
+    body = product("i: 6, j: 9", "k: 5", "i, k", "k, j", "i, j", "c64", tile="4, 8", step=2)
+    func = program(["c64[6, 5]", "c64[5, 9]"], ["c64[6, 9]"], body.replace("f32", "c64"))
+    a, b = randoms(6, 5, dtype="c8"), randoms(5, 9, dtype="c8", seed=3)
+    np.testing.assert_allclose(run(func, a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
+    dots = ops_of(lower(func), t.Dot)
+    assert dots
+    assert len(dots) % 4 == 0
+
+
+def test_rows_that_are_left_are_one_tile_if_their_number_is_known() -> None:
+    body = product("i: 11, j: 8", "k: 5", "i, k", "k, j", "i, j", tile="4, 8")
+    module = lower(program(["f32[11, 5]", "f32[5, 8]"], ["f32[11, 8]"], body))
+    assert {op.result.type.shape for op in ops_of(module, t.Dot)} == {(4, 8), (3, 8)}
+
+
+def test_a_dim_that_is_known_to_be_a_multiple_leaves_no_rest() -> None:
+    func = program(
+        ["f32[N]", "f32[N]"], ["f32[N]"], nest("j: N", SCALE.replace("i, ", ""), "8"), "N"
+    )
+    assert ops_of(lower(func), t.If)
+    assert not ops_of(lower_program(func, intexpr.Facts.parse("16 | N")), t.If)
 
 
 # --- scans and sorts --------------------------------------------------------------------------

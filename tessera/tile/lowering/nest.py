@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
-from tessera.ir.intexpr import Dim, ceildiv, divides, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
@@ -67,8 +67,17 @@ class _AxisPlan:
     parallel: bool
 
 
-def lower_nest(em: Emitter, nest: s.Nest, memory: Mapping[Value, Value]) -> tuple[Dim, ...]:
-    """Emits the body of the kernel; returns its grid."""
+def lower_nest(
+    em: Emitter, nest: s.Nest, memory: Mapping[Value, Value], known: Facts
+) -> tuple[Dim, ...]:
+    """Emits the body of the kernel; returns its grid.
+
+    Args:
+        em: receives the body.
+        nest: the nest.
+        memory: the kernel's argument for each buffer.
+        known: what is known of the program's dims.
+    """
     em.loc = nest.loc
     tiles = _tiles(nest)
     chunks = nest.chunk or (0,) * len(nest.axes)
@@ -87,12 +96,12 @@ def lower_nest(em: Emitter, nest: s.Nest, memory: Mapping[Value, Value]) -> tupl
                 em.symbols[name] = em.pure(t.ProgramId, len(grid))
                 low = sym(name) * chunk
                 high = low + chunk
-                high = high if divides(chunk, extent) else minimum(extent, high)
+                high = high if divides(chunk, extent, known) else minimum(extent, high)
             grid.append(ceildiv(extent, chunk))
         single = extent == 1 or (chunk == 1 and low != 0)
         parallel = not combines and axis.name not in nest.ordered
         plans.append(_AxisPlan(axis, tile, low, high, single, k == vector, parallel))
-    _Loops(State(em, nest, memory, HANDLERS), nest, plans).axis(0, Point())
+    _Loops(State(em, nest, memory, HANDLERS, known), nest, plans).axis(0, Point())
     return tuple(grid)
 
 

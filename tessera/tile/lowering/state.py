@@ -92,7 +92,7 @@ class State:
         env: what values of the nest have become, at the point where they were evaluated last.
         deps: names of the symbols on which each value of the nest depends.
         written: buffers that the nest stores to.
-        facts: ranges of the axes.
+        facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
     """
 
@@ -102,6 +102,7 @@ class State:
         nest: s.Nest,
         memory: Mapping[Value, Value],
         handlers: Mapping[type[Op], Handler],
+        known: Facts,
     ) -> None:
         self.em = em
         self.memory = memory
@@ -110,14 +111,13 @@ class State:
         self.deps: dict[Value, frozenset[str]] = {}
         self.reduce_tile = max(nest.reduce_tile, 1)
         self.written: set[Value] = set()
-        ranges: dict[str, tuple[Dim | None, Dim | None]] = {
-            axis.name: (0, axis.extent - 1) for axis in nest.axes
-        }
+        ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
+        ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
         for op in walk(nest.body):
             ranges.update({axis.name: (0, axis.extent - 1) for axis in inner_axes(op)})
             if isinstance(op, (s.Store, s.Scan)):
                 self.written.add(op.buf)
-        self.facts = Facts(ranges)
+        self.facts = Facts(ranges, known.multiples)
         self._bounded: dict[Op, bool] = {}
         self._find_deps(nest.body)
 
