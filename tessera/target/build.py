@@ -15,13 +15,15 @@ class Build:
     Attributes:
         ops: what was built.
         loc: the location of new ops.
+        fused: whether the machine has a fused multiply-add.
     """
 
-    __slots__ = ("loc", "ops")
+    __slots__ = ("fused", "loc", "ops")
 
-    def __init__(self) -> None:
+    def __init__(self, *, fused: bool = False) -> None:
         self.ops: list[Op] = []
         self.loc: Loc = Loc.unknown
+        self.fused = fused
 
     def emit(self, op: Op) -> Value:
         """Adds an op with one result."""
@@ -35,6 +37,10 @@ class Build:
     def select(self, condition: Value, a: Value, b: Value) -> Value:
         """`a` where the condition holds, else `b`."""
         return self.map("select", condition, a, b)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """`a * b + c`: rounded once on a machine that does so in one instruction, else twice."""
+        return self.map("fma", a, b, c) if self.fused else self.map("add", self.map("mul", a, b), c)
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """A conversion, unless it is none."""

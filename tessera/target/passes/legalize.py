@@ -5,8 +5,9 @@ has.
   out.
 - Casts between those formats and others become integer operations, except f16 <-> f32 where the
   machine has them.
-- Scalar functions without a row are expanded by `target/passes/expand.py`, and those of narrow
-  formats that a wider one does not compute by `target/passes/narrow.py`.
+- Scalar functions without a row are expanded by `target/passes/expand.py`, transcendental ones by
+  `target/passes/mathematics.py`, and those of narrow formats that a wider one does not compute by
+  `target/passes/narrow.py`.
 
 The rewritten program uses the same IR, so the interpreter runs it as well, and tests compare both.
 """
@@ -39,6 +40,7 @@ from tessera.target.llvm.rows import ROWS
 from tessera.target.llvm.text import GUARDED
 from tessera.target.machine import Feature, Machine
 from tessera.target.passes.expand import EXPANSIONS
+from tessera.target.passes.mathematics import MATHEMATICS
 from tessera.target.passes.narrow import NARROW
 
 
@@ -168,10 +170,11 @@ class Legalizer:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.env: dict[Value, Value] = {}
+        self.active: set[str] = set()
 
     def block(self, block: Block) -> Block:
         """A block; arguments stay."""
-        build = Build()
+        build = Build(fused=self.machine.fma)
         for op in block.ops:
             self.op(op, build)
         return Block(block.args, build.ops, [self.env.get(v, v) for v in block.outputs])
@@ -212,9 +215,21 @@ class Legalizer:
 
     def apply(self, b: Build, name: str, args: list[Value]) -> Value:
         """A scalar function on wide operands, expanded where the writer has no row."""
-        if not _needs_expansion(name, t.element(args[-1].type)):
+        rule = self.expansion(name, t.element(args[-1].type))
+        if rule is None:
             return b.map(name, *args)
-        return self.expand(b, EXPANSIONS[name], args)
+        self.active.add(name)
+        value = self.expand(b, rule, args)
+        self.active.remove(name)
+        return value
+
+    def expansion(self, name: str, dtype: DType) -> Callable[..., Value] | None:
+        """What rewrites a function of wide operands, or None where the writer has a row for it. In
+        the expansion of a transcendental function, its own name means that row.
+        """
+        if dtype in (float32, float64) and name in MATHEMATICS and name not in self.active:
+            return MATHEMATICS[name]
+        return EXPANSIONS[name] if _needs_expansion(name, dtype) else None
 
     def expand(self, b: Build, rule: Callable[..., Value], args: list[Value]) -> Value:
         """What a rule writes, legalized."""
@@ -230,7 +245,7 @@ class Legalizer:
         """A lane reduction of wide lanes; with a function that is expanded it is written out:
         halves, then halves of those, as the op is defined.
         """
-        if not _needs_expansion(fn.name, t.element(x.type)):
+        if self.expansion(fn.name, t.element(x.type)) is None:
             return b.emit(t.ReduceLanes(x, fn, loc=b.loc))
         lanes = t.lanes(x.type)
         rest: list[Value] = []

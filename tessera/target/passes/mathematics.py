@@ -1,0 +1,43 @@
+"""Transcendental functions of float32 and float64, written with arithmetic.
+
+LLVM has vector intrinsics for some of these functions and makes a call of the C library per lane of
+them. The expansions here work on whole vectors; they are used for scalars too, so that a result
+does not depend on how many lanes it was computed with. They use addition, multiplication, division,
+square root, comparison, selection and operations on bits, and the values they give are within two
+units of the last place of the exact ones. Polynomials are our own fits; see
+``tests/target/fit_mathematics.py``.
+
+An expansion that has its own function as an op means the C library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tessera.ir.core import Value
+from tessera.target.build import Build
+from tessera.target.passes import mathematics_exponential as exponential
+from tessera.target.passes.expression import Num
+
+
+def _expansion(fn: Callable[..., Num]) -> Callable[..., Value]:
+    def expand(b: Build, *args: Value) -> Value:
+        return fn(*[Num(b, x) for x in args]).value
+
+    expand.__name__, expand.__doc__ = fn.__name__, fn.__doc__
+    return expand
+
+
+MATHEMATICS: dict[str, Callable[..., Value]] = {
+    fn.__name__: _expansion(fn)
+    for fn in (
+        exponential.exp,
+        exponential.exp2,
+        exponential.expm1,
+        exponential.sigmoid,
+        exponential.sinh,
+        exponential.cosh,
+        exponential.tanh,
+    )
+}
+"""Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""

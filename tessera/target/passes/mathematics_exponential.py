@@ -1,0 +1,178 @@
+"""Expansions of the exponential and hyperbolic functions.
+
+exp(x) = 2**k * exp(r) with k the integer nearest to x / log(2) and |r| <= log(2) / 2. The first
+part of log(2) has so few bits that k times it is exact, so r is as exact as one rounding allows
+with or without a fused multiply-add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.target.passes import mathematics_tables as tables
+from tessera.target.passes.expression import Grade, Num, Polynomial, fast_two_sum, fma, where
+
+LOG2_E = 1.4426950408889634
+
+# log(2) in two parts: 16 bits (float32) or 42 bits (float64), and the rest.
+LN2_PARTS = {
+    Grade.SINGLE: (0.693145751953125, 1.4286068203094173e-06),
+    Grade.DOUBLE: (0.6931471805598903, 5.497923018708371e-14),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """An exponent and the rest: the exponential is 2**power * (1 + r + tail).
+
+    Attributes:
+        power: bits of an unsigned integer, the exponent plus a multiple of 2**12.
+        r: at most log(2) / 2.
+        tail: exp(r) - 1 - r.
+    """
+
+    power: Num
+    r: Num
+    tail: Num
+
+
+OFFSET = 1 << 12
+"""What is added to exponents so that unsigned shifts do for them."""
+
+
+def reduce(x: Num) -> Reduced:
+    """The parts of exp(x); |x| is less than 2**11."""
+    magic = x.format.magic
+    shifted = fma(x, LOG2_E, magic)
+    k = shifted - magic
+    if x.grade is Grade.SHORT:
+        r = fma(k, -1 / LOG2_E, x)
+    else:
+        high, low = LN2_PARTS[x.grade]
+        r = fma(k, -low, fma(k, -high, x))
+    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
+
+
+def reduce_base2(x: Num) -> Reduced:
+    """The parts of exp2(x); |x| is less than 2**11."""
+    shifted = x + x.format.magic
+    r = (x - (shifted - x.format.magic)) * (1 / LOG2_E)
+    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
+
+
+def _power(shifted: Num) -> Num:
+    """The integer in the last places of a number that the magic one was added to."""
+    mantissa = shifted.format.mantissa
+    magic = (shifted.format.bias + mantissa << mantissa) | (1 << (mantissa - 1))
+    return shifted.bits() - (magic - OFFSET)
+
+
+def exponential(x: Num, halvings: int = 0) -> Num:
+    """exp(x) / 2**halvings, into the subnormal numbers and to infinity; |x| is less than 2**11."""
+    parts = reduce(x)
+    return scaled(1.0 + (parts.r + parts.tail), parts.power - halvings)
+
+
+def exponential_inside(x: Num) -> Num:
+    """exp(x) where it is a normal number."""
+    parts = reduce(x)
+    scale = _power_of_two(parts.power - OFFSET)
+    return fma(parts.r + parts.tail, scale, scale)
+
+
+def scaled(x: Num, power: Num) -> Num:
+    """x * 2**(power - OFFSET), in two steps because one factor may be no normal number."""
+    first = power >> 1
+    second = power - first
+    half = OFFSET // 2
+    return (x * _power_of_two(first - half)) * _power_of_two(second - half)
+
+
+def _power_of_two(exponent: Num) -> Num:
+    """The power of two with that exponent, which is an integer mod 2**32 or 2**64."""
+    form = exponent.format
+    return ((exponent + form.bias) << form.mantissa).floats()
+
+
+def _limits(x: Num) -> tuple[float, float]:
+    """Where exp has become 0 and infinity."""
+    return (-104.0, 89.0) if x.grade is Grade.SINGLE else (-746.0, 710.0)
+
+
+def clamped(x: Num, low: float, high: float) -> Num:
+    """x between limits; NaN stays."""
+    x = where(x < low, low, x)
+    return where(x > high, high, x)
+
+
+def exp(x: Num) -> Num:
+    """e ** x."""
+    return exponential(clamped(x, *_limits(x)))
+
+
+def exp2(x: Num) -> Num:
+    """2 ** x."""
+    limit = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
+    parts = reduce_base2(clamped(x, *limit))
+    return scaled(1.0 + (parts.r + parts.tail), parts.power)
+
+
+def expm1(x: Num) -> Num:
+    """exp(x) - 1 = (2**k - 1) + 2**k * r + 2**k * (exp(r) - 1 - r)."""
+    low, high = (-18.0, 89.0) if x.grade is Grade.SINGLE else (-39.0, 710.0)
+    parts = reduce(clamped(x, low, high))
+    # Half of everything: 2**k alone would overflow where the result does not.
+    half = _power_of_two(parts.power - (OFFSET + 1))
+    whole, rest = fast_two_sum(half - 0.5, half * parts.r)
+    result = 2.0 * (whole + fma(half, parts.tail, rest))
+    return where(abs(x) < x.format.epsilon / 4, x, result)
+
+
+def sigmoid(x: Num) -> Num:
+    """1 / (1 + exp(-x)), by the exponential of a negative number, which does not overflow."""
+    low = _limits(x)[0]
+    magnitude = -abs(x)
+    parts = reduce(where(magnitude < low, low, magnitude))
+    # Three roundings in a row would be more than two units, so two of them are made good.
+    whole, rest = fast_two_sum(parts.r.const(1.0), parts.r)
+    small = scaled(whole + (rest + parts.tail), parts.power)
+    below, lost = fast_two_sum(small.const(1.0), small)
+    negative = x < 0.0
+    result = where(negative, small, 1.0) / below
+    inverse = where(negative, 1.0 - result, result)
+    return fma(-(result * inverse), lost, result)
+
+
+def tanh(x: Num) -> Num:
+    """1 - 2 / (exp(2 |x|) + 1) for large |x|, a polynomial for small."""
+    magnitude = abs(x)
+    limit = 10.0 if x.grade is Grade.SINGLE else 20.0
+    twice = where(magnitude > limit, limit, magnitude) * 2.0
+    large = 1.0 - 2.0 / (exponential_inside(twice) + 1.0)
+    return where(magnitude < 0.55, odd(magnitude, tables.TANH), large).with_sign(x)
+
+
+def odd(x: Num, polynomial: Polynomial) -> Num:
+    """x + x**3 * polynomial(x**2) for x >= 0; of -0 it may lose the sign."""
+    square = x * x
+    return fma(x * square, polynomial(square), x)
+
+
+def sinh(x: Num) -> Num:
+    """(exp(|x|) - exp(-|x|)) / 2 for large |x|, a polynomial for small."""
+    half = _half_exponential(x)
+    large = half - 0.25 / half
+    magnitude = abs(x)
+    return where(magnitude < 1.0, odd(magnitude, tables.SINH), large).with_sign(x)
+
+
+def cosh(x: Num) -> Num:
+    """(exp(|x|) + exp(-|x|)) / 2."""
+    half = _half_exponential(x)
+    return half + 0.25 / half
+
+
+def _half_exponential(x: Num) -> Num:
+    magnitude = abs(x)
+    limit = _limits(x)[1] + 1.0
+    return exponential(where(magnitude > limit, limit, magnitude), halvings=1)
