@@ -11,21 +11,16 @@ transforms (`jit`, `grad`, `vmap`, ...), and the settings.
     Array(5., dtype=float32)
 """
 
-from math import e, inf, nan, pi
+# ruff: noqa: F401, F403 -- the names are imported for others
 
-from tessera import pytree
-from tessera.api import (
-    JitFunction,
-    compile,
-    grad,
-    jit,
-    jvp,
-    linearize,
-    make_graph,
-    value_and_grad,
-    vjp,
-    vmap,
-)
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from tessera.config import config
 from tessera.dtypes import (
     DType,
@@ -49,391 +44,80 @@ from tessera.dtypes import (
 )
 from tessera.dtypes import bool_ as bool
 from tessera.errors import TesseraError
-from tessera.graph.array import Array, ArrayBase
-from tessera.graph.device import Device
-from tessera.graph.namespace.creation import (
-    arange,
-    asarray,
-    empty,
-    empty_like,
-    eye,
-    from_dlpack,
-    full,
-    full_like,
-    linspace,
-    meshgrid,
-    one_hot,
-    ones,
-    ones_like,
-    random_bits,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
-from tessera.graph.namespace.data_types import (
-    astype,
-    can_cast,
-    finfo,
-    iinfo,
-    isdtype,
-    result_type,
-)
-from tessera.graph.namespace.elementwise import (
-    abs,
-    acos,
-    acosh,
-    add,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitwise_and,
-    bitwise_invert,
-    bitwise_left_shift,
-    bitwise_or,
-    bitwise_right_shift,
-    bitwise_xor,
-    cbrt,
-    ceil,
-    clip,
-    conj,
-    copysign,
-    cos,
-    cosh,
-    digamma,
-    divide,
-    equal,
-    erf,
-    erfc,
-    erfinv,
-    exp,
-    exp2,
-    expm1,
-    floor,
-    floor_divide,
-    greater,
-    greater_equal,
-    hypot,
-    imag,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    lgamma,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    nextafter,
-    not_equal,
-    positive,
-    pow,
-    real,
-    reciprocal,
-    relu,
-    remainder,
-    round,
-    rsqrt,
-    sigmoid,
-    sign,
-    signbit,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    subtract,
-    tan,
-    tanh,
-    trunc,
-)
-from tessera.graph.namespace.extensions import (
-    fft,
-    linalg,
-)
-from tessera.graph.namespace.indexing import (
-    take,
-    take_along_axis,
-)
-from tessera.graph.namespace.linear import (
-    dot,
-    matmul,
-    outer,
-    tensordot,
-    vecdot,
-)
-from tessera.graph.namespace.manipulation import (
-    broadcast_arrays,
-    broadcast_shapes,
-    broadcast_to,
-    concat,
-    expand_dims,
-    flip,
-    matrix_transpose,
-    moveaxis,
-    permute_dims,
-    repeat,
-    reshape,
-    roll,
-    squeeze,
-    stack,
-    tile,
-    unstack,
-)
-from tessera.graph.namespace.operators import install as _install_operators
-from tessera.graph.namespace.searching import (
-    argmax,
-    argmin,
-    count_nonzero,
-    nonzero,
-    searchsorted,
-    where,
-)
-from tessera.graph.namespace.sets import (
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
-from tessera.graph.namespace.sorting import (
-    argsort,
-    sort,
-)
-from tessera.graph.namespace.statistics import (
-    cumulative_prod,
-    cumulative_sum,
-    log_softmax,
-    logsumexp,
-    max,
-    mean,
-    min,
-    prod,
-    softmax,
-    std,
-    stop_gradient,
-    sum,
-    var,
-)
-from tessera.graph.namespace.utility import (
-    __array_namespace_info__ as __array_namespace_info__,
-)
-from tessera.graph.namespace.utility import (
-    all,
-    any,
-    diff,
-)
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 
+e = math.e
+inf = math.inf
+nan = math.nan
 newaxis = None
+pi = math.pi
 
-_install_operators()
+# Loading the compiler takes longer than many programs that import it run, so these modules are
+# loaded when a name that is not above is first asked for.
+_MODULES = (
+    "tessera.api",
+    "tessera.graph.array",
+    "tessera.graph.device",
+    "tessera.graph.namespace.creation",
+    "tessera.graph.namespace.data_types",
+    "tessera.graph.namespace.elementwise",
+    "tessera.graph.namespace.extensions",
+    "tessera.graph.namespace.indexing",
+    "tessera.graph.namespace.linear",
+    "tessera.graph.namespace.manipulation",
+    "tessera.graph.namespace.searching",
+    "tessera.graph.namespace.sets",
+    "tessera.graph.namespace.sorting",
+    "tessera.graph.namespace.statistics",
+    "tessera.graph.namespace.utility",
+)
 
-__all__ = [
-    "Array",
-    "ArrayBase",
-    "DType",
-    "Device",
-    "JitFunction",
-    "TesseraError",
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "all",
-    "any",
-    "arange",
-    "argmax",
-    "argmin",
-    "argsort",
-    "asarray",
-    "asin",
-    "asinh",
-    "astype",
-    "atan",
-    "atan2",
-    "atanh",
-    "bfloat16",
-    "bitwise_and",
-    "bitwise_invert",
-    "bitwise_left_shift",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "bool",
-    "broadcast_arrays",
-    "broadcast_shapes",
-    "broadcast_to",
-    "can_cast",
-    "cbrt",
-    "ceil",
-    "clip",
-    "compile",
-    "complex64",
-    "complex128",
-    "concat",
-    "config",
-    "conj",
-    "copysign",
-    "cos",
-    "cosh",
-    "count_nonzero",
-    "cumulative_prod",
-    "cumulative_sum",
-    "diff",
-    "digamma",
-    "divide",
-    "dot",
-    "e",
-    "empty",
-    "empty_like",
-    "equal",
-    "erf",
-    "erfc",
-    "erfinv",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "expm1",
-    "eye",
-    "fft",
-    "finfo",
-    "flip",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float16",
-    "float32",
-    "float64",
-    "floor",
-    "floor_divide",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "grad",
-    "greater",
-    "greater_equal",
-    "hypot",
-    "iinfo",
-    "imag",
-    "inf",
-    "int4",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "isdtype",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "jit",
-    "jvp",
-    "less",
-    "less_equal",
-    "lgamma",
-    "linalg",
-    "linearize",
-    "linspace",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "log_softmax",
-    "logaddexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsumexp",
-    "make_graph",
-    "matmul",
-    "matrix_transpose",
-    "max",
-    "maximum",
-    "mean",
-    "meshgrid",
-    "min",
-    "minimum",
-    "moveaxis",
-    "multiply",
-    "nan",
-    "negative",
-    "newaxis",
-    "nextafter",
-    "nonzero",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "outer",
-    "permute_dims",
-    "pi",
-    "positive",
-    "pow",
-    "prod",
-    "pytree",
-    "random_bits",
-    "real",
-    "reciprocal",
-    "relu",
-    "remainder",
-    "repeat",
-    "reshape",
-    "result_type",
-    "roll",
-    "round",
-    "rsqrt",
-    "searchsorted",
-    "sigmoid",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "softmax",
-    "sort",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "stop_gradient",
-    "subtract",
-    "sum",
-    "take",
-    "take_along_axis",
-    "tan",
-    "tanh",
-    "tensordot",
-    "tile",
-    "tril",
-    "triu",
-    "trunc",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-    "unstack",
-    "value_and_grad",
-    "var",
-    "vecdot",
-    "vjp",
-    "vmap",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+if TYPE_CHECKING:
+    from tessera import pytree as pytree
+    from tessera.api import *
+    from tessera.graph.array import *
+    from tessera.graph.device import *
+    from tessera.graph.namespace.creation import *
+    from tessera.graph.namespace.data_types import *
+    from tessera.graph.namespace.elementwise import *
+    from tessera.graph.namespace.extensions import *
+    from tessera.graph.namespace.indexing import *
+    from tessera.graph.namespace.linear import *
+    from tessera.graph.namespace.manipulation import *
+    from tessera.graph.namespace.searching import *
+    from tessera.graph.namespace.sets import *
+    from tessera.graph.namespace.sorting import *
+    from tessera.graph.namespace.statistics import *
+    from tessera.graph.namespace.utility import *
+
+
+def _load() -> None:
+    names = globals()
+    for path in _MODULES:
+        module = importlib.import_module(path)
+        names.update({name: getattr(module, name) for name in module.__all__})
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_") or name == "__array_namespace_info__":
+        _load()
+        if name in globals():
+            return globals()[name]
+    raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    _load()
+    return sorted(globals())
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing the submodule `tessera.compile` must not hide the function of that name.
+        if name != "compile" or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

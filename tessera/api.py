@@ -27,6 +27,7 @@ from tessera.errors import (
     api_boundary,
 )
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.control import Call
 from tessera.graph.ops.reshape import broadcast, full, move_axis
@@ -55,6 +56,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 install_engine(Eager())
+install_operators()
 
 
 # --- leaves ---

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.arguments import ArrayLike
     from tessera.graph.namespace.update import At
 
+__all__ = ["Array", "ArrayBase"]
+
 
 class ArrayBase:
     """Operators and attributes shared by arrays and tracers."""

@@ -8,6 +8,8 @@ from typing import Final
 from tessera.errors import TesseraError
 from tessera.ir import loc
 
+__all__ = ["Device", "DeviceError"]
+
 
 class DeviceError(TesseraError, ValueError):
     """A device does not exist, or cannot hold the array."""

@@ -54,6 +54,27 @@ from tessera.ir import loc
 from tessera.ir.convert import cast_array
 from tessera.ir.intexpr import IntExpr
 
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "full",
+    "full_like",
+    "linspace",
+    "meshgrid",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "random_bits",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
+
 DeviceLike = Device | str | None
 
 

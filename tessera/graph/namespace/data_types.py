@@ -19,6 +19,15 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.ops.elementwise import cast
 from tessera.ir import loc
 
+__all__ = [
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "result_type",
+]
+
 
 @api_boundary
 def astype(

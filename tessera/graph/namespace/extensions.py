@@ -12,6 +12,11 @@ from tessera.errors import NotYetError
 from tessera.graph.namespace import linear, manipulation
 from tessera.ir import loc
 
+__all__ = [
+    "fft",
+    "linalg",
+]
+
 _LINALG = (
     "cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank"
     " matrix_transpose outer pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm"

@@ -35,6 +35,11 @@ from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum
 from tessera.ir.types import TensorType
 
+__all__ = [
+    "take",
+    "take_along_axis",
+]
+
 _MASK_FIX = "use `ts.where(mask, x, 0)`, which keeps the shape"
 
 

@@ -24,6 +24,14 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import reshape, transpose
 from tessera.ir import loc
 
+__all__ = [
+    "dot",
+    "matmul",
+    "outer",
+    "tensordot",
+    "vecdot",
+]
+
 
 def _pair(name: str, x1: object, x2: object) -> tuple[Any, Any]:
     given = [as_array(name, x1), as_array(name, x2)]

@@ -35,6 +35,25 @@ from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, prod
 
+__all__ = [
+    "broadcast_arrays",
+    "broadcast_shapes",
+    "broadcast_to",
+    "concat",
+    "expand_dims",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "permute_dims",
+    "repeat",
+    "reshape",
+    "roll",
+    "squeeze",
+    "stack",
+    "tile",
+    "unstack",
+]
+
 
 @api_boundary
 def reshape(x: ArrayLike, /, shape: Shape, *, copy: bool | None = None) -> ArrayBase:

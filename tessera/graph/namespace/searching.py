@@ -29,6 +29,15 @@ from tessera.graph.ops.rearrange import full, reshape
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
 
+__all__ = [
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "nonzero",
+    "searchsorted",
+    "where",
+]
+
 
 @api_boundary
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:

@@ -12,6 +12,13 @@ from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import ArrayLike, as_array, concrete
 from tessera.ir.convert import cast_array, widen
 
+__all__ = [
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]
+
 _FIX = "sort with `ts.sort`, which keeps the shape, and compare neighbours"
 
 

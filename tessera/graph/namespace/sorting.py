@@ -12,6 +12,11 @@ from tessera.graph.ops import sort as raw
 from tessera.graph.ops.elementwise import cast
 from tessera.ir import loc
 
+__all__ = [
+    "argsort",
+    "sort",
+]
+
 
 @api_boundary
 def sort(

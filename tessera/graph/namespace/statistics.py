@@ -37,6 +37,22 @@ from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 
+__all__ = [
+    "cumulative_prod",
+    "cumulative_sum",
+    "log_softmax",
+    "logsumexp",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "softmax",
+    "std",
+    "stop_gradient",
+    "sum",
+    "var",
+]
+
 Axis = int | tuple[int, ...] | None
 
 

@@ -22,6 +22,13 @@ from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import concatenate, slice_axis
 from tessera.ir import loc
 
+__all__ = [
+    "__array_namespace_info__",
+    "all",
+    "any",
+    "diff",
+]
+
 
 @api_boundary
 def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
