@@ -7,7 +7,7 @@ disappear.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,6 +31,37 @@ from tessera.ir.walk import inline
 OpT = TypeVar("OpT", bound=Op)
 
 
+class _Sweep:
+    """One forward pass over ops: what replaced what, and what is kept."""
+
+    def __init__(self) -> None:
+        self.env: dict[Value, Value] = {}
+        self.ops: list[Op] = []
+
+    def lookup(self, value: Value) -> Value:
+        """What stands for a value now."""
+        while value in self.env:
+            value = self.env[value]
+        return value
+
+    def current(self, op: Op, regions: Sequence[Block] | None = None) -> Op:
+        """The op on what stands for its operands now."""
+        operands = [self.lookup(v) for v in op.operands]
+        if regions is None and all(a is b for a, b in zip(operands, op.operands, strict=True)):
+            return op
+        fresh = op.rebuild(operands, regions)
+        self.replace(op, fresh)
+        return fresh
+
+    def replace(self, old: Op, new: Op) -> None:
+        """The results of one op stand for those of another from now on."""
+        self.env.update(zip(old.results, new.results, strict=True))
+
+    def finish(self, block: Block) -> Block:
+        """The block with what was kept."""
+        return Block(block.args, self.ops, [self.lookup(v) for v in block.outputs])
+
+
 @dataclass(frozen=True)
 class InlineCalls(Pass):
     """Replaces calls by their bodies.
@@ -49,29 +80,19 @@ class InlineCalls(Pass):
 def _inline_block(block: Block) -> Block:
     if not any(op.regions for op in block.ops):
         return block
-    out: list[Op] = []
-    env: dict[Value, Value] = {}
-
-    def lookup(value: Value) -> Value:
-        while value in env:
-            value = env[value]
-        return value
+    sweep = _Sweep()
 
     def add(op: Op) -> None:
         if isinstance(op, Call):
-            values = inline(op.body, [lookup(v) for v in op.operands], add)
-            env.update(zip(op.results, values, strict=True))
-            return
-        operands = [lookup(v) for v in op.operands]
-        if op.regions or any(a is not b for a, b in zip(operands, op.operands, strict=True)):
-            fresh = op.rebuild(operands, [_inline_block(b) for b in op.regions])
-            env.update(zip(op.results, fresh.results, strict=True))
-            op = fresh
-        out.append(op)
+            values = inline(op.body, [sweep.lookup(v) for v in op.operands], add)
+            sweep.env.update(zip(op.results, values, strict=True))
+        else:
+            regions = [_inline_block(b) for b in op.regions] if op.regions else None
+            sweep.ops.append(sweep.current(op, regions))
 
     for op in block.ops:
         add(op)
-    return Block(block.args, out, [lookup(v) for v in block.outputs])
+    return sweep.finish(block)
 
 
 @dataclass(frozen=True)
@@ -90,16 +111,10 @@ def _dead(block: Block) -> Block:
     block = eliminate_dead(block)
     if not any(op.regions for op in block.ops):
         return block
-    env: dict[Value, Value] = {}
-    ops: list[Op] = []
+    sweep = _Sweep()
     for op in block.ops:
-        operands = [env.get(v, v) for v in op.operands]
-        if op.regions or operands != list(op.operands):
-            fresh = op.rebuild(operands, [_dead(b) for b in op.regions])
-            env.update(zip(op.results, fresh.results, strict=True))
-            op = fresh
-        ops.append(op)
-    return Block(block.args, ops, [env.get(v, v) for v in block.outputs])
+        sweep.ops.append(sweep.current(op, [_dead(b) for b in op.regions] if op.regions else None))
+    return sweep.finish(block)
 
 
 @dataclass(frozen=True)
@@ -115,31 +130,20 @@ class CommonSubexpressions(Pass):
 
     def run(self, func: Func) -> Func:
         """One sweep; ops with regions are left alone."""
-        env: dict[Value, Value] = {}
         seen: dict[Hashable, Op] = {}
-        out: list[Op] = []
-
-        def lookup(value: Value) -> Value:
-            while value in env:
-                value = env[value]
-            return value
-
-        for op in func.ops:
-            operands = [lookup(v) for v in op.operands]
-            if any(a is not b for a, b in zip(operands, op.operands, strict=True)):
-                fresh = op.rebuild(operands)
-                env.update(zip(op.results, fresh.results, strict=True))
-                op = fresh
+        sweep = _Sweep()
+        for old in func.ops:
+            op = sweep.current(old)
             if op.regions or op.get_effects():
-                out.append(op)
+                sweep.ops.append(op)
                 continue
             key = (type(op), tuple(map(id, op.operands)), tuple(op.attrs.values()))
             found = seen.setdefault(key, op)
             if found is op:
-                out.append(op)
+                sweep.ops.append(op)
             else:
-                env.update(zip(op.results, found.results, strict=True))
-        return func.with_body(Block(func.args, out, [lookup(v) for v in func.outputs]))
+                sweep.replace(op, found)
+        return func.with_body(sweep.finish(func.body))
 
 
 @dataclass(frozen=True)
@@ -155,20 +159,15 @@ class FoldConstants(Pass):
 
     def run(self, func: Func) -> Func:
         """One sweep; only rank-0 results, so programs do not grow."""
-        env: dict[Value, Value] = {}
-        out: list[Op] = []
-        for op in func.ops:
-            operands = [env.get(v, v) for v in op.operands]
-            if any(a is not b for a, b in zip(operands, op.operands, strict=True)):
-                fresh = op.rebuild(operands)
-                env.update(zip(op.results, fresh.results, strict=True))
-                op = fresh
+        sweep = _Sweep()
+        for old in func.ops:
+            op = sweep.current(old)
             folded = _fold(op)
             if folded is not None:
-                env[op.results[0]] = folded.result
+                sweep.replace(op, folded)
                 op = folded
-            out.append(op)
-        return func.with_body(Block(func.args, out, [env.get(v, v) for v in func.outputs]))
+            sweep.ops.append(op)
+        return func.with_body(sweep.finish(func.body))
 
 
 def _fold(op: Op) -> Constant | None:
