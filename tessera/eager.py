@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera import compile as _compile
+from tessera.compile import lower as lower_graph
 from tessera.config import config
 from tessera.graph.array import Array
 from tessera.graph.ops import rearrange as r
@@ -223,7 +223,7 @@ class Eager:
         with scoped(Loc.unknown):
             op = builder.add(_build(cls, builder.args, groups, attrs))
         func = builder.func(cls.name.split(".")[-1], op.results, dims)
-        return _compile.lower(func).executable()
+        return lower_graph(func).executable()
 
     def _control(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
@@ -235,7 +235,7 @@ class Eager:
         key = (content_hash(func), config.current().key())
         found = self._cache.get(key)
         if found is None:
-            found = self._cache[key] = _compile.lower(func).executable()
+            found = self._cache[key] = lower_graph(func).executable()
         results = self._run(found, flat, ())
         return results if isinstance(results, tuple) else (results,)
 

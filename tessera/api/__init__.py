@@ -1,0 +1,32 @@
+"""The transforms that users call: `jit`, `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`,
+`vmap`, `compile`.
+
+Loading this package also connects the layers below: what computes ops outside any trace, and the
+operators of arrays.
+"""
+
+from __future__ import annotations
+
+from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
+from tessera.api.jit import JitFunction, compile, jit
+from tessera.api.traced import make_graph
+from tessera.api.vectorize import vmap
+from tessera.eager import Eager
+from tessera.graph.namespace.operators import install as install_operators
+from tessera.graph.trace import install_engine
+
+install_engine(Eager())
+install_operators()
+
+__all__ = [
+    "JitFunction",
+    "compile",
+    "grad",
+    "jit",
+    "jvp",
+    "linearize",
+    "make_graph",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]
