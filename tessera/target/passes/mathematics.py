@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tessera.ir.core import Value
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_exponential as exponential
+from tessera.target.passes import mathematics_logarithm as logarithm
 from tessera.target.passes.expression import Num
 
 
@@ -38,6 +39,16 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
         exponential.sinh,
         exponential.cosh,
         exponential.tanh,
+        logarithm.log,
+        logarithm.log2,
+        logarithm.log10,
+        logarithm.log1p,
+        logarithm.asinh,
+        logarithm.acosh,
+        logarithm.atanh,
+        logarithm.cbrt,
+        logarithm.pow,
+        logarithm.hypot,
     )
 }
 """Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""

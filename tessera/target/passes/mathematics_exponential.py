@@ -76,7 +76,7 @@ def exponential(x: Num, halvings: int = 0) -> Num:
 def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
     parts = reduce(x)
-    scale = _power_of_two(parts.power - OFFSET)
+    scale = power_of_two(parts.power - OFFSET)
     return fma(parts.r + parts.tail, scale, scale)
 
 
@@ -85,10 +85,10 @@ def scaled(x: Num, power: Num) -> Num:
     first = power >> 1
     second = power - first
     half = OFFSET // 2
-    return (x * _power_of_two(first - half)) * _power_of_two(second - half)
+    return (x * power_of_two(first - half)) * power_of_two(second - half)
 
 
-def _power_of_two(exponent: Num) -> Num:
+def power_of_two(exponent: Num) -> Num:
     """The power of two with that exponent, which is an integer mod 2**32 or 2**64."""
     form = exponent.format
     return ((exponent + form.bias) << form.mantissa).floats()
@@ -122,7 +122,7 @@ def expm1(x: Num) -> Num:
     low, high = (-18.0, 89.0) if x.grade is Grade.SINGLE else (-39.0, 710.0)
     parts = reduce(clamped(x, low, high))
     # Half of everything: 2**k alone would overflow where the result does not.
-    half = _power_of_two(parts.power - (OFFSET + 1))
+    half = power_of_two(parts.power - (OFFSET + 1))
     whole, rest = fast_two_sum(half - 0.5, half * parts.r)
     result = 2.0 * (whole + fma(half, parts.tail, rest))
     return where(abs(x) < x.format.epsilon / 4, x, result)
