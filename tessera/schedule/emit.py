@@ -399,5 +399,6 @@ def _with_live_regions(op: Op, live: set[Value]) -> Op:
     for block in op.regions:
         live.update(block.outputs)
         # The region was built by this module and nobody else has seen it, so it may still be
-        # changed. block.ops[:] = _live(block.ops, live)
+        # changed.
+        block.ops[:] = _live(block.ops, live)
     return op
