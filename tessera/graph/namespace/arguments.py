@@ -168,13 +168,31 @@ def as_inexact(name: str, x: object) -> Any:
 
 def operands(name: str, *values: object) -> list[Any]:
     """Operands as arrays of one dtype and one shape."""
+    if len(values) == 2:
+        x, y = values
+        if type(x) is Array and is_number(y) and (found := _beside(x, y)) is not None:
+            return [x, found]
+        if type(y) is Array and is_number(x) and (found := _beside(y, x)) is not None:
+            return [found, y]
     given = [x if is_number(x) else as_array(name, x) for x in values]
     dtype, weak = common_dtype(name, given)
     return broadcast_together(name, [to_dtype(x, dtype, weak) for x in given])
 
 
+def _beside(x: Array, value: PythonScalar) -> Array | None:
+    """A number as an operand beside a concrete array, where the array need not change for it."""
+    dtype = x.dtype
+    fits = (dtype.is_inexact and not isinstance(value, complex)) or dtype.is_complex
+    if not fits or is_tracing() or x.type.weak:
+        return None
+    with np.errstate(all="ignore"):
+        return Array(np.full(x.shape, value, dtype.np))
+
+
 def inexact_operands(name: str, *values: object) -> list[Any]:
     """Operands as arrays of one floating-point or complex dtype, and one shape."""
+    if all((isinstance(x, ArrayBase) and x.dtype.is_inexact) or is_number(x) for x in values):
+        return operands(name, *values)
     given = [x if is_number(x) else as_array(name, x) for x in values]
     dtype, weak = common_dtype(name, given)
     if not dtype.is_inexact:
@@ -232,7 +250,8 @@ def spread(x: Any, shape: tuple[Dim, ...]) -> Any:
     if x.shape == shape:
         return x
     if type(x) is Array and not is_tracing() and is_static(shape):
-        return Array(np.broadcast_to(x.host, shape))
+        data = x.host
+        return Array(np.broadcast_to(data, shape) if data.ndim else np.full(shape, data))
     lead = len(shape) - x.ndim
     return broadcast(x, shape, range(lead, len(shape)))
 

@@ -30,7 +30,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
-from tessera.graph.trace import Tracer
+from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum
 from tessera.ir.types import TensorType
@@ -340,6 +340,8 @@ def cut(x: Any, cuts: Sequence[Cut]) -> Any:
 
 def read(x: Any, plan: Plan) -> Any:
     """The elements that an index names."""
+    if type(x) is Array and not plan.arrays and not is_tracing():
+        return _view(x.host, plan)
     found = cut(x, plan.cuts)
     if plan.arrays:
         axes = sorted(plan.arrays)
@@ -352,6 +354,14 @@ def read(x: Any, plan: Plan) -> Any:
         order = [*range(outer, outer + before), *range(outer), *range(outer + before, found.ndim)]
         found = transpose(found, order)
     return reshape(found, plan.shape)
+
+
+def _view(data: np.ndarray, plan: Plan) -> Array:
+    """What `read` gives for a concrete array, without the detour through ops."""
+    data = np.flip(data, [k for k, c in enumerate(plan.cuts) if c.reversed])
+    found = data[tuple([slice(c.start, c.limit, c.step) for c in plan.cuts])].reshape(plan.shape)
+    found.flags.writeable = False
+    return Array(found)
 
 
 def is_scalar_mask(index: Any) -> bool:

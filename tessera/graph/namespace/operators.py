@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tessera.dtypes import Kind
+from tessera.dtypes import ALL, Kind
 from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array_protocols import RankError
 from tessera.graph.device import CPU, Device, parse_device
 from tessera.graph.namespace import data_types, elementwise, linear, manipulation
 from tessera.graph.namespace.indexing import getitem
@@ -45,7 +46,7 @@ def _reflected(fn: Binary) -> Binary:
 
 def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
     """An operator with a short way for arrays of one shape and one dtype of the given kinds."""
-    dtypes = frozenset({d.np for d in data_types.dtypes.ALL if d.kind in kinds})
+    dtypes = frozenset({d.np for d in ALL if d.kind in kinds})
 
     def apply(self: Any, other: Any) -> Any:
         if type(self) is Array and type(other) is Array:
@@ -53,13 +54,6 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
             if a.dtype is b.dtype and a.shape == b.shape and a.dtype in dtypes:
                 return bind(cls, self, other)
         return fn(self, other) if isinstance(other, _OPERANDS) else NotImplemented
-
-    return apply
-
-
-def _unary(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def apply(self: Any) -> Any:
-        return fn(self)
 
     return apply
 
@@ -107,7 +101,6 @@ def _divmod(x: Any, y: Any) -> Any:
     return elementwise.floor_divide(x, y), elementwise.remainder(x, y)
 
 
-@api_boundary
 def _transposed(x: Any) -> Any:
     if x.ndim != 2:
         raise ShapeError(
@@ -119,10 +112,9 @@ def _transposed(x: Any) -> Any:
     return manipulation.matrix_transpose(x)
 
 
-@api_boundary
 def _iterate(x: Any) -> Iterator[Any]:
     if not x.ndim:
-        raise ShapeError(
+        raise RankError(
             f"iteration over an array of type {x.type}",
             loc=loc.current(),
             rule="an array without dims has no items",
@@ -138,15 +130,22 @@ def _nbytes(x: Any) -> Dim:
     return _size(x) * x.dtype.itemsize
 
 
-@api_boundary
+def _device(x: Any) -> Device:
+    return CPU
+
+
 def _to_device(x: Any, device: Device | str, /, *, stream: object = None) -> Any:
     parse_device("to_device", device)
     return x
 
 
-@api_boundary
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return data_types.astype(x, dtype, copy=copy)
+
+
+def _method(name: str, fn: Any) -> Any:
+    fn.__name__, fn.__qualname__ = name, f"ArrayBase.{name}"
+    return api_boundary(fn)
 
 
 def install() -> None:
@@ -159,22 +158,19 @@ def install() -> None:
         methods[f"__{name}__"] = _operator(fn)
         methods[f"__r{name}__"] = _reflected(fn)
     methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
-    methods.update({f"__{name}__": _unary(fn) for name, fn in _UNARY.items()})
-    methods["__getitem__"] = getitem
-    methods["__iter__"] = _iterate
-    methods["to_device"] = _to_device
-    methods["astype"] = _astype
+    methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
     for name, fn in methods.items():
-        if name != "__getitem__":
-            fn.__name__, fn.__qualname__ = name, f"ArrayBase.{name}"
-        setattr(ArrayBase, name, fn)
+        setattr(ArrayBase, name, _method(name, fn))
+    for name, fn in _UNARY.items():
+        setattr(ArrayBase, f"__{name}__", fn)
+    ArrayBase.__getitem__ = getitem
     properties: dict[str, Callable[[Any], Any]] = {
-        "T": _transposed,
+        "T": api_boundary(_transposed),
         "mT": manipulation.matrix_transpose,
         "size": _size,
         "nbytes": _nbytes,
         "at": At,
-        "device": lambda x: CPU,
+        "device": _device,
     }
     for name, fn in properties.items():
         setattr(ArrayBase, name, property(fn))
