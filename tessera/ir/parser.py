@@ -27,6 +27,7 @@ _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(?:\.[A-Za-z_0-9]+)*")
 _NUMBER = re.compile(r"-?(?:inf|nan|0x[0-9a-fA-F]+|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _VALUE = re.compile(r"%[A-Za-z_0-9$]+")
+_ESCAPE = re.compile(r"\\(.)")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -48,6 +49,11 @@ class Parser:
         source = self.text[start : end if end >= 0 else len(self.text)]
         caret = " " * (self.pos - start) + "^"
         return ParseError(f"line {line}: {message}\n    {source}\n    {caret}")
+
+    def error_at(self, pos: int, message: str) -> ParseError:
+        """An error at an earlier position."""
+        self.pos = pos
+        return self.error(message)
 
     def skip(self) -> None:
         """Skips space and comments."""
@@ -88,7 +94,7 @@ class Parser:
     def string(self) -> str:
         """A quoted string."""
         raw = self.match(_STRING, "a string")[1:-1]
-        return raw.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+        return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], raw)
 
     def dim(self) -> Dim:
         """An index expression."""
@@ -267,12 +273,11 @@ class Parser:
             while self.accept(","):
                 names.append(self.match(_VALUE, "a result"))
             self.expect("=")
+        self.skip()
         start = self.pos
         cls = Op.registry.get(self.word())
         if cls is None:
-            self.pos = start
-            self.skip()
-            raise self.error("unknown op")
+            raise self.error_at(start, "unknown op")
         fields = self._fields(cls)
         stated = self._result_types()
         for field in cls.fields:
@@ -280,15 +285,14 @@ class Parser:
                 fields[field.name] = self._region(field.name)
         try:
             op = cls(loc=_loc.Loc.unknown, **fields)
-        except TesseraError as err:
-            raise self.error(f"{cls.name}: {err}") from None
+        except (TesseraError, TypeError) as err:
+            text = str(err).removeprefix(f"{cls.name}: ")
+            raise self.error_at(start, f"{cls.name}: {text}") from None
         found = tuple(v.type for v in op.results)
         if found != stated:
-            raise self.error(
-                f"{cls.name}: the text says {', '.join(map(str, stated)) or 'no result'}, but "
-                f"the op infers "
-                f"{', '.join(map(str, found)) or 'no result'}"
-            )
+            said, meant = (", ".join(map(str, types)) or "no result" for types in (stated, found))
+            message = f"{cls.name}: the text says {said}, but the op infers {meant}"
+            raise self.error_at(start, message)
         if len(names) != len(op.results):
             raise self.error(f"{cls.name} has {len(op.results)} results, {len(names)} are named")
         for name, value in zip(names, op.results, strict=True):
@@ -381,7 +385,10 @@ class Parser:
         funcs: dict[str, Func] = {}
         self.skip()
         while self.pos < len(self.text):
+            start = self.pos
             func = self.func()
+            if func.name in funcs:
+                raise self.error_at(start, f"@{func.name} is defined twice")
             funcs[func.name] = func
             self.skip()
         if not funcs:
