@@ -202,6 +202,17 @@ ROWS = [
         {"short": 2**18, "double": 2**39},
     ),
     odd("TANH", "(tanh(x) - x) / x**3 in x**2 for |x| <= 0.55", mp.tanh, mp.mpf("0.551")),
+    odd("SIN", "(sin(r) - r) / r**3 in r**2 for |r| <= pi / 4", mp.sin, QUARTER),
+    Row(
+        "COS",
+        "(cos(r) - 1 + r**2 / 2) / r**4 in r**2 for |r| <= pi / 4",
+        in_square(over(mp.cos, lambda r: 1 - r * r / 2, 4)),
+        mp.mpf(0),
+        QUARTER**2,
+        in_square(relative(mp.cos, 4)),
+    ),
+    odd("ATAN", "(atan(x) - x) / x**3 in x**2 for |x| <= 1 / 2", mp.atan, mp.mpf("0.501")),
+    odd("ASIN", "(asin(x) - x) / x**3 in x**2 for |x| <= 1 / 2", mp.asin, mp.mpf("0.501")),
     odd("SINH", "(sinh(x) - x) / x**3 in x**2 for |x| <= 1", mp.sinh, mp.mpf("1.001")),
 ]
 

@@ -18,6 +18,7 @@ from tessera.ir.core import Value
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_exponential as exponential
 from tessera.target.passes import mathematics_logarithm as logarithm
+from tessera.target.passes import mathematics_trigonometry as trigonometry
 from tessera.target.passes.expression import Num
 
 
@@ -49,6 +50,13 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
         logarithm.cbrt,
         logarithm.pow,
         logarithm.hypot,
+        trigonometry.sin,
+        trigonometry.cos,
+        trigonometry.tan,
+        trigonometry.asin,
+        trigonometry.acos,
+        trigonometry.atan,
+        trigonometry.atan2,
     )
 }
 """Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""
