@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.config import config
@@ -19,14 +20,16 @@ from tessera.dtypes import DType
 from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
-from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.intexpr import Dim
+from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import Type
+from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.executable import Executable, Signature
 from tessera.schedule import heuristics, plan
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
+from tessera.schedule.ops import Kernel, Nest
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.types import BufType
 from tessera.target.from_tile.simd import lower_module
@@ -66,6 +69,25 @@ def current_machine() -> Machine:
     """The CPU to compile for: the host, or the level that the settings force."""
     level = config.current().cpu_level
     return host() if level is None else machine(level)
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A kernel of a program.
+
+    Attributes:
+        label: its name.
+        count: how many times the program launches an equal one.
+        reason: why its ops share a kernel, and how it is tiled.
+    """
+
+    label: str
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        return f"{self.label}{times}: {self.reason}"
 
 
 class Lowered:
@@ -165,6 +187,16 @@ class Lowered:
     def why(self) -> str:
         """The fusion decisions, one per line."""
         return "\n".join(str(d) for d in self.decisions)
+
+    def kernels(self) -> list[KernelInfo]:
+        """The kernels in order of their first launch, equal ones counted together."""
+        found: dict[tuple[str, str], int] = {}
+        for op in walk(self.schedule.body):
+            if isinstance(op, Kernel):
+                nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
+                key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
+                found[key] = found.get(key, 0) + 1
+        return [KernelInfo(label, count, reason) for (label, reason), count in found.items()]
 
     def stage(self, name: str) -> str:
         """One stage as text, by any of the names in `STAGES`."""
