@@ -105,7 +105,8 @@ def collapse(nest: ops.Nest, facts: Facts) -> ops.Nest:
     body = rewriting.block(nest.body, mapping, ranges(axes, facts))
     if not rewriting.changed and not mapping:
         return nest
-    return ops.Nest(axes, nest.ordered, reason=nest.reason, body=body, loc=nest.loc)
+    ordered = tuple([name for name in nest.ordered if name in left])
+    return ops.Nest(axes, ordered, reason=nest.reason, body=body, loc=nest.loc)
 
 
 def merge(
@@ -113,7 +114,7 @@ def merge(
 ) -> tuple[tuple[Axis, ...], dict[str, Dim]]:
     """The axes with runs of them merged, and the merged ones written in terms of the new."""
     mapping: dict[str, Dim] = {}
-    if len(axes) < 2:
+    if len(axes) < 2 or any(axis.extent == 0 for axis in axes):
         return axes, mapping
     formulas, fixed = _formulas(body, facts)
     runs: list[list[Axis]] = []

@@ -113,7 +113,7 @@ class _Lowering:
         Args:
             block: Graph ops.
             env: program values; gains those of the block.
-            kept: arguments that may be outputs, each at its own position; others are copied.
+            kept: arguments that may be outputs; others are copied.
         """
         block, needed = prepare(block)
         fusion = Fusion(block, self.facts, self.names, needed)
@@ -122,9 +122,8 @@ class _Lowering:
         grouping = Grouping(self.names)
         groups = grouping.run(plan.roots)
         outputs: list[Value] = []
-        for k, value in enumerate(block.outputs):
-            is_kept = k < len(kept) and value is kept[k]
-            if (value in env and not is_kept) or value in outputs:
+        for value in block.outputs:
+            if (value in env and value not in kept) or value in outputs:
                 target = Value(value.type, value.name)
                 group = Group([], None, len(groups))
                 group.add(fusion.copy(value, target))

@@ -400,10 +400,14 @@ class Fusion:
                 dtype = tensor(key.value).dtype
                 args.append(Key(constant_value(source.fill, dtype), (), (), None))
                 continue
-            guard = tuple(dict.fromkeys((*key.guard, *conditions[-1])))
-            index = tuple([reduced(e, facts) for e in index])
             value = op.operands[source.operand]
-            args.append(self.use(nest, value, index, guard, key.region, exact))
+            index = tuple([reduced(e, facts) for e in index])
+            guard = (*key.guard, *conditions[-1])
+            if source is not found[0][0]:
+                # It is computed where an earlier candidate applies too, possibly out of range.
+                guard += _outside(index, tensor(value).shape, facts)
+            unique = tuple(dict.fromkeys(guard))
+            args.append(self.use(nest, value, index, unique, key.region, exact))
         member.args = tuple(args)
         member.sources = tuple(conditions)
 
@@ -480,6 +484,14 @@ def reduced(e: Dim, facts: Facts) -> Dim:
     if isinstance(e, int) or all(isinstance(atom, Sym) for mono in e.coeffs for atom in mono):
         return e
     return simplify(e, facts)
+
+
+def _outside(index: Sequence[Dim], shape: Sequence[Dim], facts: Facts) -> tuple[Dim, ...]:
+    """Conditions for an index to be in range that are not known to hold."""
+    found: list[Dim] = []
+    for i, dim in zip(index, shape, strict=True):
+        found += [e for e in (i, dim - 1 - i) if not _holds(e, facts)]
+    return tuple(found)
 
 
 def _holds(e: Dim, facts: Facts) -> bool:

@@ -54,16 +54,23 @@ def run(func: Func, inputs: Sequence[Array], dims: Mapping[str, int] | None = No
     Raises:
         VerifyError: an access lies outside its buffer.
     """
+    machine = Program(bind_dims(func, inputs, dims))
+    machine.values.update(zip(func.args, map(np.asarray, inputs), strict=True))
+    machine.block(func.body)
+    return [machine.values[v] for v in func.outputs]
+
+
+def bind_dims(
+    func: Func, inputs: Sequence[Array], dims: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The values of symbolic dims: given ones, and those that are a dim of an input."""
     env = dict(dims or {})
     for arg, array in zip(func.args, inputs, strict=True):
         assert isinstance(arg.type, BufType)
         for dim, size in zip(arg.type.shape, array.shape, strict=True):
             if isinstance(dim, Sym):
                 env.setdefault(dim.name, size)
-    machine = _Program(env)
-    machine.values.update(zip(func.args, map(np.asarray, inputs), strict=True))
-    machine.block(func.body)
-    return [machine.values[v] for v in func.outputs]
+    return env
 
 
 def fresh(type: BufType, dims: Mapping[str, int]) -> Array:
@@ -79,20 +86,33 @@ def fresh(type: BufType, dims: Mapping[str, int]) -> Array:
     return buffer
 
 
-class _Program:
+class Program:
+    """A program that runs.
+
+    Attributes:
+        dims: values of symbolic dims.
+        values: the array of each buffer that has been computed.
+    """
+
     def __init__(self, dims: dict[str, int]) -> None:
         self.dims = dims
         self.values: dict[Value, Array] = {}
 
     def block(self, block: Block) -> list[Array]:
+        """Runs the ops of a block; returns its outputs."""
         for op in block.ops:
             self.op(op)
         return [self.values[v] for v in block.outputs]
 
+    def outputs(self, op: ops.Kernel) -> list[Array]:
+        """Memory for what a kernel writes."""
+        return [fresh(t, self.dims) for t in op.types]
+
     def op(self, op: Op) -> None:
+        """Runs one op."""
         match op:
             case ops.Kernel():
-                outputs = [fresh(t, self.dims) for t in op.types]
+                outputs = self.outputs(op)
                 inner = [self.values[v] for v in op.inputs] + outputs
                 memory = dict(zip(op.body.args, inner, strict=True))
                 for part in op.body.ops:
@@ -108,6 +128,7 @@ class _Program:
                 raise VerifyError(f"{op.name} cannot stand in a program", loc=op.loc)
 
     def loop(self, op: ops.While) -> None:
+        """Runs a loop to its end."""
         carried = [self.values[v] for v in op.init]
         while True:
             self.values.update(zip(op.cond.args, carried, strict=True))
@@ -119,6 +140,7 @@ class _Program:
         self.values.update(zip(op.results, carried, strict=True))
 
     def part(self, op: Op, memory: dict[Value, Array]) -> None:
+        """Runs one nest or sort of a kernel."""
         if isinstance(op, ops.Nest):
             Points(op, memory, self.dims).run()
         elif isinstance(op, ops.Sort):
@@ -245,7 +267,8 @@ def _store(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...
         return
     at = tuple([np.broadcast_to(i, grid)[mask] for i in index])
     value = np.broadcast_to(points.values[op.value], grid)[mask]
-    buffer[at] = value if op.combine is None else op.combine.evaluate(buffer[at], value)
+    value = value if op.combine is None else op.combine.evaluate(buffer[at], value)
+    buffer[at] = value if at else value.reshape(-1)[0]
 
 
 def _map(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:

@@ -121,6 +121,9 @@ class Lifetimes:
             for value in op.operands:
                 use(value, self.spans[op].start)
             if not isinstance(op, ops.Kernel):
+                # The regions write what the op gives, whether somebody reads it or not.
+                for value in op.results:
+                    use(value, self.spans[op].end)
                 for region in op.regions:
                     self._use(region, [*loops, op] if isinstance(op, ops.While) else loops)
         for value in block.outputs:
