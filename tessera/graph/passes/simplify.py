@@ -256,13 +256,16 @@ def transpose_identity(op: s.Transpose, w: Rewriter) -> Value | None:
 def transpose_twice(op: s.Transpose, w: Rewriter) -> Value | None:
     """Permutations compose.
 
-    func @f(%x: f32[2, 3]) {
-      %a = graph.transpose(%x) {perm=[1, 0]} : f32[3, 2]
-      %b = graph.transpose(%a) {perm=[1, 0]} : f32[2, 3]
+    func @f(%x: f32[2, 3, 4]) {
+      %a = graph.transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]
+      %b = graph.transpose(%a) {perm=[2, 0, 1]} : f32[4, 3, 2]
       return %b
     }
     ==>
-    func @f(%x: f32[2, 3]) { return %x }
+    func @f(%x: f32[2, 3, 4]) {
+      %b = graph.transpose(%x) {perm=[2, 1, 0]} : f32[4, 3, 2]
+      return %b
+    }
     """
     inner = op.x.op
     if not isinstance(inner, s.Transpose):
@@ -337,7 +340,7 @@ def concatenate_one(op: r.Concatenate, w: Rewriter) -> Value | None:
 def reduce_nothing(op: Reduce, w: Rewriter) -> Value | None:
     """A reduction over no axes is the operand.
 
-    func @f(%x: f32[4]) { %r = graph.sum(%x) {axes=[]} : f32[4] return %r }
+    func @f(%x: f32[4]) { %r = graph.reduce_sum(%x) {axes=[]} : f32[4] return %r }
     ==>
     func @f(%x: f32[4]) { return %x }
     """
