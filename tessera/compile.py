@@ -37,6 +37,7 @@ from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine, host, machine
 from tessera.target.passes.legalize import legalize
 from tessera.target.spec import TARGET
+from tessera.target.spec import verify as verify_target
 from tessera.tile.from_schedule import lower_program
 from tessera.tile.spec import TILE
 
@@ -146,6 +147,8 @@ class Lowered:
         start = time.perf_counter()
         module = legalize(lower_module(tile, self.machine), self.machine)
         self._done("target", start, module)
+        if self.context.verify:
+            verify_target(module, self.machine, legalized=True)
         return module
 
     @functools.cached_property
