@@ -164,7 +164,8 @@ def _plan(op: t.Map) -> Callable[..., Any]:
     compute: Callable[..., Any] = np.where if fn.sig is Sig.SELECT else fn.compute
 
     def direct(*args: Any) -> Any:
-        found = round_into(np.asarray(compute(*args)), wanted)
+        given = args if is_vector else [np.asarray(x) for x in args]
+        found = round_into(np.asarray(compute(*given)), wanted)
         return found if is_vector else as_scalar(found, wanted)
 
     return direct

@@ -45,7 +45,7 @@ def as_memory(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind != "c":
         return array
     real = np.float32 if array.dtype == np.complex64 else np.float64
-    return np.ascontiguousarray(array).reshape(array.shape).view(real) if array.ndim else array.reshape(1).view(real)
+    return np.atleast_1d(np.ascontiguousarray(array)).view(real)
 
 
 def check(program: Program, seed: int, symbolic: bool) -> None:
