@@ -19,6 +19,9 @@ SYMBOLIC_SIZE = 64
 RANDOM_COST = 60
 """One element of random bits, in additions."""
 
+EXPENSIVE = 8
+"""A value that costs more than this is stored if it has several consumers."""
+
 LOAD_COST = 2
 """A load at a computed address."""
 
@@ -64,16 +67,13 @@ class Costs:
         reduces: values that hold one result of a reduction or contraction per element.
     """
 
-    expensive = 8
-
     def __init__(self, block: Block) -> None:
         self.element: dict[Value, int] = {}
         self.reduces: set[Value] = set()
-        counts: dict[Value, int] = {}
+        self.counts = dict.fromkeys(block.outputs, 2)
         for op in block.ops:
-            for value in op.operands:
-                counts[value] = counts.get(value, 0) + 1
-        self.counts = counts
+            for value in set(op.operands):
+                self.counts[value] = self.counts.get(value, 0) + 1
         for op in block.ops:
             assert isinstance(op, GraphOp)
             cost = min(self._cost(op), 1_000_000)
@@ -88,7 +88,7 @@ class Costs:
         if family is Family.RANDOM:
             return RANDOM_COST
         if isinstance(op, Elementwise):
-            if any(v in self.reduces for v in op.operands):
+            if any(self._is_pending(v) for v in op.operands):
                 self.reduces.add(op.results[0])
             own = 1 if isinstance(op, (Cast, Bitcast)) else op.row.cost
             if tensor(op.operands[0]).dtype.kind is Kind.COMPLEX:
@@ -98,15 +98,19 @@ class Costs:
             return self._rearranged(op)
         return 0
 
+    def _is_pending(self, value: Value) -> bool:
+        """Whether a reduction flows into its only consumer. With several it will be stored."""
+        return value in self.reduces and self.counts[value] == 1
+
     def _operand(self, value: Value) -> int:
         """An operand's share: nothing where it will probably be stored."""
         cost = self.element.get(value, 0)
-        return 0 if cost > self.expensive and self.counts[value] > 1 else cost
+        return 0 if cost > EXPENSIVE and self.counts[value] > 1 else cost
 
     def _rearranged(self, op: Rearrange) -> int:
         if keeps_elements(op):
             (x,) = op.operands
-            if x in self.reduces:
+            if self._is_pending(x):
                 self.reduces.add(op.results[0])
             return self._operand(x)
         if isinstance(op, Broadcast):

@@ -67,6 +67,12 @@ MAX_PARTS = 4
 EXTRA_COST = 8
 """Recomputing an element may cost so many additions more than once; beyond that it is stored."""
 
+EXTRA_COST_LARGE = 40
+"""The same for a value that does not fit the caches: writing and reading it again costs as much."""
+
+LARGE_BYTES = 8 << 20
+"""What does not fit the caches."""
+
 SMALL = 512
 """Additions that are never worth a buffer."""
 
@@ -194,7 +200,8 @@ class Fusion:
             total += count
         again = total / size - 1
         extra = cost * again
-        if extra <= EXTRA_COST or extra * size <= SMALL:
+        is_large = size * tensor(value).dtype.itemsize > LARGE_BYTES
+        if extra <= (EXTRA_COST_LARGE if is_large else EXTRA_COST) or extra * size <= SMALL:
             return ""
         return f"it costs {cost} additions and would be computed {total / size:.3g} times"
 

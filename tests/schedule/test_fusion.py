@@ -1,0 +1,359 @@
+"""What shares a kernel and what is stored: numbers of kernels, nests and stores of typical programs."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera import dtypes as dt
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops import reduce as red
+from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.cumulative import CumSum
+from tessera.graph.ops.gather import IndexMode, gather
+from tessera.graph.ops.generate import random_bits
+from tessera.graph.ops.rearrange import broadcast, reshape, slice_axis, transpose
+from tessera.graph.trace import bind
+from tessera.ir.intexpr import sym
+from tessera.schedule import ops
+from tessera.schedule.from_graph import from_graph, lower
+from tests.schedule.lowering import all_ops, check, counts, labels, lowered, nests_of, traced, typed
+
+S = sym("S")
+
+
+def matmul(x: Any, y: Any) -> Any:
+    return dot_general(x, y, ((x.ndim - 1,), (0,)))
+
+
+def rows(x: Any, like: Any) -> Any:
+    """A value per row, repeated along the columns."""
+    return broadcast(x, like.shape, (0,))
+
+
+def columns(x: Any, like: Any) -> Any:
+    """A value per column, repeated along the rows."""
+    return broadcast(x, like.shape, (like.ndim - 1,))
+
+
+def softmax(x: Any) -> Any:
+    up = e.exp(e.sub(x, rows(red.max_(x, (1,)), x)))
+    return e.div(up, rows(red.sum_(up, (1,)), x))
+
+
+def normalise(x: Any, scale: Any, shift: Any) -> Any:
+    count = float(x.shape[1])
+    mean = e.div(red.sum_(x, (1,)), count)
+    c = e.sub(x, rows(mean, x))
+    spread = e.rsqrt(e.add(e.div(red.sum_(e.square(c), (1,)), count), 1e-5))
+    return e.add(e.mul(e.mul(c, rows(spread, x)), columns(scale, x)), columns(shift, x))
+
+
+def layer(x: Any, w: Any, b: Any) -> Any:
+    y = matmul(x, w)
+    return e.tanh(e.add(y, columns(b, y)))
+
+
+# --- chains and reductions --------------------------------------------------------------------
+
+
+def test_softmax() -> None:
+    func = check(softmax, typed(64, 100))
+    assert labels(func) == ["max", "sub_exp", "sum", "div"]
+
+
+def test_softmax_of_a_large_array_computes_exponentials_twice() -> None:
+    func = lowered(softmax, typed(4096, 1024))
+    assert labels(func) == ["max_sum_sub_exp", "sub_exp_div"]
+
+
+def test_layer_norm() -> None:
+    func = check(normalise, typed(32, 40), typed(40), typed(40))
+    assert counts(func) == (2, 2, 3)
+    assert len(all_ops(func, ops.Reduce)) == 2
+
+
+def test_variance_alone_is_one_nest_and_one_store() -> None:
+    def variance(x: Any) -> Any:
+        mean = e.div(red.sum_(x, (1,)), 40.0)
+        return red.sum_(e.square(e.sub(x, rows(mean, x))), (1,))
+
+    assert counts(check(variance, typed(32, 40))) == (1, 1, 1)
+
+
+def test_reductions_of_one_array_share_a_nest() -> None:
+    def moments(x: Any) -> Any:
+        return red.sum_(x, (1,)), red.sum_(e.square(x), (1,)), red.max_(x, (1,))
+
+    assert counts(check(moments, typed(32, 40))) == (1, 1, 3)
+
+
+def test_reduction_of_a_reduction_is_stored() -> None:
+    def fn(x: Any) -> Any:
+        return red.max_(red.sum_(x, (1,)))
+
+    assert counts(check(fn, typed(8, 9))) == (2, 2, 2)
+
+
+def test_reduction_through_unit_dims_keeps_its_epilogue() -> None:
+    def fn(x: Any) -> Any:
+        s = reshape(red.sum_(x, (1,)), (8, 1))
+        return e.mul(reshape(s, (8, 1, 1)), 2.0)
+
+    assert counts(check(fn, typed(8, 9))) == (1, 1, 1)
+
+
+def test_reduction_transposed_afterwards_keeps_its_epilogue() -> None:
+    def fn(x: Any) -> Any:
+        return e.exp(transpose(red.sum_(x, (1,)), (1, 0)))
+
+    assert counts(check(fn, typed(4, 5, 6))) == (1, 1, 1)
+
+
+def test_part_of_a_reduction_is_no_epilogue() -> None:
+    def fn(x: Any) -> Any:
+        return slice_axis(red.sum_(x, (1,)), 0, 1, 3)
+
+    assert counts(check(fn, typed(8, 9))) == (2, 2, 2)
+
+
+# --- contractions -----------------------------------------------------------------------------
+
+
+def test_layer_is_one_kernel() -> None:
+    func = check(layer, typed(S, 16), typed(16, 24), typed(24), dims={"S": 5})
+    assert counts(func) == (1, 1, 1)
+
+
+def test_two_layers() -> None:
+    def fn(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        return layer(layer(x, w, b), v, c)
+
+    types = [typed(20, 16), typed(16, 24), typed(24), typed(24, 8), typed(8)]
+    assert counts(check(fn, *types)) == (2, 2, 2)
+
+
+def test_rows_of_a_batch_are_one_axis() -> None:
+    func = check(layer, typed(4, 5, 16), typed(16, 24), typed(24))
+    (nest,) = nests_of(func)
+    assert [str(a) for a in nest.axes] == ["i0: 20", "i2: 24"]
+
+
+def test_gate_has_one_contraction_per_nest() -> None:
+    def fn(x: Any, w: Any, v: Any) -> Any:
+        return e.mul(e.sigmoid(matmul(x, w)), matmul(x, v))
+
+    assert counts(check(fn, typed(12, 16), typed(16, 24), typed(16, 24))) == (2, 2, 2)
+
+
+def test_contraction_used_twice_is_stored_from_the_register() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        y = matmul(x, w)
+        return y, e.tanh(y)
+
+    assert counts(check(fn, typed(12, 16), typed(16, 24))) == (1, 1, 2)
+
+
+def test_cheap_prologue_of_a_contraction_is_inlined() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return matmul(e.cast(x, dt.float32), e.mul(w, 2.0))
+
+    func = check(fn, typed(12, 16, dtype=dt.bfloat16), typed(16, 24))
+    assert counts(func) == (1, 1, 1)
+
+
+def test_expensive_prologue_of_a_contraction_is_stored() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return matmul(e.tanh(x), w)
+
+    assert labels(check(fn, typed(64, 64), typed(64, 96))) == ["tanh", "dot"]
+
+
+def test_attention() -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        batch = ((0,), (0,))
+        s = e.mul(dot_general(q, k, ((2,), (2,)), batch), 0.125)
+        m = broadcast(red.max_(s, (2,)), s.shape, (0, 1))
+        p = e.exp(e.sub(s, m))
+        p = e.div(p, broadcast(red.sum_(p, (2,)), s.shape, (0, 1)))
+        return dot_general(p, v, ((2,), (1,)), batch)
+
+    types = [typed(2, 32, 16)] * 3
+    assert labels(check(fn, *types, length=64)) == [
+        "transpose", "dot_mul", "max", "sub_exp", "sum", "dot_div",
+    ]  # fmt: skip
+
+
+def test_gradient_of_a_layer() -> None:
+    def fn(x: Any, w: Any, y: Any, ct: Any) -> Any:
+        d = e.mul(ct, e.sub(1.0, e.square(y)))
+        dx = dot_general(d, w, ((1,), (1,)))
+        dw = dot_general(x, d, ((0,), (0,)))
+        return dx, dw, red.sum_(d, (0,))
+
+    func = check(fn, typed(64, 96), typed(96, 80), typed(64, 80), typed(64, 80), length=256)
+    assert labels(func) == ["square_sub_mul", "transpose", "dot", "dot", "sum"]
+
+
+# --- values used several times ----------------------------------------------------------------
+
+
+def test_cheap_values_are_computed_again() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        z = e.add(x, y)
+        return red.sum_(z, (0,)), e.neg(z)
+
+    assert counts(check(fn, typed(64, 64), typed(64, 64))) == (2, 2, 2)
+
+
+def test_expensive_values_are_stored() -> None:
+    def fn(x: Any) -> Any:
+        z = e.exp(x)
+        return red.sum_(z, (0,)), e.neg(z)
+
+    # The stored exponential is not read back for the output at the same points.
+    func = check(fn, typed(64, 64))
+    assert counts(func) == (2, 2, 3)
+
+
+def test_pointwise_uses_share_the_loop_and_nothing_is_stored() -> None:
+    def fn(x: Any) -> Any:
+        z = e.exp(x)
+        return e.add(z, 1.0), e.mul(z, x), e.neg(z)
+
+    func = check(fn, typed(64, 64))
+    assert counts(func) == (1, 1, 3)
+    assert len([m for m in all_ops(func, ops.Map) if m.fn.name == "exp"]) == 1
+
+
+def test_outputs_over_shared_inputs_share_the_loop() -> None:
+    def adam(p: Any, g: Any, m: Any, v: Any) -> Any:
+        m = e.add(e.mul(m, 0.9), e.mul(g, 0.1))
+        v = e.add(e.mul(v, 0.99), e.mul(e.square(g), 0.01))
+        return e.sub(p, e.mul(e.div(m, e.add(e.sqrt(v), 1e-8)), 1e-3)), m, v
+
+    def fn(p: Any, g: Any, m: Any, v: Any) -> Any:
+        return adam(p, g, m, e.square(v))
+
+    func = check(fn, *[typed(32, 8)] * 4)
+    assert counts(func) == (1, 1, 3)
+    assert len(all_ops(func, ops.Load)) == 4
+
+
+def test_no_cycle_between_kernels() -> None:
+    def fn(x: Any) -> Any:
+        a = e.exp(x)
+        s = rows(red.sum_(a, (1,)), x)
+        return a, e.mul(a, s), e.add(e.neg(x), s)
+
+    func = check(fn, typed(32, 33))
+    assert counts(func)[0] == 3
+
+
+def test_expensive_value_per_column_is_stored_and_per_row_is_not() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return e.mul(x, broadcast(e.exp(y), x.shape, (axis,)))
+
+    axis = 0
+    assert counts(check(fn, typed(64, 64), typed(64)))[0] == 1
+    axis = 1
+    assert counts(check(fn, typed(64, 64), typed(64)))[0] == 2
+
+
+def test_scalars_are_computed_where_they_are_used() -> None:
+    def fn(x: Any, a: Any) -> Any:
+        return e.mul(x, broadcast(e.exp(e.neg(a)), x.shape, ()))
+
+    assert counts(check(fn, typed(64, 64), typed()))[0] == 1
+
+
+def test_gather_reads_what_it_needs_of_a_cheap_table() -> None:
+    def fn(table: Any, i: Any) -> Any:
+        return gather(e.cast(table, dt.float32), (i,), (0,), IndexMode.CLIP)
+
+    func = check(fn, typed(50, 8, dtype=dt.float16), typed(6, dtype=dt.int32))
+    assert counts(func) == (1, 1, 1)
+
+
+def test_prologue_of_a_scan() -> None:
+    func = check(lambda x: bind(CumSum, e.exp(x), axis=0, reverse=False), typed(16, 8))
+    assert counts(func) == (1, 1, 1)
+
+
+def test_random_numbers_are_made_once() -> None:
+    def fn(key: Any, x: Any) -> Any:
+        mask = e.lt(random_bits(key, x.shape), 1 << 31)
+        kept = e.select(mask, x, e.mul(x, 0.0))
+        return kept, red.sum_(kept, (0,))
+
+    key = np.array([1, 2], np.uint32)
+    x = np.ones((32, 32), np.float32)
+    func = check(fn, typed(2, dtype=dt.uint32), typed(32, 32), inputs=[key, x])
+    assert len([i for i in all_ops(func, ops.Index)]) == 1
+
+
+# --- large programs ---------------------------------------------------------------------------
+
+
+def test_long_chains_are_cut() -> None:
+    def fn(x: Any) -> Any:
+        for _ in range(1500):
+            x = e.add(e.mul(x, x), 0.5)
+        return x
+
+    nests = nests_of(from_graph(traced(fn, typed(16))))
+    assert 1 < len(nests) < 20
+    assert max(len(nest.body.ops) for nest in nests) < 2000
+
+
+def test_shifted_sums_do_not_explode() -> None:
+    def fn(x: Any) -> Any:
+        for _ in range(12):
+            n = x.shape[0]
+            x = e.add(slice_axis(x, 0, 0, n - 1), slice_axis(x, 0, 1, n))
+        return x
+
+    func = check(fn, typed(200))
+    assert len(all_ops(func, ops.Map)) < 100
+
+
+def test_time_is_linear() -> None:
+    def network(depth: int) -> Any:
+        def fn(x: Any, w: Any, b: Any) -> Any:
+            for _ in range(depth):
+                x = e.add(x, layer(normalise(x, b, b), w, b))
+            return x
+
+        return traced(fn, typed(8, 32), typed(32, 32), typed(32))
+
+    def seconds(depth: int) -> float:
+        graph = network(depth)
+        start = time.perf_counter()
+        from_graph(graph)
+        return time.perf_counter() - start
+
+    seconds(4)
+    small, large = min(seconds(10) for _ in range(3)), seconds(160)
+    assert large < 16 * small * 4
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_equal_layers_have_equal_kernels(depth: int) -> None:
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        for _ in range(2 * depth):
+            x = e.add(x, layer(normalise(x, b, b), w, b))
+        return x
+
+    func = lowered(fn, typed(8, 32), typed(32, 32), typed(32))
+    bodies = {str(nest) for nest in nests_of(func)}
+    assert len(bodies) <= len(nests_of(func)) / (2 * depth)
+
+
+def test_decisions_say_why() -> None:
+    found = lower(traced(softmax, typed(64, 100))).decisions
+    texts = [str(d) for d in found]
+    assert texts[1].startswith("exp %? : f32[64, 100]: stored, it costs 17 additions")
+    assert texts[-1].endswith("stored, it is an output")
