@@ -18,5 +18,8 @@ def content_hash(item: Func | Module) -> str:
     version first.
     """
     printer = Printer(canonical=True)
-    text = printer.func(item) if isinstance(item, Func) else printer.module(item)
+    if isinstance(item, Func):
+        text = printer.func(item)
+    else:
+        text = f"entry @{item.main}\n{printer.module(item)}"
     return hashlib.sha256(f"tessera-ir {FORMAT_VERSION}\n{text}".encode()).hexdigest()

@@ -229,8 +229,9 @@ class View(TileOp):
 class Load(TileOp):
     """Reads the box of `shape` at `coords`.
 
-    Dims in `check` are masked: elements outside the view read `fill` without touching memory; so do
-    elements where the optional `mask` (0 or 1 bool tile of the shape) is false.
+    Dims in `check` are masked: elements beyond the view's end read `fill` without touching memory;
+    so do elements where the optional `mask` (0 or 1 bool tile of the shape) is false. Everything
+    else must lie inside the view; in particular, only a mask excuses a negative coordinate.
     """
 
     name = "tile.load"

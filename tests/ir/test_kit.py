@@ -222,6 +222,7 @@ def test_the_hash_of_a_module_knows_which_function_is_which() -> None:
     one = Module({"f": a, "main": b})
     other = Module({"f": b, "main": a})
     assert content_hash(one) != content_hash(other)
+    assert content_hash(one) != content_hash(Module(one.funcs, main="f"))
 
 
 # --- declared fields ------------------------------------------------------------------------------
