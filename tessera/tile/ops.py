@@ -252,8 +252,8 @@ class Load(TileOp):
 class Store(TileOp):
     """Writes a tile to the box at `coords`.
 
-    Dims in `check` are masked: elements outside the view are not written; nor are elements where
-    the optional `mask` is false.
+    Dims in `check` are masked: elements beyond the view's end are not written; nor are elements
+    where the optional `mask` is false. Everything else must lie inside the view, as for a load.
     """
 
     name = "tile.store"
