@@ -7,7 +7,6 @@ computing anything give views where strides can say it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.control import Control
+from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Op, Value
 from tessera.ir.hash import content_hash
@@ -28,6 +28,7 @@ from tessera.ir.loc import Loc, scoped
 from tessera.ir.opdef import attr_hints
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Executable
+from tessera.runtime.memory import aligned_empty
 
 
 class SizeMap:
@@ -59,7 +60,7 @@ class SizeMap:
     def attribute(self, value: Any) -> Any:
         """An attribute whose integers are sizes or positions."""
         if isinstance(value, tuple):
-            return tuple([self.attribute(v) for v in value])
+            return tuple([self.attribute(v) for v in items_of(value)])
         if not isinstance(value, int) or value <= 1:
             return value
         return self.known[value] if value in self.known else self.fresh(value)
@@ -81,12 +82,8 @@ ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]
 
 
 def _view_reshape(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray | None:
-    out = x.view()
-    try:
-        out.shape = attrs["shape"]
-    except AttributeError:
-        return None
-    return out
+    out = x.reshape(attrs["shape"])
+    return out if np.may_share_memory(out, x) else None
 
 
 def _view_broadcast(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
@@ -119,26 +116,24 @@ class Eager:
 
     def __init__(self) -> None:
         self._cache: dict[Hashable, Executable] = {}
-        self._lock = threading.Lock()
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""
+        if getattr(cls, "family", None) is Family.ELEMENTWISE:
+            return self._elementwise(cls, operands, attrs)
         flat: list[Array] = []
         groups: list[int | None] = []
         for item in operands:
-            if isinstance(item, (tuple, list)):
-                flat.extend(item)
-                groups.append(len(item))
-            else:
-                flat.append(item)
-                groups.append(None)
+            found = items_of(item)
+            flat.extend(found)
+            groups.append(len(found) if isinstance(item, (tuple, list)) else None)
         view = VIEWS.get(cls)
         if view is not None:
             checked = self._check(cls, flat, groups, attrs)
-            found = view(flat[0].host, attrs)
-            if found is not None:
-                found.flags.writeable = False
-                return Array(found, checked if checked.weak else None)
+            data = view(flat[0].host, attrs)
+            if data is not None:
+                data.flags.writeable = False
+                return Array(data, checked if checked.weak else None)
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         return self._compute(cls, flat, groups, attrs)
@@ -154,16 +149,11 @@ class Eager:
     def _compute(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
     ) -> Any:
-        family = getattr(cls, "family", None)
-        if family is Family.ELEMENTWISE:
-            shape = flat[0].host.shape
-            if all(x.host.shape == shape for x in flat):
-                return self._elementwise(cls, flat, groups, attrs, shape)
         sizes = SizeMap()
         shapes = [sizes.shape(x.host.shape) for x in flat]
         dims = generic_attrs(cls)
         generic = {k: sizes.attribute(v) if k in dims else v for k, v in attrs.items()}
-        weak = tuple([x.type.weak for x in flat])
+        weak = tuple([x.weak for x in flat])
         key = (
             cls,
             tuple(groups),
@@ -184,32 +174,53 @@ class Eager:
             found = self._cache[key] = self._compile(cls, types, groups, generic, names)
         elif len(flat) > 1 or dims:
             _build(cls, [Value(x.type) for x in flat], groups, attrs)
-        return self._run(found, flat, sizes.values)
+        return _results(found.run([x.contiguous for x in flat], sizes.values))
 
     def _elementwise(
-        self,
-        cls: type[Op],
-        flat: list[Array],
-        groups: list[int | None],
-        attrs: dict[str, Any],
-        shape: tuple[int, ...],
-    ) -> Any:
-        """All operands have one shape, so they are one-dimensional to the kernel."""
-        weak = tuple([x.type.weak for x in flat])
-        key = (
-            cls,
-            tuple([x.host.dtype for x in flat]),
-            weak,
-            tuple(attrs.items()) if attrs else (),
-            config.current().key(),
-        )
-        found = self._cache.get(key)
+        self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
+    ) -> Array:
+        """One result; all operands have one shape, so they are one-dimensional to the kernel, but
+        for those that are one number repeated.
+        """
+        shape = operands[0].shape
+        key: list[Hashable] = [cls, config.current().key(), *attrs.items()]
+        inputs: list[np.ndarray] = []
+        for x in operands:
+            if x.is_splat:
+                key.append(_SPLAT)
+                data = x.host[(0,) * x.ndim]
+            else:
+                data = x.contiguous
+            inputs.append(data)
+            key += (data.dtype, x.weak)
+            if data.shape != shape and x.shape != shape:
+                # The op's own check of its operands, whose error is the user's.
+                cls(*[Value(x.type) for x in operands], **attrs)
+        signature = tuple(key)
+        found = self._cache.get(signature)
         if found is None:
-            _build(cls, [Value(x.type) for x in flat], groups, attrs)
-            types = [TensorType((sym("d0"),), x.dtype, w) for x, w in zip(flat, weak, strict=True)]
-            found = self._cache[key] = self._compile(cls, types, groups, attrs, ["d0"])
-        results = self._run(found, flat, (flat[0].host.size,), shape)
-        return results
+            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs)
+        result = aligned_empty(shape, found.dtypes[0])
+        found.run_into(inputs, (result,), (result.size,))
+        return Array(result)
+
+    def _compile_elementwise(
+        self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
+    ) -> Executable:
+        # The op on concrete sizes first: its errors are the user's.
+        cls(*[Value(x.type) for x in operands], **attrs)
+        size = sym("d0")
+        builder = Builder(
+            [TensorType(() if x.is_splat else (size,), x.dtype, x.weak) for x in operands]
+        )
+        with scoped(Loc.unknown):
+            values = [
+                builder.add(s.Broadcast(arg, shape=(size,), dims=())).result if x.is_splat else arg
+                for arg, x in zip(builder.args, operands, strict=True)
+            ]
+            op = builder.add(cls(*values, **attrs))
+        func = builder.func(cls.name.split(".")[-1], op.results, ["d0"])
+        return lower_graph(func).executable()
 
     def _compile(
         self,
@@ -236,22 +247,16 @@ class Eager:
         found = self._cache.get(key)
         if found is None:
             found = self._cache[key] = lower_graph(func).executable()
-        results = self._run(found, flat, ())
-        return results if isinstance(results, tuple) else (results,)
+        return tuple([Array(x) for x in found.run([x.contiguous for x in flat])])
 
-    def _run(
-        self,
-        found: Executable,
-        flat: Sequence[Array],
-        dims: Sequence[int],
-        shape: tuple[int, ...] | None = None,
-    ) -> Any:
-        inputs = [x.contiguous() for x in flat]
-        outputs = found.run([x.pointer for x in inputs], dims)
-        if shape is not None:
-            outputs = [x.reshape(shape) for x in outputs]
-        results = tuple([Array(x) for x in outputs])
-        return results[0] if len(results) == 1 else results
+
+# In a key, before an operand that is one number repeated.
+_SPLAT = "splat"
+
+
+def _results(outputs: Sequence[np.ndarray]) -> Any:
+    results = tuple([Array(x) for x in outputs])
+    return results[0] if len(results) == 1 else results
 
 
 def _build(

@@ -421,5 +421,6 @@ def trigamma(x: Any) -> Any:
         series = mul(add(series, number), inverse_square)
     total = add(total, mul(inverse, add(add(series, mul(inverse, 0.5)), 1)))
     # psi'(1 - x) + psi'(x) = (pi / sin(pi x))**2; the integer part would blur the poles.
-    wave = sin(mul(sub(x, round_(x)), math.pi))
+    # Where it is not used it is 1, not 0: its derivative must be finite there.
+    wave = select(mirrored, sin(mul(sub(x, round_(x)), math.pi)), 1)
     return select(mirrored, sub(square(div(math.pi, wave)), total), total)
