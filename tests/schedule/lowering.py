@@ -56,7 +56,9 @@ def lowered(fn: Callable[..., Any], *types: TensorType, options: Options | None 
     return func
 
 
-def random_inputs(types: Sequence[TensorType], dims: Mapping[str, int], seed: int = 0) -> list[Array]:
+def random_inputs(
+    types: Sequence[TensorType], dims: Mapping[str, int], seed: int = 0
+) -> list[Array]:
     """Arrays of the types: numbers around 1, small integers."""
     rng = np.random.default_rng(seed)
     found: list[Array] = []
@@ -80,7 +82,8 @@ def check(
     length: int = 16,
     factor: float = 4.0,
 ) -> Func:
-    """Compares all forms of the program with the Graph; returns the program without tiles and places.
+    """Compares all forms of the program with the Graph; returns the program without tiles and
+    places.
 
     The factor allows for reductions in another order and for functions of rounded values.
     """
@@ -117,7 +120,9 @@ def compare(
 class Placed(interp.Program):
     """Runs a program in the memory that the plan gave it: buffers that overlap spoil each other."""
 
-    def __init__(self, func: Func, size: Dim, inputs: Sequence[Array], dims: Mapping[str, int]) -> None:
+    def __init__(
+        self, func: Func, size: Dim, inputs: Sequence[Array], dims: Mapping[str, int]
+    ) -> None:
         super().__init__(interp.bind_dims(func, inputs, dims))
         self.func = func
         self.arena = np.full(int(evaluate(size, self.dims)), interp.POISON, np.uint8)

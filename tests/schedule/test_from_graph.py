@@ -9,7 +9,10 @@ import pytest
 
 from tessera import dtypes as dt
 from tessera.errors import CompileError
-from tessera.graph.ops import cumulative, elementwise as e, reduce as red, sort as sorting
+from tessera.graph.ops import cumulative
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops import reduce as red
+from tessera.graph.ops import sort as sorting
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.control import Call, Cond, While
 from tessera.graph.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
@@ -23,12 +26,11 @@ from tessera.graph.ops.rearrange import (
     reshape,
     reverse,
     slice_,
-    slice_axis,
     transpose,
 )
 from tessera.graph.trace import bind
+from tessera.ir.core import Block, Op
 from tessera.ir.intexpr import sym
-from tessera.ir.core import Block, Func, Op, Value
 from tessera.schedule import interp, ops
 from tessera.schedule.from_graph import Options, from_graph
 from tessera.schedule.types import BufType
@@ -465,7 +467,10 @@ def test_cond() -> None:
     for p in (False, True):
         x = np.ones((3, 4), np.float32)
         check(
-            fn, typed(dtype=dt.bool_), *types, inputs=[np.asarray(p), x, np.arange(12, dtype="f").reshape(3, 4)]
+            fn,
+            typed(dtype=dt.bool_),
+            *types,
+            inputs=[np.asarray(p), x, np.arange(12, dtype="f").reshape(3, 4)],
         )
 
 

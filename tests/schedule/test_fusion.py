@@ -1,4 +1,5 @@
-"""What shares a kernel and what is stored: numbers of kernels, nests and stores of typical programs."""
+"""What shares a kernel and what is stored: numbers of kernels, nests and stores of typical
+programs."""
 
 from __future__ import annotations
 

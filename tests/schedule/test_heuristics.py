@@ -1,0 +1,214 @@
+"""Tile choices: which axis has the lanes, how large tiles and chunks are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera import dtypes as dt
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops import reduce as red
+from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.cumulative import CumSum
+from tessera.graph.ops.gather import Combine, scatter
+from tessera.graph.ops.rearrange import broadcast, transpose
+from tessera.graph.trace import bind
+from tessera.ir.intexpr import sym
+from tessera.schedule import ops
+from tessera.schedule.heuristics import CpuModel, choose
+from tessera.schedule.schedule import Schedule
+from tests.schedule.lowering import lowered, nests_of, typed
+
+S, T = sym("S"), sym("T")
+SSE, AVX2, AVX512 = CpuModel(128, 16), CpuModel(256, 16), CpuModel(512, 32)
+
+
+def chosen(fn: Callable[..., Any], *types: Any, machine: CpuModel = AVX512) -> ops.Nest:
+    """The last nest of a function's program."""
+    return nests_of(choose(lowered(fn, *types), machine))[-1]
+
+
+def names(nest: ops.Nest) -> list[str]:
+    return [axis.name for axis in nest.axes]
+
+
+def add(x: Any, y: Any) -> Any:
+    return e.add(x, y)
+
+
+def matmul(x: Any, y: Any) -> Any:
+    return dot_general(x, y, ((x.ndim - 1,), (0,)))
+
+
+# --- elementwise ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("machine", "lanes"), [(SSE, 16), (AVX2, 32), (AVX512, 64)])
+def test_light_bodies_use_four_vectors(machine: CpuModel, lanes: int) -> None:
+    nest = chosen(add, typed(S, T), typed(S, T), machine=machine)
+    assert nest.tile == (lanes,)
+    assert nest.chunk == (16384,)
+    assert "lanes along i0" in nest.reason
+
+
+def test_heavy_bodies_use_two_vectors() -> None:
+    assert chosen(lambda x: e.tanh(x), typed(S)).tile == (32,)
+
+
+def test_wide_elements_have_fewer_lanes() -> None:
+    assert chosen(add, typed(S, dtype=dt.float64), typed(S, dtype=dt.float64)).tile == (32,)
+    int8 = typed(S, dtype=dt.int8)
+    assert chosen(add, int8, int8).tile == (256,)
+
+
+def test_small_arrays_are_one_program() -> None:
+    nest = chosen(add, typed(10, 10), typed(10, 10))
+    assert nest.chunk == (0,)
+    assert nest.tile == (64,)
+    assert chosen(add, typed(3), typed(3)).tile == (4,)
+    assert chosen(add, typed(), typed()).tile == ()
+
+
+def test_broadcast_runs_along_the_rows() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return e.add(x, broadcast(y, x.shape, (1,)))
+
+    nest = chosen(fn, typed(1000, 300), typed(300))
+    assert nest.tile == (1, 64)
+    assert nest.chunk == (54, 0)
+
+
+def test_short_rows_are_unrolled() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return e.add(x, broadcast(y, x.shape, (1,)))
+
+    assert chosen(fn, typed(1000, 8), typed(8)).tile == (8, 8)
+
+
+def test_lanes_follow_memory_not_the_order_of_axes() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return e.add(transpose(x, (1, 0)), transpose(y, (1, 0)))
+
+    nest = chosen(fn, typed(T, S), typed(T, S))
+    assert names(nest) == ["i1", "i0"]
+    assert nest.tile[-1] == 64
+
+
+def test_ordered_axes_stay_whole() -> None:
+    def fn(x: Any, u: Any, i: Any) -> Any:
+        return scatter(x, u, (i,), (0,), Combine.ADD)
+
+    nest = chosen(fn, typed(100, 64), typed(50, 64), typed(50, dtype=dt.int32))
+    assert nest.ordered == ("i0",)
+    assert nest.tile == (1, 64)
+    assert nest.chunk[0] == 0
+
+
+# --- reductions -------------------------------------------------------------------------------
+
+
+def test_contiguous_reductions_have_lanes_along_them() -> None:
+    nest = chosen(lambda x: red.sum_(x, (1,)), typed(500, 1000))
+    assert (nest.tile, nest.reduce_tile) == ((1,), 64)
+    assert nest.chunk == (32,)
+
+
+def test_reductions_across_rows_have_lanes_along_columns() -> None:
+    nest = chosen(lambda x: red.sum_(x, (0,)), typed(500, 1000))
+    assert (nest.tile, nest.reduce_tile) == ((64,), 1)
+    assert nest.chunk == (64,)
+
+
+def test_short_reductions_are_not_worth_a_vector() -> None:
+    assert chosen(lambda x: red.sum_(x, (1,)), typed(5000, 3)).reduce_tile == 1
+    assert chosen(lambda x: red.sum_(x, (1,)), typed(5000, 6)).reduce_tile == 8
+
+
+def test_full_reductions() -> None:
+    assert chosen(lambda x: red.sum_(x), typed(S, T)).reduce_tile == 64
+
+
+def test_scan_along_rows_and_columns() -> None:
+    def fn(axis: int) -> Callable[..., Any]:
+        return lambda x: bind(CumSum, x, axis=axis, reverse=False)
+
+    assert chosen(fn(0), typed(64, 256)).tile == (64,)
+    assert chosen(fn(1), typed(64, 256)).tile == (1,)
+
+
+# --- contractions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("machine", "tile"), [(SSE, (4, 8)), (AVX2, (6, 16)), (AVX512, (12, 32))])
+def test_accumulators_fill_the_registers(machine: CpuModel, tile: tuple[int, ...]) -> None:
+    nest = chosen(matmul, typed(600, 512), typed(512, 512), machine=machine)
+    assert nest.tile == tile
+    assert all(c % t == 0 for c, t in zip(nest.chunk, tile, strict=True))
+
+
+def test_block_rows_waste_little() -> None:
+    assert chosen(matmul, typed(64, 64), typed(64, 64)).tile == (8, 32)
+    assert chosen(matmul, typed(70, 64), typed(64, 64)).tile == (14, 32)
+    assert chosen(matmul, typed(5, 64), typed(64, 64)).tile == (5, 32)
+    assert chosen(matmul, typed(64, 64), typed(64, 10)).tile == (8, 16)
+
+
+def test_symbolic_contraction() -> None:
+    nest = chosen(matmul, typed(S, 64), typed(64, T))
+    assert nest.tile == (8, 32)
+    assert nest.chunk == (64, 512)
+
+
+def test_batch_axes_are_the_grid() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))
+
+    nest = chosen(fn, typed(6, 64, 64), typed(6, 64, 64))
+    assert nest.tile == (1, 8, 32)
+    assert nest.chunk == (1, 0, 0)
+
+
+def test_few_rows_of_a_turned_operand_run_along_the_reduction() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((1,), (1,)))
+
+    nest = chosen(fn, typed(3, 512), typed(300, 512))
+    assert nest.tile == (1, 1)
+    assert nest.reduce_tile == 64
+
+
+def test_vectors_are_reductions() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((1,), (0,)))
+
+    nest = chosen(fn, typed(300, 512), typed(512))
+    assert nest.reduce_tile == 64
+
+
+# --- overrides --------------------------------------------------------------------------------
+
+
+def test_schedules_override() -> None:
+    func = lowered(matmul, typed(64, 64), typed(64, 64))
+    (kernel,) = func.ops
+    assert isinstance(kernel, ops.Kernel)
+    schedule = Schedule(block=(4, 16), chunk=(10, 0), k=2)
+    (nest,) = nests_of(choose(func, AVX512, {kernel.label: schedule}))
+    assert (nest.tile, nest.chunk, nest.reduce_tile) == ((4, 16), (12, 0), 2)
+    assert nest.reason == "as the schedule says"
+
+
+def test_tiles_divide_chunks_always() -> None:
+    for n in (1, 2, 3, 17, 1000, 5000, 70000):
+        for m in (1, 3, 40, 3000):
+
+            def fn(x: Any, y: Any) -> Any:
+                z = e.add(x, broadcast(y, x.shape, (1,)))
+                return e.tanh(z), red.sum_(z, (0,)), red.max_(z, (1,))
+
+            for machine in (SSE, AVX512):
+                for nest in nests_of(choose(lowered(fn, typed(n, m), typed(m)), machine)):
+                    nest.verify()
+                    assert len(nest.tile) == len(nest.chunk) == len(nest.axes)

@@ -1,0 +1,82 @@
+"""What the Schedule verifier refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tessera.errors import VerifyError
+from tessera.ir.core import Block
+from tessera.ir.parser import parse_func
+from tessera.ir.verify import verify
+from tessera.schedule.plan import plan
+from tessera.schedule.spec import SCHEDULE
+
+GOOD = """
+func @f[S](%x: buf<f32[S, 4]>) {
+  %y = schedule.kernel([%x]) {types=[buf<f32[S]>]} : buf<f32[S]> body(%a: buf<f32[S, 4]>, %o:
+  buf<f32[S]>) {
+    schedule.nest() {axes=[i: S]} body() {
+      %s = schedule.reduce() {axes=[r: 4], fn=add} : f32 body() {
+        %v = schedule.load(%a, []) {index=[i, r]} : f32
+        yield %v
+      }
+      schedule.store(%o, %s, []) {index=[i]}
+      yield
+    }
+    yield
+  }
+  return %y
+}
+"""
+
+
+def refused(text: str, match: str) -> None:
+    with pytest.raises(VerifyError, match=match):
+        verify(parse_func(text), SCHEDULE)
+
+
+def test_good() -> None:
+    verify(parse_func(GOOD), SCHEDULE)
+    placed, _ = plan(parse_func(GOOD))
+    verify(placed, SCHEDULE)
+
+
+def test_outputs() -> None:
+    func = parse_func(GOOD)
+    with pytest.raises(VerifyError, match="S1"):
+        verify(func.with_body(Block(func.args, func.ops, (func.args[0],))), SCHEDULE)
+
+
+def test_names_in_index_expressions() -> None:
+    refused(GOOD.replace("index=[i, r]", "index=[i, k]"), "S2.*mentions k")
+    refused(GOOD.replace("index=[i]}", "index=[r]}"), "S2.*mentions r")
+    refused(GOOD.replace("index=[i]}", "index=[$0]}"), r"S2.*mentions \$0")
+    refused(GOOD.replace("axes=[i: S]", "axes=[i: T]"), "S2.*mentions T")
+
+
+def test_everything_is_written() -> None:
+    unwritten = GOOD.replace("      schedule.store(%o, %s, []) {index=[i]}\n", "")
+    refused(unwritten, "S3.*never written")
+    read_only = GOOD.replace(
+        "schedule.store(%o, %s, []) {index=[i]}", "schedule.store(%a, %s, []) {index=[i, 0]}"
+    )
+    refused(read_only, "S3")
+
+
+def test_dynamic_operands_are_i64() -> None:
+    text = GOOD.replace("index=[i, r]", "index=[i, $0]").replace(
+        "%v = schedule.load(%a, [])",
+        "%k = schedule.const() {value=1, dtype=i32} : i32\n        %v = schedule.load(%a, [%k])",
+    )
+    refused(text, "S4")
+
+
+def test_places() -> None:
+    refused(GOOD.replace("types=[buf<f32[S]>]}", "types=[buf<f32[S]>], places=[arena(0)]}"), "S5")
+
+
+def test_no_stores_in_reductions() -> None:
+    text = GOOD.replace(
+        "        yield %v", "        schedule.store(%o, %v, []) {index=[i]}\n        yield %v"
+    )
+    refused(text, "S6")
