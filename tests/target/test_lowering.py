@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tessera.dtypes import DType, dtype_of
-from tests.target.running import HOWS, Array, run, sample, ulps
+from tests.target.running import ALL_LEVELS, HOWS, Array, run, sample, ulps
 
 INDICES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 32)
 DIMS = {"N": 21, "M": 13}
@@ -734,7 +734,10 @@ def expected(one: Case) -> list[Array]:
     return EXPECTED[one.name]
 
 
-@pytest.mark.parametrize("how", HOWS)
+MORE = [pytest.param(x, marks=pytest.mark.long) for x in ALL_LEVELS if x not in HOWS]
+
+
+@pytest.mark.parametrize("how", [*HOWS, *MORE])
 @pytest.mark.parametrize("one", CASES, ids=lambda c: c.name.replace(" ", "_"))
 def test_all_ways_agree(one: Case, how: str) -> None:
     for got, want in zip(result(one, how), expected(one), strict=True):
