@@ -333,20 +333,31 @@ def full(
         dtype: the element type; by default that of the value.
         device: where the array is to live.
     """
-    parse_device("full", device)
-    dims = parse_shape("full", shape)
-    wanted = None if dtype is None else parse_dtype("full", dtype)
-    if is_number(fill_value):
-        return filled(dims, fill_value, wanted or dtype_of(type(fill_value)))
-    value = as_array("full", fill_value)
-    if value.ndim:
+    return _full("full", shape, fill_value, dtype, device)
+
+
+def _full(name: str, shape: Any, value: Any, dtype: DTypeLike | None, device: DeviceLike) -> Any:
+    parse_device(name, device)
+    dims = parse_shape(name, shape)
+    wanted = None if dtype is None else parse_dtype(name, dtype)
+    if is_number(value):
+        return filled(dims, value, wanted or dtype_of(type(value)))
+    found = as_array(name, value)
+    if found.ndim:
         raise ShapeError(
-            f"full: the value has type {value.type}",
+            f"{name}: the value has type {found.type}",
             loc=loc.current(),
             rule="the value has no dims",
             fix="use `ts.broadcast_to`",
         )
-    return spread(ops.cast(value, wanted or value.dtype), dims)
+    return spread(ops.cast(found, wanted or found.dtype), dims)
+
+
+def _full_like(
+    name: str, x: object, value: Any, dtype: DTypeLike | None, device: DeviceLike
+) -> Any:
+    like = as_array(name, x)
+    return _full(name, like.shape, value, like.dtype if dtype is None else dtype, device)
 
 
 @api_boundary
@@ -359,14 +370,13 @@ def full_like(
     device: DeviceLike = None,
 ) -> ArrayBase:
     """An array of the shape and dtype of `x` that holds one value everywhere."""
-    like = as_array("full_like", x)
-    return full(like.shape, fill_value, dtype=like.dtype if dtype is None else dtype, device=device)
+    return _full_like("full_like", x, fill_value, dtype, device)
 
 
 @api_boundary
 def zeros(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of zeros."""
-    return full(shape, 0, dtype=default_float if dtype is None else dtype, device=device)
+    return _full("zeros", shape, 0, default_float if dtype is None else dtype, device)
 
 
 @api_boundary
@@ -374,13 +384,13 @@ def zeros_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> ArrayBase:
     """An array of zeros of the shape and dtype of `x`."""
-    return full_like(x, 0, dtype=dtype, device=device)
+    return _full_like("zeros_like", x, 0, dtype, device)
 
 
 @api_boundary
 def ones(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of ones."""
-    return full(shape, 1, dtype=default_float if dtype is None else dtype, device=device)
+    return _full("ones", shape, 1, default_float if dtype is None else dtype, device)
 
 
 @api_boundary
@@ -388,13 +398,13 @@ def ones_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> ArrayBase:
     """An array of ones of the shape and dtype of `x`."""
-    return full_like(x, 1, dtype=dtype, device=device)
+    return _full_like("ones_like", x, 1, dtype, device)
 
 
 @api_boundary
 def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of unspecified elements: zeros, as an array cannot be filled later."""
-    return full(shape, 0, dtype=default_float if dtype is None else dtype, device=device)
+    return _full("empty", shape, 0, default_float if dtype is None else dtype, device)
 
 
 @api_boundary
@@ -402,7 +412,7 @@ def empty_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> ArrayBase:
     """An array of unspecified elements, of the shape and dtype of `x`."""
-    return full_like(x, 0, dtype=dtype, device=device)
+    return _full_like("empty_like", x, 0, dtype, device)
 
 
 # --- ranges -----------------------------------------------------------------------------------

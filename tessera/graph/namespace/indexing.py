@@ -139,35 +139,39 @@ def _is_array(item: object) -> bool:
 
 def _expand(type: TensorType, items: list[Any]) -> list[Any]:
     """One item per dim, besides None for new dims: masks become indices, `...` becomes slices."""
-    found: list[Any] = []
-    ellipsis: int | None = None
-    used = 0
-    for item in items:
-        if item is Ellipsis:
-            if ellipsis is not None:
-                raise _bad_index("the index has two `...`", "there is one `...` at most")
-            ellipsis = len(found)
-            continue
-        if item is None:
-            found.append(None)
-            continue
-        parsed = _parse(type, item)
-        if isinstance(parsed, ArrayBase) and parsed.dtype is bool_:
-            masks = _mask(type, used, parsed)
-            found += masks
-            used += parsed.ndim
-            continue
-        found.append(parsed)
-        used += 1
+    parsed = [item if item is None or item is Ellipsis else _parse(type, item) for item in items]
+    if sum(item is Ellipsis for item in parsed) > 1:
+        raise _bad_index("the index has two `...`", "there is one `...` at most")
+    used = sum(_dims_used(item) for item in parsed)
     if used > type.rank:
         raise IndexOutOfBoundsError(
             f"index: {used} indices for {type}",
             loc=loc.current(),
             rule=f"an array of rank {type.rank} takes {type.rank} indices at most",
         )
-    rest = [slice(None)] * (type.rank - used)
-    at = len(found) if ellipsis is None else ellipsis
-    return [*found[:at], *rest, *found[at:]]
+    if not any(item is Ellipsis for item in parsed):
+        parsed.append(Ellipsis)
+    found: list[Any] = []
+    axis = 0
+    for item in parsed:
+        if item is Ellipsis:
+            found += [slice(None)] * (type.rank - used)
+            axis += type.rank - used
+        else:
+            found += _mask(type, axis, item) if _is_mask(item) else [item]
+            axis += _dims_used(item)
+    return found
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, ArrayBase) and item.dtype is bool_
+
+
+def _dims_used(item: Any) -> int:
+    """How many dims of the array an item of an index takes."""
+    if item is None or item is Ellipsis:
+        return 0
+    return item.ndim if _is_mask(item) else 1
 
 
 def _parse(type: TensorType, item: Any) -> Any:
@@ -359,9 +363,8 @@ def read(x: Any, plan: Plan) -> Any:
 def _view(data: np.ndarray, plan: Plan) -> Array:
     """What `read` gives for a concrete array, without the detour through ops."""
     data = np.flip(data, [k for k, c in enumerate(plan.cuts) if c.reversed])
-    found = data[tuple([slice(c.start, c.limit, c.step) for c in plan.cuts])].reshape(plan.shape)
-    found.flags.writeable = False
-    return Array(found)
+    found = data[tuple([slice(c.start, c.limit, c.step) for c in plan.cuts])]
+    return Array(found.reshape(plan.shape))
 
 
 def is_scalar_mask(index: Any) -> bool:

@@ -126,6 +126,10 @@ def _size(x: Any) -> Dim:
     return prod(x.shape)
 
 
+def _itemsize(x: Any) -> int:
+    return x.dtype.itemsize
+
+
 def _nbytes(x: Any) -> Dim:
     return _size(x) * x.dtype.itemsize
 
@@ -168,6 +172,7 @@ def install() -> None:
         "T": api_boundary(_transposed),
         "mT": manipulation.matrix_transpose,
         "size": _size,
+        "itemsize": _itemsize,
         "nbytes": _nbytes,
         "at": At,
         "device": _device,

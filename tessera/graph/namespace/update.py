@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import bool_, default_int
-from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.errors import DTypeError, IndexOutOfBoundsError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -140,7 +140,7 @@ def _masked(x: Any, mask: Any, value: Any, combine: Combine) -> Any:
         may_equal(a, b) for a, b in zip(mask.shape, x.shape, strict=False)
     )
     if not fits:
-        raise ShapeError(
+        raise IndexOutOfBoundsError(
             f"index: a mask of type {mask.type} for an array of type {x.type}",
             loc=loc.current(),
             rule="a mask has the lengths of the dims that it selects from",
