@@ -147,7 +147,8 @@ class Writer:
         self.entry(module.entry, entry)
         width = self.machine.vector_bits
         self.lines.append(
-            f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" '
+            # A kernel is launched from many places; inlined, it would be compiled once for each.
+            f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" '
             f'"min-legal-vector-width"="{width}" }}'
         )
         self.lines += list(self.declared.values())
