@@ -19,6 +19,7 @@ from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.control import Control
+from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Op, Value
@@ -83,7 +84,7 @@ ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]
 
 def _view_reshape(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray | None:
     out = x.reshape(attrs["shape"])
-    return out if np.may_share_memory(out, x) else None
+    return out if not x.size or np.may_share_memory(out, x) else None
 
 
 def _view_broadcast(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
@@ -121,6 +122,8 @@ class Eager:
         """The results of one op."""
         if getattr(cls, "family", None) is Family.ELEMENTWISE:
             return self._elementwise(cls, operands, attrs)
+        if cls is Constant:
+            return _constant(attrs["value"], attrs.get("weak", False))
         flat: list[Array] = []
         groups: list[int | None] = []
         for item in operands:
@@ -188,7 +191,7 @@ class Eager:
         for x in operands:
             if x.is_splat:
                 key.append(_SPLAT)
-                data = x.host[(0,) * x.ndim]
+                data = x.host[(..., *([0] * x.ndim))]
             else:
                 data = x.contiguous
             inputs.append(data)
@@ -257,6 +260,11 @@ _SPLAT = "splat"
 def _results(outputs: Sequence[np.ndarray]) -> Any:
     results = tuple([Array(x) for x in outputs])
     return results[0] if len(results) == 1 else results
+
+
+def _constant(value: Dense, weak: bool) -> Array:
+    """A constant needs no code, which would be compiled anew for each number."""
+    return Array(value.array, TensorType(value.shape, value.dtype, weak=True) if weak else None)
 
 
 def _build(

@@ -137,6 +137,10 @@ class StaticArgumentError(TesseraError, TypeError):
     """A static argument cannot be hashed."""
 
 
+class OptionError(TesseraError, ValueError):
+    """An option has a value that it cannot have."""
+
+
 class GradError(TesseraError, TypeError):
     """A gradient was asked for that does not exist, e.g. of a function without scalar result."""
 

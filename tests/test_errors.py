@@ -70,6 +70,7 @@ def test_at_gives_a_place_once() -> None:
         (errors.TracerLeakError, (RuntimeError,)),
         (errors.ConcretizationError, (TypeError,)),
         (errors.StaticArgumentError, (TypeError,)),
+        (errors.OptionError, (ValueError,)),
         (errors.GradError, (TypeError,)),
         (errors.PytreeError, (ValueError,)),
         (errors.ImmutableError, (TypeError,)),

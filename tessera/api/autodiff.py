@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 from tessera import pytree
-from tessera.api.leaves import cast_weak, leaf_arrays, name_of, strong
+from tessera.api.leaves import argument_name, cast_weak, leaf_arrays, name_of, strong
 from tessera.api.traced import Traced
-from tessera.errors import GradError, ShapeError, api_boundary
+from tessera.dtypes import Kind
+from tessera.errors import DTypeError, GradError, PytreeError, ShapeError, api_boundary
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
 from tessera.graph.transforms.differentiate import (
@@ -24,28 +25,28 @@ from tessera.ir.types import TensorType
 P = ParamSpec("P")
 
 
-def _select_args(args: tuple[Any, ...], argnums: int | Sequence[int], name: str) -> tuple[int, ...]:
+def _select_args(
+    fn: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int], transform: str
+) -> tuple[int, ...]:
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    count = len(args)
     for n in numbers:
-        if not -len(args) <= n < len(args):
+        if not -count <= n < count:
+            plural = "" if count == 1 else "s"
             raise GradError(
-                f"{name}: argnums is {argnums}, but the function was called with {len(args)} "
-                f"positional arguments",
+                f"{transform}: argnums has {n}, but {name_of(fn)} is called with {count} "
+                f"positional argument{plural}",
                 loc=_loc.current(),
-                rule="argnums names positional arguments",
+                rule="argnums are positions of positional arguments, counted from 0",
             )
-    return tuple([n % len(args) for n in numbers])
-
-
-def _check_real_inputs(leaves: Sequence[Any], names: Sequence[str], transform: str) -> None:
-    for x, name in zip(leaves, names, strict=True):
-        if not is_inexact(x.dtype):
-            raise GradError(
-                f"{transform}: {name} has dtype {x.dtype.full_name}, which has no derivative",
-                loc=_loc.current(),
-                rule="differentiated inputs must be floating point",
-                fix="convert it (`ts.astype(x, ts.float32)`), or leave it out with `argnums`",
-            )
+    found = tuple([n % count for n in numbers])
+    if len(set(found)) != len(found):
+        raise GradError(
+            f"{transform}: argnums={tuple(numbers)} names an argument twice",
+            loc=_loc.current(),
+            rule="argnums are distinct",
+        )
+    return found
 
 
 class _Problem:
@@ -60,10 +61,19 @@ class _Problem:
         transform: str,
     ) -> None:
         trees = [args[n] for n in argnums]
-        self.leaves, self.treedef = leaf_arrays(trees, "arguments")
-        self.leaves = [strong(x) for x in self.leaves]
-        names = [_differentiated_name(p, argnums) for p in pytree.paths(self.treedef, "")]
-        _check_real_inputs(self.leaves, names, transform)
+        self.transform = transform
+        self.name = name = argument_name(transform, fn, argnums)
+        leaves, self.treedef = leaf_arrays(trees, name)
+        self.leaves = [strong(x) for x in leaves]
+        for k, x in enumerate(self.leaves):
+            if not is_inexact(x.dtype):
+                raise GradError(
+                    f"{name(self.treedef, k)} has dtype {x.dtype.full_name}, which has no "
+                    f"derivative",
+                    loc=_loc.current(),
+                    rule="differentiated inputs are floating-point or complex numbers",
+                    fix="convert it (`ts.astype(x, ts.float32)`), or leave it out with `argnums`",
+                )
 
         def rebuild(tracers: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             full_args = list(args)
@@ -83,6 +93,20 @@ class _Problem:
         wrt = [False] * len(self.traced.captured) + [True] * len(self.leaves)
         return linearize_values(self.traced.graph, self.primals(), wrt, self.traced.trace.known)
 
+    def tangents(self, given: Sequence[Any]) -> list[Any]:
+        """The user's tangents as leaves, checked against the primals."""
+        names = _names(self.transform, "the tangent")
+        leaves, treedef = leaf_arrays(list(given), names)
+        _check_structure(self.transform, treedef, self.treedef, ("the tangents", "the primals"))
+        types = [x.type for x in self.leaves]
+        _check_types(
+            leaves,
+            types,
+            lambda k: (f"{self.name(treedef, k)}: its tangent", "its primal"),
+            "a tangent has the shape and the dtype of its primal",
+        )
+        return [cast_weak(t, type) for t, type in zip(leaves, types, strict=True)]
+
     def cotangents(self, linear: Linearized, cts: Sequence[Any]) -> Any:
         """Input cotangents as trees, one per differentiated argument."""
         found = linear.pull_back(cts)
@@ -92,21 +116,15 @@ class _Problem:
         return pytree.unflatten(self.treedef, filled)
 
 
-def _differentiated_name(path: str, argnums: Sequence[int]) -> str:
-    end = path.find("]")
-    position = int(path[1:end]) if path.startswith("[") and end > 0 else 0
-    return f"argument {argnums[position]}{path[end + 1 :]}"
-
-
 def value_and_grad(
     fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[P, tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient.
 
     Args:
-        fn: returns a real scalar array, or with `has_aux` a pair of it and anything.
+        fn: returns a real scalar array, or with `has_aux` a pair of it and auxiliary results.
         argnums: which positional arguments to differentiate with respect to.
-        has_aux: whether `fn` returns auxiliary data as well.
+        has_aux: whether `fn` returns auxiliary results as well.
 
     Returns:
         A function `(...) -> (value, gradient)`; the gradient has the structure of the argument, or
@@ -130,9 +148,9 @@ def grad(
     """A function that returns the gradient of `fn`.
 
     Args:
-        fn: returns a real scalar array, or with `has_aux` a pair of it and anything.
+        fn: returns a real scalar array, or with `has_aux` a pair of it and auxiliary results.
         argnums: which positional arguments to differentiate with respect to.
-        has_aux: whether `fn` returns auxiliary data as well; then `(gradient, aux)` is returned.
+        has_aux: whether `fn` returns auxiliary results as well; then `(gradient, aux)` is returned.
 
     Raises:
         GradError: an integer input, or an output that is no real scalar.
@@ -157,24 +175,13 @@ def _gradient(
     @api_boundary
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        numbers = _select_args(args, argnums, transform)
+        numbers = _select_args(fn, args, argnums, transform)
         problem = _Problem(fn, args, kwargs, numbers, transform)
         traced = problem.traced
-        name = name_of(fn)
-        main_treedef = traced.treedef
-        if has_aux:
-            parts = pytree.unflatten(traced.treedef, range(len(traced.types)))
-            if not isinstance(parts, tuple) or len(parts) != 2:
-                raise GradError(
-                    f"{transform}: {name} does not return a pair",
-                    loc=_loc.current(),
-                    rule="with has_aux=True the function returns (value, aux)",
-                )
-            main, aux_tree = parts
-            main_leaves, main_treedef = pytree.flatten(main)
-        else:
-            aux_tree, main_leaves = None, list(range(len(traced.types)))
-        _check_scalar(name, transform, [traced.types[k] for k in main_leaves])
+        main, aux_tree = _split_aux(traced, has_aux, fn, transform)
+        main_leaves: list[int]
+        main_leaves, main_treedef = pytree.flatten(main)
+        _check_scalar(name_of(fn), transform, [traced.types[k] for k in main_leaves], has_aux)
         linear = problem.linearize()
         cts: list[Any] = [None] * len(traced.types)
         (k,) = main_leaves
@@ -182,80 +189,140 @@ def _gradient(
         grads = problem.cotangents(linear, cts)
         values = traced.known_outputs()
         value = pytree.unflatten(main_treedef, [values[k]])
-        aux = pytree.map_(lambda i: values[i], aux_tree) if has_aux else None
+        aux = pytree.map_(values.__getitem__, aux_tree) if has_aux else None
         return combine(value, aux, grads[0] if isinstance(argnums, int) else tuple(grads))
 
     return run
 
 
-def _check_scalar(name: str, transform: str, types: Sequence[TensorType]) -> None:
-    if len(types) != 1:
+def _split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform: str) -> Any:
+    """The output and the auxiliary results, as trees of the leaves' positions."""
+    tree: Any = traced.treedef.unflatten(range(len(traced.types)))
+    if not has_aux:
+        return tree, None
+    if not isinstance(tree, tuple) or traced.treedef.num_children != 2:
         raise GradError(
-            f"{transform}: {name} returns {len(types)} arrays",
+            f"{transform}: with has_aux=True, {name_of(fn)} returns "
+            f"{pytree.show(traced.treedef)}, which is no pair",
             loc=_loc.current(),
-            rule="the function must return one scalar",
-            fix="return their sum, or use `ts.vjp`; auxiliary results need has_aux=True",
+            rule="with has_aux=True the function returns `(value, aux)`",
+            fix="return two results, or leave has_aux out",
+        )
+    return cast("tuple[Any, Any]", tree)
+
+
+def _check_scalar(name: str, transform: str, types: Sequence[TensorType], has_aux: bool) -> None:
+    if len(types) != 1:
+        several = f"{len(types)} arrays" if types else "no array"
+        main = "the first result" if has_aux else "the function"
+        raise GradError(
+            f"{transform}: {name} returns {several}" + (" as its first result" if has_aux else ""),
+            loc=_loc.current(),
+            rule=f"{main} is one real number: an array without dims",
+            fix="return the sum of all terms; for further results use has_aux=True"
+            if types
+            else "return the value to differentiate",
         )
     (type,) = types
-    if type.shape or not is_inexact(type.dtype) or type.dtype.kind.value == "complex":
+    if type.shape or type.dtype.kind is not Kind.FLOAT:
         raise GradError(
             f"{transform}: {name} returns {type}",
             loc=_loc.current(),
-            rule="the function must return a real scalar (shape (), floating point)",
-            fix="reduce it (`ts.sum`, `ts.mean`), or use `ts.vjp`",
+            rule="the function returns one real number: a floating-point array without dims",
+            fix="reduce it, as with `ts.sum` or `ts.mean`; or use `ts.vjp`"
+            if type.shape
+            else "convert it to a floating-point dtype (of complex numbers, take a real part)",
         )
 
 
+@api_boundary
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of a function and its pullback.
 
     Args:
         fn: any function of arrays.
         *primals: the point.
-        has_aux: whether `fn` returns a pair of the output and auxiliary data.
+        has_aux: whether `fn` returns a pair of the output and auxiliary results.
 
     Returns:
         `(output, pullback)` or `(output, pullback, aux)`; `pullback(cotangent)` returns a tuple,
         one per primal.
+
+    Example:
+        >>> import tessera as ts
+        >>> y, pullback = ts.vjp(lambda x: x * x, ts.asarray([1.0, 2.0]))
+        >>> pullback(ts.asarray([1.0, 10.0]))
+        (Array([ 2., 40.], dtype=float32),)
     """
-    return _vjp(fn, primals, has_aux)
-
-
-@api_boundary
-def _vjp(fn: Callable[..., Any], primals: tuple[Any, ...], has_aux: bool) -> Any:
     problem = _Problem(fn, primals, {}, range(len(primals)), "vjp")
     traced = problem.traced
+    main, aux_tree = _split_aux(traced, has_aux, fn, "vjp")
+    main_leaves: list[int]
+    main_leaves, out_treedef = pytree.flatten(main)
+    types = [traced.types[k] for k in main_leaves]
     linear = problem.linearize()
-    values = pytree.unflatten(traced.treedef, traced.known_outputs())
-    out, aux = values if has_aux else (values, None)
-    _, out_treedef = pytree.flatten(out)
-    count = len(pytree.leaves(out))
 
     @api_boundary
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         """Input cotangents for an output cotangent."""
-        leaves, treedef = leaf_arrays(cotangent, "cotangent")
-        if treedef != out_treedef:
-            pytree.same_structure(
-                treedef, out_treedef, what="vjp", names=("the cotangent", "the output")
-            )
-        for ct, type in zip(leaves, traced.types[:count], strict=True):
-            if ct.shape != type.shape or (ct.dtype is not type.dtype and not ct.type.weak):
-                raise ShapeError(
-                    f"vjp: the cotangent is {ct.type}, the output {type}",
-                    loc=_loc.current(),
-                    rule="a cotangent has the shape and dtype of the output",
-                )
-        cts: list[Any] = [
-            cast_weak(ct, t) if is_inexact(t.dtype) else None
-            for ct, t in zip(leaves, traced.types[:count], strict=True)
-        ]
-        cts += [None] * (len(traced.types) - count)
+        names = _names("vjp", "the cotangent")
+        leaves, treedef = leaf_arrays(cotangent, names)
+        _check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"))
+        _check_types(
+            leaves,
+            types,
+            lambda k: (names(treedef, k), "the output"),
+            "a cotangent has the shape and the dtype of the output",
+        )
+        cts: list[Any] = [None] * len(traced.types)
+        for k, ct, type in zip(main_leaves, leaves, types, strict=True):
+            if is_inexact(type.dtype):
+                cts[k] = cast_weak(ct, type)
         return tuple(problem.cotangents(linear, cts))
 
-    return (out, pullback, aux) if has_aux else (out, pullback)
+    values = traced.known_outputs()
+    out = pytree.unflatten(out_treedef, [values[k] for k in main_leaves])
+    if not has_aux:
+        return out, pullback
+    return out, pullback, pytree.map_(values.__getitem__, aux_tree)
 
 
+def _names(transform: str, what: str) -> Callable[[pytree.TreeDef, int], str]:
+    """Names of the leaves of a tree that the user gives besides the arguments."""
+
+    def name(treedef: pytree.TreeDef, k: int) -> str:
+        path = pytree.paths(treedef)[k]
+        return f"{transform}: {what}" + (f" at `{path}`" if path else "")
+
+    return name
+
+
+def _check_structure(
+    transform: str, found: pytree.TreeDef, wanted: pytree.TreeDef, names: tuple[str, str]
+) -> None:
+    if found == wanted:
+        return
+    try:
+        pytree.same_structure(found, wanted, what=transform, names=names)
+    except PytreeError as error:
+        raise error.at(_loc.current()) from None
+
+
+def _check_types(
+    leaves: Sequence[Any],
+    types: Sequence[TensorType],
+    names: Callable[[int], tuple[str, str]],
+    rule: str,
+) -> None:
+    for k, (x, type) in enumerate(zip(leaves, types, strict=True)):
+        if x.shape != type.shape or (x.dtype is not type.dtype and not x.type.weak):
+            first, second = names(k)
+            raise (DTypeError if x.shape == type.shape else ShapeError)(
+                f"{first} is {x.type}, {second} {type.strong()}", loc=_loc.current(), rule=rule
+            )
+
+
+@api_boundary
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """The value of a function and its derivative along a direction.
 
@@ -267,27 +334,8 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     Returns:
         `(output, output tangent)`.
     """
-    return _jvp(fn, tuple(primals), tuple(tangents))
-
-
-@api_boundary
-def _jvp(
-    fn: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[Any, Any]:
-    problem = _Problem(fn, primals, {}, range(len(primals)), "jvp")
-    leaves, treedef = leaf_arrays(list(tangents), "tangents")
-    if treedef != problem.treedef:
-        pytree.same_structure(
-            treedef, problem.treedef, what="jvp", names=("the tangents", "the primals")
-        )
-    for t, p in zip(leaves, problem.leaves, strict=True):
-        if t.shape != p.shape or (t.dtype is not p.dtype and not t.type.weak):
-            raise ShapeError(
-                f"jvp: a tangent is {t.type}, its primal {p.type}",
-                loc=_loc.current(),
-                rule="a tangent has the shape and dtype of its primal",
-            )
-    given = [cast_weak(t, p.type) for t, p in zip(leaves, problem.leaves, strict=True)]
+    problem = _Problem(fn, tuple(primals), {}, range(len(primals)), "jvp")
+    given = problem.tangents(tangents)
     traced = problem.traced
     outs, touts = jvp_values(
         traced.graph, problem.primals(), [None] * len(traced.captured) + given, traced.trace.known
@@ -296,6 +344,7 @@ def _jvp(
     return pytree.unflatten(traced.treedef, outs), pytree.unflatten(traced.treedef, filled)
 
 
+@api_boundary
 def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """The value of a function and its derivative as a linear function of the tangents.
 
@@ -307,23 +356,12 @@ def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...,
         `(output, push)`; `push(*tangents)` returns the output tangent and does not evaluate `fn`
         again.
     """
-    return _linearize(fn, primals)
-
-
-@api_boundary
-def _linearize(fn: Callable[..., Any], primals: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
     problem = _Problem(fn, primals, {}, range(len(primals)), "linearize")
     linear = problem.linearize()
 
     @api_boundary
     def push(*tangents: Any) -> Any:
         """The output tangent."""
-        leaves, treedef = leaf_arrays(list(tangents), "tangents")
-        if treedef != problem.treedef:
-            pytree.same_structure(
-                treedef, problem.treedef, what="linearize", names=("the tangents", "the primals")
-            )
-        given = [cast_weak(t, p.type) for t, p in zip(leaves, problem.leaves, strict=True)]
-        return pytree.unflatten(problem.traced.treedef, linear.apply(given))
+        return pytree.unflatten(problem.traced.treedef, linear.apply(problem.tangents(tangents)))
 
     return pytree.unflatten(problem.traced.treedef, problem.traced.known_outputs()), push

@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from tessera import pytree
-from tessera.api.leaves import argument_name, as_array, leaf_arrays, name_of
-from tessera.api.traced import Traced
+from tessera.api.leaves import argument_name, leaf_error, name_of, owned, to_array
+from tessera.api.static import Found, StaticArguments, put_back
+from tessera.api.traced import Rebuild, Traced
 from tessera.compile import STAGES, Lowered
 from tessera.compile import lower as lower_graph
 from tessera.config import config
-from tessera.errors import StaticArgumentError, api_boundary
+from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import Array
 from tessera.graph.ops.control import Call
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
-from tessera.ir import loc as _loc
-from tessera.ir.types import TensorType
-from tessera.runtime.executable import Executable
+from tessera.ir import loc
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _Arguments:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+        leaves: arrays and tracers.
+        treedef: structure of the arguments that are not static.
+        statics: the others.
+        structure: what of these two belongs to the cache key. Nothing where all arguments are
+            leaves: then their number says it all.
+    """
+
+    __slots__ = ("leaves", "statics", "structure", "treedef")
+
+    def __init__(
+        self, leaves: list[Any], treedef: pytree.TreeDef, statics: Found, is_flat: bool
+    ) -> None:
+        self.leaves = leaves
+        self.treedef = treedef
+        self.statics = statics
+        self.structure: tuple[Hashable, ...] = () if is_flat else (treedef, statics)
+
+    def rebuild(self) -> Rebuild:
+        """Makes the arguments of leaves."""
+        treedef, statics = self.treedef, self.statics
+
+        def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = pytree.unflatten(treedef, leaves)
+            args = list(args)
+            put_back(statics, args, kwargs)
+            return tuple(args), kwargs
+
+        return rebuild
+
+
 class _Entry:
     """One compiled signature."""
 
-    __slots__ = ("captured", "executable", "lowered", "pointers", "treedef")
+    __slots__ = ("captured", "is_leaf", "lowered", "run", "treedef", "types")
 
-    def __init__(
-        self,
-        lowered: Lowered,
-        executable: Executable,
-        captured: list[Array],
-        treedef: pytree.TreeDef,
-    ) -> None:
+    def __init__(self, lowered: Lowered, traced: Traced) -> None:
         self.lowered = lowered
-        self.executable = executable
-        self.captured = captured
-        self.pointers = [x.pointer for x in captured]
-        self.treedef = treedef
+        self.run = lowered.executable().run
+        self.captured = [x.contiguous for x in traced.captured]
+        self.treedef = traced.treedef
+        self.types = traced.types
+        self.is_leaf = traced.treedef.is_leaf()
 
 
 class JitFunction(Generic[P, R]):
@@ -52,141 +79,102 @@ class JitFunction(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        static_argnums: tuple[int, ...] = (),
-        static_argnames: tuple[str, ...] = (),
+        static_argnums: Sequence[int] = (),
+        static_argnames: Sequence[str] = (),
         dump: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
-        self._static_argnums = static_argnums
-        self._static_argnames = frozenset(static_argnames)
-        self._has_static = bool(static_argnums or static_argnames)
+        self.static_argnums = tuple(static_argnums)
+        self.static_argnames = tuple(static_argnames)
+        has_static = bool(static_argnums or static_argnames)
+        self._statics = StaticArguments(fn, static_argnums, static_argnames) if has_static else None
         self._dump = tuple(dump)
         self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
+    @property
+    def function(self) -> Callable[P, R]:
+        """The Python function."""
+        return self._fn
+
     @api_boundary
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the compiled function; traces and compiles it first where the signature is new."""
-        dynamic, statics = self._split(args, kwargs)
-        leaves, treedef = pytree.flatten(dynamic)
-        arrays: list[Any] = []
-        signature: list[Any] = [treedef, statics, config.current().key()]
-        for k, x in enumerate(leaves):
-            if type(x) is not Array:
-                if isinstance(x, Tracer) or is_tracing():
-                    return self._call_traced(leaves, treedef, statics)
-                x = as_array(x, argument_name(treedef, k))
-                assert isinstance(x, Array)
-                if x.type.weak:
-                    signature.append(True)
-            arrays.append(x)
-            signature.append(x.host.dtype)
-            signature.append(x.host.shape)
+        call = None
+        leaves: Any = args
+        signature: list[Hashable] = [config.current().key()]
+        if kwargs or self._statics or not all([type(x) is Array for x in args]):
+            call = self._flatten(args, kwargs)
+            leaves = call.leaves
+            signature += call.structure
+        if is_tracing() or any([type(x) is Tracer for x in leaves]):
+            return self._call_traced(self._flatten(args, kwargs, keep=True))
+        inputs: list[Any] = []
+        for x in leaves:
+            data = x.contiguous
+            inputs.append(data)
+            signature += (data.dtype, data.shape)
+            if x.weak:
+                signature.append(True)
         key = tuple(signature)
         entry = self._entries.get(key)
         if entry is None:
-            if is_tracing():
-                return self._call_traced(leaves, treedef, statics)
-            entry = self._compile_entry(key, arrays, treedef, statics)
-        inputs = [x.contiguous() for x in arrays]
-        outputs = entry.executable.run([*entry.pointers, *[x.pointer for x in inputs]])
-        return pytree.unflatten(entry.treedef, [Array(x) for x in outputs])
+            entry = self._compile_entry(key, call or self._flatten(args, kwargs))
+        outputs = entry.run([*entry.captured, *inputs])
+        results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
+        return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> BoundJit: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else BoundJit(self, instance)
 
-    # --- signatures ---
-
-    def _split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Hashable]:
-        """Separates static arguments; they must hash."""
-        if not self._has_static:
-            return (args, kwargs), ()
-        numbers = {
-            n % len(args) if args else n
-            for n in self._static_argnums
-            if -len(args) <= n < len(args)
-        }
-        names = self._static_names()
-        statics: list[tuple[Any, Any]] = []
-        for k in sorted(numbers):
-            statics.append((k, args[k]))
-        positional = list(inspect.signature(self._fn).parameters)
-        for k, name in enumerate(positional[: len(args)]):
-            if name in self._static_argnames and k not in numbers:
-                numbers.add(k)
-                statics.append((k, args[k]))
-        statics += [(k, kwargs[k]) for k in sorted(kwargs) if k in names]
-        for k, value in statics:
-            try:
-                hash(value)
-            except TypeError:
-                raise StaticArgumentError(
-                    f"static argument {k!r} of {name_of(self._fn)} is of type "
-                    f"{type(value).__name__}, which cannot be "
-                    f"hashed",
-                    loc=_loc.current(),
-                    rule=(
-                        "a static argument is part of the cache key, so it must be hashable and "
-                        "compare by value"
-                    ),
-                    fix="pass a tuple instead of a list, or make it a normal argument",
-                ) from None
-        # None is an empty subtree: nothing of a static argument is left in the tree.
-        rest = tuple([None if k in numbers else x for k, x in enumerate(args)])
-        return (rest, {k: v for k, v in kwargs.items() if k not in names}), tuple(
-            [(k, type(v), v) for k, v in statics]
-        )
-
-    def _static_names(self) -> frozenset[str]:
-        if not self._static_argnums:
-            return self._static_argnames
-        positional = list(inspect.signature(self._fn).parameters)
-        extra = [
-            positional[n] for n in self._static_argnums if -len(positional) <= n < len(positional)
-        ]
-        return self._static_argnames | frozenset(extra)
-
-    def _rebuild(
-        self, treedef: pytree.TreeDef, statics: Any
-    ) -> Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]:
-        def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            args, kwargs = pytree.unflatten(treedef, leaves)
-            args = list(args)
-            for k, _, value in statics:
-                if isinstance(k, int):
-                    args[k] = value
-                else:
-                    kwargs[k] = value
-            return tuple(args), kwargs
-
-        return rebuild
+    def _flatten(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool = False
+    ) -> _Arguments:
+        """Takes the arguments apart; with `keep`, NumPy arrays are copied."""
+        tree, statics = (args, kwargs), ()
+        if self._statics is not None:
+            tree, statics = self._statics.split(args, kwargs)
+        leaves, treedef = pytree.flatten(tree)
+        for k, x in enumerate(leaves):
+            if type(x) is not Array:
+                found = to_array(x)
+                if found is None:
+                    raise leaf_error(
+                        x,
+                        argument_name("jit", self._fn)(treedef, k),
+                        "name it in `static_argnames`, or register its class as a pytree",
+                    )
+                leaves[k] = owned(found, x) if keep else found
+        # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
+        is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
+        return _Arguments(leaves, treedef, statics, is_flat)
 
     # --- compiling ---
 
-    def _trace(self, types: Sequence[TensorType], treedef: pytree.TreeDef, statics: Any) -> Traced:
-        return Traced(self._fn, self._rebuild(treedef, statics), types, None, "jit", staging=True)
+    def _trace(self, call: _Arguments) -> Traced:
+        types = [x.type for x in call.leaves]
+        return Traced(self._fn, call.rebuild(), types, None, "jit", staging=True)
 
-    def _compile_entry(
-        self, key: Hashable, arrays: list[Array], treedef: pytree.TreeDef, statics: Any
-    ) -> _Entry:
-        traced = self._trace([x.type for x in arrays], treedef, statics)
-        lowered = lower_graph(traced.graph, _dump_folder())
-        entry = _Entry(
-            lowered, lowered.executable(), [x.contiguous() for x in traced.captured], traced.treedef
-        )
+    def _compile_entry(self, key: Hashable, call: _Arguments) -> _Entry:
+        traced = self._trace(call)
+        settings = config.current()
+        lowered = lower_graph(traced.graph, Path(settings.dump_dir) if settings.dump else None)
+        entry = _Entry(lowered, traced)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
         with self._lock:
             return self._entries.setdefault(key, entry)
 
-    def _call_traced(self, leaves: Sequence[Any], treedef: pytree.TreeDef, statics: Any) -> Any:
+    def _call_traced(self, call: _Arguments) -> Any:
         """Inside another trace: a call op."""
-        arrays = [as_array(x, argument_name(treedef, k)) for k, x in enumerate(leaves)]
-        traced = self._trace([x.type for x in arrays], treedef, statics)
-        results = as_tuple(
-            bind(Call, (*traced.captured, *arrays), label=traced.graph.name, body=traced.graph.body)
-        )
+        traced = self._trace(call)
+        operands = (*traced.captured, *call.leaves)
+        results = as_tuple(bind(Call, operands, label=traced.graph.name, body=traced.graph.body))
         return pytree.unflatten(traced.treedef, results)
 
     # --- inspection ---
@@ -199,10 +187,7 @@ class JitFunction(Generic[P, R]):
             An object with the stages `graph`, `schedule`, `tile`, `target`, `llvm`, `asm`, all
             printable, and `why()`.
         """
-        dynamic, statics = self._split(args, kwargs)
-        arrays, treedef = leaf_arrays(dynamic, "arguments")
-        traced = self._trace([x.type for x in arrays], treedef, statics)
-        return lower_graph(traced.graph)
+        return lower_graph(self._trace(self._flatten(args, kwargs)).graph)
 
     def cache_size(self) -> int:
         """How many signatures are compiled."""
@@ -212,13 +197,32 @@ class JitFunction(Generic[P, R]):
         """The lowered programs of the compiled signatures, in order."""
         return [entry.lowered for entry in self._entries.values()]
 
+    def why(self) -> str:
+        """What fusion decided for each compiled signature, and why."""
+        return "\n\n".join([lowered.why() for lowered in self.compiled()])
+
     def __repr__(self) -> str:
         return f"jit({name_of(self._fn)}), {len(self._entries)} compiled"
 
 
-def _dump_folder() -> Path | None:
-    settings = config.current()
-    return Path(settings.dump_dir) if settings.dump else None
+class BoundJit:
+    """A compiled method of an instance, which is its first argument."""
+
+    __slots__ = ("__func__", "__self__")
+
+    def __init__(self, function: JitFunction[..., Any], instance: object) -> None:
+        self.__func__ = function
+        self.__self__ = instance
+
+    @api_boundary
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the method."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    @api_boundary
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Lowers for these arguments without running; see `JitFunction.lower`."""
+        return self.__func__.lower(self.__self__, *args, **kwargs)
 
 
 @overload
@@ -268,26 +272,33 @@ def jit(
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
 
+    @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
         return JitFunction(f, numbers, names)
 
     return wrap if fn is None else wrap(fn)
 
 
+@api_boundary
 def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R]:
     """Like `jit`, and prints the chosen stages of each program when it is compiled.
 
     Args:
         fn: a function of arrays, or a jitted one.
-        dump: stages among "graph", "sched", "tirh", "tirt", "llvm", "asm".
+        dump: stages among "graph", "schedule" (or "sched"), "tile" ("tirh"), "target" ("tirt"),
+            "llvm", "asm".
 
     Raises:
-        ValueError: an unknown stage.
+        OptionError: an unknown stage.
     """
-    unknown = [d for d in dump if d not in STAGES]
-    if unknown:
-        raise ValueError(
-            f"compile: unknown stage {unknown[0]!r}; the stages are {', '.join(STAGES)}"
-        )
-    inner = fn._fn if isinstance(fn, JitFunction) else fn
-    return JitFunction(inner, dump=dump)
+    for name in [dump] if isinstance(dump, str) else dump:
+        if name not in STAGES:
+            raise OptionError(
+                f"compile: dump has {name!r}, which is no stage",
+                loc=loc.current(),
+                rule=f"the stages are {', '.join(STAGES)}",
+            )
+    stages = [dump] if isinstance(dump, str) else dump
+    if isinstance(fn, JitFunction):
+        return JitFunction(fn.function, fn.static_argnums, fn.static_argnames, stages)
+    return JitFunction(fn, dump=stages)

@@ -2,83 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from tessera import pytree
-from tessera.dtypes import dtype_of
-from tessera.errors import LeafError
-from tessera.graph.array import Array, ArrayBase
+from tessera.dtypes import DType, dtype_of
+from tessera.errors import DTypeError, LeafError, TesseraError
+from tessera.graph.array import Array
 from tessera.graph.trace import Tracer
-from tessera.ir import loc as _loc
+from tessera.ir import loc
 from tessera.ir.types import TensorType
 
-_SCALARS = (bool, int, float, complex)
+Leaf = Array | Tracer
+
+# NumPy's kinds of dtypes with numbers, and numeric dtypes that NumPy does not know.
+_NUMERIC_KINDS = "biufc"
+_EXTENSION_TYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"})
 
 
-def as_array(x: Any, where: str) -> Array | Tracer:
-    """A leaf of an argument or result as an array.
+def to_array(x: Any) -> Leaf | None:
+    """A leaf as an array, or None where it is none.
+
+    NumPy arrays are not copied: the result is for use while the caller holds them.
 
     Args:
         x: an array, a tracer, a NumPy array or scalar, or a Python number (which is weakly typed).
-        where: what to call it in the error.
     """
     if isinstance(x, (Array, Tracer)):
         return x
-    if isinstance(x, _SCALARS):
-        dtype = dtype_of(type(x))
-        return Array(np.asarray(x, dtype.np), TensorType((), dtype, weak=True))
     if isinstance(x, (np.ndarray, np.generic)):
-        data = np.asarray(x)
-        if data.dtype.hasobject or (
-            data.dtype.kind in "USMmV" and data.dtype.name not in _KNOWN_VOID
-        ):
-            raise LeafError(
-                f"{where} is a NumPy array of dtype {data.dtype}",
-                loc=_loc.current(),
-                rule="arrays hold numbers or bools",
-                fix="convert it to a numeric dtype, or make the argument static",
-            )
-        return Array(data)
-    raise LeafError(
-        f"{where} is of type {type(x).__name__}, which is no array",
-        loc=_loc.current(),
-        rule="arguments and results are arrays, numbers, or containers of them",
-        fix="make it a static argument (`static_argnums`), or register its class as a pytree",
+        data: npt.NDArray[Any] = np.asarray(cast(Any, x))
+        if data.dtype.kind not in _NUMERIC_KINDS and data.dtype.name not in _EXTENSION_TYPES:
+            return None
+        # A view: an array makes what it takes over read-only, and this is the user's.
+        native = data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
+        return Array(native.view())
+    if isinstance(x, (bool, int, float, complex)):
+        dtype, weak_type = _weak_type(type(x))
+        try:
+            return Array(np.asarray(x, dtype.np), weak_type)
+        except OverflowError:
+            raise DTypeError(
+                f"the number {x} does not fit into {dtype.full_name}",
+                loc=loc.current(),
+                rule=f"a Python number becomes an array of {dtype.full_name}",
+                fix="make an array of it, as in `ts.asarray(x, dtype=ts.int64)`",
+            ) from None
+    return None
+
+
+@functools.cache
+def _weak_type(cls: type) -> tuple[DType, TensorType]:
+    base = next(c for c in (bool, int, float, complex) if issubclass(cls, c))
+    dtype = dtype_of(base)
+    return dtype, TensorType((), dtype, weak=True)
+
+
+def leaf_error(x: Any, what: str, fix: str | None = None) -> TesseraError:
+    """The error for a leaf that is no array.
+
+    Args:
+        x: the leaf.
+        what: what to call it.
+        fix: the remedy, by default those for an argument.
+    """
+    found = f"of type {type(x).__name__}"
+    if isinstance(x, (np.ndarray, np.generic)):
+        data: npt.NDArray[Any] = np.asarray(cast(Any, x))
+        found = f"a NumPy array of dtype {data.dtype}"
+    return LeafError(
+        f"{what} is {found}",
+        loc=loc.current(),
+        rule="leaves of arguments and results are arrays of numbers or bools, or Python numbers",
+        fix=fix,
     )
 
 
-_KNOWN_VOID = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"})
+def leaf_arrays(
+    tree: object, name: Callable[[pytree.TreeDef, int], str], fix: str | None = None
+) -> tuple[list[Any], pytree.TreeDef]:
+    """The leaves of a tree as arrays that nobody else can write to, and its structure.
+
+    Args:
+        tree: the tree.
+        name: what messages call the leaf at a position of a structure.
+        fix: the remedy for a leaf that is no array.
+    """
+    leaves, treedef = pytree.flatten(tree)
+    found: list[Any] = []
+    for k, x in enumerate(leaves):
+        array = to_array(x)
+        if array is None:
+            raise leaf_error(x, name(treedef, k), fix)
+        found.append(owned(array, x))
+    return found, treedef
+
+
+def owned(array: Leaf, leaf: object) -> Leaf:
+    """The array of a leaf, in memory that nobody else can write to."""
+    if isinstance(array, Array) and isinstance(leaf, np.ndarray):
+        return Array(array.host.copy())
+    return array
+
+
+# --- names ------------------------------------------------------------------------------------
 
 
 def name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function, also of a partial one."""
+    if isinstance(fn, functools.partial):
+        inner: Callable[..., Any] = fn.func
+        return name_of(inner)
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def leaf_arrays(tree: Any, root: str) -> tuple[list[Array | Tracer], pytree.TreeDef]:
-    leaves, treedef = pytree.flatten(tree)
-    if all(isinstance(x, ArrayBase) for x in leaves):
-        return leaves, treedef
-    names = pytree.paths(treedef, root)
-    return [as_array(x, n) for x, n in zip(leaves, names, strict=True)], treedef
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
+    """Names of the positional parameters; `args[0]` and so on are left to the caller."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # builtins have none
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
 
 
-def argument_name(treedef: pytree.TreeDef, k: int) -> str:
-    path = pytree.paths(treedef, "arguments")[k]
-    return path.replace("arguments[0]", "argument ", 1).replace(
-        "arguments[1]", "keyword argument ", 1
-    )
+def positional_name(fn: Callable[..., Any], position: int) -> str:
+    """What a positional argument is called in the function's definition."""
+    names = parameter_names(fn)
+    return names[position] if position < len(names) else f"args[{position}]"
+
+
+def argument_name(
+    transform: str, fn: Callable[..., Any], argnums: Sequence[int] | None = None
+) -> Callable[[pytree.TreeDef, int], str]:
+    """What to call a leaf of the arguments of a call.
+
+    Args:
+        transform: the transform, which starts the message.
+        fn: the user's function.
+        argnums: where the structure is not that of `(args, kwargs)`, but of a list of some
+            positional arguments, which ones.
+    """
+
+    def name(treedef: pytree.TreeDef, k: int) -> str:
+        accessor: Any = treedef.accessors()[k]
+        path: Any = accessor.path
+        if argnums is not None:
+            root, rest = positional_name(fn, argnums[int(path[0])]), accessor[1:]
+        else:
+            root = positional_name(fn, path[1]) if path[0] == 0 else str(path[1])
+            rest = accessor[2:]
+        return f"{transform}: argument `{rest.codify(root)}` of {name_of(fn)}"
+
+    return name
+
+
+def result_name(transform: str, fn: Callable[..., Any]) -> Callable[[pytree.TreeDef, int], str]:
+    """What to call a leaf of the result of a function."""
+
+    def name(treedef: pytree.TreeDef, k: int) -> str:
+        path = pytree.paths(treedef)[k]
+        what = f"`result{path}`" if path else "the result"
+        return f"{transform}: {what} of {name_of(fn)}"
+
+    return name
+
+
+# --- conversions ------------------------------------------------------------------------------
 
 
 def strong(x: Any) -> Any:
-    return Array(x.host) if isinstance(x, Array) and x.type.weak else x
+    """An array whose dtype does not yield to others."""
+    return Array(x.host) if isinstance(x, Array) and x.weak else x
 
 
 def cast_weak(x: Any, type: TensorType) -> Any:
-    return (
-        Array(x.host.astype(type.dtype.np))
-        if isinstance(x, Array) and x.dtype is not type.dtype
-        else x
-    )
+    """A number as an array of another dtype."""
+    if isinstance(x, Array) and x.dtype is not type.dtype:
+        return Array(x.host.astype(type.dtype.np))
+    return x

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
-from tessera.api.leaves import leaf_arrays, name_of
+from tessera.api.leaves import argument_name, leaf_arrays, name_of, result_name
 from tessera.errors import api_boundary
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 
+Rebuild = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+"""From leaves to the positional and keyword arguments of a call."""
+
 
 class Traced:
     """A user function traced on flat inputs.
 
+    Args:
+        fn: the function.
+        rebuild: makes its arguments of leaves.
+        types: types of the leaves.
+        concrete: their values, for a transform that computes while it traces; or None.
+        kind: the transform's name.
+        staging: whether ops without traced operands are recorded too.
+
     Attributes:
         graph: the closed Graph (captured values first).
         captured: the captured values.
-        outputs: how many output leaves.
+        leaves: the output leaves, as tracers or arrays.
+        types: their types.
         treedef: structure of the result.
         trace: the finished trace.
     """
@@ -27,7 +40,7 @@ class Traced:
     def __init__(
         self,
         fn: Callable[..., Any],
-        rebuild: Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]],
+        rebuild: Rebuild,
         types: Sequence[TensorType],
         concrete: Sequence[Any] | None,
         kind: str,
@@ -39,36 +52,40 @@ class Traced:
             tracers = [trace.input(t, v) for t, v in zip(types, values, strict=True)]
             args, kwargs = rebuild(tracers)
             result = fn(*args, **kwargs)
-            leaves, self.treedef = leaf_arrays(result, f"the result of {name}")
-            self.leaves = leaves
-            self.graph, self.captured = trace.finish(leaves, identifier(name))
+            self.leaves, self.treedef = leaf_arrays(
+                result, result_name(kind, fn), "return arrays, numbers, or containers of them"
+            )
+            self.graph, self.captured = trace.finish(self.leaves, _identifier(name))
         self.trace = trace
-        self.types = [x.type for x in leaves]
+        self.types: list[TensorType] = [x.type for x in self.leaves]
 
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""
         return [self.trace.lower(x) for x in self.leaves]
 
 
-def identifier(name: str) -> str:
-    text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+def _identifier(name: str) -> str:
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return text if text and not text[0].isdigit() else f"f_{text}"
 
 
 def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
-    """A function that returns the traced Graph of `fn` for given arguments, printable."""
+    """A function that returns the traced Graph of `fn` for given arguments, printable.
+
+    Example:
+        >>> import tessera as ts
+        >>> print(ts.make_graph(lambda x: x + x)(ts.asarray([1.0, 2.0])))
+        func @f__lambda_(%a: f32[2]) {
+          %0 = graph.add(%a, %a) : f32[2]
+          yield %0
+        }
+    """
 
     @api_boundary
     def run(*args: Any, **kwargs: Any) -> Func:
-        leaves, treedef = leaf_arrays((args, kwargs), "arguments")
-        traced = Traced(
-            fn,
-            lambda tracers: pytree.unflatten(treedef, tracers),
-            [x.type for x in leaves],
-            None,
-            "jit",
-            staging=True,
-        )
-        return traced.graph
+        leaves, treedef = leaf_arrays((args, kwargs), argument_name("make_graph", fn))
+        types = [x.type for x in leaves]
+        rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
+        return Traced(fn, rebuild, types, None, "make_graph", staging=True).graph
 
     return run

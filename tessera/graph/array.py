@@ -66,6 +66,8 @@ class ArrayBase:
         @property
         def size(self) -> Any: ...
         @property
+        def itemsize(self) -> int: ...
+        @property
         def nbytes(self) -> Any: ...
         @property
         def device(self) -> Device: ...
@@ -141,20 +143,23 @@ class Array(HostProtocols, ArrayBase):
     """A concrete n-dimensional array on a device. Immutable.
 
     It speaks the array API standard, `__array__`, the buffer protocol and DLPack. Make one with
-    `ts.asarray` and the other creation functions; the constructor is internal.
+    `ts.asarray` and the other creation functions; the constructor is internal, and takes over the
+    NumPy array that it is given.
     """
 
     # Slots are laid out in the order of their names: `_data` is the second (`install_buffer`).
-    __slots__ = ("__weakref__", "_address", "_data", "_type")
+    __slots__ = ("__weakref__", "_contiguous", "_data", "_type")
 
-    _address: int
+    _contiguous: np.ndarray | None
     _data: np.ndarray
     _type: TensorType | None
 
     def __init__(self, data: np.ndarray, type: TensorType | None = None) -> None:
-        _set(self, "_data", data)
-        _set(self, "_type", type)
-        _set(self, "_address", 0)
+        # Whoever gets to see the memory, through a buffer for instance, must not write to it.
+        data.setflags(write=False)
+        _set_data(self, data)
+        _set_type(self, type)
+        _set_contiguous(self, None)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise ImmutableError(
@@ -173,7 +178,7 @@ class Array(HostProtocols, ArrayBase):
         found = self._type
         if found is None:
             found = TensorType(self._data.shape, dtype_from_numpy(self._data.dtype))
-            _set(self, "_type", found)
+            _set_type(self, found)
         return found
 
     @property
@@ -197,31 +202,36 @@ class Array(HostProtocols, ArrayBase):
         return self._data
 
     @property
-    def pointer(self) -> int:
-        """The address of the first element."""
-        found = self._address
-        if not found:
-            found = self._data.__array_interface__["data"][0]
-            _set(self, "_address", found)
+    def weak(self) -> bool:
+        """Whether the dtype yields to that of the other operand: a Python number's."""
+        found = self._type
+        return found is not None and found.weak
+
+    @property
+    def contiguous(self) -> np.ndarray:
+        """The elements in row-major order, as compiled code takes them; not to be written to."""
+        found = self._contiguous
+        if found is None:
+            found = self._data
+            if not (found.flags.c_contiguous and found.flags.aligned):
+                found = np.array(found, order="C", copy=True)
+            _set_contiguous(self, found)
         return found
 
-    def contiguous(self) -> Array:
-        """This array, or a row-major copy of it."""
-        data = self._data
-        return (
-            self
-            if data.flags.c_contiguous and data.flags.aligned
-            else Array(np.ascontiguousarray(data), self._type)
-        )
+    @property
+    def is_splat(self) -> bool:
+        """Whether one element in memory stands for all: a number repeated to a shape."""
+        return self._contiguous is None and self._data.size > 1 and not any(self._data.strides)
 
 
-_set = object.__setattr__
+# The slots' own setters: `Array.__setattr__` refuses, and these take half the time of `object`'s.
+_set_contiguous: Any = vars(Array)["_contiguous"].__set__
+_set_data: Any = vars(Array)["_data"].__set__
+_set_type: Any = vars(Array)["_type"].__set__
 
 
 def _sample() -> Array:
-    data = np.arange(3)
-    data.flags.writeable = False
-    return Array(data)
+    return Array(np.arange(3))
 
 
 HAS_BUFFER = install_buffer(Array, _sample())

@@ -190,7 +190,7 @@ class Trace:
     def record(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Records an op (and computes it, in a concrete trace); returns one tracer or a tuple."""
         lifted = [
-            tuple([self.lift(x) for x in item])
+            tuple([self.lift(x) for x in items_of(item)])
             if isinstance(item, (tuple, list))
             else self.lift(item)
             for item in operands
@@ -327,4 +327,5 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
 
 def is_tracing() -> bool:
     """Whether a staging trace is active in this thread."""
-    return any(trace.staging for trace in _STATE.stack)
+    stack = _STATE.stack
+    return bool(stack) and any([trace.staging for trace in stack])

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.runtime.memory import aligned_empty, pointer
+from tessera.runtime.memory import aligned_sized
+
+Data: TypeAlias = npt.NDArray[Any]
+Word: TypeAlias = "int | Data"
+
+_Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
+
+_BYTE = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,12 @@ class Executable:
 
     Args:
         signature: what it takes and gives.
-        caller: the native entry as a Python callable of 64-bit words: input pointers, output
-            pointers, the arena's pointer, dims.
+        caller: the native entry as a Python callable of 64-bit words and of arrays, which stand for
+            their addresses: inputs, outputs, scratch memory, dims.
         keep: what must stay alive with it.
     """
 
-    __slots__ = ("_arena", "_outputs", "caller", "keep", "signature")
+    __slots__ = ("_arena", "_outputs", "caller", "dtypes", "keep", "signature")
 
     def __init__(
         self, signature: Signature, caller: Callable[..., None], keep: object = None
@@ -48,39 +57,42 @@ class Executable:
         self.signature = signature
         self.caller = caller
         self.keep = keep
-        static = not signature.dims
-        self._outputs = self.output_shapes({}) if static else None
-        self._arena = int(evaluate(signature.arena, {})) if static else None
+        self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
+        self._outputs = None if signature.dims else self.output_shapes({})
+        self._arena = signature.arena if isinstance(signature.arena, int) else None
 
-    def output_shapes(self, dims: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shapes and NumPy dtypes of the outputs for given dims."""
-        return [
-            (tuple([int(evaluate(d, dims)) for d in shape]), dtype.np)
-            for shape, dtype in self.signature.outputs
-        ]
+    def output_shapes(self, dims: Mapping[str, int]) -> list[_Output]:
+        """Shape, NumPy dtype and bytes of each output for given dims."""
+        found: list[_Output] = []
+        for dims_of, dtype in self.signature.outputs:
+            shape = tuple([int(evaluate(d, dims)) for d in dims_of])
+            found.append((shape, dtype.np, math.prod(shape) * dtype.np.itemsize))
+        return found
 
-    def run(self, pointers: Sequence[int], dims: Sequence[int] = ()) -> list[np.ndarray]:
-        """Runs on inputs given by address; returns fresh outputs.
+    def run(self, inputs: Sequence[Word], dims: Sequence[int] = ()) -> list[Data]:
+        """Runs on inputs; returns fresh outputs.
 
         Args:
-            pointers: addresses of contiguous inputs of the right types; the caller keeps them
-                alive.
+            inputs: contiguous arrays of the right types, or their addresses.
             dims: values of the symbolic dims.
         """
         specs = self._outputs
-        arena = self._arena
         if specs is None:
-            env = dict(zip(self.signature.dims, dims, strict=True))
-            specs = self.output_shapes(env)
-            arena = int(evaluate(self.signature.arena, env))
-        outputs = [aligned_empty(shape, dtype) for shape, dtype in specs]
-        words = [*pointers, *[pointer(x) for x in outputs]]
-        if arena:
-            scratch = aligned_empty((arena,), _BYTE)
-            self.caller(*words, pointer(scratch), *dims)
-        else:
-            self.caller(*words, 0, *dims)
+            specs = self.output_shapes(dict(zip(self.signature.dims, dims, strict=True)))
+        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in specs]
+        self.run_into(inputs, outputs, dims)
         return outputs
+
+    def run_into(
+        self, inputs: Sequence[Word], outputs: Sequence[Data], dims: Sequence[int] = ()
+    ) -> None:
+        """Runs on inputs, and writes to outputs that the caller allocated, contiguous as well."""
+        size = self._arena
+        if size is None:
+            named = dict(zip(self.signature.dims, dims, strict=True))
+            size = int(evaluate(self.signature.arena, named))
+        scratch = aligned_sized((size,), _BYTE, size) if size else 0
+        self.caller(*inputs, *outputs, scratch, *dims)
 
     def bind_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The values of the symbolic dims, read from the inputs' shapes.
@@ -93,6 +105,3 @@ class Executable:
                 if not isinstance(dim, int):
                     found.setdefault(str(dim), size)
         return tuple([found[name] for name in self.signature.dims])
-
-
-_BYTE = np.dtype(np.uint8)

@@ -77,7 +77,11 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     >>> pointer(aligned_empty((2, 3), np.dtype("f4"))) % 64
     0
     """
-    size = math.prod(shape) * dtype.itemsize
+    return aligned_sized(shape, dtype, math.prod(shape) * dtype.itemsize)
+
+
+def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
+    """`aligned_empty` for a caller who knows how many bytes it takes."""
     if size >= _POOLED_BYTES:
         return pool.empty(shape, dtype, size)
     raw = np.empty(size + ALIGNMENT - 1, _BYTE)

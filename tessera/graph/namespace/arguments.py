@@ -76,7 +76,8 @@ def as_array(name: str, x: object) -> Any:
     if is_number(x):
         return number(x, dtype_of(type(x)), weak=True)
     if isinstance(x, (np.ndarray, np.generic)):
-        return Array(checked_data(name, np.asarray(x)).view())
+        # A copy: the result may be a view of it, or a trace keep it, and the user may write to `x`.
+        return Array(np.array(checked_data(name, np.asarray(x))))
     raise LeafError(
         f"{name}: got {_described(x)}, which is no array",
         loc=loc.current(),

@@ -15,8 +15,9 @@ from tessera.graph.ops.base import Family, GraphOp, Linear, is_inexact
 from tessera.graph.ops.elementwise import select
 from tessera.graph.ops.rearrange import broadcast, move_axis
 from tessera.graph.ops.reduce import any_
-from tessera.graph.trace import as_tuple, bind
+from tessera.graph.trace import as_tuple, bind, find_trace
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
+from tessera.graph.transforms.evaluate import bind_op
 from tessera.graph.transforms.vectorize import vmap
 from tessera.ir.core import Block, Func, Value
 from tessera.ir.intexpr import Dim
@@ -305,9 +306,10 @@ def _fill_outputs(func: Func, flags: Sequence[bool], types: Sequence[TensorType]
 
 
 def _front_outputs(func: Func, axes: Sequence[int | None], size: Dim) -> Func:
-    return _extended(
-        func, lambda outs: [_batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
-    )
+    def to_front(outs: list[Any]) -> list[Any]:
+        return [_batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
+
+    return _extended(func, to_front)
 
 
 class While(Control):
@@ -401,7 +403,12 @@ class While(Control):
             )
         )
         touts = iter(results[count:])
-        outs = results[:count] if outs is None else outs
+        if outs is None:
+            # Where the tangents belong to a trace of their own, as in `linearize`, so does the
+            # loop above; the values must not, and need another.
+            given = [t for t in tangents if t is not None]
+            together = find_trace(primals) is find_trace([*primals, *given])
+            outs = results[:count] if together else bind_op(self, primals)
         return outs, [next(touts) if f else None for f in carry_flags]
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
