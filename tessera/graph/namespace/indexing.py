@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import DType, bool_, int32, int64
-from tessera.errors import DTypeError, IndexOutOfBoundsError, ShapeError, api_boundary
+from tessera.errors import (
+    ConcretizationError,
+    DTypeError,
+    IndexOutOfBoundsError,
+    ShapeError,
+    api_boundary,
+)
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -32,7 +38,7 @@ from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
-from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum
+from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
 from tessera.ir.types import TensorType
 
 __all__ = [
@@ -239,6 +245,8 @@ def _slice(type: TensorType, axis: int, item: slice) -> Cut:
         step = 1 if item.step is None else operator.index(item.step)
         start = None if item.start is None else _bound(item.start)
         stop = None if item.stop is None else _bound(item.stop)
+    except ConcretizationError:
+        raise
     except TypeError:
         raise _bad_index(
             f"a slice of {type} is {_slice_text(item)}",
@@ -248,12 +256,18 @@ def _slice(type: TensorType, axis: int, item: slice) -> Cut:
         raise _bad_index(f"a slice of {type} has step 0", "a step is not 0")
     if step > 0:
         first = _inside(start, size, 0)
-        last = maximum(_inside(stop, size, size), first)
-        return Cut(first, last, step)
+        last = _inside(stop, size, size)
+        return Cut(first, _at_least(last, first), step)
     # In the reversed array, element i is element size - 1 - i.
     first = 0 if start is None else size - 1 - _inside_reversed(start, size)
     last = size if stop is None else size - 1 - _inside_reversed(stop, size)
-    return Cut(first, maximum(last, first), -step, reversed=True)
+    return Cut(first, _at_least(last, first), -step, reversed=True)
+
+
+def _at_least(limit: Dim, start: Dim) -> Dim:
+    """The limit of a slice, which is empty where it would end before it starts."""
+    found = maximum(limit, start)
+    return simplify(found) if isinstance(found, IntExpr) else found
 
 
 def _bound(value: Any) -> Dim:

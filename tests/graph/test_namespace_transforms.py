@@ -1,0 +1,266 @@
+"""The namespace under `jit`, `grad` and `vmap`: compiled code against the ops' own definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.errors import ConcretizationError
+from tessera.graph.interp import run
+from tessera.ir.intexpr import sym
+from tests.graph.namespace_cases import host, sample
+
+X = sample("float32", (4, 6))
+Y = sample("float32", (6, 5), 1)
+V = sample("float32", (6,), 2)
+N = np.asarray([3, 0, -1, 2])
+KEY = np.asarray([1, 2], np.uint32)
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "arithmetic": (lambda x, v: (x + v) * 2 - x / (v + 20), (X, V)),
+    "compare": (lambda x, v: ts.where(x > v, x, v**2), (X, V)),
+    "mean": (lambda x: ts.mean(x, axis=0), (X,)),
+    "std": (lambda x: ts.std(x, axis=1, keepdims=True), (X,)),
+    "softmax": (lambda x: ts.softmax(x), (X,)),
+    "log_softmax": (lambda x: ts.log_softmax(x, axis=0), (X,)),
+    "logsumexp": (lambda x: ts.logsumexp(x, axis=1), (X,)),
+    "matmul": (lambda x, y: x @ y, (X, Y)),
+    "vecdot": (lambda x, v: ts.vecdot(x, v), (X, V)),
+    "tensordot": (lambda x, y: ts.tensordot(x, y, axes=1), (X, Y)),
+    "outer": (lambda v: ts.outer(v, v), (V,)),
+    "slices": (lambda x: x[1:, ::-2], (X,)),
+    "int": (lambda x: x[-1], (X,)),
+    "newaxis": (lambda x: x[:, None, 2:4], (X,)),
+    "gather": (lambda x, n: x[n], (X, N)),
+    "gather_columns": (lambda x, n: x[1:, n], (X, N)),
+    "dynamic_int": (lambda x, n: x[n[0] - 1], (X, N)),
+    "take": (lambda x, n: ts.take(x, n, axis=1), (X, N)),
+    "take_along_axis": (lambda x: ts.take_along_axis(x, ts.argsort(x), axis=-1), (X,)),
+    "set": (lambda x: x.at[1:3].set(0.0), (X,)),
+    "set_column": (lambda x, n: x.at[:, n[0]].set(1.0), (X, N)),
+    "scatter_add": (lambda x, n: x.at[n].add(1.0), (X, N)),
+    "strided_set": (lambda x: x.at[::2, 1::3].multiply(5.0), (X,)),
+    "masked": (lambda x: x.at[x > 0].set(0.0), (X,)),
+    "sort": (lambda x: ts.sort(x, axis=0), (X,)),
+    "argmax": (lambda x: ts.argmax(x, axis=1), (X,)),
+    "cumulative_sum": (lambda x: ts.cumulative_sum(x, axis=1), (X,)),
+    "cumulative_initial": (lambda v: ts.cumulative_sum(v, include_initial=True), (V,)),
+    "concat": (lambda x, v: ts.concat([x, v[None]]), (X, V)),
+    "stack": (lambda x: ts.stack([x, -x], axis=1), (X,)),
+    "roll": (lambda x: ts.roll(x, 2, axis=1), (X,)),
+    "roll_dynamic": (lambda x, n: ts.roll(x, n[0], axis=1), (X, N)),
+    "tile": (lambda v: ts.tile(v, (2, 3)), (V,)),
+    "repeat": (lambda x: ts.repeat(x, 3, axis=1), (X,)),
+    "tril": (lambda x: ts.tril(x, k=1), (X,)),
+    "eye": (lambda x: x @ ts.eye(6), (X,)),
+    "arange": (lambda v: v + ts.arange(6, dtype=ts.float32), (V,)),
+    "linspace": (lambda v: v * ts.linspace(0.0, 1.0, 6), (V,)),
+    "linspace_ends": (lambda v: ts.linspace(v[0], v[1], 5), (V,)),
+    "meshgrid": (lambda v: ts.meshgrid(v, v)[0], (V,)),
+    "one_hot": (lambda n: ts.one_hot(n, 4), (N,)),
+    "diff": (lambda x: ts.diff(x, axis=0, n=2), (X,)),
+    "clip": (lambda x: ts.clip(x, -1, 1), (X,)),
+    "searchsorted": (lambda x, v: ts.searchsorted(ts.sort(v), x), (X, V)),
+    "reshape": (lambda x: ts.reshape(x, (2, -1)).mT, (X,)),
+    "flip": (lambda x: ts.flip(x, axis=1)[:, 1:], (X,)),
+    "moveaxis": (lambda x: ts.moveaxis(x[None], 0, -1), (X,)),
+    "var": (lambda x: ts.var(x, correction=1), (X,)),
+    "all": (lambda x: ts.all(x > -100, axis=0), (X,)),
+    "count": (lambda x: ts.count_nonzero(x > 0, axis=1), (X,)),
+    "powers": (lambda x: x**2 + x**3 - abs(x) ** 0.5, (X,)),
+    "casts": (lambda x: ts.astype(x, ts.int8).astype(ts.float32), (X,)),
+    "bits": (lambda n: (n << 2) ^ (n & 1) | 5, (N,)),
+    "integers": (lambda n: n // 2 + n % 3, (N,)),
+    "sigmoid": (lambda x: ts.sigmoid(x) + ts.relu(x) + ts.erf(x), (X,)),
+    "random_bits": (lambda k: ts.random_bits(k, (3, 5)), (KEY,)),
+    "half": (lambda x: ts.sum(ts.astype(x, ts.bfloat16), axis=0), (X,)),
+    "asarray": (lambda v: ts.asarray([v[0], [1, 2, 3][1], v[2]]), (V,)),
+    "iterate": (lambda x: sum(row for row in x), (X,)),
+}
+
+DIFFERENTIABLE = [
+    "arithmetic", "compare", "mean", "std", "softmax", "log_softmax", "logsumexp", "matmul",
+    "vecdot", "tensordot", "outer", "slices", "newaxis", "gather", "gather_columns", "take",
+    "take_along_axis", "set", "set_column", "scatter_add", "strided_set", "masked", "sort",
+    "cumulative_sum", "concat", "stack", "roll", "roll_dynamic", "tile", "repeat", "tril", "eye",
+    "linspace_ends", "meshgrid", "diff", "clip", "reshape", "flip", "moveaxis", "var", "powers",
+    "sigmoid", "asarray", "iterate", "dynamic_int",
+]  # fmt: skip
+
+
+def close(found: Any, wanted: np.ndarray, name: str) -> None:
+    data = host(found)
+    assert data.dtype == wanted.dtype, name
+    assert data.shape == wanted.shape, name
+    if data.dtype.kind in "biu":
+        np.testing.assert_array_equal(data, wanted)
+    else:
+        np.testing.assert_allclose(
+            data.astype(np.float64), wanted.astype(np.float64), rtol=2e-5, atol=2e-5
+        )
+
+
+def interpreted(fn: Callable[..., Any], args: tuple[Any, ...]) -> np.ndarray:
+    """What the traced program computes by the definitions of its ops."""
+    func = ts.make_graph(fn)(*[ts.asarray(a) for a in args])
+    captured = len(func.body.args) - len(args)
+    assert captured == 0, "nothing is captured: arrays of the namespace are part of the program"
+    return run(func, list(args))[0]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_jit(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    close(ts.jit(fn)(*map(ts.asarray, args)), interpreted(fn, args), name)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_vmap(name: str) -> None:
+    fn, args = PROGRAMS[name]
+    batched = [np.stack([a, np.roll(a, 1, -1), a[::-1]]) for a in args]
+    found = ts.jit(ts.vmap(fn))(*map(ts.asarray, batched))
+    wanted = np.stack([interpreted(fn, tuple(b[k] for b in batched)) for k in range(3)])
+    close(found, wanted, name)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_grad(name: str) -> None:
+    """The derivative in one direction, against a difference quotient in float64."""
+    fn, args = PROGRAMS[name]
+    first, *rest = args
+    # No two elements are equal: where they are, a sort has no derivative.
+    x = first.astype(np.float64) + 0.01 + 1e-3 * np.arange(first.size).reshape(first.shape)
+    rest = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in rest]
+    weights = [None]
+
+    def loss(x: Any, *rest: Any) -> Any:
+        out = fn(x, *rest)
+        if weights[0] is None:
+            weights[0] = sample("float64", out.shape, 7)
+        return ts.sum(out * ts.asarray(weights[0]))
+
+    step, along = 1e-6, sample("float64", x.shape, 9)
+
+    def at(shift: float) -> float:
+        values = [ts.asarray(x + shift * along), *map(ts.asarray, rest)]
+        return float(ts.jit(loss)(*values))
+
+    quotient = (at(step) - at(-step)) / (2 * step)
+    found = host(ts.jit(ts.grad(loss))(ts.asarray(x), *map(ts.asarray, rest)))
+    assert found.shape == x.shape
+    np.testing.assert_allclose(np.sum(found * along), quotient, rtol=1e-4, atol=1e-4)
+
+
+def test_jit_makes_no_hidden_inputs() -> None:
+    def fn(x: Any) -> Any:
+        return x + ts.zeros(3) + ts.eye(3)[0] + ts.full(3, 2.0) + ts.linspace(0, 1, 3) + 1.5
+
+    func = ts.make_graph(fn)(ts.ones(3))
+    assert len(func.body.args) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fn"),
+    [
+        ("`ts.nonzero`", ts.nonzero),
+        ("`ts.unique_values`", ts.unique_values),
+        ("`ts.unique_all`", ts.unique_all),
+        ("a boolean index", lambda x: x[x > 0]),
+        ("`ts.repeat`", lambda x: ts.repeat(x, ts.astype(x, ts.int64))),
+        ("`ts.arange`", lambda x: ts.arange(x[0])),
+        ("a slice", lambda x: x[: ts.astype(x[0], ts.int64)]),
+        (r"`bool\(\)`", lambda x: 1 if x[0] > 0 else 2),
+        (r"`float\(\)`", lambda x: float(x[0])),
+        ("a NumPy array", lambda x: np.asarray(x)),
+    ],
+)
+def test_what_needs_values_fails_under_jit(name: str, fn: Any) -> None:
+    def program(x: Any) -> Any:
+        return fn(x)
+
+    with pytest.raises(ConcretizationError, match=name) as caught:
+        ts.jit(program)(ts.asarray([1.0, 2.0]))
+    text = str(caught.value)
+    assert "fix:" in text
+    assert "test_namespace_transforms.py" in text
+
+
+def test_values_are_known_under_grad() -> None:
+    def loss(x: Any) -> Any:
+        if x[0] > 0:
+            return ts.sum(x[x > 1] ** 2) + float(x[0]) * 0
+        return ts.sum(x)
+
+    np.testing.assert_allclose(host(ts.grad(loss)(ts.asarray([1.0, 2.0, 3.0]))), [0, 4, 6])
+
+
+def test_a_softmax_gradient_takes_no_maximum() -> None:
+    """The shift by the maximum cancels, so its derivative is not computed."""
+    x = ts.asarray([[1.0, 1.0, 0.0]])
+    found = host(ts.grad(lambda x: ts.logsumexp(x))(x))
+    np.testing.assert_allclose(found, host(ts.softmax(x)), rtol=1e-6)
+
+
+def test_stop_gradient() -> None:
+    for value in (2.0, 2.0 + 1j):
+        x = ts.asarray(value)
+        found = ts.grad(lambda x: ts.real(x * ts.stop_gradient(x)))(x)
+        assert complex(found) == complex(value)
+
+
+def test_indices_that_tracers_hold_are_clamped() -> None:
+    x = ts.asarray([1.0, 2.0, 3.0])
+    read = ts.jit(lambda x, i: x[i])
+    assert [float(read(x, ts.asarray(i))) for i in (0, -1, 7, -9)] == [1, 3, 3, 1]
+    written = ts.jit(lambda x, i: x.at[i].set(0.0))
+    np.testing.assert_array_equal(host(written(x, ts.asarray([0, 5]))), [0, 2, 3])
+
+
+# --- symbolic dims ----------------------------------------------------------------------------
+
+SYMBOLIC: dict[str, Callable[[Any], Any]] = {
+    "mean": lambda x: ts.mean(x, axis=0),
+    "var": lambda x: ts.var(x, axis=0, correction=1),
+    "softmax": lambda x: ts.softmax(x, axis=0),
+    "slices": lambda x: x[1:-1],
+    "backwards": lambda x: x[::-1],
+    "last": lambda x: x[-1],
+    "odd": lambda x: x[1::2],
+    "reshape": lambda x: ts.reshape(x, (-1,)),
+    "matmul": lambda x: x.mT @ x,
+    "broadcast": lambda x: x + x[0],
+    "first": lambda x: x[:2],
+    "concat": lambda x: ts.concat([x, x]),
+    "iota": lambda x: x + ts.arange(x.shape[0], dtype=ts.float32)[:, None],
+    "zeros": lambda x: ts.concat([x, ts.zeros((2, 3))]) - 1,
+    "set": lambda x: x.at[1:].set(0.0),
+    "roll": lambda x: ts.roll(x, 1, axis=0),
+    "count": lambda x: ts.count_nonzero(x > 0),
+    "sort": lambda x: ts.sort(x, axis=0),
+    "tile": lambda x: ts.tile(x, (2, 1)),
+    "take": lambda x: ts.take(x, ts.asarray([0, 1]), axis=0),
+    "searchsorted": lambda x: ts.searchsorted(x[:, 0], 1.0),
+    "flip": lambda x: ts.flip(x),
+    "diff": lambda x: ts.diff(x, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_dims(name: str) -> None:
+    from tessera.graph.trace import Trace, active
+    from tessera.ir.types import TensorType
+
+    fn = SYMBOLIC[name]
+    with active(Trace("jit", name, staging=True)) as trace:
+        x = trace.input(TensorType((sym("S"), 3), ts.float32))
+        func, captured = trace.finish([fn(x)], name)
+    for rows in (3, 5):
+        data = sample("float32", (rows, 3), rows)
+        found = run(func, [*[c.host for c in captured], data])[0]
+        wanted = host(fn(ts.asarray(data)))
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
