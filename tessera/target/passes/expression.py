@@ -257,8 +257,16 @@ class Polynomial:
 
     def __call__(self, x: Num) -> Num:
         """The value at x, by Horner's rule."""
+        return horner(x, self._of(x.grade))
+
+    def parts(self, x: Num) -> tuple[Num, Num]:
+        """The constant coefficient and the other terms."""
+        constant, *others = self._of(x.grade)
+        return x.const(constant), x * horner(x, tuple(others))
+
+    def _of(self, grade: Grade) -> tuple[float, ...]:
         rows = {Grade.SINGLE: self.single, Grade.SHORT: self.short, Grade.DOUBLE: self.double}
-        return horner(x, rows[x.grade])
+        return rows[grade]
 
 
 def horner(x: Num, coefficients: tuple[float, ...]) -> Num:

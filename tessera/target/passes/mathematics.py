@@ -18,6 +18,7 @@ from tessera.ir.core import Value
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_exponential as exponential
 from tessera.target.passes import mathematics_logarithm as logarithm
+from tessera.target.passes import mathematics_special as special
 from tessera.target.passes import mathematics_trigonometry as trigonometry
 from tessera.target.passes.expression import Num
 
@@ -57,6 +58,11 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
         trigonometry.acos,
         trigonometry.atan,
         trigonometry.atan2,
+        special.erf,
+        special.erfc,
+        special.erfinv,
+        special.digamma,
+        special.lgamma,
     )
 }
 """Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""

@@ -40,8 +40,8 @@ OFFSET = 1 << 12
 """What is added to exponents so that unsigned shifts do for them."""
 
 
-def reduce(x: Num) -> Reduced:
-    """The parts of exp(x); |x| is less than 2**11."""
+def reduce(x: Num, rest: Num | None = None) -> Reduced:
+    """The parts of exp(x + rest), where |x| is less than 2**11 and the rest is small beside it."""
     magic = x.format.magic
     shifted = fma(x, LOG2_E, magic)
     k = shifted - magic
@@ -49,7 +49,8 @@ def reduce(x: Num) -> Reduced:
         r = fma(k, -1 / LOG2_E, x)
     else:
         high, low = LN2_PARTS[x.grade]
-        r = fma(k, -low, fma(k, -high, x))
+        r = fma(k, -high, x)
+        r = fma(k, -low, r) if rest is None else r + fma(k, -low, rest)
     return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
 
 
