@@ -12,6 +12,7 @@ transforms (`jit`, `grad`, `vmap`, ...), and the settings.
 """
 
 # ruff: noqa: F401, F403 -- the names are imported for others
+# pyright: reportUnusedImport=false, reportWildcardImportFromLibrary=false
 
 from __future__ import annotations
 

@@ -138,8 +138,8 @@ class HostProtocols:
     # --- other libraries ----------------------------------------------------------------------
 
     def __buffer__(self, flags: int, /) -> memoryview:
-        view = memoryview(self._data)
-        return view.toreadonly()
+        data: Any = self._data
+        return memoryview(data).toreadonly()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._data.__dlpack_device__()

@@ -60,6 +60,16 @@ def is_number(x: object) -> TypeGuard[PythonScalar]:
     return isinstance(x, NUMBERS) and not isinstance(x, np.generic)
 
 
+def is_numpy(x: object) -> TypeGuard[np.ndarray]:
+    """Whether `x` is NumPy's: an array, or a scalar, which has the same attributes."""
+    return isinstance(x, (np.ndarray, np.generic))
+
+
+def is_sequence(x: object) -> TypeGuard[Sequence[Any]]:
+    """Whether `x` is a tuple or a list, which hold several of something."""
+    return isinstance(x, (tuple, list))
+
+
 def number(value: PythonScalar, dtype: DType, weak: bool = False) -> Any:
     """A Python number as an array without dims."""
     if is_tracing():
@@ -75,7 +85,7 @@ def as_array(name: str, x: object) -> Any:
         return x
     if is_number(x):
         return number(x, dtype_of(type(x)), weak=True)
-    if isinstance(x, (np.ndarray, np.generic)):
+    if is_numpy(x):
         # A copy: the result may be a view of it, or a trace keep it, and the user may write to `x`.
         return Array(np.array(checked_data(name, np.asarray(x))))
     raise LeafError(
@@ -270,13 +280,11 @@ def is_static(shape: Sequence[Dim]) -> TypeGuard[tuple[int, ...]]:
     return all(isinstance(d, int) for d in shape)
 
 
-def parse_shape(name: str, shape: object) -> tuple[Dim, ...]:
+def parse_shape(name: str, shape: Any) -> tuple[Dim, ...]:
     """A `shape` argument: an int or a sequence of ints, all at least 0."""
-    if isinstance(shape, (str, bytes, float, ArrayBase, dict, set)) or shape is None:
+    if isinstance(shape, ArrayBase):
         raise _bad_shape(name, shape)
-    given: Any = shape
-    if isinstance(given, (int, IntExpr, np.integer)):
-        given = (given,)
+    given = (shape,) if isinstance(shape, IntExpr) or hasattr(shape, "__index__") else shape
     try:
         dims = tuple([d if isinstance(d, IntExpr) else operator.index(d) for d in given])
     except TypeError:
@@ -336,7 +344,7 @@ def parse_axes(name: str, axis: Any, rank: int, what: str = "axis") -> tuple[int
     """Distinct axes counted from the front, in the order given; None is all of them."""
     if axis is None:
         return tuple(range(rank))
-    given: Any = axis if isinstance(axis, (tuple, list)) else (axis,)
+    given = axis if is_sequence(axis) else (axis,)
     found = tuple([parse_axis(name, a, rank, what) for a in given])
     if len(set(found)) != len(found):
         raise AxisError(

@@ -38,6 +38,8 @@ from tessera.graph.namespace.arguments import (
     checked_data,
     filled,
     is_number,
+    is_numpy,
+    is_sequence,
     is_static,
     number,
     operands,
@@ -138,7 +140,7 @@ def asarray(
         _refuse_no_copy(copy, "a Python number has no memory to share")
         found = wanted or dtype_of(type(obj))
         return Array(_converted(obj, found))
-    if isinstance(obj, (list, tuple)):
+    if is_sequence(obj):
         _refuse_no_copy(copy, "a sequence has no memory to share")
         return _from_sequence(obj, wanted)
     return _from_memory(_host_view(obj), wanted, copy)
@@ -197,9 +199,9 @@ def _from_sequence(obj: Sequence[Any], wanted: DType | None) -> Any:
     if traced:
         found = _stacked(obj)
         return found if wanted is None else ops.cast(found, wanted)
-    kinds = {type(x) for x in leaves}
+    kinds: set[type[Any]] = {type(x) for x in leaves}
     if kinds <= {bool, int, float, complex}:
-        target = wanted or (result_type(*[k() for k in kinds]) if kinds else default_float)
+        target = wanted or (result_type(*[kind() for kind in kinds]) if kinds else default_float)
         return Array(_converted(_rectangular(obj), target))
     dtypes = [x if is_number(x) else _leaf_dtype(x) for x in leaves]
     target = wanted or result_type(*dtypes)
@@ -210,7 +212,7 @@ def _collect(obj: Any, leaves: list[Any]) -> bool:
     """Gathers what is in nested sequences; says whether there are traced values among it."""
     traced = False
     for x in obj:
-        if isinstance(x, (list, tuple)):
+        if is_sequence(x):
             traced = _collect(x, leaves) or traced
         else:
             leaves.append(x)
@@ -219,7 +221,9 @@ def _collect(obj: Any, leaves: list[Any]) -> bool:
 
 
 def _leaf_dtype(x: Any) -> DType:
-    if isinstance(x, (ArrayBase, np.ndarray, np.generic)):
+    if isinstance(x, ArrayBase):
+        return x.dtype
+    if is_numpy(x):
         return dtype_of(x.dtype)
     raise LeafError(
         f"asarray: the sequence holds a value of type {type(x).__name__}",
@@ -242,16 +246,16 @@ def _rectangular(obj: Sequence[Any]) -> np.ndarray:
 
 def _plain(obj: Any) -> Any:
     """The sequence with arrays replaced by those of NumPy."""
-    if isinstance(obj, (list, tuple)):
-        return [_plain(x) if isinstance(x, (list, tuple, Array)) else x for x in obj]
-    return obj.host
+    if isinstance(obj, Array):
+        return obj.host
+    return [_plain(x) for x in obj] if is_sequence(obj) else obj
 
 
 def _stacked(obj: Any) -> Any:
     """Sequences with traced values among them, joined by ops."""
-    if not isinstance(obj, (list, tuple)):
+    if not is_sequence(obj):
         return as_array("asarray", obj)
-    if not any(isinstance(x, (list, tuple, ArrayBase, np.ndarray)) for x in obj):
+    if not any(is_sequence(x) or is_numpy(x) or isinstance(x, ArrayBase) for x in obj):
         return _from_sequence(obj, None)
     # Numbers stay numbers, so that they take the dtype of the arrays beside them.
     parts = operands("asarray", *[x if is_number(x) else _stacked(x) for x in obj])
@@ -260,7 +264,7 @@ def _stacked(obj: Any) -> Any:
 
 def _host_view(obj: Any) -> np.ndarray:
     """Whatever NumPy can see as an array without copying, as one."""
-    if isinstance(obj, (np.ndarray, np.generic)):
+    if is_numpy(obj):
         return np.asarray(obj)
     try:
         if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
@@ -441,10 +445,11 @@ def arange(
     first, last = (0, start) if stop is None else (start, stop)
     if isinstance(first, IntExpr) or isinstance(last, IntExpr):
         return _symbolic_range(first, last, step, dtype)
-    for x in (first, last, step):
+    given: tuple[Any, ...] = (first, last, step)
+    for x in given:
         if isinstance(x, Tracer):
             x.concretize("`ts.arange`", "make it a static argument: it decides the shape")
-    bounds = [x.item() if isinstance(x, (Array, np.generic)) else x for x in (first, last, step)]
+    bounds: list[Any] = [x.item() if hasattr(x, "item") else x for x in given]
     floating = any(isinstance(x, float) for x in bounds)
     found = (
         parse_dtype("arange", dtype)

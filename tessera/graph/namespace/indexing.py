@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,12 +28,13 @@ from tessera.graph.namespace.arguments import (
     as_array,
     broadcast_dims,
     concrete,
+    is_numpy,
     parse_axis,
     spread,
 )
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.ops.checks import may_equal
+from tessera.graph.ops.checks import may_equal, static_shape
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
 from tessera.graph.trace import Tracer, is_tracing
@@ -103,7 +104,7 @@ class Plan:
 
 def plan_index(type: TensorType, index: Any) -> Plan:
     """Takes an index of an array of the given type apart."""
-    items = _expand(type, list(index) if isinstance(index, tuple) else [index])
+    items = _expand(type, cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,))
     plan = Plan([Cut(0, d) for d in type.shape], {})
     arrays: dict[int, Any] = {}
     advanced = any(_is_array(item) and item.ndim for item in items)
@@ -116,7 +117,7 @@ def plan_index(type: TensorType, index: Any) -> Plan:
             plan.layout.append(None)
             adjacent = False
         elif isinstance(item, slice):
-            plan.cuts[axis] = _slice(type, axis, item)
+            plan.cuts[axis] = _slice(type, axis, cast(Any, item))
             plan.layout.append(axis)
             axis += 1
             adjacent = False
@@ -143,7 +144,7 @@ def _is_array(item: object) -> bool:
     return isinstance(item, ArrayBase)
 
 
-def _expand(type: TensorType, items: list[Any]) -> list[Any]:
+def _expand(type: TensorType, items: Sequence[Any]) -> list[Any]:
     """One item per dim, besides None for new dims: masks become indices, `...` becomes slices."""
     parsed = [item if item is None or item is Ellipsis else _parse(type, item) for item in items]
     if sum(item is Ellipsis for item in parsed) > 1:
@@ -182,14 +183,14 @@ def _dims_used(item: Any) -> int:
 
 def _parse(type: TensorType, item: Any) -> Any:
     """An item as a slice, an int, or an array of integers or bools."""
-    if isinstance(item, slice):
-        return item
+    if isinstance(item, (slice, IntExpr)):
+        return cast(Any, item)
     if isinstance(item, (bool, np.bool_)):
         return Array(np.asarray(item, np.bool_))
-    if isinstance(item, (int, np.integer, IntExpr)):
-        return item if isinstance(item, IntExpr) else int(item)
-    if isinstance(item, (list, np.ndarray)):
-        data = np.asarray(item)
+    if isinstance(item, int):
+        return item
+    if is_numpy(item) or isinstance(item, list):
+        data = np.array(cast(Any, item))
         item = Array(data.astype(np.int64) if data.size == 0 and data.dtype.kind == "f" else data)
     if not isinstance(item, ArrayBase):
         raise _bad_index(
@@ -376,20 +377,22 @@ def read(x: Any, plan: Plan) -> Any:
 
 def _view(data: np.ndarray, plan: Plan) -> Array:
     """What `read` gives for a concrete array, without the detour through ops."""
-    data = np.flip(data, [k for k, c in enumerate(plan.cuts) if c.reversed])
+    data = np.flip(data, tuple([k for k, c in enumerate(plan.cuts) if c.reversed]))
     found = data[tuple([slice(c.start, c.limit, c.step) for c in plan.cuts])]
-    return Array(found.reshape(plan.shape))
+    return Array(found.reshape(static_shape(plan.shape)))
 
 
 def is_scalar_mask(index: Any) -> bool:
     """Whether an index is a single bool."""
-    return not isinstance(index, ArrayBase) or (index.dtype is bool_ and not index.ndim)
+    if isinstance(index, ArrayBase):
+        return index.dtype is bool_ and not index.ndim
+    return isinstance(index, (bool, np.bool_))
 
 
 @api_boundary
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
-    if isinstance(index, (bool, np.bool_, ArrayBase)) and is_scalar_mask(index):
+    if is_scalar_mask(index):
         # A mask without dims selects all or nothing along a new dim.
         chosen = concrete(as_array("index", index), "a boolean index", _MASK_FIX)
         x, index = reshape(x, (1, *x.shape)), slice(0, int(chosen))

@@ -20,6 +20,7 @@ from tessera.graph.namespace.arguments import (
     common_dtype,
     concrete,
     is_number,
+    is_sequence,
     parse_axes,
     parse_axis,
     parse_shape,
@@ -76,8 +77,8 @@ def reshape(x: ArrayLike, /, shape: Shape, *, copy: bool | None = None) -> Array
 
 def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
     """A shape with its -1, if any, replaced by what is left."""
-    given = shape if isinstance(shape, (tuple, list)) else (shape,)
-    free = [k for k, d in enumerate(given) if not isinstance(d, IntExpr) and _is_free(d)]
+    given: Sequence[Any] = shape if is_sequence(shape) else (shape,)
+    free = [k for k, d in enumerate(given) if not isinstance(d, IntExpr) and d == -1]
     dims = parse_shape("reshape", [1 if k in free else d for k, d in enumerate(given)])
     size, known = prod(x.shape), prod(dims)
     left: Dim = 1
@@ -96,10 +97,6 @@ def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
             rule="reshaping keeps the number of elements; one dim may be -1, for what is left",
         )
     return tuple([left if k in free else d for k, d in enumerate(dims)])
-
-
-def _is_free(dim: Any) -> bool:
-    return isinstance(dim, (int, np.integer)) and int(dim) == -1
 
 
 @api_boundary
@@ -385,7 +382,7 @@ def repeat(x: ArrayLike, repeats: int | ArrayBase, /, *, axis: int | None = None
 def _repeat_each(x: Any, repeats: Any, axis: int) -> Any:
     if isinstance(repeats, Tracer):
         repeats = concrete(repeats, "`ts.repeat`", "give one number of repeats, or make it static")
-    counts = np.asarray(repeats)
+    counts: np.ndarray = np.asarray(repeats)
     if counts.dtype.kind not in "iu":
         raise DTypeError(
             f"repeat: the repeats have dtype {counts.dtype}",
@@ -398,7 +395,8 @@ def _repeat_each(x: Any, repeats: Any, axis: int) -> Any:
             loc=loc.current(),
             rule="there is one number of repeats per element, none of them negative",
         )
-    places = np.repeat(np.arange(x.shape[axis]), counts)
+    size: int = x.shape[axis]
+    places: np.ndarray = np.repeat(np.arange(size), counts)
     return rearrange.move_axis(gather(x, [Array(places)], [axis]), 0, axis)
 
 

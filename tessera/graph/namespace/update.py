@@ -21,6 +21,7 @@ from tessera.graph.namespace.arguments import (
     as_array,
     common_dtype,
     is_number,
+    is_numpy,
     number,
     spread,
     to_dtype,
@@ -127,10 +128,8 @@ def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> An
 
 
 def _as_mask(index: Any) -> Any:
-    if isinstance(index, (bool, np.bool_)) or (
-        isinstance(index, np.ndarray) and index.dtype == np.bool_
-    ):
-        return Array(np.asarray(index))
+    if isinstance(index, (bool, np.bool_)) or (is_numpy(index) and index.dtype == np.bool_):
+        return Array(np.array(index))
     return index if isinstance(index, ArrayBase) and index.dtype is bool_ else None
 
 
