@@ -61,6 +61,7 @@ _MODULES = (
     "tessera.api",
     "tessera.graph.array",
     "tessera.graph.device",
+    "tessera.graph.namespace.conversion",
     "tessera.graph.namespace.creation",
     "tessera.graph.namespace.data_types",
     "tessera.graph.namespace.elementwise",
@@ -68,6 +69,7 @@ _MODULES = (
     "tessera.graph.namespace.indexing",
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
+    "tessera.graph.namespace.mathematics",
     "tessera.graph.namespace.searching",
     "tessera.graph.namespace.sets",
     "tessera.graph.namespace.sorting",
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from tessera.api import *
     from tessera.graph.array import *
     from tessera.graph.device import *
+    from tessera.graph.namespace.conversion import *
     from tessera.graph.namespace.creation import *
     from tessera.graph.namespace.data_types import *
     from tessera.graph.namespace.elementwise import *
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.indexing import *
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
+    from tessera.graph.namespace.mathematics import *
     from tessera.graph.namespace.searching import *
     from tessera.graph.namespace.sets import *
     from tessera.graph.namespace.sorting import *

@@ -1,0 +1,270 @@
+"""Arrays from data: Python values, NumPy, buffers, DLPack.
+
+What is made from Python values has the default dtypes: float32, int64, complex64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tessera.dtypes import (
+    DType,
+    DTypeLike,
+    default_float,
+    dtype_of,
+    iinfo,
+    result_type,
+)
+from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.device import Device, parse_device
+from tessera.graph.namespace.arguments import (
+    as_array,
+    checked_data,
+    is_number,
+    is_numpy,
+    is_sequence,
+    operands,
+    parse_dtype,
+)
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops.rearrange import concatenate, expand_dims
+from tessera.graph.trace import Tracer
+from tessera.ir import loc
+from tessera.ir.convert import cast_array
+
+__all__ = ["asarray", "from_dlpack"]
+
+DeviceLike = Device | str | None
+
+
+class SupportsDLPack(Protocol):
+    """An array of any library that speaks DLPack."""
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        """A capsule."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Where the array lives."""
+        ...
+
+
+@api_boundary
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    copy: bool | None = None,
+) -> ArrayBase:
+    """An array of the elements of something.
+
+    Arrays are immutable, so an array is given back itself, and memory that somebody else could
+    change is copied: sharing it takes `copy=False`, by which the caller promises not to write to
+    it any more.
+
+    Args:
+        obj: an array, a Python number, nested sequences of numbers and arrays, a NumPy array, or
+            whatever has the buffer protocol, `__array__` or DLPack.
+        dtype: the element type; by default that of the data, and the default dtypes for Python
+            numbers.
+        device: where the array is to live.
+        copy: True copies always; False never, and raises where that is impossible; None copies
+            memory that is not an array's.
+
+    Returns:
+        An array; under a trace that of the trace if `obj` holds any of its values.
+
+    Raises:
+        LeafError: `obj` is nothing to make an array of.
+        ValueError: `copy=False`, but a copy is needed.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.asarray([[1, 2], [3, 4.5]])
+        Array([[1. , 2. ],
+               [3. , 4.5]], dtype=float32)
+    """
+    parse_device("asarray", device)
+    wanted = None if dtype is None else parse_dtype("asarray", dtype)
+    if isinstance(obj, ArrayBase):
+        return _from_array(obj, wanted, copy)
+    if is_number(obj):
+        _refuse_no_copy(copy, "a Python number has no memory to share")
+        found = wanted or dtype_of(type(obj))
+        return Array(_converted(obj, found))
+    if is_sequence(obj):
+        _refuse_no_copy(copy, "a sequence has no memory to share")
+        return _from_sequence(obj, wanted)
+    return _from_memory(_host_view(obj), wanted, copy)
+
+
+def _from_array(x: Any, wanted: DType | None, copy: bool | None) -> Any:
+    if wanted is not None and x.dtype is not wanted:
+        _refuse_no_copy(copy, f"the array has dtype {x.dtype.full_name}, not {wanted.full_name}")
+        return ops.cast(x, wanted)
+    if isinstance(x, Array):
+        if copy:
+            return Array(np.array(x.host))
+        return Array(x.host) if x.type.weak else x
+    return ops.cast(x, x.dtype)
+
+
+def _refuse_no_copy(copy: bool | None, why: str) -> None:
+    if copy is False:
+        raise LeafError(
+            f"asarray: copy=False, but {why}",
+            loc=loc.current(),
+            rule="copy=False shares memory or fails",
+            fix="leave copy out",
+        ) from None
+
+
+def _converted(obj: Any, dtype: DType) -> np.ndarray:
+    """Python numbers in nested sequences, in a dtype."""
+    with np.errstate(all="ignore"):
+        try:
+            if dtype.is_inexact or dtype.is_bool:
+                return np.asarray(np.asarray(obj).astype(dtype.np))
+            exact = np.asarray(obj)
+            if exact.dtype.kind in "iu" and exact.size:
+                limits = iinfo(dtype)
+                low, high = int(exact.min()), int(exact.max())
+                if low < limits.min or high > limits.max:
+                    raise OverflowError
+            elif exact.dtype.kind == "O":
+                raise OverflowError
+            return np.asarray(cast_array(exact, dtype))
+        except OverflowError:
+            raise DTypeError(
+                f"asarray: a number does not fit into {dtype.full_name}",
+                loc=loc.current(),
+                rule=f"{dtype.full_name} holds {iinfo(dtype).min} to {iinfo(dtype).max}"
+                if dtype.is_integer
+                else None,
+                fix="give a wider dtype",
+            ) from None
+
+
+def _from_sequence(obj: Sequence[Any], wanted: DType | None) -> Any:
+    leaves: list[Any] = []
+    traced = _collect(obj, leaves)
+    if traced:
+        found = _stacked(obj)
+        return found if wanted is None else ops.cast(found, wanted)
+    kinds: set[type[Any]] = {type(x) for x in leaves}
+    if kinds <= {bool, int, float, complex}:
+        target = wanted or (result_type(*[kind() for kind in kinds]) if kinds else default_float)
+        return Array(_converted(_rectangular(obj), target))
+    dtypes = [x if is_number(x) else _leaf_dtype(x) for x in leaves]
+    target = wanted or result_type(*dtypes)
+    return Array(cast_array(checked_data("asarray", _rectangular(obj)), target))
+
+
+def _collect(obj: Any, leaves: list[Any]) -> bool:
+    """Gathers what is in nested sequences; says whether there are traced values among it."""
+    traced = False
+    for x in obj:
+        if is_sequence(x):
+            traced = _collect(x, leaves) or traced
+        else:
+            leaves.append(x)
+            traced = traced or isinstance(x, Tracer)
+    return traced
+
+
+def _leaf_dtype(x: Any) -> DType:
+    if isinstance(x, ArrayBase):
+        return x.dtype
+    if is_numpy(x):
+        return dtype_of(x.dtype)
+    raise LeafError(
+        f"asarray: the sequence holds a value of type {type(x).__name__}",
+        loc=loc.current(),
+        rule="sequences hold numbers, arrays, and sequences of them",
+    )
+
+
+def _rectangular(obj: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.asarray(_plain(obj))
+    except ValueError as error:
+        raise ShapeError(
+            "asarray: the nested sequences have different lengths",
+            loc=loc.current(),
+            rule="an array is rectangular",
+            notes=(str(error).partition(". ")[0],),
+        ) from None
+
+
+def _plain(obj: Any) -> Any:
+    """The sequence with arrays replaced by those of NumPy."""
+    if isinstance(obj, Array):
+        return obj.host
+    return [_plain(x) for x in obj] if is_sequence(obj) else obj
+
+
+def _stacked(obj: Any) -> Any:
+    """Sequences with traced values among them, joined by ops."""
+    if not is_sequence(obj):
+        return as_array("asarray", obj)
+    if not any(is_sequence(x) or is_numpy(x) or isinstance(x, ArrayBase) for x in obj):
+        return _from_sequence(obj, None)
+    # Numbers stay numbers, so that they take the dtype of the arrays beside them.
+    parts = operands("asarray", *[x if is_number(x) else _stacked(x) for x in obj])
+    return concatenate([expand_dims(x, 0) for x in parts], 0)
+
+
+def _host_view(obj: Any) -> np.ndarray:
+    """Whatever NumPy can see as an array without copying, as one."""
+    if is_numpy(obj):
+        return np.asarray(obj)
+    try:
+        if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
+            return np.asarray(obj)
+        if hasattr(obj, "__dlpack__"):
+            return np.from_dlpack(obj)
+        return np.asarray(memoryview(obj))
+    except (TypeError, BufferError, ValueError):
+        raise LeafError(
+            f"asarray: cannot make an array of a value of type {type(obj).__name__}",
+            loc=loc.current(),
+            rule="arrays are made of numbers, sequences of them, and other arrays",
+        ) from None
+
+
+def _from_memory(data: np.ndarray, wanted: DType | None, copy: bool | None) -> Array:
+    checked = checked_data("asarray", data)
+    found = checked if wanted is None else cast_array(checked, wanted)
+    if found is not data:
+        _refuse_no_copy(copy, f"the data have dtype {data.dtype}")
+    elif copy is not False:
+        found = np.array(found, order="C")
+    return Array(found.view())
+
+
+@api_boundary
+def from_dlpack(
+    x: SupportsDLPack, /, *, device: DeviceLike = None, copy: bool | None = None
+) -> ArrayBase:
+    """An array of another library, through DLPack.
+
+    Args:
+        x: an array with `__dlpack__`. Unless copied, its memory is shared: whoever owns it must
+            not write to it while the result is in use.
+        device: where the array is to live.
+        copy: True copies always, False never; None copies where needed.
+
+    Raises:
+        BufferError: `x` cannot be exported.
+    """
+    parse_device("from_dlpack", device)
+    if isinstance(x, ArrayBase):
+        return asarray(x, copy=copy)
+    data: np.ndarray = np.from_dlpack(x, copy=copy)  # pyright: ignore[reportArgumentType]
+    return Array(checked_data("from_dlpack", data).view())

@@ -1,0 +1,60 @@
+"""`import tessera`: what it loads, and the names that are there."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import tessera as ts
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_compiler_is_loaded_late() -> None:
+    code = "import sys, tessera; print(any(m.startswith('tessera.graph') for m in sys.modules))"
+    assert python(code) == "False"
+    assert python("import tessera as ts; print(ts.float32, ts.config.verify)") == "f32 False"
+
+
+@pytest.mark.parametrize("first", ["tessera", "tessera.api", "tessera.compile", "tessera.graph"])
+def test_a_function_wins_over_the_module_of_its_name(first: str) -> None:
+    code = f"import {first}, tessera as ts; print(ts.compile.__module__, callable(ts.compile))"
+    assert python(code).endswith("True")
+    code = f"import {first}, tessera as ts; import tessera.compile; print(callable(ts.compile))"
+    assert python(code) == "True"
+
+
+def test_operators_are_there_however_it_was_imported() -> None:
+    code = "from tessera.api import jit; print(jit(lambda x: x + 1)(1.0) * 2)"
+    assert python(code) == "4.0"
+
+
+def test_names() -> None:
+    assert not hasattr(ts, "nothing")
+    assert {"jit", "grad", "vmap", "zeros", "float32", "Array", "linalg"} <= {*dir(ts)}
+    names: dict[str, Any] = {}
+    exec("from tessera import *", names)
+    assert names["jit"] is ts.jit
+
+
+MODULES = [
+    "conversion", "creation", "elementwise", "linear", "manipulation", "searching", "statistics",
+    "update",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tessera", *[f"tessera.graph.namespace.{m}" for m in MODULES]])
+def test_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    failed, count = doctest.testmod(module)
+    assert failed == 0
+    assert count or name.endswith("creation")
