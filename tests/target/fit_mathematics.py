@@ -273,8 +273,7 @@ ROWS = [
     ),
     Row(
         "ERFC",
-        "exp(x**2) * erfc(x) * x in (x - 3) / (x + 3) for x between 1.5 and 28; in float32 "
-        "between 1 / 2 and 11",
+        "exp(x**2) * erfc(x) * x in (x - 3) / (x + 3) for x from 1.5 to 28, short: 0.5 to 11",
         erfc_scaled,
         (mp.mpf("1.499") - 3) / mp.mpf("4.499"),
         mp.mpf("25.01") / mp.mpf("31.01"),

@@ -2,6 +2,7 @@
 
 Each row of `EXPANSIONS` rewrites one row of the shared scalar table for operands of the kinds that
 the LLVM writer has no text for. The meaning stays that of the table, special cases included.
+Transcendental functions are in `target/passes/mathematics.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from tessera.dtypes import Kind, int8, int16, int32, int64
 from tessera.ir.core import Value
 from tessera.target import ops as t
 from tessera.target.build import Build
-from tessera.target.passes.special import digamma, erfinv
 
 _SIGNED = {8: int8, 16: int16, 32: int32, 64: int64}
 
@@ -50,15 +50,6 @@ def sign(b: Build, x: Value) -> Value:
 def rsqrt(b: Build, x: Value) -> Value:
     """1 / sqrt(x)."""
     return b.map("div", b.like(x, 1.0), b.map("sqrt", x))
-
-
-def sigmoid(b: Build, x: Value) -> Value:
-    """1 / (1 + exp(-x)), by exp of a non-positive number so that nothing overflows."""
-    one = b.like(x, 1.0)
-    small = b.map("exp", b.map("neg", b.map("abs", x)))
-    below = b.map("div", small, b.map("add", one, small))
-    above = b.map("div", one, b.map("add", one, small))
-    return b.select(b.map("ge", x, b.like(x, 0.0)), above, below)
 
 
 def logaddexp(b: Build, x: Value, y: Value) -> Value:
@@ -167,7 +158,6 @@ EXPANSIONS: dict[str, Callable[..., Value]] = {
     "imag": zero,
     "sign": sign,
     "rsqrt": rsqrt,
-    "sigmoid": sigmoid,
     "logaddexp": logaddexp,
     "isnan": isnan,
     "isinf": isinf,
@@ -176,6 +166,4 @@ EXPANSIONS: dict[str, Callable[..., Value]] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": int_pow,
-    "erfinv": erfinv,
-    "digamma": digamma,
 }

@@ -15,6 +15,7 @@ from tessera.target.passes.expression import (
     Format,
     Grade,
     Num,
+    fast_two_sum,
     fma,
     two_sum,
     upper_half,
@@ -99,12 +100,13 @@ def _short_log(f: Num) -> Num:
     return s * fma(z, tables.LOG_RATIO(z), 2.0)
 
 
-def joined(exponent: Num, f: Num) -> Num:
-    """log(2**exponent * (1 + f))."""
+def joined(exponent: Num, f: Num, rest: Num | None = None) -> Num:
+    """log(2**exponent * (1 + f + rest)), where the rest is below the last place of f."""
     if f.grade is Grade.SHORT:
         return fma(exponent, LN2, _short_log(f))
     high, low = LN2_PARTS[f.grade]
-    return fma(exponent, high, f - (missing(f) - exponent * low))
+    low_part = exponent * low if rest is None else fma(exponent, low, rest)
+    return fma(exponent, high, f - (missing(f) - low_part))
 
 
 def inside(x: Num, result: Num) -> Num:
@@ -152,7 +154,7 @@ def log_of_sum(total: Num, rest: Num, doublings: Num | None = None) -> Num:
     exponent = _exponent(field)
     if doublings is not None:
         exponent = exponent + doublings
-    return joined(exponent, fma(rest * 0.5, inverse, mantissa - 1.0))
+    return joined(exponent, *fast_two_sum(mantissa - 1.0, rest * 0.5 * inverse))
 
 
 def log1p(x: Num) -> Num:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from tessera.ir.special import DIGAMMA_SERIES
 from tessera.target.passes import mathematics_tables as tables
 from tessera.target.passes.expression import (
     Grade,
@@ -98,9 +99,7 @@ def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(k * c for k, c in enumerate(coefficients))[1:]
 
 
-# B(2k) / (2k) and B(2k) / (2k (2k - 1)): the coefficients of the asymptotic series in 1 / x**2 of
-# digamma and, times 1 / x, of lgamma.
-DIGAMMA_SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12, -3617 / 8160)
+# B(2k) / (2k (2k - 1)), of the asymptotic series of lgamma; that of digamma has B(2k) / (2k).
 LGAMMA_SERIES = tuple(c / (2 * k + 1) for k, c in enumerate(DIGAMMA_SERIES))
 SHIFT = 10
 

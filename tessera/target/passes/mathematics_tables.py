@@ -359,7 +359,7 @@ ERFC = Polynomial(
         1.402799913811391e-07,
     ),
 )
-"""exp(x**2) * erfc(x) * x in (x - 3) / (x + 3) for x between 1.5 and 28; in float32 between 1 / 2 and 11."""
+"""exp(x**2) * erfc(x) * x in (x - 3) / (x + 3) for x from 1.5 to 28, short: 0.5 to 11."""
 
 ERFINV_CENTRE = Polynomial(
     short=(  # 2**-30.8
