@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tessera.dtypes import Kind
 from tessera.graph.ops.base import Family, GraphOp, Rearrange
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
-from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Transpose
+from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Slice, Transpose
 from tessera.ir.core import Block, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.types import TensorType
@@ -54,9 +54,9 @@ def tensor(value: Value) -> TensorType:
     return found
 
 
-def keeps_elements(op: GraphOp) -> bool:
-    """Whether each element of the operand appears exactly once in the result."""
-    return isinstance(op, (Reshape, Transpose, Reverse))
+def repeats_nothing(op: GraphOp) -> bool:
+    """Whether no element of the operand appears twice in the result."""
+    return isinstance(op, (Reshape, Transpose, Reverse, Slice))
 
 
 class Costs:
@@ -108,7 +108,7 @@ class Costs:
         return 0 if cost > EXPENSIVE and self.counts[value] > 1 else cost
 
     def _rearranged(self, op: Rearrange) -> int:
-        if keeps_elements(op):
+        if repeats_nothing(op):
             (x,) = op.operands
             if self._is_pending(x):
                 self.reduces.add(op.results[0])

@@ -37,7 +37,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.scalar import scalar
-from tessera.schedule.cost import Costs, keeps_elements, points, tensor
+from tessera.schedule.cost import Costs, repeats_nothing, points, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -340,7 +340,7 @@ class Fusion:
                 [self.use(nest, v, key.index, key.guard, key.region, exact) for v in op.operands]
             )
         elif isinstance(op, Rearrange):
-            self._rearrange(nest, member, op, exact and keeps_elements(op))
+            self._rearrange(nest, member, op, exact and repeats_nothing(op))
         elif isinstance(op, (Reduce, ArgMax, ArgMin)):
             self._reduce(nest, member, op)
         elif isinstance(op, DotGeneral):

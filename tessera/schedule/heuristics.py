@@ -40,6 +40,9 @@ SYMBOLIC_LINE = 4096
 PANEL_BYTES = 256 * 1024
 """The part of the second operand of a contraction that one program goes over again and again."""
 
+TURNED_CHUNK = 64
+"""Sides of the square that one program turns: its lines stay in the first cache."""
+
 HEAVY_COST = 16
 """A body with a function of this cost keeps many temporaries in registers."""
 
@@ -122,7 +125,9 @@ class Choice:
 
     Attributes:
         tiles: register tile by axis name.
-        limits: most elements per program by axis name, where that is not left to `grid`.
+        limits: elements per program by axis name, where that is not left to `grid`.
+        last: the axes that become the innermost ones.
+        cost: additions per point.
     """
 
     def __init__(self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None) -> None:
@@ -134,9 +139,10 @@ class Choice:
         self.lanes = max(1, machine.vector_bits // self._bits())
         maps = [op for op in self.code if isinstance(op, ops.Map)]
         self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
-        heavy = any(op.fn.cost >= HEAVY_COST for op in maps) or len(self.code) > HEAVY_OPS
-        self.width = self.lanes * (2 if heavy else 4)
+        self.heavy = any(op.fn.cost >= HEAVY_COST for op in maps) or len(self.code) > HEAVY_OPS
+        self.width = self.lanes * (2 if self.heavy else 4)
         self.tiles: dict[str, int] = {}
+        self.limits: dict[str, int] = {}
         self.last: list[str] = []
         self.reduce_tile = 0
         self.reason = ""
@@ -179,6 +185,10 @@ class Choice:
             return
         self.vectorise(axis, self.width)
         self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
+        across = self.turned_axis(axis)
+        if across is not None:
+            self.turn(axis, across)
+            return
         small = self.tiles[axis.name]
         rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
         if small * 2 <= self.width and rows:
@@ -215,7 +225,12 @@ class Choice:
             return
         assert axis is not None
         self.reduce_tile = 1
-        self.vectorise(axis, self.width)
+        width = self.width
+        if not self.heavy and len(found) == 1:
+            # Long lines of memory, as far as registers and a few programs per axis allow.
+            share = power_below(size_of(axis.extent) / 4)
+            width = max(width, min(self.lanes * self.machine.registers // 2, share))
+        self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
 
     def scan(self) -> None:
@@ -298,6 +313,25 @@ class Choice:
         self.tiles[axis.name] = min(width, power_above(size_of(axis.extent)))
         self.last.append(axis.name)
 
+    def turned_axis(self, axis: Axis) -> Axis | None:
+        """An axis along which other accesses are contiguous that jump along the vector axis."""
+        for other in reversed(self.free):
+            if other is axis or size_of(other.extent) < 2:
+                continue
+            for access in self.accesses:
+                if access.stride(other.name) == 1 and access.stride(axis.name) not in (0, 1):
+                    return other
+        return None
+
+    def turn(self, axis: Axis, across: Axis) -> None:
+        """Square tiles: both sides read or write whole vectors, and whole lines of the cache."""
+        self.tiles[axis.name] = min(self.lanes, power_above(size_of(axis.extent)))
+        rows = self.lanes // 2 if self.heavy else self.lanes
+        self.tiles[across.name] = max(min(rows, power_above(size_of(across.extent))), 1)
+        self.last = [across.name, axis.name]
+        self.limits = dict.fromkeys(self.last, TURNED_CHUNK)
+        self.reason = f"square tiles, as accesses run along {across.name} or {axis.name}"
+
     def describe(self, axis: Axis) -> str:
         """How the accesses lie along an axis."""
         strides = [a.stride(axis.name) for a in self.accesses]
@@ -318,6 +352,11 @@ class Choice:
             extent = axis.extent
             if axis.name in self.nest.ordered:
                 chunks.append(0)
+                continue
+            if axis.name in self.limits:
+                own = max(self.limits[axis.name] // step, 1) * step
+                chunks.append(0 if isinstance(extent, int) and extent <= own else own)
+                room = max(room // own, 1)
                 continue
             if isinstance(extent, int) and extent <= room:
                 chunks.append(0)

@@ -89,11 +89,21 @@ def test_short_rows_are_unrolled() -> None:
 
 def test_lanes_follow_memory_not_the_order_of_axes() -> None:
     def fn(x: Any, y: Any) -> Any:
+        return red.sum_(e.add(transpose(x, (1, 0, 2)), transpose(y, (1, 0, 2))), (2,))
+
+    nest = chosen(fn, typed(400, 300, 3), typed(400, 300, 3))
+    assert nest.reduce_tile == 1
+
+
+def test_transposes_have_square_tiles() -> None:
+    def fn(x: Any, y: Any) -> Any:
         return e.add(transpose(x, (1, 0)), transpose(y, (1, 0)))
 
     nest = chosen(fn, typed(T, S), typed(T, S))
     assert names(nest) == ["i1", "i0"]
-    assert nest.tile[-1] == 64
+    assert nest.tile == (16, 16)
+    assert nest.chunk == (64, 64)
+    assert chosen(fn, typed(3, 100), typed(3, 100)).tile == (4, 16)
 
 
 def test_ordered_axes_stay_whole() -> None:
@@ -117,8 +127,10 @@ def test_contiguous_reductions_have_lanes_along_them() -> None:
 
 def test_reductions_across_rows_have_lanes_along_columns() -> None:
     nest = chosen(lambda x: red.sum_(x, (0,)), typed(500, 1000))
-    assert (nest.tile, nest.reduce_tile) == ((64,), 1)
-    assert nest.chunk == (64,)
+    assert (nest.tile, nest.reduce_tile) == ((128,), 1)
+    assert nest.chunk == (128,)
+    assert chosen(lambda x: red.sum_(x, (0,)), typed(500, 4000)).tile == (256,)
+    assert chosen(lambda x: red.sum_(e.exp(x), (0,)), typed(500, 4000)).tile == (32,)
 
 
 def test_short_reductions_are_not_worth_a_vector() -> None:
