@@ -73,6 +73,13 @@ class _Entry:
         self.is_leaf = traced.treedef.is_leaf()
 
 
+def _bind_call(traced: Traced, call: _Arguments) -> Any:
+    """A call op."""
+    operands = (*traced.captured, *call.leaves)
+    results = as_tuple(bind(Call, operands, label=traced.graph.name, body=traced.graph.body))
+    return pytree.unflatten(traced.treedef, results)
+
+
 class JitFunction(Generic[P, R]):
     """A function that is traced and compiled once per signature. Made by `jit`."""
 
@@ -120,7 +127,12 @@ class JitFunction(Generic[P, R]):
         key = tuple(signature)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._compile_entry(key, call or self._flatten(args, kwargs))
+            call = call or self._flatten(args, kwargs)
+            traced = self._trace(call)
+            if any([type(x) is Tracer for x in traced.captured]):
+                # The function uses a value of an outer trace, which must not be kept.
+                return _bind_call(traced, call)
+            entry = self._compile_entry(key, traced)
         outputs = entry.run([*entry.captured, *inputs])
         results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
         return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
@@ -157,11 +169,18 @@ class JitFunction(Generic[P, R]):
     # --- compiling ---
 
     def _trace(self, call: _Arguments) -> Traced:
-        types = [x.type for x in call.leaves]
-        return Traced(self._fn, call.rebuild(), types, None, "jit", staging=True)
+        name = argument_name("jit", self._fn)
+        return Traced(
+            self._fn,
+            call.rebuild(),
+            [x.type for x in call.leaves],
+            None,
+            "jit",
+            staging=True,
+            input_name=lambda k: name(call.treedef, k),
+        )
 
-    def _compile_entry(self, key: Hashable, call: _Arguments) -> _Entry:
-        traced = self._trace(call)
+    def _compile_entry(self, key: Hashable, traced: Traced) -> _Entry:
         settings = config.current()
         lowered = lower_graph(traced.graph, Path(settings.dump_dir) if settings.dump else None)
         entry = _Entry(lowered, traced)
@@ -171,11 +190,8 @@ class JitFunction(Generic[P, R]):
             return self._entries.setdefault(key, entry)
 
     def _call_traced(self, call: _Arguments) -> Any:
-        """Inside another trace: a call op."""
-        traced = self._trace(call)
-        operands = (*traced.captured, *call.leaves)
-        results = as_tuple(bind(Call, operands, label=traced.graph.name, body=traced.graph.body))
-        return pytree.unflatten(traced.treedef, results)
+        """Inside another trace."""
+        return _bind_call(self._trace(call), call)
 
     # --- inspection ---
 
@@ -239,6 +255,7 @@ def jit(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
 ) -> JitFunction[P, R]: ...
+@api_boundary
 def jit(
     fn: Callable[P, R] | None = None,
     /,

@@ -371,8 +371,9 @@ def while_(going: Any, body: Any, consts: Sequence[Any], init: Sequence[Any]) ->
 
 
 def call(fn: Callable[..., Sequence[Any]], *args: Any) -> tuple[Any, ...]:
-    """A call of a function, which returns a list."""
-    return as_tuple(bind(Call, tuple(args), label="f", body=region(fn, args)))
+    """A call of a function, which returns a list and may use arrays of its closure."""
+    func, captured = trace_function(fn, [x.type.strong() for x in args], "jit", "f")
+    return as_tuple(bind(Call, (*captured, *args), label="f", body=func.body))
 
 
 def _control() -> None:
