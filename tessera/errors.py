@@ -153,6 +153,14 @@ class ImmutableError(TesseraError, TypeError):
     """An attempt to change an immutable array."""
 
 
+class UnhashableError(TesseraError, TypeError):
+    """An array was used where Python needs a hash: as a key, or in a set."""
+
+
+class CallError(TesseraError, TypeError):
+    """A function was called with arguments that it does not take."""
+
+
 class LeafError(TesseraError, TypeError):
     """A leaf of an argument is neither an array nor a number."""
 

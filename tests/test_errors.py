@@ -74,6 +74,8 @@ def test_at_gives_a_place_once() -> None:
         (errors.GradError, (TypeError,)),
         (errors.PytreeError, (ValueError,)),
         (errors.ImmutableError, (TypeError,)),
+        (errors.UnhashableError, (TypeError,)),
+        (errors.CallError, (TypeError,)),
         (errors.LeafError, (TypeError,)),
         (errors.VerifyError, (ValueError,)),
         (errors.ParseError, (ValueError,)),

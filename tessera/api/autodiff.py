@@ -60,7 +60,7 @@ class _Problem:
         argnums: Sequence[int],
         transform: str,
     ) -> None:
-        trees = [args[n] for n in argnums]
+        trees = tuple([args[n] for n in argnums])
         self.transform = transform
         self.name = name = argument_name(transform, fn, argnums)
         leaves, self.treedef = leaf_arrays(trees, name)
@@ -96,8 +96,9 @@ class _Problem:
     def tangents(self, given: Sequence[Any]) -> list[Any]:
         """The user's tangents as leaves, checked against the primals."""
         names = _names(self.transform, "the tangent")
-        leaves, treedef = leaf_arrays(list(given), names)
-        _check_structure(self.transform, treedef, self.treedef, ("the tangents", "the primals"))
+        leaves, treedef = leaf_arrays(tuple(given), names)
+        words = ("the tuple of tangents", "that of primals")
+        _check_structure(self.transform, treedef, self.treedef, words, "tangents")
         types = [x.type for x in self.leaves]
         _check_types(
             leaves,
@@ -201,9 +202,10 @@ def _split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform:
     if not has_aux:
         return tree, None
     if not isinstance(tree, tuple) or traced.treedef.num_children != 2:
+        is_leaf = traced.treedef.is_leaf()
+        shown = "one array" if is_leaf else pytree.show(traced.treedef)
         raise GradError(
-            f"{transform}: with has_aux=True, {name_of(fn)} returns "
-            f"{pytree.show(traced.treedef)}, which is no pair",
+            f"{transform}: with has_aux=True, {name_of(fn)} returns {shown}, which is no pair",
             loc=_loc.current(),
             rule="with has_aux=True the function returns `(value, aux)`",
             fix="return two results, or leave has_aux out",
@@ -212,26 +214,28 @@ def _split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform:
 
 
 def _check_scalar(name: str, transform: str, types: Sequence[TensorType], has_aux: bool) -> None:
+    rule = "the first result is" if has_aux else "the function returns"
     if len(types) != 1:
         several = f"{len(types)} arrays" if types else "no array"
-        main = "the first result" if has_aux else "the function"
         raise GradError(
             f"{transform}: {name} returns {several}" + (" as its first result" if has_aux else ""),
             loc=_loc.current(),
-            rule=f"{main} is one real number: an array without dims",
+            rule=f"{rule} one real number: a floating-point array without dims",
             fix="return the sum of all terms; for further results use has_aux=True"
             if types
             else "return the value to differentiate",
         )
     (type,) = types
+    fixes = {
+        Kind.FLOAT: "reduce it, as with `ts.sum` or `ts.mean`; or use `ts.vjp`",
+        Kind.COMPLEX: "return a real number made of it, such as `ts.abs(z)` or `ts.real(z)`",
+    }
     if type.shape or type.dtype.kind is not Kind.FLOAT:
         raise GradError(
             f"{transform}: {name} returns {type}",
             loc=_loc.current(),
-            rule="the function returns one real number: a floating-point array without dims",
-            fix="reduce it, as with `ts.sum` or `ts.mean`; or use `ts.vjp`"
-            if type.shape
-            else "convert it to a floating-point dtype (of complex numbers, take a real part)",
+            rule=f"{rule} one real number: a floating-point array without dims",
+            fix=fixes.get(type.dtype.kind, "integers and bools have no derivative; return a float"),
         )
 
 
@@ -267,7 +271,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         """Input cotangents for an output cotangent."""
         names = _names("vjp", "the cotangent")
         leaves, treedef = leaf_arrays(cotangent, names)
-        _check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"))
+        _check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"), "cotangent")
         _check_types(
             leaves,
             types,
@@ -298,12 +302,16 @@ def _names(transform: str, what: str) -> Callable[[pytree.TreeDef, int], str]:
 
 
 def _check_structure(
-    transform: str, found: pytree.TreeDef, wanted: pytree.TreeDef, names: tuple[str, str]
+    transform: str,
+    found: pytree.TreeDef,
+    wanted: pytree.TreeDef,
+    names: tuple[str, str],
+    root: str,
 ) -> None:
     if found == wanted:
         return
     try:
-        pytree.same_structure(found, wanted, what=transform, names=names)
+        pytree.same_structure(found, wanted, what=transform, names=names, root=root)
     except PytreeError as error:
         raise error.at(_loc.current()) from None
 

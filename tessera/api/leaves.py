@@ -51,7 +51,7 @@ def to_array(x: Any) -> Leaf | None:
                 f"the number {x} does not fit into {dtype.full_name}",
                 loc=loc.current(),
                 rule=f"a Python number becomes an array of {dtype.full_name}",
-                fix="make an array of it, as in `ts.asarray(x, dtype=ts.int64)`",
+                fix="use a float",
             ) from None
     return None
 
@@ -75,6 +75,7 @@ def leaf_error(x: Any, what: str, fix: str | None = None) -> TesseraError:
     if isinstance(x, (np.ndarray, np.generic)):
         data: npt.NDArray[Any] = np.asarray(cast(Any, x))
         found = f"a NumPy array of dtype {data.dtype}"
+        fix = "convert it to a numeric dtype"
     return LeafError(
         f"{what} is {found}",
         loc=loc.current(),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
 from tessera.api.leaves import argument_name, leaf_arrays, name_of, result_name
-from tessera.errors import api_boundary
+from tessera.errors import CallError, TesseraError, api_boundary
 from tessera.graph.trace import Trace, active
+from tessera.ir import loc
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 
@@ -27,6 +29,7 @@ class Traced:
         concrete: their values, for a transform that computes while it traces; or None.
         kind: the transform's name.
         staging: whether ops without traced operands are recorded too.
+        input_name: what messages call a leaf.
 
     Attributes:
         graph: the closed Graph (captured values first).
@@ -45,13 +48,15 @@ class Traced:
         concrete: Sequence[Any] | None,
         kind: str,
         staging: bool = False,
+        input_name: Callable[[int], str] | None = None,
     ) -> None:
         name = name_of(fn)
         with active(Trace(kind, name, abstract=concrete is None, staging=staging)) as trace:
             values = concrete if concrete is not None else [None] * len(types)
             tracers = [trace.input(t, v) for t, v in zip(types, values, strict=True)]
-            args, kwargs = rebuild(tracers)
-            result = fn(*args, **kwargs)
+            if input_name is not None:
+                trace.input_name = lambda k: input_name(k).removeprefix(f"{kind}: ")
+            result = _call(kind, fn, *rebuild(tracers))
             self.leaves, self.treedef = leaf_arrays(
                 result, result_name(kind, fn), "return arrays, numbers, or containers of them"
             )
@@ -62,6 +67,26 @@ class Traced:
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""
         return [self.trace.lower(x) for x in self.leaves]
+
+
+def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except TypeError as error:
+        # The call itself failed if the error comes from no frame below this one.
+        inner = error.__traceback__ and error.__traceback__.tb_next
+        if isinstance(error, TesseraError) or inner is not None:
+            raise
+        raise CallError(
+            f"{kind}: {error}", loc=loc.current(), rule=f"its parameters are {_parameters(fn)}"
+        ) from None
+
+
+def _parameters(fn: Callable[..., Any]) -> str:
+    try:
+        return str(inspect.signature(fn))
+    except (TypeError, ValueError):
+        return "not known"
 
 
 def _identifier(name: str) -> str:

@@ -23,6 +23,7 @@ def _flat_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
     """An axis for every leaf of `tree`; `axes` is a tree prefix of ints and None."""
     if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
         return [axes] * len(pytree.leaves(tree))
+    described = "the arguments" if name == "in_axes" else "the results"
     spec, structure = pytree.flatten(axes, is_leaf=lambda x: x is None)
     if spec == [axes]:
         raise _axes_error(f"{name} has {axes!r}", f"entries of {name} are ints or None")
@@ -30,9 +31,9 @@ def _flat_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
         parts: list[Any] = structure.flatten_up_to(tree)
     except ValueError:
         raise _axes_error(
-            f"{name} is {axes!r}, but describes {pytree.show(pytree.structure(tree))}",
-            f"{name} is an int, None, or containers of them, alike in structure to what they "
-            f"describe, from the outside in",
+            f"{name} is {axes!r}, but {described} are {pytree.show(pytree.structure(tree))}",
+            f"{name} is an int, None, or containers of them nested like {described}, which may "
+            f"stop early",
         ) from None
     return [a for x, t in zip(spec, parts, strict=True) for a in _flat_axes(x, t, name)]
 

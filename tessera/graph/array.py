@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tessera.dtypes import DType, DTypeLike, dtype_of
-from tessera.errors import ImmutableError
+from tessera.errors import ImmutableError, UnhashableError, api_boundary
 from tessera.graph.array_protocols import HostProtocols, install_buffer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -53,12 +53,22 @@ class ArrayBase:
         """The number of dims."""
         return len(self.type.shape)
 
+    @api_boundary
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise ImmutableError(
-            "an array cannot be changed in place",
+            f"assignment to elements of an array of type {self.type}",
             loc=loc.current(),
             rule="arrays are immutable",
-            fix="build a new one, for instance with `x = x.at[index].set(value)` or `ts.where`",
+            fix="make a new array, as with `x = x.at[index].set(value)` or `ts.where`",
+        )
+
+    @api_boundary
+    def __hash__(self) -> int:
+        raise UnhashableError(
+            f"hash of an array of type {self.type}",
+            loc=loc.current(),
+            rule="arrays are no keys of dicts or members of sets: `==` compares their elements",
+            fix="use `id(x)` as the key",
         )
 
     if TYPE_CHECKING:  # installed by graph/namespace/operators.py
@@ -161,16 +171,18 @@ class Array(HostProtocols, ArrayBase):
         _set_type(self, type)
         _set_contiguous(self, None)
 
+    @api_boundary
     def __setattr__(self, name: str, value: Any) -> None:
+        fix = {
+            "shape": "make a new array: `ts.reshape(x, shape)`",
+            "dtype": "make a new array: `x.astype(dtype)`",
+        }
         raise ImmutableError(
-            f"attribute {name!r} of an array cannot be set",
+            f"assignment to the attribute {name!r} of an array of type {self.type}",
             loc=loc.current(),
             rule="arrays are immutable",
-            fix="build a new array",
+            fix=fix.get(name, "make a new array"),
         )
-
-    def __hash__(self) -> int:
-        raise TypeError("an array cannot be hashed: `==` compares its elements")
 
     @property
     def type(self) -> TensorType:

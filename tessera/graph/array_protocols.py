@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tessera.dtypes import DType, dtype_of
-from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError
+from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError, api_boundary
 from tessera.ir import loc
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class HostProtocols:
 
     # --- numbers ------------------------------------------------------------------------------
 
+    @api_boundary
     def item(self) -> bool | int | float | complex:
         """The only element, as a Python number."""
         if self._data.size != 1:
@@ -50,18 +51,23 @@ class HostProtocols:
         """The elements as nested lists of Python numbers."""
         return self._data.tolist()
 
+    @api_boundary
     def __bool__(self) -> bool:
         return bool(self._scalar("bool()", "use `ts.any(x)` or `ts.all(x)`"))
 
+    @api_boundary
     def __int__(self) -> int:
         return int(self._scalar("int()", "use `x.item()` if it has one element"))
 
+    @api_boundary
     def __float__(self) -> float:
         return float(self._scalar("float()", "use `x.item()` if it has one element"))
 
+    @api_boundary
     def __complex__(self) -> complex:
         return complex(self._scalar("complex()", "use `x.item()` if it has one element"))
 
+    @api_boundary
     def __index__(self) -> int:
         found = self._scalar("use as an index", None)
         if not dtype_of(self._data.dtype).is_integer:
@@ -90,6 +96,7 @@ class HostProtocols:
         data = self._data
         return f"{dtype_of(data.dtype)}[{', '.join(map(str, data.shape))}]"
 
+    @api_boundary
     def __len__(self) -> int:
         data = self._data
         if not data.ndim:
@@ -109,6 +116,7 @@ class HostProtocols:
         data = self._data
         return str(_printable(data, dtype_of(data.dtype)))
 
+    @api_boundary
     def __format__(self, spec: str) -> str:
         if not self._data.ndim:
             return format(self._data.item(), spec)
@@ -126,6 +134,7 @@ class HostProtocols:
         view.flags.writeable = False
         return view
 
+    @api_boundary
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
             raise LeafError(
@@ -144,6 +153,7 @@ class HostProtocols:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._data.__dlpack_device__()
 
+    @api_boundary
     def __dlpack__(
         self,
         *,

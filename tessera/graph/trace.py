@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from tessera.errors import ConcretizationError, TracerLeakError
+from tessera.errors import ConcretizationError, TracerLeakError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.ir import loc as _loc
 from tessera.ir.builder import Builder
@@ -102,35 +102,38 @@ class Tracer(ArrayBase):
                     f"function is traced"
                 ),
                 fix=fix,
-                notes=(f"the value was computed at {self.trace.origin(self.value)}",),
+                notes=(f"the value {self.trace.origin(self.value)}",),
             )
         inner = self.concrete
         return inner.concretize(wanted, fix) if isinstance(inner, Tracer) else inner
 
+    @api_boundary
     def __bool__(self) -> bool:
         fix = "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument"
         return bool(self.concretize("`bool()`", fix).host)
 
+    @api_boundary
     def __int__(self) -> int:
         fix = "make it a static argument, or keep it an array"
         return int(self.concretize("`int()`", fix).host)
 
+    @api_boundary
     def __float__(self) -> float:
         return float(self.concretize("`float()`", "keep it an array").host)
 
+    @api_boundary
     def __complex__(self) -> complex:
         return complex(self.concretize("`complex()`", "keep it an array").host)
 
+    @api_boundary
     def __index__(self) -> int:
         fix = "make it a static argument, or index an array with it"
-        return operator.index(self.concretize("using it as an index", fix).host[()])
+        return operator.index(self.concretize("use as an index", fix).host[()])
 
+    @api_boundary
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         fix = "use tessera's functions, or return the value and convert outside"
         return np.array(self.concretize("a NumPy array", fix).host, dtype=dtype, copy=copy)
-
-    def __hash__(self) -> int:
-        raise TypeError("a traced array cannot be hashed")
 
 
 class Trace:
@@ -141,6 +144,9 @@ class Trace:
         function: the name of the traced function, for messages.
         abstract: whether tracers carry no values.
         staging: whether ops without a tracer operand are recorded here too (`jit`).
+
+    Attributes:
+        input_name: what messages call the input of a number.
     """
 
     def __init__(
@@ -156,6 +162,7 @@ class Trace:
         self.loc = _loc.current()
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.known: dict[Value, Any] = {}
+        self.input_name: Callable[[int], str] | None = None
 
     def input(self, type: TensorType, concrete: Any = None, name: str = "") -> Tracer:
         """A new input."""
@@ -233,10 +240,12 @@ class Trace:
         return Func(name or self.function or "f", body, tuple(names)), [x for x, _ in captured]
 
     def origin(self, value: Value) -> str:
-        """Where a value was made, as text."""
+        """Where a value comes from, as the end of a sentence."""
         if value.op is not None:
-            return f"{value.op.loc} ({value.op.name.split('.')[-1]})"
-        return f"an argument of {self.function or 'the function'}"
+            return f"was computed at {value.op.loc} ({value.op.name.split('.')[-1]})"
+        if self.input_name is not None and value in self.builder.args:
+            return f"is {self.input_name(self.builder.args.index(value))}"
+        return f"is an argument of {self.function or 'the function'}"
 
     def check_alive(self, tracer: Tracer) -> None:
         """Fails for a tracer whose trace is over."""
@@ -245,17 +254,13 @@ class Trace:
 
 
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
-    name = f" of `{trace.function}`" if trace.function else ""
+    function = trace.function or "a function"
     raise TracerLeakError(
-        f"a traced value of type {tracer.type} is used after the trace{name} by `{trace.kind}` "
-        f"was over",
+        f"use of a traced value of type {tracer.type} after `{trace.kind}` has traced {function}",
         loc=_loc.current(),
-        rule=(
-            "a tracer lives only while its function is traced; it must not be stored outside (a "
-            "global, an attribute, a list)"
-        ),
-        fix="return the value from the function instead",
-        notes=(f"it leaked from {trace.origin(tracer.value)}",),
+        rule="traced values live only while their function is traced",
+        fix="return it from the function; keep none in a global, an attribute or a list",
+        notes=(f"the value {trace.origin(tracer.value)}",),
     )
 
 

@@ -29,7 +29,7 @@ from tessera.graph.array import Array, ArrayBase
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
-from tessera.graph.trace import Tracer, is_tracing
+from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr
 from tessera.ir.types import TensorType
@@ -235,16 +235,12 @@ def common_shape(name: str, arrays: Sequence[Any]) -> tuple[Dim, ...]:
         types = " and ".join(str(x.type) for x in arrays)
         sizes = " and ".join(dict.fromkeys(str(x.shape[-found]) for x in arrays if x.ndim >= found))
         raise ShapeError(
-            f"{name}: got {types}, whose dims {_from_the_back(found)} are {sizes}",
+            f"{name}: got {types}, which differ in dim -{found}: {sizes}",
             loc=loc.current(),
             rule="counted from the last, dims are equal, or one of them is 1 or missing",
             fix="insert dims of length 1 where one is missing, as in `x[:, None]`",
         )
     return found
-
-
-def _from_the_back(position: int) -> str:
-    return f"-{position}"
 
 
 def broadcast_dims(shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...] | int:
@@ -299,11 +295,14 @@ def parse_shape(name: str, shape: Any) -> tuple[Dim, ...]:
     return dims
 
 
-def _bad_shape(name: str, shape: object) -> ShapeError:
+def _bad_shape(name: str, shape: Any) -> ShapeError:
     return ShapeError(
         f"{name}: the shape is {shape!r}",
         loc=loc.current(),
         rule="a shape is an int or a tuple of ints, known when the program is traced",
+        fix="make it a static argument, or take it from the shape of an array"
+        if any(isinstance(d, Tracer) for d in items_of(shape))
+        else None,
     )
 
 

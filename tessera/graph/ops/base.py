@@ -70,7 +70,7 @@ class GraphOp(Op):
 
     def infer(self) -> TensorType | tuple[TensorType, ...]:
         """Result types from operand types and attributes."""
-        raise MissingRuleError(self.name, "infer")
+        raise MissingRuleError(self.name, "infer", loc=self.loc)
 
     def evaluate(self, *operands: np.ndarray) -> Any:
         """The meaning of the op, in NumPy: an array, or a tuple of arrays for several results."""
@@ -91,7 +91,7 @@ class GraphOp(Op):
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         """The tangent of the output through operand `k` alone, or None when it is zero."""
-        raise MissingRuleError(self.name, "jvp (or partial)")
+        raise MissingRuleError(self.name, "jvp (or partial)", loc=self.loc)
 
     def differentiate(
         self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
@@ -105,13 +105,13 @@ class GraphOp(Op):
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         """Cotangents of the linear operands."""
-        raise MissingRuleError(self.name, "transpose")
+        raise MissingRuleError(self.name, "transpose", loc=self.loc)
 
     def batch(
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
         """Outputs of the op over a batch of operands, and the batch axis of each."""
-        raise MissingRuleError(self.name, "batch")
+        raise MissingRuleError(self.name, "batch", loc=self.loc)
 
     def bind(self, *operands: Any, **attrs: Any) -> Any:
         """Binds an op of the same class with the same attributes, except for those given."""
@@ -172,7 +172,7 @@ class Rearrange(GraphOp):
 
     def sources(self, index: tuple[Dim, ...]) -> list[Source]:
         """The candidates for the result element at `index` (one expression per result dim)."""
-        raise MissingRuleError(self.name, "sources")
+        raise MissingRuleError(self.name, "sources", loc=self.loc)
 
     def dynamic_index(self, k: int, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The element of integer operand `k` that `$k` stands for; scalars need no override."""

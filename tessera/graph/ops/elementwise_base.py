@@ -115,7 +115,7 @@ class Unary(Elementwise):
 
     def derivative(self, x: Any, out: Any) -> Any:
         """What a tangent is multiplied by, from the operand and the result."""
-        raise MissingRuleError(self.name, "derivative (or partial)")
+        raise MissingRuleError(self.name, "derivative (or partial)", loc=self.loc)
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         """The tangent times the derivative."""

@@ -1,0 +1,231 @@
+"""Mistakes with the arguments and results of `jit` and `compile`."""
+
+# ruff: noqa: E501 -- messages stand as they are printed
+
+from __future__ import annotations
+
+from tests.errors.message import expect
+
+
+def test_argument_is_no_array() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x, mode):
+            return x
+
+        f(ts.ones(3), {"kind": "fast"})
+        """,
+        """
+        LeafError: jit: argument `mode['kind']` of f is of type str
+          at user.py:5
+            5 | f(ts.ones(3), {"kind": "fast"})
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: name it in `static_argnames`, or register its class as a pytree
+        """,
+    )
+
+
+def test_argument_is_an_object_array() -> None:
+    expect(
+        """
+        import numpy as np
+
+        @ts.jit
+        def f(x):
+            return x
+
+        f(np.array([None]))
+        """,
+        """
+        LeafError: jit: argument `x` of f is a NumPy array of dtype object
+          at user.py:7
+            7 | f(np.array([None]))
+              | ^^^^^^^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: convert it to a numeric dtype
+        """,
+    )
+
+
+def test_result_is_no_array() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x):
+            return {"out": x, "name": "f"}
+
+        f(ts.ones(3))
+        """,
+        """
+        LeafError: jit: `result['name']` of f is of type str
+          at user.py:5
+            5 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: return arrays, numbers, or containers of them
+        """,
+    )
+
+
+def test_result_is_a_function() -> None:
+    expect(
+        """
+        ts.jit(lambda x: print)(1.0)
+        """,
+        """
+        LeafError: jit: the result of <lambda> is of type builtin_function_or_method
+          at user.py:1
+            1 | ts.jit(lambda x: print)(1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: return arrays, numbers, or containers of them
+        """,
+    )
+
+
+def test_static_argument_is_a_list() -> None:
+    expect(
+        """
+        from functools import partial
+
+        @partial(ts.jit, static_argnames="axes")
+        def f(x, axes):
+            return ts.sum(x, axis=tuple(axes))
+
+        f(ts.ones((2, 3)), axes=[0, 1])
+        """,
+        """
+        StaticArgumentError: jit: static argument `axes` of f is of type list, which cannot be hashed
+          at user.py:7
+            7 | f(ts.ones((2, 3)), axes=[0, 1])
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: static arguments are part of the cache key: they hash, and compare by value
+          fix: pass a hashable value, such as a tuple for a list, or make it a normal argument
+        """,
+    )
+
+
+def test_static_argument_is_an_array() -> None:
+    expect(
+        """
+        f = ts.jit(lambda x, n: x * n, static_argnums=1)
+        f(ts.ones(3), ts.asarray(2))
+        """,
+        """
+        StaticArgumentError: jit: static argument `n` of <lambda> is an array, which cannot be hashed
+          at user.py:2
+            2 | f(ts.ones(3), ts.asarray(2))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: static arguments are part of the cache key: they hash, and compare by value
+          fix: make it a normal argument
+        """,
+    )
+
+
+def test_static_argnames_unknown() -> None:
+    expect(
+        """
+        def f(x, n):
+            return x * n
+
+        ts.jit(f, static_argnames="m")
+        """,
+        """
+        StaticArgumentError: jit: static_argnames has 'm', which is no parameter of f
+          at user.py:4
+            4 | ts.jit(f, static_argnames="m")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: its parameters are x, n
+        """,
+    )
+
+
+def test_static_argnums_out_of_range() -> None:
+    expect(
+        """
+        def f(x, n):
+            return x * n
+
+        ts.jit(f, static_argnums=2)
+        """,
+        """
+        StaticArgumentError: jit: static_argnums has 2, but f has 2 positional parameters
+          at user.py:4
+            4 | ts.jit(f, static_argnums=2)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: static_argnums are positions of parameters
+        """,
+    )
+
+
+def test_unknown_stage() -> None:
+    expect(
+        """
+        ts.compile(lambda x: x, dump=["graph", "ptx"])
+        """,
+        """
+        OptionError: compile: dump has 'ptx', which is no stage
+          at user.py:1
+            1 | ts.compile(lambda x: x, dump=["graph", "ptx"])
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the stages are graph, sched, schedule, tirh, tile, tirt, target, llvm, asm
+        """,
+    )
+
+
+def test_missing_argument() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x, y):
+            return x + y
+
+        f(ts.ones(3))
+        """,
+        """
+        CallError: jit: f() missing 1 required positional argument: 'y'
+          at user.py:5
+            5 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: its parameters are (x, y)
+        """,
+    )
+
+
+def test_integer_too_large() -> None:
+    expect(
+        """
+        ts.jit(lambda x: x)(2**70)
+        """,
+        """
+        DTypeError: the number 1180591620717411303424 does not fit into int64
+          at user.py:1
+            1 | ts.jit(lambda x: x)(2**70)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a Python number becomes an array of int64
+          fix: use a float
+        """,
+    )
+
+
+def test_method_of_an_unknown_class() -> None:
+    expect(
+        """
+        class Model:
+            @ts.jit
+            def __call__(self, x):
+                return x
+
+        Model()(ts.ones(3))
+        """,
+        """
+        LeafError: jit: argument `self` of __call__ is of type Model
+          at user.py:6
+            6 | Model()(ts.ones(3))
+              | ^^^^^^^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: name it in `static_argnames`, or register its class as a pytree
+        """,
+    )
