@@ -380,7 +380,7 @@ def test_shapes_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"add: got f32\[3, 4\] and f32\[2, 4\]") as caught:
         _ = x + y
     text = str(caught.value)
-    assert "dims -2 are 3 and 2" in text
+    assert "dim -2: 3 and 2" in text
     assert "test_namespace_elementwise.py" in text
     assert "_ = x + y" in text
     assert "^" in text

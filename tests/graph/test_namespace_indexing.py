@@ -235,7 +235,7 @@ def test_wrong_updates() -> None:
         x.at[0].set(ts.asarray([1, 2], dtype=ts.int32))
     with pytest.raises(IndexError, match="index: a mask of type"):
         x.at[ts.asarray([True, False, True])].set(0)
-    with pytest.raises(TypeError, match=r"cannot be changed in place[\s\S]*x\.at\[index\]\.set"):
+    with pytest.raises(TypeError, match=r"assignment to elements[\s\S]*x\.at\[index\]\.set"):
         x[0] = 1
 
 

@@ -34,7 +34,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.ops.checks import may_equal, static_shape
+from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
 from tessera.graph.trace import Tracer, is_tracing
@@ -359,8 +359,6 @@ def cut(x: Any, cuts: Sequence[Cut]) -> Any:
 
 def read(x: Any, plan: Plan) -> Any:
     """The elements that an index names."""
-    if type(x) is Array and not plan.arrays and not is_tracing():
-        return _view(x.host, plan)
     found = cut(x, plan.cuts)
     if plan.arrays:
         axes = sorted(plan.arrays)
@@ -375,11 +373,19 @@ def read(x: Any, plan: Plan) -> Any:
     return reshape(found, plan.shape)
 
 
-def _view(data: np.ndarray, plan: Plan) -> Array:
-    """What `read` gives for a concrete array, without the detour through ops."""
-    data = np.flip(data, tuple([k for k, c in enumerate(plan.cuts) if c.reversed]))
-    found = data[tuple([slice(c.start, c.limit, c.step) for c in plan.cuts])]
-    return Array(found.reshape(static_shape(plan.shape)))
+_BASIC = frozenset({int, slice, type(None), type(...)})
+
+
+def _view(x: Array, index: Any) -> Array | None:
+    """`x[index]` for a concrete array and a basic index, by NumPy; None where that fails."""
+    items = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
+    for item in items:
+        if type(item) not in _BASIC:
+            return None
+    try:
+        return Array(np.asarray(x.host[items]))
+    except (IndexError, TypeError, ValueError):
+        return None  # the long way says what is wrong
 
 
 def is_scalar_mask(index: Any) -> bool:
@@ -392,6 +398,10 @@ def is_scalar_mask(index: Any) -> bool:
 @api_boundary
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
+    if type(x) is Array and not is_tracing():
+        found = _view(x, index)
+        if found is not None:
+            return found
     if is_scalar_mask(index):
         # A mask without dims selects all or nothing along a new dim.
         chosen = concrete(as_array("index", index), "a boolean index", _MASK_FIX)
