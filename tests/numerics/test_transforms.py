@@ -381,7 +381,8 @@ def test_batch_of_predicates() -> None:
         return ts.sum(y * y), n
 
     preds, xs = np.array([True, False, True]), np.stack([X, U, X + U])
-    for p, x, axes in ((preds, X, (0, None)), (np.asarray(True), xs, (None, 0)), (preds, xs, (0, 0))):
+    one = np.asarray(True)
+    for p, x, axes in ((preds, X, (0, None)), (one, xs, (None, 0)), (preds, xs, (0, 0))):
         for way in (f, lambda p, x: ts.grad(lambda x: f(p, x)[0])(x)):
             expected = [
                 way(ts.asarray(p[k] if p.ndim else p), ts.asarray(x[k] if axes[1] == 0 else x))

@@ -1,0 +1,294 @@
+"""Many threads that trace, compile and call at once, and interrupted compilation.
+
+Compilation starts from nothing here: with an engine of its own and an empty cache on disk.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import config
+from tessera.eager import Eager
+from tessera.graph import trace as tracing
+from tests.tolerance import assert_close
+
+# Not the function of this name.
+pipeline: Any = importlib.import_module("tessera.compile")
+
+THREADS = 8
+LIMIT = 120.0
+"""Seconds; threads that wait for each other would take forever."""
+
+Job = Callable[[int], None]
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path) -> Generator[None]:
+    """Nothing is compiled yet."""
+    saved = tracing._ENGINE[:]
+    with config.update(cache_dir=str(tmp_path)):
+        tracing.install_engine(Eager())
+        try:
+            yield
+        finally:
+            tracing._ENGINE[:] = saved
+
+
+def together(jobs: list[Callable[[], None]]) -> None:
+    """Runs jobs at once in one thread each, and raises what one of them raises."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(len(jobs))
+
+    def run(job: Callable[[], None]) -> None:
+        try:
+            start.wait(LIMIT)
+            job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(run, job), daemon=True)
+        for job in jobs
+    ]
+    end = time.monotonic() + LIMIT
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads)
+    if errors:
+        raise errors[0]
+
+
+def data(k: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(k).uniform(0.5, 1.5, shape)
+
+
+# --- jobs: each checks its result for a number k ----------------------------------------------
+
+shared = ts.jit(lambda x, y: {"sum": ts.sum(x * y, axis=0), "tanh": ts.tanh(x - y)})
+
+
+def call_shared(k: int) -> None:
+    """One function, some signatures that several threads compile at once."""
+    x, y = data(k, 2 + k % 3, 5), data(k + 1, 2 + k % 3, 5)
+    found = shared(ts.asarray(x), ts.asarray(y))
+    assert_close(found["sum"], np.sum(x * y, 0), length=4)
+    assert_close(found["tanh"], np.tanh(x - y))
+
+
+def eager(k: int) -> None:
+    x = data(k, 3, 2 + k)
+    found = ts.sum(ts.exp(ts.asarray(x)) @ ts.asarray(x.T), axis=0)
+    assert_close(found, np.sum(np.exp(x) @ x.T, 0), length=12)
+    order = np.asarray(ts.argsort(ts.asarray(x[0])))
+    np.testing.assert_array_equal(order, np.argsort(x[0]))
+
+
+def gradient(k: int) -> None:
+    x = data(k, 4)
+    f = ts.grad(lambda x: ts.sum(ts.sin(x) * x))
+    assert_close(f(ts.asarray(x)), np.cos(x) * x + np.sin(x), factor=4)
+    if k % 2:
+        assert_close(ts.jit(f)(ts.asarray(x)), np.cos(x) * x + np.sin(x), factor=4)
+
+
+def batched(k: int) -> None:
+    x = data(k, 3, 4)
+    found = ts.vmap(ts.grad(lambda x: ts.prod(x) * (k + 1.0)))(ts.asarray(x))
+    assert_close(found, (k + 1.0) * np.prod(x, 1, keepdims=True) / x, factor=10)
+
+
+def own_function(k: int) -> None:
+    """A new function, with traces inside of traces."""
+    x = data(k, 3)
+
+    @ts.jit
+    def f(x: Any) -> Any:
+        inner = ts.jit(lambda y: ts.sum(x * y) * (k + 1))
+        return ts.grad(inner)(x) + x
+
+    assert_close(f(ts.asarray(x)), x * (k + 1) + x)
+
+
+JOBS: list[Job] = [call_shared, eager, gradient, batched, own_function]
+
+
+def test_different_work_at_once() -> None:
+    def work(number: int) -> None:
+        for step in range(len(JOBS)):
+            JOBS[(number + step) % len(JOBS)](number + step)
+
+    together([lambda n=n: work(n) for n in range(THREADS)])
+    assert not tracing._STATE.stack
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_same_work_at_once(job: Job) -> None:
+    together([lambda: job(7)] * THREADS)
+
+
+def test_one_signature_has_one_entry() -> None:
+    f = ts.jit(lambda x: ts.cumulative_sum(x) * 2.0)
+    x = data(0, 6)
+    together([lambda: assert_close(f(ts.asarray(x)), np.cumsum(x) * 2, length=6)] * THREADS)
+    assert f.cache_size() == 1
+
+
+def test_many_calls_of_compiled_functions() -> None:
+    """Results do not share memory, nor do calls share scratch memory."""
+    f = ts.jit(lambda x: ts.sum(ts.sort(x * 2.0)[::-1] * ts.cumulative_sum(x)))
+    x = [data(k, 64) for k in range(THREADS)]
+    expected = [np.sum(np.sort(v * 2)[::-1] * np.cumsum(v)) for v in x]
+
+    def work(k: int) -> None:
+        array = ts.asarray(x[k])
+        kept = [f(array) for _ in range(200)]
+        for found in kept:
+            assert_close(found, expected[k], length=64)
+
+    together([lambda k=k: work(k) for k in range(THREADS)])
+
+
+def test_traces_of_threads_are_apart() -> None:
+    """While one thread traces, ops of another are computed."""
+    inside, done = threading.Event(), threading.Event()
+
+    def tracer() -> None:
+        def f(x: Any) -> Any:
+            inside.set()
+            assert done.wait(LIMIT)
+            return x * 3.0
+
+        assert_close(ts.jit(f)(ts.asarray(data(0, 3))), data(0, 3) * 3)
+
+    def other() -> None:
+        try:
+            assert inside.wait(LIMIT)
+            x = ts.asarray(data(1, 3))
+            assert float(ts.sum(x + 1.0)) > 0.0
+            assert_close(ts.grad(lambda x: ts.sum(x * x))(x), 2 * data(1, 3))
+        finally:
+            done.set()
+
+    together([tracer, other])
+
+
+# --- interruptions ----------------------------------------------------------------------------
+
+STEPS = [
+    (pipeline, "run_pipeline"),
+    (pipeline, "lower_graph"),
+    (pipeline.heuristics, "choose"),
+    (pipeline.plan, "plan"),
+    (pipeline, "lower_program"),
+    (pipeline, "lower_module"),
+    (pipeline, "legalize"),
+    (pipeline, "write_module"),
+    (pipeline.cpu, "compile_text"),
+    (pipeline, "Executable"),
+]
+
+
+def check_all() -> None:
+    for k, job in enumerate(JOBS):
+        job(k)
+
+
+@pytest.mark.parametrize(("module", "step"), STEPS, ids=[name for _, name in STEPS])
+def test_interrupted_steps(monkeypatch: pytest.MonkeyPatch, module: Any, step: str) -> None:
+    """After an interruption in the middle, the same call works."""
+    original = getattr(module, step)
+    interrupted: list[bool] = []
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, step, once)
+    x = ts.asarray(data(3, 5))
+    jitted = ts.jit(lambda x: ts.sum(x * x))
+    gradient = ts.grad(lambda x: ts.sum(ts.exp(x)))
+    batch = ts.vmap(ts.jit(lambda x: ts.sin(x) * 2.0))
+    for call, expected in (
+        (jitted, np.sum(data(3, 5) ** 2)),
+        (lambda x: ts.log(x), np.log(data(3, 5))),
+        (gradient, np.exp(data(3, 5))),
+        (batch, np.sin(data(3, 5)) * 2),
+        (ts.jit(gradient), np.exp(data(3, 5))),
+    ):
+        interrupted.clear()
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+        assert not tracing._STATE.stack
+        assert_close(call(x), expected, length=5)
+        assert_close(call(x), expected, length=5)
+    assert jitted.cache_size() == 1
+
+
+def test_interrupted_functions() -> None:
+    """An interruption of the user's function, in traces within traces."""
+    interrupt = [True]
+
+    def f(x: Any) -> Any:
+        y = x * 2.0
+        if interrupt:
+            raise KeyboardInterrupt
+        return ts.sum(y * x)
+
+    jitted = ts.jit(f)
+    x = ts.asarray(data(4, 3))
+    ways: list[Callable[..., Any]] = [
+        jitted,
+        ts.grad(f),
+        ts.jit(ts.grad(jitted)),
+        lambda x: ts.vmap(ts.grad(f))(ts.stack([x, x])),
+        lambda x: ts.jvp(ts.grad(jitted), (x,), (x,)),
+    ]
+    for way in ways:
+        interrupt[:] = [True]
+        with pytest.raises(KeyboardInterrupt):
+            way(x)
+        assert not tracing._STATE.stack
+        assert jitted.cache_size() == (0 if way is jitted else 1)
+        interrupt.clear()
+        way(x)
+    assert_close(jitted(x), np.sum(2 * data(4, 3) ** 2), length=3)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that interrupt")
+# LLVM's wrapper frees things in finalizers, where Python reports an interruption and goes on.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interruptions_at_any_time() -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    saved = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for k in range(24):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 * 1.35**k)
+                JOBS[k % len(JOBS)](k)
+                own_function(k)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                pass
+            assert not tracing._STATE.stack
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, saved)
+    check_all()
+    together([lambda k=k: JOBS[k % len(JOBS)](k) for k in range(THREADS)])
