@@ -18,6 +18,7 @@ from tessera.errors import CompileError
 from tessera.graph.ops.base import Family, GraphOp, Rearrange, Source
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.cumulative import Cumulative
+from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
@@ -37,7 +38,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.scalar import scalar
-from tessera.schedule.cost import Costs, repeats_nothing, points, tensor
+from tessera.schedule.cost import Costs, points, repeats_nothing, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -220,6 +221,8 @@ class Fusion:
             return self._concatenation(op)
         if isinstance(op, Scatter):
             return self._scatter(op)
+        if isinstance(op, DynamicUpdateSlice):
+            return self._update(op)
         if isinstance(op, Cumulative):
             return [self._cumulative(op)]
         nest = self.new_nest(tensor(value).shape)
@@ -273,6 +276,23 @@ class Fusion:
         nest.stores.append(StorePlan(op.result, key, tuple(position), tuple(where), combine))
         if not op.unique:
             nest.ordered = tuple([i.name for i in lead if isinstance(i, Sym)])
+        return [first, nest]
+
+    def _update(self, op: DynamicUpdateSlice) -> list[NestPlan]:
+        """A copy and the block: where the copy lies on the original, only the block is written."""
+        first = self.new_nest(tensor(op.x).shape)
+        key = self.use(first, op.x, first.index, (), None, True)
+        first.stores.append(StorePlan(op.result, key, first.index))
+        shape = tensor(op.update).shape
+        nest = self.new_nest(shape)
+        key = self.use(nest, op.update, nest.index, (), None, True)
+        position = list(nest.index)
+        for k, start in enumerate(op.starts, op.outer):
+            dim, size = tensor(op.x).shape[k], shape[k]
+            if dim != size:
+                begin = self._as_dim(nest, start, nest.index[: op.outer], (), None)
+                position[k] = position[k] + minimum(maximum(begin, 0), dim - size)
+        nest.stores.append(StorePlan(op.result, key, tuple(position)))
         return [first, nest]
 
     def _cumulative(self, op: Cumulative) -> NestPlan:

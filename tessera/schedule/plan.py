@@ -9,9 +9,10 @@ which runs the program relies on:
 
 - A kernel's output may lie on an input only where each point of the nest that reads the input
   writes the element it read.
-- A loop's carried buffers live where its results do: the initial values are copied there (unless
-  they are there already), and so are the outputs of the body at the end of each step, except an
-  output that is the carried buffer itself.
+- A loop's carried buffers live where its results do: the initial values are copied there, and so
+  are the outputs of the body at the end of each step, unless they are there already.
+- A nest that would copy a buffer to where it lies is gone: of a scatter or an update in place, only
+  what changes is written.
 - What the branches of a conditional yield is computed where the results live.
 
 Static sizes are packed by best fit. Buffers of symbolic size lie behind them, each in a slot of
@@ -20,7 +21,7 @@ its own, which a later buffer takes over if it is provably not larger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -308,8 +309,25 @@ class _Planner:
         for region in (op.cond, op.body):
             for arg, value in zip(region.args, op.results, strict=True):
                 self.share(arg, value)
+            if region is op.body:
+                self.carry(op)
             self.block(region)
             self.release(self.lives.ends[region])
+
+    def carry(self, op: ops.While) -> None:
+        """Lets kernels of the body write the next carried buffer where this one lies, if it is
+        dead then."""
+        outputs = op.body.outputs
+        for arg, value, result in zip(op.body.args, outputs, op.results, strict=True):
+            kernel = value.op
+            if not isinstance(kernel, ops.Kernel) or kernel not in op.body.ops:
+                continue
+            if arg in outputs or outputs.count(value) > 1:
+                continue
+            time, last = self.lives.spans[kernel].start, self.lives.last.get(arg, 0)
+            k = kernel.results.index(value)
+            if last < time or (last == time and may_share(kernel, kernel.inputs.index(arg), k)):
+                self.share(value, result)
 
     def branches(self, op: ops.Cond) -> None:
         self.results(op, lambda k: None)
@@ -336,10 +354,12 @@ class _Planner:
         """The block with places."""
         code: list[Op] = []
         for op in block.ops:
-            regions = list(op.regions)
-            if not isinstance(op, ops.Kernel):
-                regions = [self.placed(region, env) for region in regions]
             places = tuple([self.place(v) for v in op.results])
+            if isinstance(op, ops.Kernel):
+                lies_on = [self.place(v) for v in op.inputs]
+                regions = [_without_copies(op, lies_on, places)]
+            else:
+                regions = [self.placed(region, env) for region in op.regions]
             new = op.rebuild([env.get(v, v) for v in op.operands], regions, places=places)
             env.update(zip(op.results, new.results, strict=True))
             code.append(new)
@@ -370,6 +390,27 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
     body = op.body.ops[nest].regions[0].ops
     return all(
         isinstance(one, ops.Load) and one.index == first.index and one in body for _, one in reads
+    )
+
+
+def _without_copies(op: ops.Kernel, inputs: Sequence[Place], outputs: Sequence[Place]) -> Block:
+    """The body without nests that copy a buffer to where it lies."""
+    where = dict(zip(op.body.args, (*inputs, *outputs), strict=True))
+    code = [one for one in op.body.ops if not _copies_in_place(one, where)]
+    return Block(op.body.args, code, ())
+
+
+def _copies_in_place(op: Op, where: Mapping[Value, Place]) -> bool:
+    if not isinstance(op, ops.Nest) or len(op.body.ops) != 2:
+        return False
+    load, store = op.body.ops
+    return (
+        isinstance(load, ops.Load)
+        and isinstance(store, ops.Store)
+        and store.value is load.result
+        and where[load.buf] == where[store.buf]
+        and load.index == store.index
+        and not (load.where or load.dyn or store.where or store.dyn or store.combine)
     )
 
 

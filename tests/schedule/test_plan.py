@@ -15,9 +15,10 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops import sort as sorting
 from tessera.graph.ops.control import Cond, While
+from tessera.graph.ops.dynamic_slice import dynamic_update_slice
 from tessera.graph.ops.gather import Combine, scatter
 from tessera.graph.ops.generate import constant
-from tessera.graph.ops.rearrange import broadcast, transpose
+from tessera.graph.ops.rearrange import broadcast, full, reshape, transpose
 from tessera.graph.trace import bind
 from tessera.ir.core import Block, Func, Value
 from tessera.ir.intexpr import Dim, Facts, evaluate, sym
@@ -333,8 +334,9 @@ def random_program(rng: np.random.Generator) -> Func:
             for j in range(len(picks))
         )
         last = f"%l{k}_{len(picks) - 1}"
+        head = f"schedule.kernel([{', '.join(picks)}]) {{types=[buf<f32[{n}]>]}} : buf<f32[{n}]>"
         lines.append(
-            f"""  %v{k} = schedule.kernel([{", ".join(picks)}]) {{types=[buf<f32[{n}]>]}} : buf<f32[{n}]> body({args}, %o{k}: buf<f32[{n}]>) {{
+            f"""  %v{k} = {head} body({args}, %o{k}: buf<f32[{n}]>) {{
     schedule.nest() {{axes=[i0: {n}]}} body() {{
 {loads}
       %m{k} = schedule.map([%l{k}_0, {last}]) {{fn=add}} : f32
@@ -358,3 +360,66 @@ def test_random_programs(seed: int) -> None:
     placed, size = plan(func)
     assert_disjoint(placed, size)
     compare(Placed.run(placed, size, [x], {}), interp.run(func, [x]))
+
+
+# --- updates in place -------------------------------------------------------------------------
+
+
+def filling_loop(x: Any) -> Any:
+    """Fills the rows of an array one by one, as a scan does."""
+
+    def step(i: Any, c: Any, rows: Any) -> Any:
+        c = e.add(e.mul(c, 0.5), 1.0)
+        zero = constant(0, dt.int32)
+        return e.add(i, 1), c, dynamic_update_slice(rows, reshape(c, (1, 4)), (i, zero))
+
+    types = [typed(dtype=dt.int32), typed(4), typed(5, 4)]
+    cond, body = block_of(lambda i, c, r: e.lt(i, 5), *types), block_of(step, *types)
+    start = (constant(0, dt.int32), x, full((5, 4), 0.0, dt.float32))
+    return bind(While, (), start, cond=cond, body=body)[1:]
+
+
+def test_a_loop_that_fills_an_array_writes_one_row_per_step() -> None:
+    func, _ = planned(filling_loop, typed(4))
+    loop = next(op for op in func.ops if isinstance(op, ops.While))
+    inside = [op for op in loop.body.ops if isinstance(op, ops.Kernel)]
+    filled = next(op for op in inside if "update" in op.label)
+    (nest,) = filled.body.ops
+    assert isinstance(nest, ops.Nest)
+    assert [str(axis.extent) for axis in nest.axes] == ["4"]
+    # The counter is still read after its next value is computed, so that is copied.
+    found = {v: p for op in inside for v, p in zip(op.results, op.places, strict=True)}
+    assert [found[v] == p for v, p in zip(loop.body.outputs, loop.places, strict=True)] == [
+        False,
+        True,
+        True,
+    ]
+    check(filling_loop, typed(4))
+
+
+def test_a_carried_buffer_that_is_still_read_is_not_overwritten() -> None:
+    types = [typed(dtype=dt.int32), typed(8), typed(8)]
+
+    def step(i: Any, x: Any, y: Any) -> Any:
+        # The new x is stored before the reduction of the old one.
+        new = e.exp(e.neg(e.mul(x, x)))
+        return e.add(i, 1), new, e.add(e.sub(y, new), broadcast(red.max_(x), x.shape, ()))
+
+    cond, body = block_of(lambda i, x, y: e.lt(i, 4), *types), block_of(step, *types)
+
+    def fn(x: Any) -> Any:
+        start = (constant(0, dt.int32), x, e.neg(x))
+        return bind(While, (), start, cond=cond, body=body)[1:]
+
+    check(fn, typed(8), factor=64)
+
+
+def test_updates_of_dying_buffers_copy_nothing() -> None:
+    def fn(x: Any, u: Any, i: Any) -> Any:
+        a = e.exp(x)
+        y = scatter(a, u, (i,), (0,), Combine.SET)
+        return red.sum_(y, (0,)), red.max_(y, (1,))
+
+    func, _ = planned(fn, typed(64, 8), typed(3, 8), typed(3, dtype=dt.int32))
+    kernel = next(op for op in func.ops if isinstance(op, ops.Kernel) and "scatter" in op.label)
+    assert len(kernel.body.ops) in (1, 2)
