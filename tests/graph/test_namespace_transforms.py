@@ -264,3 +264,40 @@ def test_symbolic_dims(name: str) -> None:
         wanted = host(fn(ts.asarray(data)))
         assert found.dtype == wanted.dtype
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_python_numbers_stay_weak_under_jit() -> None:
+    x = ts.ones(3, dtype=ts.bfloat16)
+    assert ts.jit(lambda x, n: x * n)(x, 0.5).dtype is ts.bfloat16
+    assert ts.jit(lambda x, n: x * (1 - 0.9**n))(x, 2).dtype is ts.bfloat16
+    assert ts.jit(lambda x, n: x * (n / 3))(x, 2).dtype is ts.bfloat16
+    assert ts.jit(lambda x, n: x * n)(x, 1j).dtype is ts.complex64
+    assert ts.jit(lambda n: n * 0.5)(2).dtype is ts.float32
+
+
+def test_what_tracers_do_by_their_values() -> None:
+    seen: list[Any] = []
+
+    def loss(x: Any) -> Any:
+        seen.append((f"{x:.2f}", x.item(), x[None].tolist(), len(x[None])))
+        seen.append(f"{x}")
+        return x * 2
+
+    ts.grad(loss)(1.5)
+    assert seen[0] == ("1.50", 1.5, [1.5], 1)
+    for name in ("item", "tolist"):
+        with pytest.raises(ConcretizationError, match=rf"`{name}\(\)` of a traced value"):
+            ts.jit(lambda x, name=name: getattr(x, name)())(1.5)
+    with pytest.raises(ConcretizationError, match=r"the format '\.1f' of a traced value"):
+        ts.jit(lambda x: f"{x:.1f}")(1.5)
+    assert ts.jit(lambda x: ts.asarray(len(x)))(ts.ones((4, 2))).item() == 4
+    assert ts.jit(lambda x: x.__array_namespace__().sum(x))(ts.ones(3)).item() == 3
+    with pytest.raises(TypeError, match=r"len\(\) of an array of type f32\[\]"):
+        ts.jit(lambda x: len(x))(ts.asarray(1.0))
+
+
+def test_functions_that_are_no_methods() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'reshape'; use the function `ts\.resh"):
+        ts.ones(2).reshape(1, 2)
+    with pytest.raises(AttributeError, match=r"no attribute 'nothing'$"):
+        _ = ts.ones(2).nothing

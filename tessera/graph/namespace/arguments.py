@@ -152,7 +152,7 @@ def common_dtype(name: str, values: Sequence[object]) -> tuple[DType, bool]:
 
 def to_dtype(x: Any, dtype: DType, weak: bool = False) -> Any:
     """An operand as an array of a dtype."""
-    return number(x, dtype, weak) if is_number(x) else cast(x, dtype)
+    return number(x, dtype, weak) if is_number(x) else cast(x, dtype, weak)
 
 
 def parse_dtype(name: str, dtype: DTypeLike) -> DType:

@@ -98,6 +98,8 @@ def asarray(
         _refuse_no_copy(copy, "a Python number has no memory to share")
         found = wanted or dtype_of(type(obj))
         return Array(_converted(obj, found))
+    if isinstance(obj, range):
+        obj = list(obj)
     if is_sequence(obj):
         _refuse_no_copy(copy, "a sequence has no memory to share")
         return _from_sequence(obj, wanted)

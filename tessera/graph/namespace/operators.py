@@ -20,7 +20,7 @@ from tessera.graph.namespace import data_types, elementwise, linear, manipulatio
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
-from tessera.graph.trace import bind
+from tessera.graph.trace import Tracer, bind
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, prod
@@ -147,6 +147,59 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
     return data_types.astype(x, dtype, copy=copy)
 
 
+def _length(x: Any) -> int:
+    if not x.ndim:
+        raise RankError(
+            f"len() of an array of type {x.type}",
+            loc=loc.current(),
+            rule="an array without dims has no length",
+        )
+    size = x.shape[0]
+    if not isinstance(size, int):
+        raise RankError(
+            f"len() of an array of type {x.type}",
+            loc=loc.current(),
+            rule="Python wants a number, and the length of this array is symbolic",
+            fix="use `x.shape[0]`",
+        )
+    return size
+
+
+def _namespace(x: Any, *, api_version: str | None = None) -> Any:
+    return Array(np.empty(0)).__array_namespace__(api_version=api_version)
+
+
+def _unknown(x: Any, name: str) -> Any:
+    text = f"{type(x).__name__!r} object has no attribute {name!r}"
+    if not name.startswith("_") and name in dir(_namespace(x)):
+        text += f"; use the function `ts.{name}`"
+    raise AttributeError(text)
+
+
+def _format(x: Tracer, spec: str) -> str:
+    if not spec:
+        return repr(x)
+    return format(x.concretize(f"the format {spec!r}", "return the value and print it"), spec)
+
+
+def _by_value(name: str, fix: str) -> Callable[..., Any]:
+    """A method that a tracer has if its value is known: what the concrete array does."""
+
+    def apply(self: Tracer, *args: Any, **options: Any) -> Any:
+        found: Any = self.concretize(f"`{name}()`", fix)
+        return getattr(found, name)(*args, **options)
+
+    return apply
+
+
+_BY_VALUE = {
+    "item": "keep it an array",
+    "tolist": "keep it an array, or return it and convert it outside",
+    "__dlpack__": "return the array and export it outside",
+    "__dlpack_device__": "return the array and export it outside",
+}
+
+
 def _method(name: str, fn: Any) -> Any:
     fn.__name__, fn.__qualname__ = name, f"ArrayBase.{name}"
     return api_boundary(fn)
@@ -163,11 +216,16 @@ def install() -> None:
         methods[f"__r{name}__"] = _reflected(fn)
     methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
     methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
+    methods.update({"__len__": _length, "__array_namespace__": _namespace})
     for name, fn in methods.items():
         setattr(ArrayBase, name, _method(name, fn))
+    methods = {name: _by_value(name, fix) for name, fix in _BY_VALUE.items()}
+    for name, fn in {**methods, "__format__": _format}.items():
+        setattr(Tracer, name, _method(name, fn))
     for name, fn in _UNARY.items():
         setattr(ArrayBase, f"__{name}__", fn)
     ArrayBase.__getitem__ = getitem
+    setattr(ArrayBase, "__getattr__", _unknown)  # noqa: B010
     properties: dict[str, Callable[[Any], Any]] = {
         "T": api_boundary(_transposed),
         "mT": manipulation.matrix_transpose,

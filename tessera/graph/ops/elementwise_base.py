@@ -182,16 +182,18 @@ class Cast(Elementwise):
 
     To bool: whether x is not 0. Complex to real: the real part. Floating-point to integer: without
     the fraction, the nearest end of the range for what lies outside, and 0 for NaN. Integers wrap
-    around. See `ir/convert.py`.
+    around. See `ir/convert.py`. The result is weak only where `weak` says so.
     """
 
     name = "graph.cast"
     x: Value = operand()
     dtype: DType = attr()
+    weak: bool = attr(False)
 
     def infer(self) -> TensorType:
         """The same shape."""
-        return tensor(self, 0).strong().with_dtype(self.dtype)
+        x = tensor(self, 0)
+        return TensorType(x.shape, self.dtype, self.weak, x.policy)
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
         """The conversion of `ir/convert.py`."""
@@ -237,9 +239,11 @@ class Bitcast(Elementwise):
         return bitcast_array(operands[0], self.dtype)
 
 
-def cast(x: Any, dtype: DType) -> Any:
+def cast(x: Any, dtype: DType, weak: bool = False) -> Any:
     """x in another dtype; x itself where it has that dtype."""
-    return x if x.dtype is dtype else bind(Cast, x, dtype=dtype)
+    if x.dtype is dtype:
+        return x
+    return bind(Cast, x, dtype=dtype, weak=True) if weak else bind(Cast, x, dtype=dtype)
 
 
 def bitcast(x: Any, dtype: DType) -> Any:
