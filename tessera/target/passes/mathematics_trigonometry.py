@@ -190,7 +190,7 @@ def atan2(y: Num, x: Num) -> Num:
     largest = 2.0 ** (x.format.bias - 8)
     scale = where((a > largest) | (b > largest), a.const(2.0**-8), 1.0)
     p, q = a * scale, b * scale
-    middle, large = p > q * 0.5, p * 0.5 > q
+    middle, large = p + p > q, p > q + q
     numerator = where(large, -q, where(middle, p - q, p))
     denominator = where(large, p, where(middle, p + q, q))
     ratio = numerator / denominator
