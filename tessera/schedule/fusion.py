@@ -71,7 +71,7 @@ EXTRA_COST = 8
 EXTRA_COST_LARGE = 40
 """The same for a value that does not fit the caches: writing and reading it again costs as much."""
 
-LARGE_BYTES = 8 << 20
+LARGE_BYTES = 32 << 20
 """What does not fit the caches."""
 
 SMALL = 512
