@@ -4,10 +4,12 @@ LLVM has vector intrinsics for some of these functions and makes a call of the C
 them. The expansions here work on whole vectors; they are used for scalars too, so that a result
 does not depend on how many lanes it was computed with. They use addition, multiplication, division,
 square root, comparison, selection and operations on bits, and the values they give are within two
-units of the last place of the exact ones. Polynomials are our own fits; see
+units of the last place of the exact ones; three units for erfc and erfinv of float64. digamma of
+float64 is within eight units of the larger of its value and 1. Polynomials are our own fits; see
 ``tests/target/fit_mathematics.py``.
 
-An expansion that has its own function as an op means the C library's.
+An expansion that has its own function as an op means the C library's: powers and lgamma of float64,
+and sine, cosine and tangent of large angles.
 """
 
 from __future__ import annotations
