@@ -80,6 +80,12 @@ SMALL = 512
 PANEL = 16
 """How often a register block of a contraction uses an operand's element that it has loaded."""
 
+LONG_CODE = 16
+"""What costs so many additions is long in instructions too, and takes time to compile."""
+
+MAX_COPIES = 2
+"""How many nests may hold a copy of long code."""
+
 CHEAP_PROLOGUE = 2
 """What an operand of a contraction may cost and still be computed each time that it is loaded."""
 
@@ -202,6 +208,9 @@ class Fusion:
         again = total / size - 1
         extra = cost * again
         is_large = size * tensor(value).dtype.itemsize > LARGE_BYTES
+        copies = len({id(nest) for nest, _ in uses})
+        if cost >= LONG_CODE and copies > MAX_COPIES and not is_large:
+            return f"its code is long, and {copies} kernels would hold a copy"
         if extra <= (EXTRA_COST_LARGE if is_large else EXTRA_COST) or extra * size <= SMALL:
             return ""
         return f"it costs {cost} additions and would be computed {total / size:.3g} times"
