@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +60,22 @@ def test_examples(name: str) -> None:
     failed, count = doctest.testmod(module)
     assert failed == 0
     assert count or name.endswith("creation")
+
+
+SIGNATURES = Path(__file__).parent / "files" / "array_api_2024_12.txt"
+
+
+@pytest.mark.parametrize("line", SIGNATURES.read_text().splitlines())
+def test_signatures_of_the_standard(line: str) -> None:
+    """Whatever call the standard allows is possible, and means the same."""
+    name, _, rest = line.partition("(")
+    wanted: dict[str, Any] = {}
+    exec(f"def f({rest}: pass", wanted)
+    theirs = inspect.signature(wanted["f"]).parameters
+    ours = inspect.signature(getattr(ts, name)).parameters
+    assert list(theirs) == list(ours)[: len(theirs)]
+    for key, parameter in theirs.items():
+        own = ours[key]
+        assert own.kind == parameter.kind or own.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if parameter.default is not inspect.Parameter.empty:
+            assert own.default == parameter.default

@@ -163,7 +163,7 @@ def matrix_transpose(x: ArrayLike, /) -> ArrayBase:
 
 
 @api_boundary
-def expand_dims(x: ArrayLike, /, *, axis: int | tuple[int, ...] = 0) -> ArrayBase:
+def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> ArrayBase:
     """The array with new dims of length 1.
 
     Args:
