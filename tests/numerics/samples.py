@@ -238,6 +238,8 @@ def _rearranging() -> None:
     add(Reverse, lambda x: reverse(x, (1,)), x)
     add(Slice, lambda x: slice_(x, (0, 1), (2, 5), (1, 3)), values(22, (3, 6), -2, 2))
     add(Pad, lambda x, v: pad(x, v, (1, 0), (0, 2), (0, 1)), x, np.float64(0.5))
+    add(Pad, lambda x: pad(x, 0, (0,), (3,), (2,)), np.zeros(0), label="empty")
+    add(Pad, lambda x: pad(x, 1, (2, 0), (0, 1)), x, label="no interior")
     add(
         Concatenate,
         lambda *xs: concatenate(xs, 1),
@@ -295,6 +297,14 @@ def _reducing() -> None:
         values(40, (2, 2, 3), -1, 1),
         label="batch",
     )
+    add(DotGeneral, lambda a, b: dot_general(a, b, ((), ())), a[0], b[0], label="outer")
+    add(
+        DotGeneral,
+        lambda a, b: dot_general(a, b, ((1, 0), (0, 1)), dtype=ts.float64),
+        a,
+        values(45, (3, 2), -2, 2),
+        label="all",
+    )
     add(
         DotGeneral,
         lambda a, b: dot_general(a, b, ((0,), (0,))),
@@ -311,6 +321,22 @@ def _indexing() -> None:
     x = values(50, (4, 3), -2, 2)
     i, j = np.int32(1), np.int64(0)
     add(DynamicSlice, lambda x, i, j: dynamic_slice(x, (i, j), (2, 2)), x, i, j)
+    add(
+        DynamicSlice,
+        lambda x, i, j: dynamic_slice(x, (i, j), (2, 2)),
+        x,
+        np.int8(-3),
+        np.uint8(7),
+        label="clamped",
+    )
+    add(
+        DynamicUpdateSlice,
+        lambda x, u, i: dynamic_update_slice(x, u, (i, i)),
+        x,
+        values(53, (3, 1), -2, 2),
+        np.int64(9),
+        label="clamped",
+    )
     add(
         DynamicUpdateSlice,
         lambda x, u, i, j: dynamic_update_slice(x, u, (i, j)),
@@ -329,6 +355,27 @@ def _indexing() -> None:
         np.array([[0, 1], [2, 2]], np.int32),
         label="drop",
     )
+    outside = np.array([[-1, 7], [3, 0]])
+    for mode in (IndexMode.CLIP, IndexMode.FILL):
+        add(
+            Gather,
+            lambda x, i, mode=mode: e.select(
+                # The NaN that is filled in has no differences.
+                e.isnan(y := gather(x, (i,), (1,), mode)), 0.5, y
+            ),
+            x,
+            outside,
+            label=f"outside-{mode.value}",
+        )
+    add(
+        Gather,
+        lambda x, i, j: gather(x, (j, i), (2, 0), IndexMode.PROMISE),
+        values(54, (2, 3, 4), -2, 2),
+        np.array([1, 0, 1]),
+        np.array([3, 3, 0]),
+        label="axes",
+    )
+    add(Gather, lambda x: gather(x, (), (), IndexMode.CLIP), x, label="none")
     updates = values(52, (3, 3), -1.9, 2.1)
     distinct = np.array([2, 0, 3])
     for combine in Combine:
@@ -341,6 +388,33 @@ def _indexing() -> None:
             distinct if unique else rows,
             label=combine.value,
         )
+        add(
+            Scatter,
+            lambda x, u, i, j, c=combine: scatter(
+                x, u, (i, j), (2, 0), c, IndexMode.CLIP, c is Combine.MUL
+            ),
+            values(55, (2, 3, 4), -2, 2),
+            values(56, (3, 3), -1.9, 2.1),
+            np.array([3, 9, 0]),
+            np.array([-1, 1, 1]),
+            label=f"{combine.value}-clip",
+        )
+    add(
+        Scatter,
+        lambda x, i: scatter(
+            x, ts.full((3, 3), 1.5, dtype=ts.float64), (i,), (0,), Combine.MUL, IndexMode.DROP
+        ),
+        x,
+        np.array([2, 9, 2]),
+        label="mul-repeated",
+    )
+    add(
+        Scatter,
+        lambda x, u: scatter(x, u, (), (), Combine.ADD),
+        x,
+        values(57, (4, 3), -2, 2),
+        label="none",
+    )
 
 
 def _scatter(combine: Combine, unique: bool, x: Any, u: Any, i: Any) -> Any:

@@ -591,6 +591,69 @@ def test_results_in_containers() -> None:
         ts.jvp(f, (x,), (x[:2],))
 
 
+def test_arguments_that_are_results_and_arrays_that_occur_twice() -> None:
+    x = ts.asarray(X)
+
+    def f(x: Any) -> Any:
+        return x, x, {"a": x * 2.0, "b": x}
+
+    for wrap in (lambda f: f, ts.jit):
+        out, pull = ts.vjp(wrap(f), x)
+        for _ in range(2):
+            close(pull(out), (X + X + 4 * X + X,))
+        close(ts.jvp(wrap(f), (x,), (x,))[1], out)
+        product = wrap(lambda x, y: x * y)
+        found = ts.grad(lambda x, y, f=product: ts.sum(f(x, y) * x), (0, 1))(x, x)
+        close(found, (2 * X * X, X * X))
+
+
+def test_arrays_that_change_afterwards() -> None:
+    """A NumPy array that the caller writes to later has the value it had."""
+    ones = ts.ones(3, dtype=ts.float64)
+
+    def changed(use: Callable[[np.ndarray], Callable[[], Any]]) -> Any:
+        w = X.copy()
+        later = use(w)
+        w[:] = 100.0
+        return later()
+
+    def pulled(w: np.ndarray) -> Any:
+        pull = ts.vjp(lambda x: x * w, ones)[1]
+        return lambda: pull(ones)[0]
+
+    def pulled_argument(w: np.ndarray) -> Any:
+        pull = ts.vjp(lambda x, w: x * w, ones, w)[1]
+        return lambda: pull(ones)[0]
+
+    def pushed(w: np.ndarray) -> Any:
+        push = ts.linearize(lambda x: x * w, ones)[1]
+        return lambda: push(ones)
+
+    def compiled(w: np.ndarray) -> Any:
+        f = ts.jit(lambda x: x * w)
+        f(ones)
+        return lambda: f(ones)
+
+    def returned(way: Callable[..., Any]) -> Callable[[np.ndarray], Any]:
+        def use(w: np.ndarray) -> Any:
+            found = way(w)
+            return lambda: found
+
+        return use
+
+    for use in (
+        pulled,
+        pulled_argument,
+        pushed,
+        compiled,
+        returned(ts.jit(lambda x: x)),
+        returned(ts.vmap(lambda x: x)),
+        returned(lambda w: ts.jvp(lambda x: x, (w,), (w,))[1]),
+        returned(lambda w: ts.vmap(lambda k: w)(ones)[0]),
+    ):
+        close(changed(use), X)
+
+
 def test_functions_without_results() -> None:
     x = ts.asarray(X)
     assert ts.jit(lambda x: None)(x) is None

@@ -90,7 +90,7 @@ def stacked(sample: Sample, size: int) -> list[Any]:
 @pytest.mark.parametrize("size", [0, 1])
 @pytest.mark.parametrize("case", ALL, ids=case_id)
 def test_small_batches(case: Any, size: int) -> None:
-    _, sample = case
+    cls, sample = case
     xs = stacked(sample, size)
     found = outputs(ts.vmap(sample.fn)(*xs))
     expected = outputs(sample.fn(*[ts.asarray(x) for x in sample.xs]))
@@ -99,6 +99,12 @@ def test_small_batches(case: Any, size: int) -> None:
         assert y.dtype is e.dtype
         if size:
             assert_close(np.asarray(y)[0], e, factor=ORDER)
+    if not cls.differentiable or not sample.differentiated or not sample.reverse:
+        return
+    gradients = ts.vmap(ts.grad(objective(sample), tuple(sample.differentiated)))(*xs)
+    for k, g in zip(sample.differentiated, gradients, strict=True):
+        assert g.shape == (size, *sample.xs[k].shape)
+        assert g.dtype.np == sample.xs[k].dtype
 
 
 @pytest.mark.parametrize("case", ALL, ids=case_id)
@@ -259,5 +265,5 @@ def test_bad_axis_of_a_result_that_is_not_batched(out_axes: int) -> None:
 
 
 def test_sizes_differ() -> None:
-    with pytest.raises(ShapeError, match=r"batch size 2.*has 3"):
+    with pytest.raises(ShapeError, match=r"vmap.* 3 .* 2"):
         ts.vmap(lambda x, y: x, (0, 1))(ts.asarray(X), ts.asarray(X))
