@@ -1,5 +1,5 @@
 """The transforms that users call: `jit`, `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`,
-`vmap`, `compile`.
+`vmap`, `compile`, and control flow.
 
 Loading this package also connects the layers below: what computes ops outside any trace, and the
 operators of arrays.
@@ -8,6 +8,7 @@ operators of arrays.
 from __future__ import annotations
 
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
+from tessera.api.control import cond, fori_loop, while_loop
 from tessera.api.jit import JitFunction, compile, jit
 from tessera.api.traced import make_graph
 from tessera.api.vectorize import vmap
@@ -21,6 +22,8 @@ install_operators()
 __all__ = [
     "JitFunction",
     "compile",
+    "cond",
+    "fori_loop",
     "grad",
     "jit",
     "jvp",
@@ -29,4 +32,5 @@ __all__ = [
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 ]

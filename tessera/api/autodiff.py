@@ -7,10 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, cast
 
 from tessera import pytree
-from tessera.api.leaves import argument_name, cast_weak, leaf_arrays, name_of, strong
+from tessera.api.leaves import (
+    argument_name,
+    cast_weak,
+    check_structure,
+    leaf_arrays,
+    leaf_name,
+    name_of,
+    strong,
+)
 from tessera.api.traced import Traced
 from tessera.dtypes import Kind
-from tessera.errors import DTypeError, GradError, PytreeError, ShapeError, api_boundary
+from tessera.errors import DTypeError, GradError, ShapeError, api_boundary
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
 from tessera.graph.transforms.differentiate import (
@@ -95,10 +103,10 @@ class _Problem:
 
     def tangents(self, given: Sequence[Any]) -> list[Any]:
         """The user's tangents as leaves, checked against the primals."""
-        names = _names(self.transform, "the tangent")
+        names = leaf_name(self.transform, "the tangent")
         leaves, treedef = leaf_arrays(tuple(given), names)
         words = ("the tuple of tangents", "that of primals")
-        _check_structure(self.transform, treedef, self.treedef, words, "tangents")
+        check_structure(self.transform, treedef, self.treedef, words, "tangents")
         types = [x.type for x in self.leaves]
         _check_types(
             leaves,
@@ -269,9 +277,9 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     @api_boundary
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         """Input cotangents for an output cotangent."""
-        names = _names("vjp", "the cotangent")
+        names = leaf_name("vjp", "the cotangent")
         leaves, treedef = leaf_arrays(cotangent, names)
-        _check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"), "cotangent")
+        check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"), "cotangent")
         _check_types(
             leaves,
             types,
@@ -289,31 +297,6 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     if not has_aux:
         return out, pullback
     return out, pullback, pytree.map_(values.__getitem__, aux_tree)
-
-
-def _names(transform: str, what: str) -> Callable[[pytree.TreeDef, int], str]:
-    """Names of the leaves of a tree that the user gives besides the arguments."""
-
-    def name(treedef: pytree.TreeDef, k: int) -> str:
-        path = pytree.paths(treedef)[k]
-        return f"{transform}: {what}" + (f" at `{path}`" if path else "")
-
-    return name
-
-
-def _check_structure(
-    transform: str,
-    found: pytree.TreeDef,
-    wanted: pytree.TreeDef,
-    names: tuple[str, str],
-    root: str,
-) -> None:
-    if found == wanted:
-        return
-    try:
-        pytree.same_structure(found, wanted, what=transform, names=names, root=root)
-    except PytreeError as error:
-        raise error.at(_loc.current()) from None
 
 
 def _check_types(

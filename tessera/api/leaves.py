@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from tessera import pytree
 from tessera.dtypes import DType, dtype_of
-from tessera.errors import DTypeError, LeafError, TesseraError
+from tessera.errors import DTypeError, LeafError, PytreeError, TesseraError
 from tessera.graph.array import Array
+from tessera.graph.ops.elementwise import cast as cast_op
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.types import TensorType
@@ -174,6 +175,40 @@ def result_name(transform: str, fn: Callable[..., Any]) -> Callable[[pytree.Tree
     return name
 
 
+def leaf_name(transform: str, what: str) -> Callable[[pytree.TreeDef, int], str]:
+    """What to call a leaf of something else that the user gives."""
+
+    def name(treedef: pytree.TreeDef, k: int) -> str:
+        path = pytree.paths(treedef)[k]
+        return f"{transform}: {what}" + (f" at `{path}`" if path else "")
+
+    return name
+
+
+def check_structure(
+    transform: str,
+    found: pytree.TreeDef,
+    wanted: pytree.TreeDef,
+    names: tuple[str, str],
+    root: str,
+) -> None:
+    """Two structures are the same.
+
+    Args:
+        transform: what needs it.
+        found: one structure.
+        wanted: the other.
+        names: what messages call them.
+        root: what paths in messages start with.
+    """
+    if found == wanted:
+        return
+    try:
+        pytree.same_structure(found, wanted, what=transform, names=names, root=root)
+    except PytreeError as error:
+        raise error.at(loc.current()) from None
+
+
 # --- conversions ------------------------------------------------------------------------------
 
 
@@ -186,4 +221,4 @@ def cast_weak(x: Any, type: TensorType) -> Any:
     """A number as an array of another dtype."""
     if isinstance(x, Array) and x.dtype is not type.dtype:
         return Array(x.host.astype(type.dtype.np))
-    return x
+    return cast_op(x, type.dtype)
