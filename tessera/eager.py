@@ -79,6 +79,18 @@ def generic_attrs(cls: type[Op]) -> frozenset[str]:
     return found
 
 
+def attrs_key(attrs: dict[str, Any]) -> Hashable:
+    """Attributes as part of a cache key, where `1 == True == 1.0`, `-0.0 == 0.0` and `nan != nan`
+    would mix programs up.
+    """
+    return tuple(
+        [
+            (k, type(v), str(v) if isinstance(v, (float, complex)) else v)
+            for k, v in sorted(attrs.items())
+        ]
+    )
+
+
 ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]
 
 
@@ -163,7 +175,7 @@ class Eager:
             tuple(shapes),
             tuple([x.host.dtype for x in flat]),
             weak,
-            tuple(sorted(generic.items())) if generic else (),
+            attrs_key(generic),
             config.current().key(),
         )
         found = self._cache.get(key)
@@ -186,7 +198,9 @@ class Eager:
         for those that are one number repeated.
         """
         shape = operands[0].shape
-        key: list[Hashable] = [cls, config.current().key(), *attrs.items()]
+        key: list[Hashable] = [cls, config.current().key()]
+        if attrs:
+            key.append(attrs_key(attrs))
         inputs: list[np.ndarray] = []
         for x in operands:
             if x.is_splat:

@@ -16,8 +16,10 @@ from tessera.ir import loc
 Place: TypeAlias = "int | str"
 """Where a static argument stands in a call: a position or a keyword."""
 
-Found: TypeAlias = "tuple[tuple[Place, type, Any], ...]"
-"""The static arguments of one call. The type is there because `1 == True == 1.0`."""
+Found: TypeAlias = "tuple[tuple[Place, Hashable, Any], ...]"
+"""The static arguments of one call: the place, what tells apart values that are equal (`1 == True`,
+`0.0 == -0.0`), and the value.
+"""
 
 
 class StaticArguments:
@@ -62,7 +64,7 @@ class StaticArguments:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], Found]:
         """The other arguments, and the static ones, which must hash."""
-        found: list[tuple[Place, type, Any]] = []
+        found: list[tuple[Place, Hashable, Any]] = []
         rest: list[Any] = list(args)
         for k in sorted(self.positions):
             if k < len(args):
@@ -74,7 +76,7 @@ class StaticArguments:
                 found.append(self._checked(k, kwargs[k]))
         return (tuple(rest), {k: v for k, v in kwargs.items() if k not in self.names}), tuple(found)
 
-    def _checked(self, place: Place, value: Hashable) -> tuple[Place, type, Any]:
+    def _checked(self, place: Place, value: Hashable) -> tuple[Place, Hashable, Any]:
         try:
             hash(value)
         except TypeError:
@@ -91,7 +93,8 @@ class StaticArguments:
                 else "pass a hashable value, such as a tuple for a list, or make it a normal "
                 "argument",
             ) from None
-        return place, type(value), value
+        exact = str(value) if isinstance(value, (float, complex)) else None
+        return place, (type(value), exact), value
 
 
 def put_back(found: Found, args: list[Any], kwargs: dict[str, Any]) -> None:

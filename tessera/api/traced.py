@@ -99,10 +99,12 @@ def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
 
     Example:
         >>> import tessera as ts
-        >>> print(ts.make_graph(lambda x: x + x)(ts.asarray([1.0, 2.0])))
-        func @f__lambda_(%a: f32[2]) {
-          %0 = graph.add(%a, %a) : f32[2]
-          yield %0
+        >>> def double(x):
+        ...     return x + x
+        >>> print(ts.make_graph(double)(ts.asarray([1.0, 2.0])))
+        func @double(%0: f32[2]) {
+          %1 = graph.add(%0, %0) : f32[2]
+          return %1
         }
     """
 

@@ -54,6 +54,11 @@ def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P,
     Raises:
         ShapeError: the batch axes have different sizes.
         AxisError: an axis does not exist.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.vmap(ts.sum)(ts.ones((2, 3)))
+        Array([3., 3.], dtype=float32)
     """
     axes_in: Any = tuple(cast("list[Any]", in_axes)) if isinstance(in_axes, list) else in_axes
 

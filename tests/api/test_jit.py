@@ -199,6 +199,9 @@ def test_static_values_are_told_apart_by_type(x: ts.Array) -> None:
     f(x, 1.0)
     f(x, 1)
     assert len(traces) == 3
+    f(x, 0.0)
+    f(x, -0.0)
+    assert len(traces) == 5
 
 
 def test_static_arguments_may_be_anything_that_hashes(x: ts.Array) -> None:

@@ -1,0 +1,15 @@
+"""The examples in the documentation of the transforms."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["autodiff", "control", "jit", "traced", "vectorize"])
+def test_examples(name: str) -> None:
+    failed, count = doctest.testmod(importlib.import_module(f"tessera.api.{name}"))
+    assert count
+    assert not failed
