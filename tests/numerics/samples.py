@@ -361,7 +361,9 @@ def _indexing() -> None:
             Gather,
             lambda x, i, mode=mode: e.select(
                 # The NaN that is filled in has no differences.
-                e.isnan(y := gather(x, (i,), (1,), mode)), 0.5, y
+                e.isnan(y := gather(x, (i,), (1,), mode)),
+                0.5,
+                y,
             ),
             x,
             outside,
