@@ -83,12 +83,12 @@ def attrs_key(attrs: dict[str, Any]) -> Hashable:
     """Attributes as part of a cache key, where `1 == True == 1.0`, `-0.0 == 0.0` and `nan != nan`
     would mix programs up.
     """
-    return tuple(
-        [
-            (k, type(v), str(v) if isinstance(v, (float, complex)) else v)
-            for k, v in sorted(attrs.items())
-        ]
-    )
+    key: list[Hashable] = []
+    for name in sorted(attrs):
+        value: object = attrs[name]
+        kind = type(value)
+        key.append((name, kind, str(value) if kind in (float, complex) else value))
+    return tuple(key)
 
 
 ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]

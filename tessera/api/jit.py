@@ -34,13 +34,20 @@ class _Arguments:
         statics: the others.
         structure: what of these two belongs to the cache key. Nothing where all arguments are
             leaves: then their number says it all.
+        is_traced: whether any leaf is a tracer.
     """
 
-    __slots__ = ("leaves", "statics", "structure", "treedef")
+    __slots__ = ("is_traced", "leaves", "statics", "structure", "treedef")
 
     def __init__(
-        self, leaves: list[Any], treedef: pytree.TreeDef, statics: Found, is_flat: bool
+        self,
+        leaves: list[Any],
+        treedef: pytree.TreeDef,
+        statics: Found,
+        is_flat: bool,
+        is_traced: bool,
     ) -> None:
+        self.is_traced = is_traced
         self.leaves = leaves
         self.treedef = treedef
         self.statics = statics
@@ -115,7 +122,7 @@ class JitFunction(Generic[P, R]):
             call = self._flatten(args, kwargs)
             leaves = call.leaves
             signature += call.structure
-        if is_tracing() or any([type(x) is Tracer for x in leaves]):
+        if is_tracing() or (call is not None and call.is_traced):
             return self._call_traced(self._flatten(args, kwargs, keep=True))
         inputs: list[Any] = []
         for x in leaves:
@@ -152,6 +159,7 @@ class JitFunction(Generic[P, R]):
         if self._statics is not None:
             tree, statics = self._statics.split(args, kwargs)
         leaves, treedef = pytree.flatten(tree)
+        is_traced = False
         for k, x in enumerate(leaves):
             if type(x) is not Array:
                 found = to_array(x)
@@ -161,10 +169,11 @@ class JitFunction(Generic[P, R]):
                         argument_name("jit", self._fn)(treedef, k),
                         "name it in `static_argnames`, or register its class as a pytree",
                     )
+                is_traced = is_traced or type(found) is Tracer
                 leaves[k] = owned(found, x) if keep else found
         # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
         is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
-        return _Arguments(leaves, treedef, statics, is_flat)
+        return _Arguments(leaves, treedef, statics, is_flat, is_traced)
 
     # --- compiling ---
 
@@ -181,8 +190,7 @@ class JitFunction(Generic[P, R]):
         )
 
     def _compile_entry(self, key: Hashable, traced: Traced) -> _Entry:
-        settings = config.current()
-        lowered = lower_graph(traced.graph, Path(settings.dump_dir) if settings.dump else None)
+        lowered = lower_graph(traced.graph)
         entry = _Entry(lowered, traced)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.runtime.memory import aligned_sized
+from tessera.runtime.memory import ALIGNMENT, aligned_sized, aligned_together
 
 Data: TypeAlias = npt.NDArray[Any]
 Word: TypeAlias = "int | Data"
@@ -39,6 +39,20 @@ class Signature:
     arena: Dim
 
 
+# Outputs of so many bytes together share one piece of memory, which is cheaper to get than several.
+_SMALL = 4096
+
+
+def _share(outputs: Sequence[_Output]) -> tuple[list[_Output], int]:
+    """Shape, dtype and offset of small outputs in one piece of memory, and its size; 0 for none."""
+    parts: list[_Output] = []
+    end = 0
+    for shape, dtype, size in outputs:
+        parts.append((shape, dtype, end))
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return (parts, end) if len(parts) > 1 and end <= _SMALL else ([], 0)
+
+
 class Executable:
     """A compiled program.
 
@@ -49,7 +63,16 @@ class Executable:
         keep: what must stay alive with it.
     """
 
-    __slots__ = ("_arena", "_outputs", "caller", "dtypes", "keep", "signature")
+    __slots__ = (
+        "_arena",
+        "_outputs",
+        "_parts",
+        "_together",
+        "caller",
+        "dtypes",
+        "keep",
+        "signature",
+    )
 
     def __init__(
         self, signature: Signature, caller: Callable[..., None], keep: object = None
@@ -59,6 +82,7 @@ class Executable:
         self.keep = keep
         self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
         self._outputs = None if signature.dims else self.output_shapes({})
+        self._parts, self._together = _share(self._outputs or ())
         self._arena = signature.arena if isinstance(signature.arena, int) else None
 
     def output_shapes(self, dims: Mapping[str, int]) -> list[_Output]:
@@ -76,10 +100,13 @@ class Executable:
             inputs: contiguous arrays of the right types, or their addresses.
             dims: values of the symbolic dims.
         """
-        specs = self._outputs
-        if specs is None:
-            specs = self.output_shapes(dict(zip(self.signature.dims, dims, strict=True)))
-        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in specs]
+        if self._together:
+            outputs = aligned_together(self._parts, self._together)
+        else:
+            specs = self._outputs
+            if specs is None:
+                specs = self.output_shapes(dict(zip(self.signature.dims, dims, strict=True)))
+            outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in specs]
         self.run_into(inputs, outputs, dims)
         return outputs
 

@@ -21,6 +21,7 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,20 @@ def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Ar
         return pool.empty(shape, dtype, size)
     raw = np.empty(size + ALIGNMENT - 1, _BYTE)
     return _ndarray(shape, dtype, raw, -pointer(raw) & ALIGNMENT - 1)
+
+
+def aligned_together(
+    parts: Sequence[tuple[tuple[int, ...], np.dtype[Any], int]], size: int
+) -> list[Array]:
+    """New small arrays in one piece of memory, which lives as long as any of them.
+
+    Args:
+        parts: shape, dtype and offset of each; the offsets are multiples of the alignment.
+        size: how many bytes they take together.
+    """
+    raw = np.empty(size + ALIGNMENT - 1, _BYTE)
+    start = -pointer(raw) & ALIGNMENT - 1
+    return [_ndarray(shape, dtype, raw, start + offset) for shape, dtype, offset in parts]
 
 
 def empty(size: int) -> Array:
