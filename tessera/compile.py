@@ -11,11 +11,12 @@ code.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tessera.config import config
+from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
@@ -105,12 +106,9 @@ class Lowered:
         machine: what it was lowered for.
     """
 
-    def __init__(
-        self, graph: Func, target_machine: Machine | None = None, dump: Path | None = None
-    ) -> None:
+    def __init__(self, graph: Func, target_machine: Machine | None = None) -> None:
         self.machine = target_machine or current_machine()
-        settings = config.current()
-        self.context = PassContext(verify=settings.verify, dump=dump)
+        self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
         self.traced = graph
         self.graph = run_pipeline(graph, GRAPH_PASSES, self.context)
@@ -124,7 +122,7 @@ class Lowered:
 
     def _done(self, name: str, start: float, item: Func | Module) -> None:
         self.context.record(name, time.perf_counter() - start)
-        self.context.write(name, str(item) if self.context.dump is not None else "")
+        self.context.write(name, lambda: str(item))
         self._check(name, item)
 
     def _check(self, name: str, item: Func | Module) -> None:
@@ -158,6 +156,7 @@ class Lowered:
         start = time.perf_counter()
         text = write_module(target, self.machine, ENTRY)
         self.context.record("llvm text", time.perf_counter() - start)
+        self.context.write("llvm", lambda: text, ".ll")
         return text
 
     @functools.cached_property
@@ -167,6 +166,7 @@ class Lowered:
         start = time.perf_counter()
         module = cpu.compile_text(text, self.machine, name=self.traced.name)
         self.context.record("native", time.perf_counter() - start)
+        self.context.write("asm", module.assembly, ".s")
         return module
 
     @property
@@ -225,6 +225,33 @@ def _work(program: Func) -> int:
     return total
 
 
-def lower(graph: Func, dump: Path | None = None) -> Lowered:
+_PASS_NAMES = frozenset(p.name for p in GRAPH_PASSES)
+_PROGRAMS = itertools.count()
+
+
+def _dump_folder(name: str) -> Path | None:
+    """Where the stages of a program are written, by the settings; a folder for each program."""
+    settings = config.current()
+    if not settings.dump:
+        return None
+    known = {"all", *STAGES, *_PASS_NAMES}
+    unknown = sorted(set(settings.dump.split(",")) - known)
+    if unknown:
+        raise ConfigError(
+            f"config: dump names {unknown[0]!r}, which is no stage",
+            rule=f"it names `all`, stages ({', '.join(STAGES)}) or passes "
+            f"({', '.join(sorted(_PASS_NAMES))})",
+        )
+    return Path(settings.dump_dir) / f"{next(_PROGRAMS):03d}-{name}"
+
+
+def _is_dumped(step: str) -> bool:
+    """Whether the settings ask for a step: by its name, its layer's, or `all`."""
+    wanted = config.current().dump.split(",")
+    layer = "graph" if step in _PASS_NAMES else step
+    return any(w in ("all", step) or STAGES.get(w) == layer for w in wanted)
+
+
+def lower(graph: Func) -> Lowered:
     """Lowers a closed Graph for the current machine."""
-    return Lowered(graph, dump=dump)
+    return Lowered(graph)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from tessera import pytree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -93,8 +93,17 @@ class StaticArguments:
                 else "pass a hashable value, such as a tuple for a list, or make it a normal "
                 "argument",
             ) from None
-        exact = str(value) if isinstance(value, (float, complex)) else None
-        return place, (type(value), exact), value
+        return place, _exact(value), value
+
+
+def _exact(value: Any) -> Hashable:
+    """What tells a value from others that are equal to it, at every depth of tuples and sets."""
+    kind = cast("type[Any]", type(value))
+    if issubclass(kind, tuple):
+        return (kind, tuple([_exact(item) for item in value]))
+    if issubclass(kind, frozenset):
+        return (kind, frozenset([_exact(item) for item in value]))
+    return (kind, str(value) if issubclass(kind, (float, complex)) else None)
 
 
 def put_back(found: Found, args: list[Any], kwargs: dict[str, Any]) -> None:

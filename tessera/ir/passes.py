@@ -25,11 +25,13 @@ class PassContext:
     Attributes:
         verify: check the IR after every pass.
         dump: folder that receives `NN-pass.ir` files, or None.
+        wanted: which steps are dumped.
         timings: seconds by pass name, filled while running.
     """
 
     verify: bool = False
     dump: Path | None = None
+    wanted: Callable[[str], bool] = lambda name: True
     timings: dict[str, float] = field(default_factory=dict[str, float])
     count: int = 0
 
@@ -37,11 +39,11 @@ class PassContext:
         """Adds to a pass's time."""
         self.timings[name] = self.timings.get(name, 0.0) + seconds
 
-    def write(self, name: str, text: str) -> None:
-        """Writes one dump file, numbered in order of the run."""
-        if self.dump is not None:
+    def write(self, name: str, text: Callable[[], str], suffix: str = ".ir") -> None:
+        """Writes one dump file, numbered in order of the run, if this step is dumped."""
+        if self.dump is not None and self.wanted(name):
             self.dump.mkdir(parents=True, exist_ok=True)
-            (self.dump / f"{self.count:02d}-{name}.ir").write_text(text + "\n")
+            (self.dump / f"{self.count:02d}-{name}{suffix}").write_text(text() + "\n")
         self.count += 1
 
 
@@ -79,8 +81,7 @@ def run_step(
     start = time.perf_counter()
     result = step(func)
     context.record(name, time.perf_counter() - start)
-    if context.dump is not None:
-        context.write(name, str(result))
+    context.write(name, lambda: str(result))
     if context.verify:
         check(name, result, spec)
     return result

@@ -470,6 +470,35 @@ def test_dump_to_files(x: ts.Array, tmp_path: Any) -> None:
     assert any("graph.sin" in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
 
+def test_each_program_is_dumped_to_a_folder_of_its_own(x: ts.Array, tmp_path: Any) -> None:
+    with ts.config.update(dump="sched,tile,llvm", dump_dir=str(tmp_path)):
+        ts.jit(lambda x: ts.cos(x) * 5)(x)
+        ts.jit(lambda x: ts.cos(x) * 6)(x)
+    folders = sorted(tmp_path.iterdir())
+    assert len(folders) == 2
+    for folder in folders:
+        names = sorted(path.name.partition("-")[2] for path in folder.iterdir())
+        assert names == ["llvm.ll", "schedule.ir", "tile.ir"]
+
+
+def test_dump_of_no_stage(x: ts.Array, tmp_path: Any) -> None:
+    with (
+        ts.config.update(dump="bogus", dump_dir=str(tmp_path)),
+        pytest.raises(ValueError, match="config: dump names 'bogus', which is no stage"),
+    ):
+        ts.jit(lambda x: ts.cos(x) * 7)(x)
+
+
+def test_static_values_inside_tuples_are_told_apart(x: ts.Array) -> None:
+    scale = ts.jit(lambda a, n: a * n[0], static_argnums=1)
+    whole = ts.asarray([3])
+    assert scale(whole, (2,)).dtype == ts.int64
+    assert scale(whole, (2.0,)).dtype == ts.float32
+    sign = ts.jit(lambda a, n: ts.copysign(a, n[0]), static_argnums=1)
+    assert np.asarray(sign(ts.ones((1,)), (0.0,)))[0] == 1
+    assert np.asarray(sign(ts.ones((1,)), (-0.0,)))[0] == -1
+
+
 # --- errors of the user's own code ------------------------------------------------------------
 
 
