@@ -453,6 +453,29 @@ def test_batches_of_loops() -> None:
     assert ts.vmap(newton, (0, None))(ts.zeros(0, dtype=ts.float64), one).shape == (0,)
 
 
+def test_counters_of_batched_loops_stay_numbers() -> None:
+    """What is the same for all examples is computed once, and then nothing needs to be selected."""
+
+    def power(n: Any, x: Any) -> Any:
+        return while_(
+            lambda x, k, y, z: k > 0,
+            lambda x, k, y, z: [k - 1, y * x, z + y],
+            (x,),
+            (n, ts.ones(3, dtype=ts.float64), ts.zeros(3, dtype=ts.float64)),
+        )
+
+    n, xs = ts.asarray(3), ts.asarray(np.stack([X, U]))
+    batched = ts.vmap(power, (None, 0))
+    graph = str(ts.make_graph(batched)(n, xs))
+    assert "(i64[], f64[2, 3], f64[2, 3])" in graph
+    assert "graph.select" not in graph
+    k, y, z = batched(n, xs)
+    close((y, z), (np.stack([X, U]) ** 3, sum(np.stack([X, U]) ** k for k in range(3))))
+    close(k, np.zeros(2, np.int64))
+    found = ts.vmap(power, (0, None))(ts.asarray([0, 3]), ts.asarray(X))
+    close(found[1], np.stack([np.ones(3), X**3]))
+
+
 def test_loops_of_integers_do_not_hinder_gradients() -> None:
     def f(n: Any, x: Any) -> Any:
         _, place = while_(
@@ -709,6 +732,22 @@ def test_repeated_gradients_compile_nothing() -> None:
     for shape in ((6, 7), (9, 2), (3, 11)):
         both(np.ones(shape), 0.5)
     assert entries() == count
+
+
+def test_repeated_gradients_of_compiled_functions_compile_nothing() -> None:
+    f = ts.jit(lambda x: ts.sum(ts.sin(x) * x))
+
+    def work(x: np.ndarray) -> None:
+        ts.grad(f)(ts.asarray(x))
+        ts.vmap(ts.grad(f))(ts.asarray(np.stack([x, x])))
+        ts.jvp(ts.grad(f), (ts.asarray(x),), (ts.asarray(x),))
+
+    work(X)
+    count = entries()
+    for k in range(3):
+        work(U + k)
+    assert entries() == count
+    assert f.cache_size() == 0
 
 
 def test_numbers_need_no_program() -> None:

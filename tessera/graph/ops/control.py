@@ -423,18 +423,28 @@ class While(Control):
     def batch(
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
-        """All carried values are batched; an example whose condition is false keeps its values."""
+        """Carried values are batched where they may differ between examples.
+
+        Where the condition does, all of them are, and an example for which it is false keeps its
+        values.
+        """
         split = len(self.consts)
-        count = len(self.init)
-        carry_axes: list[int | None] = [0] * count
-        cond, (cond_axis,), cond_captured = vmap(
-            Func("cond", self.cond), [*axes[:split], *carry_axes], size
-        )
-        body, body_axes, body_captured = vmap(
-            Func("body", self.body), [*axes[:split], *carry_axes], size
-        )
+        cond_func, body_func = Func("cond", self.cond), Func("body", self.body)
+        batched = [a is not None for a in axes[split:]]
+        while True:
+            inner = [*axes[:split], *[0 if b else None for b in batched]]
+            cond, (cond_axis,), cond_captured = vmap(cond_func, inner, size)
+            body, body_axes, body_captured = vmap(body_func, inner, size)
+            grown = [
+                b or a is not None or cond_axis is not None
+                for b, a in zip(batched, body_axes, strict=True)
+            ]
+            if grown == batched:
+                break
+            batched = grown
         init = [
-            _batch_to_front(x, a, size) for x, a in zip(operands[split:], axes[split:], strict=True)
+            _batch_to_front(x, a, size) if b else x
+            for x, a, b in zip(operands[split:], axes[split:], batched, strict=True)
         ]
         n_cond, n_body = len(cond_captured), len(body_captured)
         consts = (*cond_captured, *body_captured, *operands[:split])
@@ -442,20 +452,23 @@ class While(Control):
 
         from tessera.graph.transforms.evaluate import evaluate, trace_function
 
-        def predicate(args: Sequence[Any]) -> Any:
-            found = evaluate(cond, [*args[:n_cond], *args[n_cond + n_body :]])[0]
-            return _batch_to_front(found, cond_axis, size)
+        def going(args: Sequence[Any]) -> Any:
+            return evaluate(cond, [*args[:n_cond], *args[n_cond + n_body :]])[0]
 
         def run_cond(*args: Any) -> list[Any]:
-            return [any_(predicate(args), (0,))]
+            found = going(args)
+            return [found if cond_axis is None else any_(found, (0,))]
 
         def run_body(*args: Any) -> list[Any]:
-            going = predicate(args)
-            old = args[len(args) - count :]
-            new = evaluate(body, [*args[n_cond:]])
-            new = [_batch_to_front(x, a, size) for x, a in zip(new, body_axes, strict=True)]
+            new = [
+                _batch_to_front(x, a, size) if b else x
+                for x, a, b in zip(evaluate(body, args[n_cond:]), body_axes, batched, strict=True)
+            ]
+            if cond_axis is None:
+                return new
+            goes, old = going(args), args[len(args) - len(new) :]
             return [
-                select(broadcast(going, x.shape, (0,)), x, y) for x, y in zip(new, old, strict=True)
+                select(broadcast(goes, x.shape, (0,)), x, y) for x, y in zip(new, old, strict=True)
             ]
 
         new_cond, captured_cond = trace_function(run_cond, types, "jit", "cond")
@@ -463,7 +476,7 @@ class While(Control):
         if captured_cond or captured_body:
             raise VerifyError("a region captured a value")
         outs = as_tuple(bind(While, consts, init, cond=new_cond.body, body=new_body.body))
-        return outs, [0] * count
+        return outs, [0 if b else None for b in batched]
 
 
 def _while_tangent_outputs(
