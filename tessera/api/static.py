@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -96,9 +96,9 @@ class StaticArguments:
         return place, _exact(value), value
 
 
-def _exact(value: Any) -> Hashable:
+def _exact(value: Any) -> Any:
     """What tells a value from others that are equal to it, at every depth of tuples and sets."""
-    kind = cast("type[Any]", type(value))
+    kind: Any = type(value)
     if issubclass(kind, tuple):
         return (kind, tuple([_exact(item) for item in value]))
     if issubclass(kind, frozenset):
