@@ -1,0 +1,1 @@
+"""Tessera: layouts of tiles in registers and in memory."""
