@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,13 +96,12 @@ class StaticArguments:
         return place, _exact(value), value
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> Hashable:
     """What tells a value from others that are equal to it, at every depth of tuples and sets."""
-    kind: Any = type(value)
-    if issubclass(kind, tuple):
-        return (kind, tuple([_exact(item) for item in value]))
-    if issubclass(kind, frozenset):
-        return (kind, frozenset([_exact(item) for item in value]))
+    kind = type(value)
+    if issubclass(kind, (tuple, frozenset)):
+        items = [_exact(item) for item in cast("Iterable[object]", value)]
+        return (kind, frozenset(items) if issubclass(kind, frozenset) else tuple(items))
     return (kind, str(value) if issubclass(kind, (float, complex)) else None)
 
 
