@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -98,11 +98,11 @@ class StaticArguments:
 
 def _exact(value: object) -> Hashable:
     """What tells a value from others that are equal to it, at every depth of tuples and sets."""
-    kind = type(value)
-    if issubclass(kind, (tuple, frozenset)):
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    if isinstance(value, (tuple, frozenset)):
         items = [_exact(item) for item in cast("Iterable[object]", value)]
-        return (kind, frozenset(items) if issubclass(kind, frozenset) else tuple(items))
-    return (kind, str(value) if issubclass(kind, (float, complex)) else None)
+        return (name, frozenset(items) if isinstance(value, frozenset) else tuple(items))
+    return (name, str(value) if isinstance(value, (float, complex)) else None)
 
 
 def put_back(found: Found, args: list[Any], kwargs: dict[str, Any]) -> None:
