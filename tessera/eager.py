@@ -1,82 +1,38 @@
 """Eager evaluation: each op at once, through the same pipeline as everything else.
 
 An op is compiled once per class, attributes, dtypes, ranks and layout class, with its sizes as
-symbolic dims, and the executable serves every size. Ops that only rearrange elements without
-computing anything give views where strides can say it.
+symbolic dims, and the executable serves every size (`eager_sizes`). Ops that only rearrange
+elements without computing anything give views where strides can say it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tessera.compile import lower as lower_graph
-from tessera.config import config
+from tessera.config import Config, config
+from tessera.eager_sizes import collapse, patterned, symbolic
+from tessera.errors import TesseraError
 from tessera.graph.array import Array
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family
+from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Op, Value
 from tessera.ir.hash import content_hash
-from tessera.ir.intexpr import Dim, IntExpr, sym
+from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
-from tessera.ir.opdef import attr_hints
-from tessera.ir.types import TensorType
+from tessera.ir.types import TensorType, Type
 from tessera.runtime.executable import Executable
-from tessera.runtime.memory import aligned_empty
-
-
-class SizeMap:
-    """Gives symbols to sizes: equal sizes share one, 1 and 0 stay as they are."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, IntExpr] = {}
-        self.values: list[int] = []
-
-    def fresh(self, size: int) -> IntExpr:
-        """A new symbol for a size."""
-        symbol = sym(f"d{len(self.values)}")
-        self.values.append(size)
-        return symbol
-
-    def dim(self, size: int) -> Dim:
-        """The symbol of a size of an operand."""
-        if size <= 1:
-            return size
-        found = self.known.get(size)
-        if found is None:
-            found = self.known[size] = self.fresh(size)
-        return found
-
-    def shape(self, shape: Sequence[int]) -> tuple[Dim, ...]:
-        """The symbols of a shape."""
-        return tuple([self.dim(size) for size in shape])
-
-    def attribute(self, value: Any) -> Any:
-        """An attribute whose integers are sizes or positions."""
-        if isinstance(value, tuple):
-            return tuple([self.attribute(v) for v in items_of(value)])
-        if not isinstance(value, int) or value <= 1:
-            return value
-        return self.known[value] if value in self.known else self.fresh(value)
-
-
-_GENERIC: dict[type[Op], frozenset[str]] = {}
-
-
-def generic_attrs(cls: type[Op]) -> frozenset[str]:
-    """Names of the attributes that hold dims, which the generic executable takes at run time."""
-    found = _GENERIC.get(cls)
-    if found is None:
-        found = frozenset(k for k, hint in attr_hints(cls).items() if "IntExpr" in str(hint))
-        _GENERIC[cls] = found
-    return found
+from tessera.runtime.memory import aligned_empty, aligned_sized
 
 
 def attrs_key(attrs: dict[str, Any]) -> Hashable:
@@ -91,12 +47,7 @@ def attrs_key(attrs: dict[str, Any]) -> Hashable:
     return tuple(key)
 
 
-ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray | None]
-
-
-def _view_reshape(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray | None:
-    out = x.reshape(attrs["shape"])
-    return out if not x.size or np.may_share_memory(out, x) else None
+ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray]
 
 
 def _view_broadcast(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
@@ -116,7 +67,7 @@ def _view_slice(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
 
 
 VIEWS: dict[type[Op], ViewRule] = {
-    s.Reshape: _view_reshape,
+    s.Reshape: lambda x, attrs: x.reshape(attrs["shape"]),  # copies where strides cannot say it
     s.Broadcast: _view_broadcast,
     s.Transpose: lambda x, attrs: x.transpose(attrs["perm"]),
     s.Reverse: lambda x, attrs: np.flip(x, attrs["axes"]),
@@ -124,11 +75,51 @@ VIEWS: dict[type[Op], ViewRule] = {
 }
 
 
+class Plan:
+    """All that running one op on operands of given shapes takes, worked out once."""
+
+    __slots__ = ("_caller", "_dims", "_outputs", "_scratch")
+
+    def __init__(self, found: Executable, results: Sequence[Type], dims: list[int]) -> None:
+        self._caller = found.caller
+        self._dims = dims
+        self._outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
+        for type, dtype in zip(results, found.dtypes, strict=True):
+            shape = static_shape(tuple(type.dims()))
+            self._outputs.append((shape, dtype, math.prod(shape) * dtype.itemsize))
+        self._scratch = found.scratch(dims)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> Any:
+        """The results for contiguous inputs."""
+        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in self._outputs]
+        size = self._scratch
+        scratch = aligned_sized((size,), _BYTE, size) if size else 0
+        self._caller(*inputs, *outputs, scratch, *self._dims)
+        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
+
+
+# Programs whose shapes never repeat must not fill memory with what is quick to make anew.
+_MOST_SHAPES = 8192
+
+_BYTE = np.dtype(np.uint8)
+
+
 class Eager:
     """The engine that computes ops outside any trace."""
 
     def __init__(self) -> None:
-        self._cache: dict[Hashable, Executable] = {}
+        self._checked: set[Hashable] = set()
+        self._plans: dict[Hashable, Plan] = {}
+        self._cache: dict[Hashable, Executable | None] = {}
+        # The settings that were last in force, and their part of keys.
+        self._settings: tuple[Config | None, Hashable] = (None, None)
+
+    def _settings_key(self) -> Hashable:
+        settings = config.current()
+        last = self._settings
+        if last[0] is not settings:
+            last = self._settings = (settings, settings.key())
+        return last[1]
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""
@@ -136,60 +127,78 @@ class Eager:
             return self._elementwise(cls, operands, attrs)
         if cls is Constant:
             return _constant(attrs["value"], attrs.get("weak", False))
+        if cls in VIEWS:
+            return self._view(cls, operands[0], attrs)
         flat: list[Array] = []
         groups: list[int | None] = []
         for item in operands:
-            found = items_of(item)
-            flat.extend(found)
-            groups.append(len(found) if isinstance(item, (tuple, list)) else None)
-        view = VIEWS.get(cls)
-        if view is not None:
-            checked = self._check(cls, flat, groups, attrs)
-            data = view(flat[0].host, attrs)
-            if data is not None:
-                data.flags.writeable = False
-                return Array(data, checked if checked.weak else None)
+            if isinstance(item, (tuple, list)):
+                found = items_of(item)
+                flat.extend(found)
+                groups.append(len(found))
+            else:
+                flat.append(item)
+                groups.append(None)
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         return self._compute(cls, flat, groups, attrs)
 
-    def _check(
-        self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
-    ) -> TensorType:
-        op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
-        type = op.result.type
-        assert isinstance(type, TensorType)
-        return type
+    def _view(self, cls: type[Op], x: Array, attrs: dict[str, Any]) -> Array:
+        key = (cls, x.host.shape, tuple(attrs.items()))
+        if key not in self._checked:
+            # The op's own check, whose errors are the user's.
+            cls(Value(x.type), **attrs)
+            if len(self._checked) >= _MOST_SHAPES:
+                self._checked.clear()
+            self._checked.add(key)
+        data = VIEWS[cls](x.host, attrs)
+        return Array(data, x.type.with_shape(data.shape) if x.weak else None)
 
     def _compute(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
     ) -> Any:
-        sizes = SizeMap()
-        shapes = [sizes.shape(x.host.shape) for x in flat]
-        dims = generic_attrs(cls)
-        generic = {k: sizes.attribute(v) if k in dims else v for k, v in attrs.items()}
-        weak = tuple([x.weak for x in flat])
         key = (
             cls,
+            self._settings_key(),
             tuple(groups),
-            tuple(shapes),
-            tuple([x.host.dtype for x in flat]),
-            weak,
-            attrs_key(generic),
-            config.current().key(),
+            tuple(attrs.items()),
+            *[(x.host.shape, x.host.dtype, x.weak) for x in flat],
         )
-        found = self._cache.get(key)
-        if found is None:
-            # The op on concrete sizes first: its errors are the user's.
-            _build(cls, [Value(x.type) for x in flat], groups, attrs)
-            types = [
-                TensorType(sh, x.dtype, w) for sh, x, w in zip(shapes, flat, weak, strict=True)
-            ]
-            names = [f"d{k}" for k in range(len(sizes.values))]
-            found = self._cache[key] = self._compile(cls, types, groups, generic, names)
-        elif len(flat) > 1 or dims:
-            _build(cls, [Value(x.type) for x in flat], groups, attrs)
-        return _results(found.run([x.contiguous for x in flat], sizes.values))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plan(cls, flat, groups, attrs)
+            if len(self._plans) >= _MOST_SHAPES:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan.run([x.contiguous for x in flat])
+
+    def _plan(
+        self,
+        cls: type[Op],
+        flat: list[Array],
+        groups: list[int | None],
+        attrs: dict[str, Any],
+    ) -> Plan:
+        # The op on concrete sizes first: its errors are the user's.
+        op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
+        shapes, attrs = collapse(cls, [x.shape for x in flat], attrs)
+        found: Executable | None = None
+        for generalize in (symbolic, patterned):
+            sizes, dims, generic = generalize(cls, shapes, attrs)
+            types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
+            key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(generic))
+            if key not in self._cache:
+                try:
+                    found = self._compile(cls, types, groups, generic, sizes.names)
+                except TesseraError:
+                    # An op may ask for more than its ties say, about which nothing is known here.
+                    if generalize is patterned:
+                        raise
+                self._cache[key] = found
+            found = self._cache[key]
+            if found is not None:
+                return Plan(found, [v.type for v in op.results], sizes.values)
+        raise AssertionError("the last resort fails or compiles")
 
     def _elementwise(
         self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
@@ -198,7 +207,7 @@ class Eager:
         for those that are one number repeated.
         """
         shape = operands[0].shape
-        key: list[Hashable] = [cls, config.current().key()]
+        key: list[Hashable] = [cls, self._settings_key()]
         if attrs:
             key.append(attrs_key(attrs))
         inputs: list[np.ndarray] = []
@@ -260,7 +269,7 @@ class Eager:
         builder = Builder([x.type for x in flat])
         op = builder.add(_build(cls, builder.args, groups, attrs))
         func = builder.func(cls.name.split(".")[-1], op.results)
-        key = (content_hash(func), config.current().key())
+        key = (content_hash(func), self._settings_key())
         found = self._cache.get(key)
         if found is None:
             found = self._cache[key] = lower_graph(func).executable()
@@ -269,11 +278,6 @@ class Eager:
 
 # In a key, before an operand that is one number repeated.
 _SPLAT = "splat"
-
-
-def _results(outputs: Sequence[np.ndarray]) -> Any:
-    results = tuple([Array(x) for x in outputs])
-    return results[0] if len(results) == 1 else results
 
 
 def _constant(value: Dense, weak: bool) -> Array:

@@ -34,7 +34,7 @@ LAYERS = (
     ("target",),
     ("runtime",),
     ("compile",),
-    ("eager",),
+    ("eager_sizes", "eager"),
     ("api",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
     ("__init__",),

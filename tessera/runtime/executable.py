@@ -114,12 +114,16 @@ class Executable:
         self, inputs: Sequence[Word], outputs: Sequence[Data], dims: Sequence[int] = ()
     ) -> None:
         """Runs on inputs, and writes to outputs that the caller allocated, contiguous as well."""
-        size = self._arena
-        if size is None:
-            named = dict(zip(self.signature.dims, dims, strict=True))
-            size = int(evaluate(self.signature.arena, named))
+        size = self.scratch(dims)
         scratch = aligned_sized((size,), _BYTE, size) if size else 0
         self.caller(*inputs, *outputs, scratch, *dims)
+
+    def scratch(self, dims: Sequence[int]) -> int:
+        """Bytes of scratch memory that it needs for given dims."""
+        if self._arena is not None:
+            return self._arena
+        named = dict(zip(self.signature.dims, dims, strict=True))
+        return int(evaluate(self.signature.arena, named))
 
     def bind_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The values of the symbolic dims, read from the inputs' shapes.

@@ -1,0 +1,194 @@
+"""Which sizes of an eager op are run-time values, and which of them are one.
+
+The executable of an op serves every size, so each dim of each operand is a symbol of its own;
+only dims that the op itself requires to be equal share one, however many happen to be equal. Also
+sizes 0 and 1 are run-time values: errors about them come from the op on its concrete sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
+
+from tessera.graph.ops import cumulative, dynamic_slice, gather, rearrange, reduce, sort
+from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.generate import RandomBits
+from tessera.graph.trace import items_of
+from tessera.ir.core import Op
+from tessera.ir.intexpr import Dim, IntExpr, sym
+from tessera.ir.opdef import attr_hints
+
+Attrs: TypeAlias = dict[str, Any]
+Shapes: TypeAlias = Sequence[tuple[int, ...]]
+Labels: TypeAlias = list[list[Hashable]]
+"""For each dim of each operand its name: equal names are equal sizes. None: a static size."""
+
+Tie: TypeAlias = Callable[[Labels, Attrs], None]
+
+
+def _tie_all(labels: Labels, attrs: Attrs) -> None:
+    labels[1:] = [labels[0]] * (len(labels) - 1)
+
+
+def _tie_contract(labels: Labels, attrs: Attrs) -> None:
+    lhs, rhs = labels
+    for pairs in (attrs["contract"], attrs.get("batch_axes", ((), ()))):
+        for a, b in zip(*pairs, strict=True):
+            rhs[b] = lhs[a]
+
+
+def _tie_concatenate(labels: Labels, attrs: Attrs) -> None:
+    axis = attrs["axis"]
+    for other in labels[1:]:
+        other[:axis], other[axis + 1 :] = labels[0][:axis], labels[0][axis + 1 :]
+
+
+def _tie_gather(labels: Labels, attrs: Attrs) -> None:
+    labels[2:] = [labels[1]] * (len(labels) - 2)
+
+
+def _tie_scatter(labels: Labels, attrs: Attrs) -> None:
+    rest = [label for k, label in enumerate(labels[0]) if k not in attrs["axes"]]
+    outer = labels[2] if len(labels) > 2 else []
+    labels[1] = [*outer, *rest]
+    labels[3:] = [outer] * (len(labels) - 3)
+
+
+def _tie_dynamic_slice(labels: Labels, attrs: Attrs) -> None:
+    labels[1:] = [labels[0][: len(outer)] for outer in labels[1:]]
+
+
+def _tie_dynamic_update(labels: Labels, attrs: Attrs) -> None:
+    x, update, *starts = labels
+    outer = len(x) - len(starts)
+    update[:outer] = x[:outer]
+    labels[2:] = [x[:outer]] * len(starts)
+
+
+def _tie_random(labels: Labels, attrs: Attrs) -> None:
+    labels[0][-1] = None  # a key has two words
+
+
+_TIES: dict[type[Op], Tie] = {
+    DotGeneral: _tie_contract,
+    RandomBits: _tie_random,
+    dynamic_slice.DynamicSlice: _tie_dynamic_slice,
+    dynamic_slice.DynamicUpdateSlice: _tie_dynamic_update,
+    gather.Gather: _tie_gather,
+    gather.Scatter: _tie_scatter,
+    rearrange.Concatenate: _tie_concatenate,
+    sort.Sort: _tie_all,
+}
+
+
+class SizeMap:
+    """Symbols for sizes, and the values that they have in one call."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self._known: dict[Hashable, IntExpr] = {}
+
+    def fresh(self, size: int) -> IntExpr:
+        """A new symbol for a size."""
+        symbol = sym(f"d{len(self.values)}")
+        self.values.append(size)
+        return symbol
+
+    def named(self, label: Hashable, size: int) -> Dim:
+        """The symbol of that name."""
+        if label is None:
+            return size
+        found = self._known.get(label)
+        if found is None:
+            found = self._known[label] = self.fresh(size)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the symbols."""
+        return [f"d{k}" for k in range(len(self.values))]
+
+
+class Pattern(SizeMap):
+    """The last resort: equal sizes share a symbol, 1 and 0 stay as they are."""
+
+    def dim(self, size: int) -> Dim:
+        """The symbol of a size."""
+        return self.named(size if size > 1 else None, size)
+
+    def attribute(self, value: Any) -> Any:
+        """An attribute whose integers are sizes."""
+        if isinstance(value, tuple):
+            return tuple([self.attribute(v) for v in items_of(value)])
+        return self.dim(value) if isinstance(value, int) else value
+
+
+_GENERIC: dict[type[Op], frozenset[str]] = {}
+
+
+def _generic_attrs(cls: type[Op]) -> frozenset[str]:
+    """Names of the attributes that hold dims, which the generic executable takes at run time."""
+    found = _GENERIC.get(cls)
+    if found is None:
+        found = frozenset(k for k, hint in attr_hints(cls).items() if "IntExpr" in str(hint))
+        _GENERIC[cls] = found
+    return found
+
+
+def symbolic(
+    cls: type[Op], shapes: Shapes, attrs: Attrs
+) -> tuple[SizeMap, list[tuple[Dim, ...]], Attrs]:
+    """Shapes and attributes with a symbol for every size."""
+    labels: Labels = [[(k, axis) for axis in range(len(s))] for k, s in enumerate(shapes)]
+    tie = _TIES.get(cls)
+    if tie is not None:
+        tie(labels, attrs)
+    sizes = SizeMap()
+    found = [
+        tuple([sizes.named(label, size) for label, size in zip(names, shape, strict=True)])
+        for names, shape in zip(labels, shapes, strict=True)
+    ]
+    changed = dict(attrs)
+    for name in _generic_attrs(cls) & attrs.keys():
+        value = attrs[name]
+        if name == "interior" and not any(value):
+            changed[name] = ()  # between elements nothing is the rule, and much cheaper
+        else:
+            changed[name] = tuple([sizes.fresh(size) for size in value])
+    return sizes, found, changed
+
+
+def patterned(
+    cls: type[Op], shapes: Shapes, attrs: Attrs
+) -> tuple[SizeMap, list[tuple[Dim, ...]], Attrs]:
+    """Shapes and attributes with a symbol for all equal sizes above 1."""
+    sizes = Pattern()
+    found = [tuple([sizes.dim(size) for size in shape]) for shape in shapes]
+    generic = _generic_attrs(cls)
+    return sizes, found, {k: sizes.attribute(v) if k in generic else v for k, v in attrs.items()}
+
+
+def collapse(cls: type[Op], shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:
+    """The same computation on the same memory with fewer dims.
+
+    Neighbours that the op treats alike become one dim, so that one executable serves all ranks.
+    """
+    if cls is rearrange.Concatenate:
+        axis: int = attrs["axis"]
+        flat = [(math.prod(s[:axis]), math.prod(s[axis:])) for s in shapes]
+        return (flat, {**attrs, "axis": 1}) if axis else ([s[1:] for s in flat], attrs)
+    if issubclass(cls, reduce.Reduce):
+        axes: tuple[int, ...] = attrs["axes"]
+    elif issubclass(cls, (cumulative.Cumulative, reduce.ArgReduce, sort.Sort)):
+        axes = (attrs["axis"],)
+    else:
+        return shapes, attrs
+    inside = [k in axes for k in range(len(shapes[0]))]
+    starts = [k for k, x in enumerate(inside) if k == 0 or x != inside[k - 1]]
+    stops = [*starts[1:], len(inside)]
+    merged = [
+        tuple([math.prod(s[a:b]) for a, b in zip(starts, stops, strict=True)]) for s in shapes
+    ]
+    places = tuple([k for k, start in enumerate(starts) if inside[start]])
+    return merged, {**attrs, **({"axis": places[0]} if "axis" in attrs else {"axes": places})}
