@@ -130,7 +130,7 @@ def test_coalesced_rows_of_global_memory() -> None:
 def test_the_smallest_swizzle_without_conflicts() -> None:
     assert best_swizzle(wgmma_d(64), 2) is Swizzle.B32, "in blocks of 16 columns"
     assert best_swizzle(wgmma_d(16), 2) is Swizzle.B32
-    assert best_swizzle(wgmma_d(32), 4) is None
+    assert best_swizzle(wgmma_d(32), 4) is Swizzle.B32
     assert best_swizzle(blocked(("m", "n"), reg={"n": 4}, lane={"n": 32}), 4) is Swizzle.NONE
 
 

@@ -442,6 +442,7 @@ def _axis_digits(name: str, outs: Sequence[str], line: Array) -> tuple[list[Vect
 
 def _radix_digits(name: str, outs: Sequence[str], line: Array) -> list[Rep] | None:
     """The repetitions whose sums are the given coordinates, or None."""
+    whole = line
     reps: list[Rep] = []
     while (size := line.shape[1]) > 1:
         step = line[:, 1]
@@ -458,4 +459,5 @@ def _radix_digits(name: str, outs: Sequence[str], line: Array) -> list[Rep] | No
             return None
         reps.append(Rep(name, outs[place], run, int(step[place])))
         line = line[:, ::run]
-    return reps
+    sums = Layout(Linear.of(outs, {name: ()}), tuple(reps)).table()
+    return reps if np.array_equal(sums, whole) else None
