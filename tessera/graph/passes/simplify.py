@@ -315,6 +315,22 @@ def cast_same(op: e.Cast, w: Rewriter) -> Value | None:
     return _same(op, op.x)
 
 
+@rule(e.Bitcast)
+def bitcast_back(op: e.Bitcast, w: Rewriter) -> Value | None:
+    """Reading bits as another dtype and back does nothing (`stop_gradient` is written so).
+
+    func @f(%x: f32[2]) {
+      %a = graph.bitcast(%x) {dtype=u32} : u32[2]
+      %b = graph.bitcast(%a) {dtype=f32} : f32[2]
+      return %b
+    }
+    ==>
+    func @f(%x: f32[2]) { %a = graph.bitcast(%x) {dtype=u32} : u32[2] return %x }
+    """
+    inner = op.x.op
+    return _same(op, inner.x) if isinstance(inner, e.Bitcast) else None
+
+
 @rule(r.Slice)
 def slice_all(op: r.Slice, w: Rewriter) -> Value | None:
     """A slice of everything is the operand.
@@ -440,6 +456,7 @@ CANONICAL = RuleSet(
         broadcast_same,
         broadcast_twice,
         cast_same,
+        bitcast_back,
         slice_all,
         concatenate_one,
         reduce_nothing,
