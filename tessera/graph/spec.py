@@ -1,68 +1,77 @@
-"""What may stand in a Graph, beyond what each op's `infer` says:
+"""What may stand in a Graph, beyond what each op's `infer` and `verify` say.
 
-- all values are tensors;
-- a dim is at least 0 (a symbolic one is, if its bounds can tell);
-- a weak value is an argument, a constant, or computed from weak values alone: anything else has the
-  dtype of an array;
-- everything that a region uses is one of its arguments.
+Invariants of a function, numbered as the messages are:
+ A1  all values are tensors;
+ A2  a dim is at least 0 (a symbolic one may be, if its bounds can tell);
+ A3  a weak value is an argument, a constant, or computed from weak values alone: anything else has
+     the dtype of an array;
+ A4  attributes mention only dims that the function declares.
+
+That a region uses nothing but its own arguments is V7: all ops with regions are isolated.
 """
 
 from __future__ import annotations
 
-from tessera.errors import VerifyError
+from collections.abc import Iterator
+from typing import Any, cast
+
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.checks import may_be_nonneg
-from tessera.ir.core import Func, Value
+from tessera.ir.core import Func, Op, Value
+from tessera.ir.intexpr import IntExpr, symbols
 from tessera.ir.types import TensorType
-from tessera.ir.verify import Spec
-from tessera.ir.walk import free_values, walk
+from tessera.ir.verify import Spec, violation
+from tessera.ir.walk import walk
 
 
 def check_types(func: Func) -> None:
-    """All values are tensors with possible shapes."""
-    for value in _values(func):
+    """A1, A2."""
+    for op, value in _values(func):
         type = value.type
-        loc = value.op.loc if value.op is not None else None
         if not isinstance(type, TensorType):
-            raise VerifyError(f"{value!r} is not a tensor", loc=loc)
+            raise violation("A1", func, op, f"{value!r} is not a tensor")
         for k, dim in enumerate(type.shape):
             if not may_be_nonneg(dim):
-                raise VerifyError(f"dim {k} of {value!r} is negative", loc=loc)
+                raise violation("A2", func, op, f"dim {k} of {value!r} is negative")
 
 
 def check_weak(func: Func) -> None:
-    """Weak values come from weak values."""
+    """A3."""
     for op in walk(func.body):
         if not op.operands or all(_is_weak(v) for v in op.operands):
             continue
         for value in op.results:
             if _is_weak(value):
-                raise VerifyError(
-                    f"{op.name}: {value!r} is weak, but not all of its operands are", loc=op.loc
-                )
+                message = f"{op.name}: {value!r} is weak, but not all of its operands are"
+                raise violation("A3", func, op, message)
 
 
-def check_closed(func: Func) -> None:
-    """Regions capture nothing."""
+def check_dims(func: Func) -> None:
+    """A4."""
     for op in walk(func.body):
-        for region in op.regions:
-            free = free_values(region)
-            if free:
-                raise VerifyError(f"{op.name}: a region uses {free[0]!r} from outside", loc=op.loc)
+        for name, found in op.attrs.items():
+            items = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
+            names = {s for item in items if isinstance(item, IntExpr) for s in symbols(item)}
+            unknown = ", ".join(sorted(names.difference(func.dims)))
+            if unknown:
+                message = f"{name} of {op.name} mentions {unknown}, which @{func.name} lacks"
+                raise violation("A4", func, op, message)
 
 
 def _is_weak(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.weak
 
 
-def _values(func: Func) -> list[Value]:
-    found = list(func.args)
+def _values(func: Func) -> Iterator[tuple[Op | None, Value]]:
+    for arg in func.args:
+        yield None, arg
     for op in walk(func.body):
-        found += op.results
+        for value in op.results:
+            yield op, value
         for region in op.regions:
-            found += region.args
-    return found
+            for arg in region.args:
+                yield op, arg
 
 
-GRAPH = Spec("graph", ops=(GraphOp,), checks=(check_types, check_weak, check_closed))
+GRAPH = Spec("graph", ops=(GraphOp,), checks=(check_types, check_weak, check_dims))
 """The spec of the Graph layer."""

@@ -25,6 +25,7 @@ CASES = sorted(FILES.glob("*/verify/*.ir"))
 # Modules whose docstrings number what their checks say, and where the files lie.
 NUMBERED = {
     "tessera.ir.verify": "ir",
+    "tessera.graph.spec": "graph",
     "tessera.tile.spec": "tile",
     "tessera.target.spec": "target",
     "tessera.schedule.spec": "schedule",
