@@ -185,13 +185,14 @@ class Layout:
         """The same map with the largest atom: even repetitions become atom bits where that is so.
 
         A repetition moves in when no column uses the bits of its stride, so that adding is XOR.
+        Where only some can, registers come last: they are constants of an instruction anyway.
         """
         columns = {name: list(cs) for name, cs in self.atom.ins}
         pending = list(self.reps)
         changed = True
         while changed:
             changed = False
-            for axis in columns:
+            for axis in sorted(columns, key=lambda name: name == "reg"):
                 first = next((r for r in pending if r.axis == axis), None)
                 if first is None:
                     continue
@@ -206,6 +207,7 @@ class Layout:
                 else:
                     continue
                 changed = True
+                break
         return Layout(Linear.of(self.outs, columns), tuple(pending))
 
     def canonical(self) -> Layout:
