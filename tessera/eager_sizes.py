@@ -7,6 +7,7 @@ sizes 0 and 1 are run-time values: errors about them come from the op on its con
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
@@ -150,13 +151,27 @@ def symbolic(
         for names, shape in zip(labels, shapes, strict=True)
     ]
     changed = dict(attrs)
-    for name in _generic_attrs(cls) & attrs.keys():
-        value = attrs[name]
-        if name == "interior" and not any(value):
-            changed[name] = ()  # between elements nothing is the rule, and much cheaper
+    for name in sorted(_generic_attrs(cls) & attrs.keys()):
+        values: tuple[int, ...] = attrs[name]
+        changes = _padded(attrs) if cls is rearrange.Pad else range(len(values))
+        if name == "interior" and not any(values):
+            changed[name] = ()  # the rule, and without division by a step
         else:
-            changed[name] = tuple([sizes.fresh(size) for size in value])
+            # Dims without any padding need no conditions.
+            changed[name] = tuple(
+                [sizes.fresh(n) if k in changes else 0 for k, n in enumerate(values)]
+            )
     return sizes, found, changed
+
+
+def _interior(attrs: Attrs) -> tuple[int, ...]:
+    return attrs.get("interior") or (0,) * len(attrs["lo"])
+
+
+def _padded(attrs: Attrs) -> list[int]:
+    """The dims that a padding op changes."""
+    amounts = zip(attrs["lo"], attrs["hi"], _interior(attrs), strict=True)
+    return [k for k, each in enumerate(amounts) if any(each)]
 
 
 def patterned(
@@ -172,23 +187,66 @@ def patterned(
 def collapse(cls: type[Op], shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:
     """The same computation on the same memory with fewer dims.
 
-    Neighbours that the op treats alike become one dim, so that one executable serves all ranks.
+    Neighbours that the op treats alike become one dim, so that one executable serves all ranks, and
+    dims of 1 that it only carries along disappear: kernels would take them for worth vectorizing.
     """
     if cls is rearrange.Concatenate:
         axis: int = attrs["axis"]
-        flat = [(math.prod(s[:axis]), math.prod(s[axis:])) for s in shapes]
-        return (flat, {**attrs, "axis": 1}) if axis else ([s[1:] for s in flat], attrs)
+        outer = math.prod(shapes[0][:axis])
+        inner = [math.prod(s[axis:]) for s in shapes]
+        if outer == 1:
+            return [(n,) for n in inner], {**attrs, "axis": 0}
+        return [(outer, n) for n in inner], {**attrs, "axis": 1}
+    if cls is DotGeneral:
+        return _collapse_contract(shapes, attrs)
+    if cls is rearrange.Pad:
+        return _collapse_pad(shapes, attrs)
     if issubclass(cls, reduce.Reduce):
-        axes: tuple[int, ...] = attrs["axes"]
-    elif issubclass(cls, (cumulative.Cumulative, reduce.ArgReduce, sort.Sort)):
-        axes = (attrs["axis"],)
-    else:
-        return shapes, attrs
-    inside = [k in axes for k in range(len(shapes[0]))]
-    starts = [k for k, x in enumerate(inside) if k == 0 or x != inside[k - 1]]
-    stops = [*starts[1:], len(inside)]
-    merged = [
-        tuple([math.prod(s[a:b]) for a, b in zip(starts, stops, strict=True)]) for s in shapes
-    ]
-    places = tuple([k for k, start in enumerate(starts) if inside[start]])
-    return merged, {**attrs, **({"axis": places[0]} if "axis" in attrs else {"axes": places})}
+        merged, places = _merge(shapes, attrs["axes"])
+        return merged, {**attrs, "axes": places}
+    if issubclass(cls, (cumulative.Cumulative, reduce.ArgReduce, sort.Sort)):
+        merged, places = _merge(shapes, (attrs["axis"],))
+        return merged, {**attrs, "axis": places[0]}
+    return shapes, attrs
+
+
+def _merge(shapes: Shapes, axes: Sequence[int]) -> tuple[Shapes, tuple[int, ...]]:
+    """Shapes, equal outside the axes, whose neighbouring axes and other dims are one each; and the
+    axes in them.
+    """
+    runs: list[tuple[int, int]] = []
+    for inside, group in itertools.groupby(range(len(shapes[0])), lambda k: k in axes):
+        run = list(group)
+        if inside or math.prod(shapes[0][run[0] : run[-1] + 1]) != 1:
+            runs.append((run[0], run[-1] + 1))
+    places = tuple([k for k, (start, _) in enumerate(runs) if start in axes])
+    return [tuple([math.prod(s[a:b]) for a, b in runs]) for s in shapes], places
+
+
+def _collapse_contract(shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:
+    found: list[tuple[int, ...]] = []
+    pairs = {name: attrs.get(name, ((), ())) for name in ("contract", "batch_axes")}
+    moved: dict[str, list[tuple[int, ...]]] = {name: [] for name in pairs}
+    for side, shape in enumerate(shapes):
+        used = {axis for pair in pairs.values() for axis in pair[side]}
+        kept = [k for k, n in enumerate(shape) if n != 1 or k in used]
+        found.append(tuple([shape[k] for k in kept]))
+        for name, pair in pairs.items():
+            moved[name].append(tuple([kept.index(axis) for axis in pair[side]]))
+    return found, {**attrs, **{name: tuple(pair) for name, pair in moved.items()}}
+
+
+def _collapse_pad(shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:
+    amounts = {"lo": attrs["lo"], "hi": attrs["hi"], "interior": _interior(attrs)}
+    padded = _padded(attrs)
+    # Neighbours that are padded stay apart: each has amounts of its own.
+    shape: list[int] = []
+    starts: list[int] = []
+    for k, n in enumerate(shapes[0]):
+        if starts and k not in padded and k - 1 not in padded:
+            shape[-1] *= n
+        else:
+            shape.append(n)
+            starts.append(k)
+    changed = {name: tuple([values[k] for k in starts]) for name, values in amounts.items()}
+    return [tuple(shape), *shapes[1:]], {**attrs, **changed}
