@@ -105,7 +105,24 @@ def _load() -> None:
         names.update({name: getattr(module, name) for name in module.__all__})
 
 
+# What `dir` shows and `import *` takes, besides the names of the modules above.
+_OWN_NAMES = (
+    *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
+    *("complex128", "complex64", "config", "e", "errors", "float16", "float32", "float64"),
+    *("float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8", "nan"),
+    *("newaxis", "pi", "pytree", "uint16", "uint32", "uint64", "uint8"),
+)
+
+
+def _public_names() -> list[str]:
+    _load()
+    names = {name for path in _MODULES for name in sys.modules[path].__all__}
+    return sorted(names.union(_OWN_NAMES) - {"ArrayBase"})
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return [n for n in _public_names() if not n.startswith("_")]
     if not name.startswith("_") or name == "__array_namespace_info__":
         _load()
         if name in globals():
@@ -114,8 +131,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    _load()
-    return sorted(globals())
+    return _public_names()
 
 
 class _Package(ModuleType):

@@ -252,15 +252,17 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
         try:
             return fn(*args, **kwargs)
         except BaseException as error:
-            if os.environ.get("TESSERA_TRACEBACK") != "full":
-                _hide_own_frames(error)
+            hide_own_frames(error)
             # A bare raise adds no entry for this frame to the filtered traceback.
             raise
 
     return call
 
 
-def _hide_own_frames(error: BaseException) -> None:
+def hide_own_frames(error: BaseException) -> None:
+    """What `api_boundary` does to an error: for code that must not pay for a call more."""
+    if os.environ.get("TESSERA_TRACEBACK") == "full":
+        return
     if not isinstance(error, TesseraError):
         if not _is_defect(error.__traceback__):
             error.__traceback__ = _user_traceback(error.__traceback__)

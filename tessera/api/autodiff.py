@@ -240,7 +240,7 @@ def _check_scalar(name: str, transform: str, types: Sequence[TensorType], has_au
     }
     if type.shape or type.dtype.kind is not Kind.FLOAT:
         raise GradError(
-            f"{transform}: {name} returns {type}",
+            f"{transform}: {name} returns {type.strong()}",
             loc=_loc.current(),
             rule=f"{rule} one real number: a floating-point array without dims",
             fix=fixes.get(type.dtype.kind, "integers and bools have no derivative; return a float"),

@@ -64,7 +64,8 @@ def cond(pred: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *op
             path = pytree.paths(first.traced.treedef)[k]
             place = f"at `{path}`, " if path else ""
             raise (ShapeError if a.shape != b.shape else DTypeError)(
-                f"cond: {place}{name_of(then)} returns {a}, {name_of(otherwise)} {b}",
+                f"cond: {place}{name_of(then)} returns {a.strong()}, "
+                f"{name_of(otherwise)} {b.strong()}",
                 loc=loc.current(),
                 rule="both functions return arrays of the same shapes and dtypes",
             )
@@ -119,7 +120,9 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     for name, x in zip(("lower", "upper"), limits, strict=True):
         if x.ndim or not x.dtype.is_integer:
             raise DTypeError(
-                f"fori_loop: {name} is {x.type}", loc=loc.current(), rule="limits are integers"
+                f"fori_loop: {name} is {x.type.strong()}",
+                loc=loc.current(),
+                rule="limits are integers",
             )
     integer = TensorType((), default_int)
     start, stop = [cast_weak(x, integer) if x.type.weak else x for x in limits]
@@ -158,10 +161,11 @@ def _while(name: str, cond: Callable[[Any], Any], body: Callable[[Any], Any], in
             path = pytree.paths(treedef)[k].removeprefix("[1]" if name == "fori_loop" else "")
             place = f" at `{path}`" if path else ""
             raise (DTypeError if same_shape else ShapeError)(
-                f"{name}: the carried value{place} is {wanted} before a step and {found} after it",
+                f"{name}: the carried value{place} is {wanted.strong()} before a step and "
+                f"{found.strong()} after it",
                 loc=loc.current(),
                 rule="a step keeps the shapes and the dtypes of what it carries",
-                fix=f"start with {found}, or convert the result of {name_of(body)}"
+                fix=f"start with {found.strong()}, or convert the result of {name_of(body)}"
                 if same_shape
                 else None,
             )
@@ -243,7 +247,7 @@ def _joined(a: TensorType, b: TensorType) -> DType | None:
 def _check_bool(what: str, type: TensorType) -> None:
     if type.shape or type.dtype is not bool_:
         raise (ShapeError if type.shape else DTypeError)(
-            f"{what} is {type}",
+            f"{what} is {type.strong()}",
             loc=loc.current(),
             rule="it is one bool: a bool array without dims",
             fix="combine it with `ts.all` or `ts.any`"

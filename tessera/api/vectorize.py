@@ -99,7 +99,7 @@ def _normal_axes(
     for k, (x, a) in enumerate(zip(leaves, axes, strict=True)):
         if a is not None and not -x.ndim <= a < x.ndim:
             raise AxisError(
-                f"{name(treedef, k)} is {x.type}, and its in_axes is {a}",
+                f"{name(treedef, k)} is {x.type.strong()}, and its in_axes is {a}",
                 loc=_loc.current(),
                 rule=f"an axis of an array of rank {x.ndim} lies in [{-x.ndim}, {x.ndim})"
                 if x.ndim
@@ -131,8 +131,8 @@ def _batch_size(
                 rule="the batch axes of all arguments have one size",
                 fix="check in_axes; use None for arguments that are not batched",
                 notes=(
-                    f"they are {x.type} along axis {a} and {leaves[first[0]].type} along axis "
-                    f"{axes[first[0]]}",
+                    f"they are {x.type.strong()} along axis {a} and "
+                    f"{leaves[first[0]].type.strong()} along axis {axes[first[0]]}",
                 ),
             )
     if first is None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tessera.dtypes import DType, DTypeLike, dtype_of
-from tessera.errors import ImmutableError, UnhashableError, api_boundary
+from tessera.errors import (
+    ImmutableError,
+    LeafError,
+    UnhashableError,
+    api_boundary,
+    hide_own_frames,
+)
 from tessera.graph.array_protocols import HostProtocols, install_buffer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -56,7 +62,7 @@ class ArrayBase:
     @api_boundary
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise ImmutableError(
-            f"assignment to elements of an array of type {self.type}",
+            f"assignment to elements of an array of type {self.type.strong()}",
             loc=loc.current(),
             rule="arrays are immutable",
             fix="make a new array, as with `x = x.at[index].set(value)` or `ts.where`",
@@ -65,7 +71,7 @@ class ArrayBase:
     @api_boundary
     def __hash__(self) -> int:
         raise UnhashableError(
-            f"hash of an array of type {self.type}",
+            f"hash of an array of type {self.type.strong()}",
             loc=loc.current(),
             rule="arrays are no keys of dicts or members of sets: `==` compares their elements",
             fix="use `id(x)` as the key",
@@ -133,6 +139,8 @@ class ArrayBase:
         def __ge__(self, other: ArrayLike, /) -> ArrayBase: ...
         def __eq__(self, other: object, /) -> ArrayBase: ...  # pyright: ignore[reportIncompatibleMethodOverride]
         def __ne__(self, other: object, /) -> ArrayBase: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+        def __round__(self, ndigits: int | None = None, /) -> ArrayBase: ...
+        def __contains__(self, value: object, /) -> bool: ...
         def __bool__(self) -> bool: ...
         def __int__(self) -> int: ...
         def __float__(self) -> float: ...
@@ -153,10 +161,14 @@ def dtype_from_numpy(dtype: np.dtype[Any]) -> DType:
     return found
 
 
+_DATA: tuple[type[Any], ...] = (np.ndarray, np.generic)
+
+
 class Array(HostProtocols, ArrayBase):
     """A concrete n-dimensional array on a device. Immutable.
 
-    It speaks the array API standard, `__array__`, the buffer protocol and DLPack. Make one with
+    It speaks the array API standard, `__array__`, the buffer protocol (where that has the dtype: it
+    lacks bfloat16, the 8-bit floats and int4) and DLPack. Make one with
     `ts.asarray` and the other creation functions; the constructor is internal, and takes over the
     NumPy array that it is given.
     """
@@ -169,6 +181,12 @@ class Array(HostProtocols, ArrayBase):
     _type: TensorType | None
 
     def __init__(self, data: np.ndarray, type: TensorType | None = None) -> None:
+        if not isinstance(data, _DATA):
+            try:
+                raise _no_data(data)
+            except LeafError as error:
+                hide_own_frames(error)
+                raise
         # Whoever gets to see the memory, through a buffer for instance, must not write to it.
         data.setflags(write=False)
         _set_data(self, data)
@@ -182,7 +200,7 @@ class Array(HostProtocols, ArrayBase):
             "dtype": "make a new array: `x.astype(dtype)`",
         }
         raise ImmutableError(
-            f"assignment to the attribute {name!r} of an array of type {self.type}",
+            f"assignment to the attribute {name!r} of an array of type {self.type.strong()}",
             loc=loc.current(),
             rule="arrays are immutable",
             fix=fix.get(name, "make a new array"),
@@ -238,6 +256,15 @@ class Array(HostProtocols, ArrayBase):
     def is_splat(self) -> bool:
         """Whether one element in memory stands for all: a number repeated to a shape."""
         return self._contiguous is None and self._data.size > 1 and not any(self._data.strides)
+
+
+def _no_data(data: object) -> LeafError:
+    return LeafError(
+        f"Array: the constructor got a value of type {type(data).__name__}",
+        loc=loc.current(),
+        rule="it is internal, and takes a NumPy array that nobody else uses",
+        fix="make an array with `ts.asarray`",
+    )
 
 
 # The slots' own setters: `Array.__setattr__` refuses, and these take half the time of `object`'s.

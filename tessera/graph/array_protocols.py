@@ -17,6 +17,7 @@ import numpy as np
 
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError, api_boundary
+from tessera.graph import dlpack
 from tessera.ir import loc
 
 if TYPE_CHECKING:
@@ -146,8 +147,18 @@ class HostProtocols:
 
     # --- other libraries ----------------------------------------------------------------------
 
+    # Before Python 3.12 the buffer is NumPy's, with NumPy's `ValueError` for other dtypes.
+    @api_boundary
     def __buffer__(self, flags: int, /) -> memoryview:
         data: Any = self._data
+        dtype = dtype_of(data.dtype)
+        if not _is_numpy_type(dtype):
+            raise ExportError(
+                f"the buffer of an array of dtype {dtype.full_name}",
+                loc=loc.current(),
+                rule="the buffer protocol has no such dtype",
+                fix="take the bytes, `np.asarray(x).view(np.uint8)`, or convert the array first",
+            )
         return memoryview(data).toreadonly()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -162,15 +173,35 @@ class HostProtocols:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        data = self._data
-        dtype = dtype_of(data.dtype)
-        if np.dtype(data.dtype).kind not in "biufc":
+        data, dtype = self._data, dtype_of(self._data.dtype)
+        if not _is_numpy_type(dtype):
+            data = self._unsigned(dtype, max_version)
+        capsule = self._capsule(data, stream, max_version, dl_device, copy)
+        return capsule if data is self._data else dlpack.set_dtype(capsule, dtype)
+
+    def _unsigned(self, dtype: DType, max_version: tuple[int, int] | None) -> np.ndarray:
+        """The elements as NumPy can export them in place of those of a dtype that it lacks."""
+        least = dlpack.minimum_version(dtype)
+        if least is None or least > (max_version or (0, 0)):
             raise ExportError(
                 f"__dlpack__: an array of dtype {dtype.full_name}",
                 loc=loc.current(),
-                rule="NumPy exports bools, integers, floating-point and complex numbers",
-                fix="convert it to `ts.float32` first",
+                rule="DLPack has no such dtype"
+                if least is None
+                else f"DLPack has this dtype since version {least[0]}.{least[1]}, and the consumer "
+                f"asks for {'an older one' if max_version is None else max_version}",
+                fix=f"convert it to `ts.{'int8' if dtype.is_integer else 'float32'}` first",
             )
+        return dlpack.as_unsigned(self._data)
+
+    @staticmethod
+    def _capsule(
+        data: np.ndarray,
+        stream: Any,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[Any, int] | None,
+        copy: bool | None,
+    ) -> Any:
         if max_version is None or max_version[0] < 1:
             # The old form of DLPack cannot say that memory is read-only.
             if copy is False:
@@ -181,7 +212,7 @@ class HostProtocols:
                     fix="leave copy out, or pass max_version=(1, 0)",
                 )
             return np.array(data).__dlpack__(stream=stream, dl_device=dl_device)
-        shared: Any = np.array(data) if copy else self.__array__()
+        shared: Any = np.array(data) if copy else data
         return shared.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 
     # --- copies -------------------------------------------------------------------------------
@@ -196,9 +227,14 @@ class HostProtocols:
         return _rebuild, (np.asarray(self),)
 
 
+def _is_numpy_type(dtype: DType) -> bool:
+    """Whether NumPy itself has the dtype. Its kind does not say so: that of float8_e5m2 is "f"."""
+    return issubclass(dtype.np.type, (np.number, np.bool_))
+
+
 def _printable(data: np.ndarray, dtype: DType) -> np.ndarray:
     """The elements in a dtype that NumPy prints well."""
-    if dtype.np.kind in "biufc" and dtype.np.name == dtype.full_name:
+    if _is_numpy_type(dtype):
         return data
     return data.astype(np.float32 if dtype.is_float else np.int8)
 

@@ -77,9 +77,12 @@ class Tracer(ArrayBase):
         return found
 
     def __repr__(self) -> str:
-        if self.concrete is not None:
-            return f"Tracer({self.concrete!r})"
-        return f"Tracer({self.type})"
+        inner = self.concrete
+        while isinstance(inner, Tracer):
+            inner = inner.concrete
+        if inner is not None:
+            return f"Tracer({inner!r})"
+        return f"Tracer({self.type.strong()})"
 
     def concretize(self, wanted: str, fix: str) -> Array:
         """The concrete array behind the tracer.
@@ -95,7 +98,7 @@ class Tracer(ArrayBase):
         self.trace.check_alive(self)
         if self.concrete is None:
             raise ConcretizationError(
-                f"{wanted} of a traced value of type {self.type}",
+                f"{wanted} of a traced value of type {self.type.strong()}",
                 loc=_loc.current(),
                 rule=(
                     f"inside `{self.trace.kind}` an array has a type but no value while the "
@@ -256,7 +259,8 @@ class Trace:
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
     function = trace.function or "a function"
     raise TracerLeakError(
-        f"use of a traced value of type {tracer.type} after `{trace.kind}` has traced {function}",
+        f"use of a traced value of type {tracer.type.strong()} after `{trace.kind}` has traced "
+        f"{function}",
         loc=_loc.current(),
         rule="traced values live only while their function is traced",
         fix="return it from the function; keep none in a global, an attribute or a list",

@@ -28,9 +28,8 @@ class Decision:
 
     def __str__(self) -> str:
         what = self.value.op.name.partition(".")[2] if self.value.op is not None else "argument"
-        return (
-            f"{what} %{self.value.name or '?'} : {self.value.type}: {self.decision}, {self.reason}"
-        )
+        name = f" %{self.value.name}" if self.value.name else ""
+        return f"{what}{name} {self.value.type}: {self.decision}, {self.reason}"
 
 
 class Region:

@@ -90,7 +90,7 @@ def test_branches_of_different_dtype() -> None:
         ts.cond(True, lambda: 2.5, lambda: ts.asarray(2))
         """,
         """
-        DTypeError: cond: <lambda> returns f32*[], <lambda> i64[]
+        DTypeError: cond: <lambda> returns f32[], <lambda> i64[]
           at user.py:1
             1 | ts.cond(True, lambda: 2.5, lambda: ts.asarray(2))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -179,7 +179,7 @@ def test_limit_is_a_float() -> None:
         ts.fori_loop(0, 2.5, lambda i, x: x, 1.0)
         """,
         """
-        DTypeError: fori_loop: upper is f32*[]
+        DTypeError: fori_loop: upper is f32[]
           at user.py:1
             1 | ts.fori_loop(0, 2.5, lambda i, x: x, 1.0)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

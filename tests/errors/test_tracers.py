@@ -41,7 +41,7 @@ def test_int() -> None:
         f(ts.ones(3), 2)
         """,
         """
-        ConcretizationError: `int()` of a traced value of type i64*[]
+        ConcretizationError: `int()` of a traced value of type i64[]
           at user.py:3 in f
             3 |     return x * int(n)
               |                ^^^^^^
@@ -61,7 +61,7 @@ def test_float() -> None:
         ts.jit(lambda x: float(x))(1.0)
         """,
         """
-        ConcretizationError: `float()` of a traced value of type f32*[]
+        ConcretizationError: `float()` of a traced value of type f32[]
           at user.py:1 in <lambda>
             1 | ts.jit(lambda x: float(x))(1.0)
               |                  ^^^^^^^^
@@ -87,7 +87,7 @@ def test_range() -> None:
         f(ts.ones(3), 2)
         """,
         """
-        ConcretizationError: use as an index of a traced value of type i64*[]
+        ConcretizationError: use as an index of a traced value of type i64[]
           at user.py:3 in f
             3 |     for _ in range(n):
               |              ^^^^^^^^
@@ -111,7 +111,7 @@ def test_list_index() -> None:
         f(1)
         """,
         """
-        ConcretizationError: use as an index of a traced value of type i64*[]
+        ConcretizationError: use as an index of a traced value of type i64[]
           at user.py:3 in f
             3 |     return [1.0, 2.0][i]
               |            ^^^^^^^^^^^^^
@@ -135,7 +135,7 @@ def test_shape_argument() -> None:
         f(3)
         """,
         """
-        ShapeError: zeros: the shape is (Tracer(i64*[]), 2)
+        ShapeError: zeros: the shape is (Tracer(i64[]), 2)
           at user.py:3 in f
             3 |     return ts.zeros((n, 2))
               |            ^^^^^^^^^^^^^^^^
@@ -186,7 +186,7 @@ def test_while_bool() -> None:
         f(1.0)
         """,
         """
-        ConcretizationError: `bool()` of a traced value of type bool*[]
+        ConcretizationError: `bool()` of a traced value of type bool[]
           at user.py:3 in f
             3 |     while x < 10:
               |           ^^^^^^
@@ -338,7 +338,7 @@ def test_hash() -> None:
         ts.jit(lambda x: {x: 1})(1.0)
         """,
         """
-        UnhashableError: hash of an array of type f32*[]
+        UnhashableError: hash of an array of type f32[]
           at user.py:1 in <lambda>
             1 | ts.jit(lambda x: {x: 1})(1.0)
               |                  ^^^^^^

@@ -49,7 +49,7 @@ def test_number_is_batched() -> None:
         ts.vmap(lambda x, y: x * y)(ts.ones(3), 2.0)
         """,
         """
-        AxisError: vmap: argument `y` of <lambda> is f32*[], and its in_axes is 0
+        AxisError: vmap: argument `y` of <lambda> is f32[], and its in_axes is 0
           at user.py:1
             1 | ts.vmap(lambda x, y: x * y)(ts.ones(3), 2.0)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

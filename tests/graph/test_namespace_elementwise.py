@@ -287,7 +287,7 @@ def test_operators_with_strangers() -> None:
     x = ts.ones(2)
     with pytest.raises(TypeError, match="unsupported operand"):
         _ = x + "a"
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(TypeError, match="add: got a list beside an array"):
         _ = operator.add(x, [1, 2])
     assert (x == None) is False  # noqa: E711
     assert (x != "a") is True
@@ -395,7 +395,7 @@ def test_wrong_dtypes() -> None:
     mask = ts.asarray([True, False])
     with pytest.raises(TypeError, match="add: bool operands"):
         _ = mask + mask
-    with pytest.raises(TypeError, match="lt: complex64"):
+    with pytest.raises(TypeError, match="less: complex64"):
         _ = ts.asarray([1j]) < ts.asarray([2j])
     with pytest.raises(TypeError, match="and"):
         _ = ts.ones(2) & ts.ones(2)

@@ -100,11 +100,11 @@ def infer(cls: type[c.Cumulative], type: TensorType, **attrs: Any) -> Any:
 def test_types_and_errors() -> None:
     x = TensorType((2, S), float32)
     assert infer(c.CumSum, x, axis=1) == x
-    with pytest.raises(AxisError, match="cumsum: axis 2 is out of range for rank 2"):
+    with pytest.raises(AxisError, match="cumulative_sum: axis 2 is out of range for rank 2"):
         infer(c.CumSum, x, axis=2)
     with pytest.raises(AxisError, match="cummax: axis 0 is out of range for rank 0"):
         c.cummax(Array(np.float32(1)), 0)
-    with pytest.raises(DTypeError, match=r"cumsum: the operand is bool\[2\]"):
+    with pytest.raises(DTypeError, match=r"cumulative_sum: the operand is bool\[2\]"):
         infer(c.CumSum, TensorType((2,), bool_), axis=0)
     with pytest.raises(DTypeError, match=r"cummax: the operand is c64\[2\]"):
         infer(c.CumMax, TensorType((2,), complex64), axis=0)

@@ -172,11 +172,11 @@ def test_types() -> None:
 
 def test_errors() -> None:
     x = TensorType((2, 0), float32)
-    with pytest.raises(AxisError, match="reduce_sum: axis 2 is out of range for rank 2"):
+    with pytest.raises(AxisError, match="^sum: axis 2 is out of range for rank 2"):
         make(r.Sum, x, axes=(2,))
-    with pytest.raises(AxisError, match=r"reduce_prod: axes \[0, 0\] repeat"):
+    with pytest.raises(AxisError, match=r"^prod: axes \[0, 0\] repeat"):
         make(r.Prod, x, axes=(0, 0))
-    with pytest.raises(AxisError, match="sum: axis -3 is out of range"):
+    with pytest.raises(AxisError, match="^sum: axis -3 is out of range"):
         r.sum_(Array(np.ones((2, 2))), (-3,))
     for cls in (r.Max, r.Min):
         with pytest.raises(ShapeError, match=r": dim 1 of f32\[2, 0\] is empty") as caught:
@@ -185,15 +185,15 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match=r"argmin: dim 1 of f32\[2, 0\] is empty"):
         make(r.ArgMin, x, axis=1)
     make(r.Max, x, axes=(0,))
-    with pytest.raises(DTypeError, match=r"reduce_any: the operand is f32\[2, 0\]"):
+    with pytest.raises(DTypeError, match=r"^any: the operand is f32\[2, 0\]"):
         make(r.Any_, x, axes=(0,))
-    with pytest.raises(DTypeError, match=r"reduce_sum: the operand is bool\[3\]"):
+    with pytest.raises(DTypeError, match=r"^sum: the operand is bool\[3\]"):
         make(r.Sum, TensorType((3,), bool_), axes=(0,))
-    with pytest.raises(DTypeError, match=r"reduce_max: the operand is c64\[3\]"):
+    with pytest.raises(DTypeError, match=r"^max: the operand is c64\[3\]"):
         make(r.Max, TensorType((3,), dtype_of("c64")), axes=(0,))
-    with pytest.raises(DTypeError, match=r"reduce_sum: f32\[3\] cannot be accumulated in f16"):
+    with pytest.raises(DTypeError, match=r"^sum: f32\[3\] cannot be accumulated in f16"):
         make(r.Sum, TensorType((3,), float32), axes=(0,), accumulate=float16)
-    with pytest.raises(DTypeError, match=r"reduce_sum: i8\[3\] cannot be accumulated in f32"):
+    with pytest.raises(DTypeError, match=r"^sum: i8\[3\] cannot be accumulated in f32"):
         make(r.Sum, TensorType((3,), int8), axes=(0,), accumulate=float32)
 
 

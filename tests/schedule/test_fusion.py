@@ -376,5 +376,5 @@ def test_equal_layers_have_equal_kernels(depth: int) -> None:
 def test_decisions_say_why() -> None:
     found = lower(traced(softmax, typed(64, 100))).decisions
     texts = [str(d) for d in found]
-    assert texts[1].startswith("exp %? : f32[64, 100]: stored, it costs 17 additions")
+    assert texts[1].startswith("exp f32[64, 100]: stored, it costs 17 additions")
     assert texts[-1].endswith("stored, it is an output")

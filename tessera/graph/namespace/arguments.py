@@ -25,7 +25,7 @@ from tessera.dtypes import (
     result_type,
 )
 from tessera.errors import AxisError, DTypeError, LeafError, ShapeError
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
@@ -112,6 +112,15 @@ def checked_data(name: str, data: np.ndarray) -> np.ndarray:
         )
     if not data.dtype.isnative:
         data = data.astype(data.dtype.newbyteorder("="))
+    try:
+        dtype_from_numpy(data.dtype)
+    except DTypeError as error:
+        raise LeafError(
+            f"{name}: got a NumPy array of dtype {data.dtype}",
+            loc=loc.current(),
+            rule=error.rule,
+            fix="convert it first, as with `x.astype(np.float64)`",
+        ) from None
     return data
 
 
@@ -142,12 +151,14 @@ def common_dtype(name: str, values: Sequence[object]) -> tuple[DType, bool]:
         return found, False
     except DTypeError as error:
         what = error.what.removeprefix("promotion: ")
-        types = " and ".join(
-            [str(x.type) if isinstance(x, ArrayBase) else f"the number {x}" for x in values]
-        )
+        types = " and ".join([_operand_text(x) for x in values])
         raise DTypeError(
             f"{name}: got {types}; {what}", loc=loc.current(), rule=error.rule, fix=error.fix
         ) from None
+
+
+def _operand_text(x: object) -> str:
+    return str(x.type.strong()) if isinstance(x, ArrayBase) else f"the number {x}"
 
 
 def to_dtype(x: Any, dtype: DType, weak: bool = False) -> Any:
@@ -232,7 +243,7 @@ def common_shape(name: str, arrays: Sequence[Any]) -> tuple[Dim, ...]:
         return first
     found = broadcast_dims([x.shape for x in arrays])
     if isinstance(found, int):
-        types = " and ".join(str(x.type) for x in arrays)
+        types = " and ".join(str(x.type.strong()) for x in arrays)
         sizes = " and ".join(dict.fromkeys(str(x.shape[-found]) for x in arrays if x.ndim >= found))
         raise ShapeError(
             f"{name}: got {types}, which differ in dim -{found}: {sizes}",

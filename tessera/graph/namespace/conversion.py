@@ -19,6 +19,7 @@ from tessera.dtypes import (
     result_type,
 )
 from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
+from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.device import Device, parse_device
 from tessera.graph.namespace.arguments import (
@@ -230,7 +231,7 @@ def _host_view(obj: Any) -> np.ndarray:
         if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
             return np.asarray(obj)
         if hasattr(obj, "__dlpack__"):
-            return np.from_dlpack(obj)
+            return _imported(obj, None)
         return np.asarray(memoryview(obj))
     except (TypeError, BufferError, ValueError):
         raise LeafError(
@@ -268,5 +269,10 @@ def from_dlpack(
     parse_device("from_dlpack", device)
     if isinstance(x, ArrayBase):
         return asarray(x, copy=copy)
-    data: np.ndarray = np.from_dlpack(x, copy=copy)  # pyright: ignore[reportArgumentType]
-    return Array(checked_data("from_dlpack", data).view())
+    return Array(checked_data("from_dlpack", _imported(x, copy)).view())
+
+
+def _imported(x: Any, copy: bool | None) -> np.ndarray:
+    source: Any = dlpack.Importable(x)
+    data = np.from_dlpack(source, copy=copy)
+    return data if source.dtype is None else data.view(source.dtype.np)

@@ -103,7 +103,7 @@ def _full(name: str, shape: Any, value: Any, dtype: DTypeLike | None, device: De
     found = as_array(name, value)
     if found.ndim:
         raise ShapeError(
-            f"{name}: the value has type {found.type}",
+            f"{name}: the value has type {found.type.strong()}",
             loc=loc.current(),
             rule="the value has no dims",
             fix="use `ts.broadcast_to`",
@@ -356,7 +356,7 @@ def _matrices(name: str, x: object) -> Any:
     found = as_array(name, x)
     if found.ndim < 2:
         raise ShapeError(
-            f"{name}: the array is {found.type}",
+            f"{name}: the array is {found.type.strong()}",
             loc=loc.current(),
             rule="a matrix has two dims or more",
         )
@@ -382,7 +382,7 @@ def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> tuple[
     for k, x in enumerate(found):
         if x.ndim > 1:
             raise ShapeError(
-                f"meshgrid: argument {k} is {x.type}",
+                f"meshgrid: argument {k} is {x.type.strong()}",
                 loc=loc.current(),
                 rule="the coordinates along an axis have one dim",
             )
@@ -416,7 +416,9 @@ def one_hot(
     index = as_array("one_hot", x)
     if not index.dtype.is_integer:
         raise DTypeError(
-            f"one_hot: the indices are {index.type}", loc=loc.current(), rule="they are integers"
+            f"one_hot: the indices are {index.type.strong()}",
+            loc=loc.current(),
+            rule="they are integers",
         )
     found = default_float if dtype is None else parse_dtype("one_hot", dtype)
     (size,) = parse_shape("one_hot", num_classes)
@@ -438,6 +440,8 @@ def random_bits(key: ArrayLike, shape: Shape, /) -> ArrayBase:
     words = as_array("random_bits", key)
     if words.dtype is not uint32:
         raise DTypeError(
-            f"random_bits: the key is {words.type}", loc=loc.current(), rule="a key is u32[2]"
+            f"random_bits: the key is {words.type.strong()}",
+            loc=loc.current(),
+            rule="a key is u32[2]",
         )
     return generate.random_bits(words, parse_shape("random_bits", shape))

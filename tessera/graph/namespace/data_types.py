@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from tessera import dtypes
 from tessera.dtypes import DType, DTypeLike, FInfo, IInfo
@@ -18,6 +19,9 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops.elementwise import cast
 from tessera.ir import loc
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 __all__ = [
     "astype",
@@ -56,7 +60,7 @@ def astype(
     found, wanted = as_array("astype", x), parse_dtype("astype", dtype)
     if found.dtype.is_complex and not wanted.is_complex and not wanted.is_bool:
         raise DTypeError(
-            f"astype: {found.type} does not become {wanted.full_name}",
+            f"astype: {found.type.strong()} does not become {wanted.full_name}",
             loc=loc.current(),
             rule="a complex number is not converted to a real one",
             fix="take `ts.real(x)` or `ts.abs(x)` first",
@@ -64,28 +68,37 @@ def astype(
     return cast(found, wanted)
 
 
+def _placed(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Calls a function on dtypes, whose errors do not know yet where the user called it."""
+    try:
+        return fn(*args, **kwargs)
+    except DTypeError as error:
+        error.at(loc.current())
+        raise
+
+
 @api_boundary
 def can_cast(from_: DTypeLike | ArrayBase, to: DTypeLike, /) -> bool:
     """Whether a dtype (or an array's) becomes another by promotion alone."""
-    return dtypes.can_cast(from_, to)
+    return _placed(dtypes.can_cast, from_, to)
 
 
 @api_boundary
 def finfo(type: DTypeLike | ArrayBase, /) -> FInfo:
     """Limits of a floating-point or complex dtype."""
-    return dtypes.finfo(type)
+    return _placed(dtypes.finfo, type)
 
 
 @api_boundary
 def iinfo(type: DTypeLike | ArrayBase, /) -> IInfo:
     """Limits of an integer dtype."""
-    return dtypes.iinfo(type)
+    return _placed(dtypes.iinfo, type)
 
 
 @api_boundary
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
     """Whether a dtype is of a kind, such as `"real floating"`, or one of several."""
-    return dtypes.isdtype(dtype, kind)
+    return _placed(dtypes.isdtype, dtype, kind)
 
 
 @api_boundary
@@ -96,4 +109,4 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> DType:
     ):
         return common_dtype("result_type", arrays_and_dtypes)[0]
     given: list[Any] = [x.dtype if isinstance(x, ArrayBase) else x for x in arrays_and_dtypes]
-    return dtypes.result_type(*given)
+    return _placed(dtypes.result_type, *given)

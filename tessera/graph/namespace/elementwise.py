@@ -93,7 +93,10 @@ def _logical(name: str, x: Any) -> Any:
 
 def kind_error(name: str, x: Any, wanted: str) -> DTypeError:
     return DTypeError(
-        f"{name}: got {x.type}", loc=loc.current(), rule=f"{name} takes {wanted}", fix="cast first"
+        f"{name}: got {x.type.strong()}",
+        loc=loc.current(),
+        rule=f"{name} takes {wanted}",
+        fix="cast first",
     )
 
 

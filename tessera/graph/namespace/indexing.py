@@ -198,7 +198,9 @@ def _parse(type: TensorType, item: Any) -> Any:
             "an index is an int, a slice, `...`, None, or an array of integers or bools",
         )
     if not (item.dtype.is_integer or item.dtype.is_bool):
-        raise _bad_index(f"an index has type {item.type}", "index arrays hold integers or bools")
+        raise _bad_index(
+            f"an index has type {item.type.strong()}", "index arrays hold integers or bools"
+        )
     if isinstance(item, Array) and not item.ndim and item.dtype.is_integer:
         return int(item.host[()])
     return item
@@ -220,8 +222,8 @@ def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:
         not may_equal(a, b) for a, b in zip(data.shape, wanted, strict=True)
     ):
         raise IndexOutOfBoundsError(
-            f"index: a mask of type {mask.type} for dims {axis} to {axis + data.ndim - 1} of"
-            f" {type}",
+            f"index: a mask of type {mask.type.strong()} for dims {axis} to"
+            f" {axis + data.ndim - 1} of {type}",
             loc=loc.current(),
             rule="a mask has the lengths of the dims that it selects from",
         )
@@ -307,7 +309,8 @@ def _broadcast_arrays(type: TensorType, plan: Plan, arrays: dict[int, Any]) -> N
     shape = broadcast_dims([x.shape for x in arrays.values()])
     if isinstance(shape, int):
         raise ShapeError(
-            f"index: index arrays are {' and '.join(str(x.type) for x in arrays.values())}",
+            "index: index arrays are "
+            + " and ".join([str(x.type.strong()) for x in arrays.values()]),
             loc=loc.current(),
             rule="index arrays are broadcast to one shape",
         )
@@ -417,7 +420,9 @@ def index_array(name: str, x: object) -> Any:
     found = as_array(name, x)
     if not found.dtype.is_integer:
         raise DTypeError(
-            f"{name}: the indices are {found.type}", loc=loc.current(), rule="they are integers"
+            f"{name}: the indices are {found.type.strong()}",
+            loc=loc.current(),
+            rule="they are integers",
         )
     return found
 
@@ -434,7 +439,7 @@ def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Arr
     found, index = as_array("take", x), index_array("take", indices)
     if axis is None and found.ndim != 1:
         raise ShapeError(
-            f"take: no axis is given for {found.type}",
+            f"take: no axis is given for {found.type.strong()}",
             loc=loc.current(),
             rule="the axis may be left out only for an array of one dim",
         )
@@ -464,7 +469,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> A
     common = broadcast_dims(others)
     if index.ndim != found.ndim or isinstance(common, int):
         raise ShapeError(
-            f"take_along_axis: x is {found.type}, the indices are {index.type}",
+            f"take_along_axis: x is {found.type.strong()}, the indices are {index.type.strong()}",
             loc=loc.current(),
             rule="both have one rank, and dims that broadcast except along the axis",
         )

@@ -53,8 +53,8 @@ def _contract(a: Any, b: Any, left: Sequence[int], right: Sequence[int], batch: 
 
 def _mismatch(name: str, a: Any, b: Any, i: int, j: int) -> ShapeError:
     return ShapeError(
-        f"{name}: x1 is {a.type}, x2 is {b.type}; dim {i} of x1 is {a.shape[i]}, but dim {j} of x2"
-        f" is {b.shape[j]}",
+        f"{name}: x1 is {a.type.strong()}, x2 is {b.type.strong()}; dim {i} of x1 is {a.shape[i]},"
+        f" but dim {j} of x2 is {b.shape[j]}",
         loc=loc.current(),
         rule="the dims that are summed over have equal lengths",
     )
@@ -79,7 +79,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     a, b = _pair("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
-            f"matmul: x1 is {a.type}, x2 is {b.type}",
+            f"matmul: x1 is {a.type.strong()}, x2 is {b.type.strong()}",
             loc=loc.current(),
             rule="operands of a matrix product have one dim or more",
             fix="use `*` to multiply by a number",
@@ -94,7 +94,8 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     lead = broadcast_dims([a.shape[:-2], b.shape[:-2]])
     if isinstance(lead, int):
         raise ShapeError(
-            f"matmul: x1 is {a.type}, x2 is {b.type}, whose dims -{lead + 2} do not fit",
+            f"matmul: x1 is {a.type.strong()}, x2 is {b.type.strong()}, whose dims -{lead + 2} do"
+            " not fit",
             loc=loc.current(),
             rule="dims in front of the matrices are equal, or one of them is 1 or missing",
         )
@@ -126,7 +127,7 @@ def tensordot(
     if isinstance(axes, int):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise ShapeError(
-                f"tensordot: {axes} axes of {a.type} and {b.type}",
+                f"tensordot: {axes} axes of {a.type.strong()} and {b.type.strong()}",
                 loc=loc.current(),
                 rule="no more axes are summed over than both operands have",
             )
@@ -166,7 +167,8 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
     lead = broadcast_dims([a.shape[:-1], b.shape[:-1]])
     if isinstance(lead, int):
         raise ShapeError(
-            f"vecdot: x1 is {a.type}, x2 is {b.type}, whose other dims do not fit",
+            f"vecdot: x1 is {a.type.strong()}, x2 is {b.type.strong()}, whose other dims do not"
+            " fit",
             loc=loc.current(),
             rule="they are equal, or one of them is 1 or missing",
         )
@@ -203,7 +205,7 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     a, b = _pair("outer", x1, x2)
     if a.ndim != 1 or b.ndim != 1:
         raise ShapeError(
-            f"outer: x1 is {a.type}, x2 is {b.type}",
+            f"outer: x1 is {a.type.strong()}, x2 is {b.type.strong()}",
             loc=loc.current(),
             rule="both are vectors",
         )

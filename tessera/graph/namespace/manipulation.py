@@ -91,7 +91,7 @@ def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
         fits = may_equal(size, known)
     if not fits:
         raise ShapeError(
-            f"reshape: {x.type} has {size} elements, which do not make the shape"
+            f"reshape: {x.type.strong()} has {size} elements, which do not make the shape"
             f" {shape_text(given)}",
             loc=loc.current(),
             rule="reshaping keeps the number of elements; one dim may be -1, for what is left",
@@ -111,7 +111,7 @@ def permute_dims(x: ArrayLike, /, axes: tuple[int, ...]) -> ArrayBase:
     perm = parse_axes("permute_dims", tuple(axes), found.ndim, "axes")
     if len(perm) != found.ndim:
         raise AxisError(
-            f"permute_dims: axes={tuple(axes)} for {found.type}",
+            f"permute_dims: axes={tuple(axes)} for {found.type.strong()}",
             loc=loc.current(),
             rule="every axis is named once",
         )
@@ -154,7 +154,7 @@ def matrix_transpose(x: ArrayLike, /) -> ArrayBase:
     found = as_array("matrix_transpose", x)
     if found.ndim < 2:
         raise ShapeError(
-            f"matrix_transpose: the array is {found.type}",
+            f"matrix_transpose: the array is {found.type.strong()}",
             loc=loc.current(),
             rule="a matrix has two dims or more",
         )
@@ -193,7 +193,7 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Array
     for k in gone:
         if not may_equal(found.shape[k], 1):
             raise ShapeError(
-                f"squeeze: dim {k} of {found.type} is {found.shape[k]}",
+                f"squeeze: dim {k} of {found.type.strong()} is {found.shape[k]}",
                 loc=loc.current(),
                 rule="only dims of length 1 can be removed",
             )
@@ -293,7 +293,7 @@ def concat(arrays: Sequence[ArrayLike], /, *, axis: int | None = 0) -> ArrayBase
         )
         if not same:
             raise ShapeError(
-                f"concat: array 0 is {found[0].type}, but array {k} is {x.type}",
+                f"concat: array 0 is {found[0].type.strong()}, but array {k} is {x.type.strong()}",
                 loc=loc.current(),
                 rule=f"joined arrays have equal dims except along axis {at}",
             )
@@ -312,7 +312,7 @@ def stack(arrays: Sequence[ArrayLike], /, *, axis: int = 0) -> ArrayBase:
     for k, x in enumerate(found):
         if x.shape != found[0].shape:
             raise ShapeError(
-                f"stack: array 0 is {found[0].type}, but array {k} is {x.type}",
+                f"stack: array 0 is {found[0].type.strong()}, but array {k} is {x.type.strong()}",
                 loc=loc.current(),
                 rule="stacked arrays have one shape",
             )
@@ -328,7 +328,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[ArrayBase, ...]:
     size = found.shape[at]
     if not isinstance(size, int):
         raise ShapeError(
-            f"unstack: dim {at} of {found.type} is symbolic",
+            f"unstack: dim {at} of {found.type.strong()} is symbolic",
             loc=loc.current(),
             rule="how many arrays there are must be known when the program is traced",
         )
@@ -391,7 +391,7 @@ def _repeat_each(x: Any, repeats: Any, axis: int) -> Any:
         )
     if counts.ndim > 1 or (counts.size not in (1, x.shape[axis])) or (counts < 0).any():
         raise ShapeError(
-            f"repeat: {counts.size} repeats for dim {axis} of {x.type}",
+            f"repeat: {counts.size} repeats for dim {axis} of {x.type.strong()}",
             loc=loc.current(),
             rule="there is one number of repeats per element, none of them negative",
         )
@@ -414,7 +414,7 @@ def broadcast_to(x: ArrayLike, /, shape: Shape) -> ArrayBase:
     )
     if not fits:
         raise ShapeError(
-            f"broadcast_to: {found.type} does not fit into the shape {shape_text(dims)}",
+            f"broadcast_to: {found.type.strong()} does not fit into the shape {shape_text(dims)}",
             loc=loc.current(),
             rule="counted from the last, dims are equal, or that of the array is 1 or missing",
         )

@@ -12,11 +12,20 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import ALL, Kind
-from tessera.errors import ShapeError, api_boundary
+from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.array_protocols import RankError
 from tessera.graph.device import CPU, Device, parse_device
-from tessera.graph.namespace import data_types, elementwise, linear, manipulation
+from tessera.graph.namespace import (
+    data_types,
+    elementwise,
+    linear,
+    manipulation,
+    mathematics,
+    searching,
+    utility,
+)
+from tessera.graph.namespace.arguments import is_sequence
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
@@ -30,16 +39,28 @@ _OPERANDS = (ArrayBase, bool, int, float, complex, np.ndarray, np.generic)
 Binary = Callable[[Any, Any], Any]
 
 
+def _declined(fn: Binary, other: object) -> Any:
+    """Leaves an operator to the other operand, unless that is a sequence, which has none for it."""
+    if is_sequence(other):
+        raise LeafError(
+            f"{fn.__name__.lstrip('_')}: got a {type(other).__name__} beside an array",
+            loc=loc.current(),
+            rule="operators take arrays and Python numbers",
+            fix="make an array of it with `ts.asarray`",
+        )
+    return NotImplemented
+
+
 def _operator(fn: Binary) -> Binary:
     def apply(self: Any, other: Any) -> Any:
-        return fn(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
 
 
 def _reflected(fn: Binary) -> Binary:
     def apply(self: Any, other: Any) -> Any:
-        return fn(other, self) if isinstance(other, _OPERANDS) else NotImplemented
+        return fn(other, self) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
 
@@ -53,7 +74,7 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
             a, b = self.host, other.host
             if a.dtype is b.dtype and a.shape == b.shape and a.dtype in dtypes:
                 return bind(cls, self, other)
-        return fn(self, other) if isinstance(other, _OPERANDS) else NotImplemented
+        return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
 
@@ -101,10 +122,38 @@ def _divmod(x: Any, y: Any) -> Any:
     return elementwise.floor_divide(x, y), elementwise.remainder(x, y)
 
 
+def _round(x: Any, ndigits: int | None = None, /) -> Any:
+    """Python's `round`: to even at ties. Integers have no digits after the point."""
+    if not ndigits:
+        return mathematics.round(x)
+    if not x.dtype.is_inexact:
+        if ndigits > 0:
+            return elementwise.positive(x)
+        raise DTypeError(
+            f"round: {ndigits} digits of {x.type.strong()}",
+            loc=loc.current(),
+            rule="integers are rounded to no less than one",
+            fix="convert it to a floating-point dtype first",
+        )
+    scale = 10.0 ** abs(ndigits)
+    if ndigits < 0:
+        return mathematics.round(x / scale) * scale
+    scaled = x * scale
+    # Numbers that are too large to be scaled have no digits after the point.
+    return searching.where(elementwise.isfinite(scaled), mathematics.round(scaled) / scale, x)
+
+
+def _contains(x: Any, value: Any, /) -> bool:
+    found: Any = utility.any(elementwise.equal(x, value))
+    if isinstance(found, Tracer):
+        found = found.concretize("`in`", "use `ts.any(x == value)`, which is an array")
+    return bool(found)
+
+
 def _transposed(x: Any) -> Any:
     if x.ndim != 2:
         raise ShapeError(
-            f"T: the array is {x.type}",
+            f"T: the array is {x.type.strong()}",
             loc=loc.current(),
             rule="`x.T` is the transpose of a matrix, an array with two dims",
             fix="use `x.mT` for the last two dims, or `ts.permute_dims`",
@@ -115,7 +164,7 @@ def _transposed(x: Any) -> Any:
 def _iterate(x: Any) -> Iterator[Any]:
     if not x.ndim:
         raise RankError(
-            f"iteration over an array of type {x.type}",
+            f"iteration over an array of type {x.type.strong()}",
             loc=loc.current(),
             rule="an array without dims has no items",
         )
@@ -150,14 +199,14 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
 def _length(x: Any) -> int:
     if not x.ndim:
         raise RankError(
-            f"len() of an array of type {x.type}",
+            f"len() of an array of type {x.type.strong()}",
             loc=loc.current(),
             rule="an array without dims has no length",
         )
     size = x.shape[0]
     if not isinstance(size, int):
         raise RankError(
-            f"len() of an array of type {x.type}",
+            f"len() of an array of type {x.type.strong()}",
             loc=loc.current(),
             rule="Python wants a number, and the length of this array is symbolic",
             fix="use `x.shape[0]`",
@@ -216,6 +265,7 @@ def install() -> None:
         methods[f"__r{name}__"] = _reflected(fn)
     methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
     methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
+    methods.update({"__round__": _round, "__contains__": _contains})
     methods.update({"__len__": _length, "__array_namespace__": _namespace})
     for name, fn in methods.items():
         setattr(ArrayBase, name, _method(name, fn))

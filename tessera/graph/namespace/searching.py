@@ -119,7 +119,7 @@ def nonzero(x: ArrayLike, /) -> tuple[ArrayBase, ...]:
     found = as_array("nonzero", x)
     if found.ndim == 0:
         raise ShapeError(
-            f"nonzero: the array is {found.type}",
+            f"nonzero: the array is {found.type.strong()}",
             loc=loc.current(),
             rule="the array has one dim or more",
         )
@@ -158,12 +158,12 @@ def searchsorted(
     line, wanted = as_array("searchsorted", x1), as_array("searchsorted", x2)
     if line.ndim != 1:
         raise ShapeError(
-            f"searchsorted: x1 is {line.type}", loc=loc.current(), rule="x1 has one dim"
+            f"searchsorted: x1 is {line.type.strong()}", loc=loc.current(), rule="x1 has one dim"
         )
     dtype, weak = common_dtype("searchsorted", [line, wanted])
     if dtype.is_complex:
         raise DTypeError(
-            f"searchsorted: x1 is {line.type}", loc=loc.current(), rule="numbers are real"
+            f"searchsorted: x1 is {line.type.strong()}", loc=loc.current(), rule="numbers are real"
         )
     line, wanted = to_dtype(line, dtype, weak), to_dtype(wanted, dtype, weak)
     if dtype.is_bool:

@@ -63,7 +63,7 @@ def _sortable(name: str, x: object) -> Any:
     found = as_array(name, x)
     if found.dtype.is_complex:
         raise DTypeError(
-            f"{name}: the array is {found.type}",
+            f"{name}: the array is {found.type.strong()}",
             loc=loc.current(),
             rule="complex numbers have no order",
             fix="sort by `ts.abs(x)` or `ts.real(x)`",

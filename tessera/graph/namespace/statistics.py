@@ -14,11 +14,12 @@ from tessera.dtypes import (
     Kind,
     default_int,
     float32,
+    uint8,
     uint16,
     uint32,
     uint64,
 )
-from tessera.errors import AxisError, api_boundary
+from tessera.errors import AxisError, DTypeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -259,7 +260,7 @@ def _running(
 ) -> Any:
     if axis is None and x.ndim != 1:
         raise AxisError(
-            f"{name}: no axis is given for {x.type}",
+            f"{name}: no axis is given for {x.type.strong()}",
             loc=loc.current(),
             rule="the axis may be left out only for an array of one dim",
         )
@@ -277,17 +278,36 @@ def _running(
 def _shift(x: Any, axes: Sequence[int]) -> Any:
     """The maximum along axes, with dims kept, that exponents are taken relative to.
 
-    0 where it is infinite, so that the difference is never NaN because of it. Its derivative
-    cancels, so it has none.
+    0 where it is infinite, so that the difference is never NaN because of it, and where there are
+    no elements. Its derivative cancels, so it has none.
     """
+    if any([x.shape[a] == 0 for a in axes]):
+        return full([1 if k in axes else d for k, d in enumerate(x.shape)], 0, x.dtype)
     top = stopped(reduce.max_(x, axes))
     return with_dims(ops.select(ops.isfinite(top), top, 0), x.shape, axes)
 
 
 def stopped(x: Any) -> Any:
     """`x` as a constant for derivatives."""
-    words = {16: uint16, 32: uint32, 64: uint64}[x.dtype.bits]
+    words = {8: uint8, 16: uint16, 32: uint32, 64: uint64}[x.dtype.bits]
     return ops.bitcast(ops.bitcast(x, words), x.dtype)
+
+
+def _exponents(name: str, x: object, axis: Axis) -> tuple[Any, tuple[int, ...], DType]:
+    """The argument in a dtype that exponentials are computed in, the axes, and the result's dtype.
+
+    Storage types hold too few numbers for what is computed on the way.
+    """
+    found = as_inexact(name, x)
+    if found.dtype.is_complex:
+        raise DTypeError(
+            f"{name}: the array is {found.type.strong()}",
+            loc=loc.current(),
+            rule="the elements are real numbers",
+            fix="take `ts.abs(x)` or `ts.real(x)` first",
+        )
+    wide = ops.cast(found, float32) if found.dtype.is_storage else found
+    return wide, parse_axes(name, axis, found.ndim), found.dtype
 
 
 @api_boundary
@@ -299,32 +319,29 @@ def logsumexp(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> 
         axis: the axes; None is all.
         keepdims: whether the axes stay, with length 1.
     """
-    found = as_inexact("logsumexp", x)
-    axes = parse_axes("logsumexp", axis, found.ndim)
+    found, axes, dtype = _exponents("logsumexp", x, axis)
     shift = _shift(found, axes)
     total = reduce.sum_(ops.exp(ops.sub(found, spread(shift, found.shape))), axes)
-    result = ops.add(ops.log(total), reshape(shift, total.shape))
+    result = ops.cast(ops.add(ops.log(total), reshape(shift, total.shape)), dtype)
     return with_dims(result, found.shape, axes) if keepdims else result
 
 
 @api_boundary
 def softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     """exp(x) / sum(exp(x)) along an axis, without overflow on the way."""
-    found = as_inexact("softmax", x)
-    axes = parse_axes("softmax", axis, found.ndim)
+    found, axes, dtype = _exponents("softmax", x, axis)
     powers = ops.exp(ops.sub(found, spread(_shift(found, axes), found.shape)))
     total = with_dims(reduce.sum_(powers, axes), found.shape, axes)
-    return ops.div(powers, spread(total, found.shape))
+    return ops.cast(ops.div(powers, spread(total, found.shape)), dtype)
 
 
 @api_boundary
 def log_softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     """log(softmax(x)) along an axis, exact where softmax is near 0."""
-    found = as_inexact("log_softmax", x)
-    axes = parse_axes("log_softmax", axis, found.ndim)
+    found, axes, dtype = _exponents("log_softmax", x, axis)
     apart = ops.sub(found, spread(_shift(found, axes), found.shape))
     total = with_dims(reduce.sum_(ops.exp(apart), axes), found.shape, axes)
-    return ops.sub(apart, spread(ops.log(total), found.shape))
+    return ops.cast(ops.sub(apart, spread(ops.log(total), found.shape)), dtype)
 
 
 @api_boundary

@@ -114,7 +114,7 @@ def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> An
     if dtype is not x.dtype:
         raise DTypeError(
             f"at[...].{name}: the values are {getattr(given, 'type', given)}, the array is"
-            f" {x.type}",
+            f" {x.type.strong()}",
             loc=loc.current(),
             rule="the array keeps its dtype, so the values must promote to it",
             fix=f"convert one of them, for instance with `astype(ts.{x.dtype.full_name})`",
@@ -140,7 +140,7 @@ def _masked(x: Any, mask: Any, value: Any, combine: Combine) -> Any:
     )
     if not fits:
         raise IndexOutOfBoundsError(
-            f"index: a mask of type {mask.type} for an array of type {x.type}",
+            f"index: a mask of type {mask.type.strong()} for an array of type {x.type.strong()}",
             loc=loc.current(),
             rule="a mask has the lengths of the dims that it selects from",
         )
@@ -157,8 +157,8 @@ def write(name: str, x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
     )
     if not fits:
         raise ShapeError(
-            f"at[...].{name}: the values are {values.type}, but the index names elements of shape"
-            f" {shape_text(shape)}",
+            f"at[...].{name}: the values are {values.type.strong()}, but the index names elements"
+            f" of shape {shape_text(shape)}",
             loc=loc.current(),
             rule="values are broadcast to the shape of the elements",
         )

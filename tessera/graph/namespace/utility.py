@@ -75,7 +75,9 @@ def diff(
         raise ShapeError(f"diff: n is {n}", loc=loc.current(), rule="n is at least 0")
     if found.dtype.is_bool:
         raise DTypeError(
-            f"diff: the array is {found.type}", loc=loc.current(), rule="the elements are numbers"
+            f"diff: the array is {found.type.strong()}",
+            loc=loc.current(),
+            rule="the elements are numbers",
         )
     if n == 0:
         return found

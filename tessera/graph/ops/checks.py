@@ -15,10 +15,43 @@ from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, bounds
 from tessera.ir.types import TensorType
 
+# Functions of the namespace that are one op of another name.
+_PUBLIC_NAMES: dict[str, str] = {
+    "and": "bitwise_and",
+    "cumprod": "cumulative_prod",
+    "cumsum": "cumulative_sum",
+    "div": "divide",
+    "eq": "equal",
+    "floordiv": "floor_divide",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "max": "maximum",
+    "min": "minimum",
+    "mod": "remainder",
+    "mul": "multiply",
+    "ne": "not_equal",
+    "neg": "negative",
+    "not": "bitwise_invert",
+    "or": "bitwise_or",
+    "reduce_all": "all",
+    "reduce_any": "any",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_prod": "prod",
+    "reduce_sum": "sum",
+    "shl": "bitwise_left_shift",
+    "shr": "bitwise_right_shift",
+    "sub": "subtract",
+    "xor": "bitwise_xor",
+}
+
 
 def title(op: Op) -> str:
-    """The op's name as messages begin with it."""
-    return op.name.rpartition(".")[2]
+    """The op's name as messages begin with it: that of the function that users know it by."""
+    name = op.name.rpartition(".")[2]
+    return _PUBLIC_NAMES.get(name, name)
 
 
 def tensor(op: Op, k: int) -> TensorType:

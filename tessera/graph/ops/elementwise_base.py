@@ -70,9 +70,24 @@ class Elementwise(GraphOp):
         try:
             dtype = result_dtype(self.row, *[t.dtype for t in types])
         except DTypeError as error:
-            error.at(self.loc)
-            raise
+            raise self._dtype_error(error, [t.dtype for t in types]) from None
         return TensorType(first.shape, dtype, weak, policy)
+
+    def _dtype_error(self, error: DTypeError, dtypes: list[DType]) -> DTypeError:
+        """The scalar row's error, in the words of the namespace."""
+        row, name = self.row.name, title(self)
+        fix = error.fix
+        if fix == "cast it first" and any(d.is_complex for d in dtypes):
+            fix = "take `ts.abs(x)` or `ts.real(x)` first"
+        elif fix is not None and dtypes[0].is_bool and "'or'" in fix:
+            fix = "use `ts.logical_or` or `ts.logical_and`, or cast to an integer type first"
+        rule = error.rule
+        if rule is not None and rule.startswith(f"{row} "):
+            rule = name + rule[len(row) :]
+        what = error.what
+        if what.startswith(f"{row}:"):
+            what = name + what[len(row) :]
+        return DTypeError(what, loc=self.loc, rule=rule, fix=fix)
 
     def _shape_error(self, k: int, first: TensorType, other: TensorType) -> ShapeError:
         what = f"{title(self)}: operand {k} is {other}, but operand 0 is {first}"

@@ -49,10 +49,10 @@ def check_kind(op: GraphOp, row: ScalarFn, x: TensorType) -> None:
     if x.dtype.kind not in row.kinds:
         kinds = ", ".join(sorted(kind.value for kind in row.kinds))
         raise DTypeError(
-            f"{title(op)}: the operand is {x}",
+            f"{title(op)}: the operand is {x.strong()}",
             loc=op.loc,
             rule=f"the dtype's kind is one of {kinds}",
-            fix="cast it first",
+            fix="take `ts.abs(x)` or `ts.real(x)` first" if x.dtype.is_complex else "cast it first",
         )
 
 
@@ -251,7 +251,7 @@ class _Logical(Reduce):
         x = tensor(self, 0)
         if x.dtype is not bool_:
             raise DTypeError(
-                f"{title(self)}: the operand is {x}",
+                f"{title(self)}: the operand is {x.strong()}",
                 loc=self.loc,
                 rule="the operand is bool",
                 fix="compare it with zero first",
@@ -355,7 +355,7 @@ class ArgMin(ArgReduce):
 def _reduce(cls: type[Reduce], x: Any, axes: Sequence[int] | None, **attrs: Any) -> Any:
     if axes is None:
         axes = range(x.ndim)
-    found = tuple(sorted([normalize_axis(cls.name.rpartition(".")[2], k, x.ndim) for k in axes]))
+    found = tuple(sorted([normalize_axis(cls.name.rpartition("_")[2], k, x.ndim) for k in axes]))
     return bind(cls, x, axes=found, **attrs) if found else x
 
 
