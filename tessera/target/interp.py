@@ -96,8 +96,9 @@ class Interpreter:
         self.values: dict[Value, Any] = {}
         self.plans: dict[Op, Callable[..., Any]] = {}
 
-    def call(self, name: str, args: Sequence[Any]) -> None:
-        """Runs one function; pointers are `Pointer`s, numbers are NumPy or Python ones."""
+    def call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        """Runs one function; pointers are `Pointer`s, numbers are NumPy or Python ones. What it
+        returns."""
         func = self.module.funcs.get(name)
         if func is None:
             raise VerifyError(f"there is no function @{name}")
@@ -110,7 +111,7 @@ class Interpreter:
                 as_scalar(given, arg.type.dtype) if isinstance(arg.type, ScalarType) else given
             )
         with np.errstate(all="ignore"):
-            self.block(func.body)
+            return self.block(func.body)
 
     def block(self, block: Block) -> list[Any]:
         """Runs a block; the values of its outputs."""
@@ -377,6 +378,10 @@ def _call(s: Interpreter, op: t.Call) -> None:
     s.call(op.callee, [s.values[v] for v in op.args])
 
 
+def _apply(s: Interpreter, op: t.Apply) -> None:
+    (s.values[op.result],) = s.call(op.callee, [s.values[v] for v in op.args])
+
+
 RULES: dict[type[Op], Callable[..., None]] = {
     t.Const: _const,
     t.Lanes: _lanes,
@@ -398,4 +403,5 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.While: _while,
     t.If: _if,
     t.Call: _call,
+    t.Apply: _apply,
 }

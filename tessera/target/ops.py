@@ -408,3 +408,17 @@ class Call(TargetOp):
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         return ()
+
+
+class Apply(TargetOp):
+    """The value that another function of the module computes from its arguments alone."""
+
+    name = "target.apply"
+    args: tuple[Value, ...] = operands()
+    callee: str = attr()
+    type: Type = attr()
+
+    def infer(self) -> Type:
+        """The given type."""
+        element(self.type)
+        return self.type

@@ -1,7 +1,8 @@
 """What Target IR may contain, beyond what each op's `infer` and `verify` say.
 
 Invariants of a function, numbered as the messages are:
- G1  arguments are pointers and scalars, and nothing is returned;
+ G1  arguments are pointers and scalars, and nothing is returned; or it returns one value, which it
+     computes from scalars and vectors alone, without effects;
  G2  a vector has at least one lane, and no dtype is complex;
  G3  a constant is one that its dtype holds;
  G4  an alignment is 0 or a power of two;
@@ -10,7 +11,8 @@ Invariants of a function, numbered as the messages are:
  G7  a bool has no bits to reinterpret: in registers it is one, in memory eight;
 
 of a module:
- G8  a call names a function of the module, and passes what that takes;
+ G8  a call names a function of the module, and passes what that takes; target.call one that
+     returns nothing, target.apply one that returns a value of its type;
  G9  there is no recursion;
 
 and of a module for a machine:
@@ -42,11 +44,25 @@ from tessera.tile.spec import holds
 
 def check_signature(func: Func) -> None:
     """G1."""
+    if func.outputs:
+        _check_returns(func)
+        return
     for arg in func.args:
         if not isinstance(arg.type, (ScalarType, PtrType)):
             raise violation("G1", func, None, f"argument {arg!r} is no pointer and no scalar")
-    if func.outputs:
-        raise violation("G1", func, None, f"{func.outputs[0]!r} is returned; functions store")
+
+
+def _check_returns(func: Func) -> None:
+    if len(func.outputs) > 1:
+        raise violation("G1", func, None, f"{len(func.outputs)} values are returned")
+    for value in (*func.args, *func.outputs):
+        if not isinstance(value.type, (ScalarType, VecType)):
+            message = f"{value!r} is no scalar and no vector, in a function that returns a value"
+            raise violation("G1", func, None, message)
+    for op in walk(func.body):
+        if op.get_effects():
+            message = f"{op.name} in a function that returns a value"
+            raise violation("G1", func, op, message)
 
 
 def check_values(func: Func) -> None:
@@ -108,7 +124,7 @@ def check_calls(module: Module) -> None:
     for func in module.funcs.values():
         callees[func.name] = []
         for op in walk(func.body):
-            if not isinstance(op, t.Call):
+            if not isinstance(op, (t.Call, t.Apply)):
                 continue
             callee = module.funcs.get(op.callee)
             if callee is None:
@@ -117,6 +133,11 @@ def check_calls(module: Module) -> None:
             if given != taken:
                 texts = [", ".join(map(str, types)) for types in (given, taken)]
                 message = f"@{op.callee} takes ({texts[1]}), but is given ({texts[0]})"
+                raise violation("G8", func, op, message)
+            returned = [v.type for v in callee.outputs]
+            if returned != [v.type for v in op.results]:
+                text = ", ".join(map(str, returned)) or "nothing"
+                message = f"@{op.callee} returns {text}, which is not the result of {op.name}"
                 raise violation("G8", func, op, message)
             callees[func.name].append(op.callee)
     for name in callees:

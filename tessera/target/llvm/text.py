@@ -96,6 +96,7 @@ class Writer:
         self.labels = 0
         self.label = "entry"
         self.declared: dict[str, str] = {}
+        self.words: dict[Value, int] = {}
 
     # --- names and lines ---
 
@@ -128,7 +129,8 @@ class Writer:
         """An operand."""
         if isinstance(value.op, t.Const):
             return literal(value.op.value, value.op.type)
-        return self.names[value]
+        word = self.words.get(value)
+        return self.names[value] if word is None else self.word(word, value)
 
     def typed(self, value: Value) -> str:
         """An operand with its type."""
@@ -143,7 +145,8 @@ class Writer:
     def module(self, module: Module, entry: str) -> str:
         """The whole module, with `entry(ptr words)` as its only external function."""
         for func in module.funcs.values():
-            self.func(func)
+            if func is not module.entry:
+                self.func(func)
         self.entry(module.entry, entry)
         width = self.machine.vector_bits
         self.lines.append(
@@ -151,6 +154,11 @@ class Writer:
             f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" '
             f'"min-legal-vector-width"="{width}" }}'
         )
+        if any(func.outputs for func in module.funcs.values()):
+            self.lines.append(
+                "attributes #1 = { nounwind noinline willreturn memory(none) "
+                f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
+            )
         self.lines += list(self.declared.values())
         return "\n".join(self.lines) + "\n"
 
@@ -161,23 +169,38 @@ class Writer:
         for arg in func.args:
             self.names[arg] = self.fresh()
             params.append(f"{type_text(arg.type)} {self.names[arg]}")
-        self.lines.append(f"define internal void @{func.name}({', '.join(params)}) #0 {{")
+        result = type_text(func.outputs[0].type) if func.outputs else "void"
+        attributes = "#1" if func.outputs else "#0"
+        self.lines.append(
+            f"define internal {result} @{func.name}({', '.join(params)}) {attributes} {{"
+        )
         self.start("entry")
         self.block(func.body)
-        self.put("ret void")
+        self.put(f"ret {self.typed(func.outputs[0])}" if func.outputs else "ret void")
         self.lines.append("}")
 
     def entry(self, main: Func, name: str) -> None:
-        """The external function: unpacks 64-bit words and calls main."""
+        """The external function: main, with its arguments in 64-bit words.
+
+        A pointer is read again for each use. A program may have hundreds, most of them used once or
+        twice: in registers from the start on they would all be spilled.
+        """
+        self.label = "entry"
         self.lines.append(f"define void @{name}(ptr %words) #0 {{")
-        args: list[str] = []
+        self.start("entry")
         for k, arg in enumerate(main.args):
-            at = self.assign(f"getelementptr i64, ptr %words, i64 {k}")
-            text = type_text(arg.type)
-            args.append(f"{text} {self.assign(f'load {text}, ptr {at}, align 8')}")
-        self.put(f"call void @{main.name}({', '.join(args)})")
+            if isinstance(arg.type, PtrType):
+                self.words[arg] = k
+            else:
+                self.names[arg] = self.word(k, arg)
+        self.block(main.body)
         self.put("ret void")
         self.lines.append("}")
+
+    def word(self, position: int, value: Value) -> str:
+        """Reads an argument of main."""
+        at = self.assign(f"getelementptr i64, ptr %words, i64 {position}")
+        return self.assign(f"load {type_text(value.type)}, ptr {at}, align 8")
 
     def block(self, block: Block) -> None:
         """The ops of a block."""

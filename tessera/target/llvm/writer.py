@@ -283,9 +283,9 @@ def _for(w: Writer, op: t.For) -> None:
     w.start(f"body{n}")
     w.block(op.body)
     following = w.assign(f"add nsw i64 {names[0]}, {w.name(op.step)}")
+    carried = [following, *[w.name(v) for v in op.body.outputs]]
     last = w.label
     w.put(f"br label %head{n}")
-    carried = [following, *[w.name(v) for v in op.body.outputs]]
     _fill_phis(w, at, names, types, [(init, before), (carried, last)])
     w.start(f"done{n}")
     w.names.update(zip(op.results, names[1:], strict=True))
@@ -304,9 +304,10 @@ def _while(w: Writer, op: t.While) -> None:
     w.put(f"br i1 {w.name(op.cond.outputs[0])}, label %body{n}, label %done{n}")
     w.start(f"body{n}")
     w.block(op.body)
+    carried = [w.name(v) for v in op.body.outputs]
     last = w.label
     w.put(f"br label %head{n}")
-    _fill_phis(w, at, names, types, [(init, before), ([w.name(v) for v in op.body.outputs], last)])
+    _fill_phis(w, at, names, types, [(init, before), (carried, last)])
     w.start(f"done{n}")
     w.names.update(zip(op.results, names, strict=True))
 
@@ -330,6 +331,11 @@ def _call(w: Writer, op: t.Call) -> None:
     w.put(f"call void @{op.callee}({', '.join(w.typed(a) for a in op.args)})")
 
 
+def _apply(w: Writer, op: t.Apply) -> None:
+    args = ", ".join(w.typed(a) for a in op.args)
+    w.names[op.result] = w.assign(f"call {type_text(op.type)} @{op.callee}({args})")
+
+
 RULES: Mapping[type[Op], Rule] = {
     t.Const: _const,
     t.Lanes: _lanes,
@@ -351,6 +357,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.While: _while,
     t.If: _if,
     t.Call: _call,
+    t.Apply: _apply,
 }
 
 

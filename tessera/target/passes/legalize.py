@@ -8,13 +8,14 @@ has.
 - Scalar functions without a row are expanded by `target/passes/expand.py`, transcendental ones by
   `target/passes/mathematics.py`, and those of narrow formats that a wider one does not compute by
   `target/passes/narrow.py`.
+- What a function would hold many long copies of becomes a function of its own.
 
 The rewritten program uses the same IR, so the interpreter runs it as well, and tests compare both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tessera.dtypes import (
@@ -32,16 +33,30 @@ from tessera.dtypes import (
     uint16,
     uint32,
 )
-from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.loc import Loc
 from tessera.ir.scalar import ScalarFn
+from tessera.ir.types import Type
+from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.build import Build
 from tessera.target.llvm.rows import ROWS
-from tessera.target.llvm.text import GUARDED
+from tessera.target.llvm.text import GUARDED, suffix
 from tessera.target.machine import Feature, Machine
 from tessera.target.passes.expand import EXPANSIONS
 from tessera.target.passes.mathematics import MATHEMATICS
 from tessera.target.passes.narrow import NARROW
+
+MAX_COPIES = 48
+"""A function holds at most so many copies of a long expansion; with more uses it calls one copy.
+Loops over rows of registers, which are written out, stay below: a call would cost them a little,
+while code of thousands of instructions costs LLVM more than linear time."""
+
+LONG_CODE = 12
+"""An expansion of so many ops is long."""
+
+Use = tuple[str, tuple[Type, ...]]
+"""A scalar function and the types of its operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +180,16 @@ def round_to_odd(b: Build, x: Value) -> Value:
 
 
 class Legalizer:
-    """Rewrites one function."""
+    """Rewrites one function.
 
-    def __init__(self, machine: Machine) -> None:
+    Args:
+        machine: the CPU.
+        shared: what is called rather than expanded, and the names of the functions.
+    """
+
+    def __init__(self, machine: Machine, shared: Mapping[Use, str] | None = None) -> None:
         self.machine = machine
+        self.shared = shared or {}
         self.env: dict[Value, Value] = {}
         self.active: set[str] = set()
 
@@ -184,7 +205,12 @@ class Legalizer:
         operands = [self.env.get(v, v) for v in op.operands]
         build.loc = op.loc
         if isinstance(op, t.Map):
-            self.env[op.result] = self.map(build, op, operands)
+            callee = self.shared.get(_use(op)) if self.shared else None
+            if callee is None:
+                self.env[op.result] = self.map(build, op, operands)
+            else:
+                call = t.Apply(operands, callee, op.result.type, loc=op.loc)
+                self.env[op.result] = build.emit(call)
         elif isinstance(op, t.Cast):
             self.env[op.result] = self.cast(build, operands[0], op.dtype)
         elif isinstance(op, t.ReduceLanes) and is_small(t.element(op.x.type)):
@@ -317,9 +343,59 @@ def is_primitive(name: str, dtype: DType) -> bool:
     return (name == "select" or not is_small(dtype)) and not _needs_expansion(name, dtype)
 
 
+class _Shared:
+    """Expansions as functions, each made when a function of the module first has many uses of it.
+
+    Attributes:
+        funcs: those functions.
+    """
+
+    def __init__(self, machine: Machine, taken: Iterable[str]) -> None:
+        self.machine = machine
+        self.taken = set(taken)
+        self.names: dict[Use, str] = {}
+        self.funcs: dict[str, Func] = {}
+
+    def of(self, func: Func) -> dict[Use, str]:
+        """What a function should call."""
+        uses: dict[Use, list[t.Map]] = {}
+        for op in walk(func.body):
+            if isinstance(op, t.Map):
+                uses.setdefault(_use(op), []).append(op)
+        found: dict[Use, str] = {}
+        for use, ops in uses.items():
+            if len(ops) <= MAX_COPIES:
+                continue
+            if use not in self.names:
+                self.names[use] = self.make(ops[0])
+            if self.names[use]:
+                found[use] = self.names[use]
+        return found
+
+    def make(self, op: t.Map) -> str:
+        """The function of an op; "" where its code is short."""
+        args = [Value(v.type) for v in op.args]
+        call = t.Map(args, op.fn, loc=Loc.unknown)
+        body = Legalizer(self.machine).block(Block(args, [call], [call.result]))
+        if len(body.ops) < LONG_CODE:
+            return ""
+        name = f"{op.fn.name}_{suffix(op.args[-1].type)}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        self.funcs[name] = Func(name, body)
+        return name
+
+
+def _use(op: t.Map) -> Use:
+    return op.fn.name, tuple([v.type for v in op.args])
+
+
 def legalize(module: Module, machine: Machine) -> Module:
     """The module with only what the LLVM writer has rows for."""
+    shared = _Shared(machine, module.funcs)
     funcs = {
-        name: f.with_body(Legalizer(machine).block(f.body)) for name, f in module.funcs.items()
+        name: f.with_body(Legalizer(machine, shared.of(f)).block(f.body))
+        for name, f in module.funcs.items()
     }
-    return Module(funcs, module.main)
+    return Module({**shared.funcs, **funcs}, module.main)

@@ -1,0 +1,106 @@
+"""Long programs: code stays in pieces of bounded size, and equal pieces are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.ir.walk import walk
+from tessera.target import ops as t
+from tessera.target import spec
+from tessera.target.interp import run_module
+from tessera.target.passes.legalize import MAX_COPIES
+
+X = np.linspace(-2, 2, 64, dtype=np.float32).reshape(8, 8)
+
+
+def chain(steps: int, fn: Callable[[Any], Any] = ts.tanh) -> Callable[[Any], Any]:
+    def f(v: Any) -> Any:
+        for i in range(steps):
+            v = fn(v) * 1.01 + i
+        return v
+
+    return f
+
+
+def sizes(lowered: Any) -> dict[str, int]:
+    """How many ops each function has, but for the one that calls them in order."""
+    funcs = lowered.target.funcs.values()
+    return {f.name: sum(1 for _ in walk(f.body)) for f in funcs if f.name != "main"}
+
+
+@pytest.mark.parametrize("fn", [ts.tanh, ts.exp, ts.sigmoid], ids=lambda f: f.__name__)
+def test_functions_do_not_grow_with_the_program(fn: Callable[[Any], Any]) -> None:
+    short, long = (sizes(ts.jit(chain(n, fn)).lower(X)) for n in (300, 900))
+    assert max(long.values()) <= 1.1 * max(short.values())
+    assert max(long.values()) < 2000
+    assert sum(long.values()) < 3.5 * sum(short.values())
+
+
+def test_a_long_expansion_is_written_once() -> None:
+    lowered = ts.jit(chain(2 * MAX_COPIES)).lower(X)
+    spec.verify(lowered.target, lowered.machine, legalized=True)
+    shared = [f for f in lowered.target.funcs.values() if f.outputs]
+    assert [f.name.partition("_")[0] for f in shared] == ["tanh"]
+    calls = [op for f in lowered.target.funcs.values() for op in walk(f.body)]
+    assert sum(isinstance(op, t.Apply) for op in calls) >= 2 * MAX_COPIES
+
+
+def test_few_uses_are_expanded_in_place() -> None:
+    module = ts.jit(chain(3)).lower(X).target
+    assert not any(isinstance(op, t.Apply) for f in module.funcs.values() for op in walk(f.body))
+
+
+@pytest.mark.parametrize("fn", [ts.tanh, ts.exp2, ts.cos, ts.cbrt], ids=lambda f: f.__name__)
+def test_calls_compute_what_copies_do(fn: Callable[[Any], Any]) -> None:
+    def damped(v: Any) -> Any:
+        return fn(v) * 0.1 - 0.5
+
+    long = ts.jit(chain(2 * MAX_COPIES, damped))
+    one = ts.jit(lambda v, i: damped(v) * 1.01 + i)
+    expected: Any = X
+    for i in range(2 * MAX_COPIES):
+        expected = one(expected, np.float32(i))
+    np.testing.assert_allclose(np.asarray(long(X)), np.asarray(expected), rtol=1e-6)
+    out = np.zeros_like(X)
+    lowered = long.lower(X)
+    arena = lowered.arena
+    run_module(lowered.target, [X], [out], {}, arena if isinstance(arena, int) else 0)
+    np.testing.assert_allclose(out, np.asarray(expected), rtol=1e-5)
+
+
+def test_repeated_layers_share_their_kernels() -> None:
+    def loss(layers: Any, x: Any) -> Any:
+        for w, b in layers:
+            x = ts.tanh(x @ w + b)
+        return ts.sum(x * x)
+
+    def count(depth: int) -> int:
+        rng = np.random.default_rng(0)
+        layers = [
+            (rng.normal(size=(16, 16)).astype(np.float32), np.zeros(16, np.float32))
+            for _ in range(depth)
+        ]
+        return len(sizes(ts.jit(ts.grad(loss)).lower(layers, np.ones((8, 16), np.float32))))
+
+    assert count(30) <= count(15) <= 12
+
+
+def test_pointers_are_read_where_they_are_used() -> None:
+    """Hundreds of arguments in registers from the start on would be spilled at once."""
+
+    def total(xs: Any) -> list[Any]:
+        return [x @ x for x in xs]
+
+    arrays = [np.full((4, 4), k, np.float32) for k in range(40)]
+    f = ts.jit(total)
+    for k, found in enumerate(f(arrays)):
+        np.testing.assert_array_equal(np.asarray(found), np.full((4, 4), 4 * k * k))
+    text = f.lower(arrays).llvm
+    main = text[text.index("define void @") :].splitlines()
+    first = next(k for k, line in enumerate(main) if "call void" in line)
+    assert sum("load ptr" in line for line in main[:first]) <= 4
