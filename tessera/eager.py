@@ -206,22 +206,21 @@ class Eager:
         """One result; all operands have one shape, so they are one-dimensional to the kernel, but
         for those that are one number repeated.
         """
-        shape = operands[0].shape
-        key: list[Hashable] = [cls, self._settings_key()]
-        if attrs:
-            key.append(attrs_key(attrs))
+        shape = operands[0].host.shape
+        key: list[Hashable] = [cls, self._settings_key(), *attrs.items()]
         inputs: list[np.ndarray] = []
         for x in operands:
+            data = x.host
+            if data.shape != shape:
+                # The op's own check of its operands, whose error is the user's.
+                cls(*[Value(x.type) for x in operands], **attrs)
             if x.is_splat:
-                key.append(_SPLAT)
-                data = x.host[(..., *([0] * x.ndim))]
+                key.append(_SPLAT)  # and the kernel reads one element
             else:
                 data = x.contiguous
             inputs.append(data)
-            key += (data.dtype, x.weak)
-            if data.shape != shape and x.shape != shape:
-                # The op's own check of its operands, whose error is the user's.
-                cls(*[Value(x.type) for x in operands], **attrs)
+            key.append(data.dtype)
+            key.append(x.weak)
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:

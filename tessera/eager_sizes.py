@@ -46,7 +46,7 @@ def _tie_concatenate(labels: Labels, attrs: Attrs) -> None:
 
 
 def _tie_gather(labels: Labels, attrs: Attrs) -> None:
-    labels[2:] = [labels[1]] * (len(labels) - 2)
+    labels[1:] = labels[1:2] * (len(labels) - 1)
 
 
 def _tie_scatter(labels: Labels, attrs: Attrs) -> None:

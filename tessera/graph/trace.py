@@ -23,6 +23,7 @@ import numpy as np
 
 from tessera.errors import ConcretizationError, TracerLeakError, api_boundary
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.ops.checks import title
 from tessera.ir import loc as _loc
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
@@ -245,7 +246,7 @@ class Trace:
     def origin(self, value: Value) -> str:
         """Where a value comes from, as the end of a sentence."""
         if value.op is not None:
-            return f"was computed at {value.op.loc} ({value.op.name.split('.')[-1]})"
+            return f"was computed at {value.op.loc} ({title(value.op)})"
         if self.input_name is not None and value in self.builder.args:
             return f"is {self.input_name(self.builder.args.index(value))}"
         return f"is an argument of {self.function or 'the function'}"
@@ -328,6 +329,8 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     Returns:
         One array or tracer, or a tuple of them when the op has several results.
     """
+    if not _STATE.stack and all([type(x) is Array for x in operands]):
+        return _ENGINE[0].evaluate(cls, operands, attrs)
     trace = find_trace(operands)
     if trace is None:
         return _ENGINE[0].evaluate(cls, operands, attrs)

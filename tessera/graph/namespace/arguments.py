@@ -129,6 +129,9 @@ def checked_data(name: str, data: np.ndarray) -> np.ndarray:
 
 def common_dtype(name: str, values: Sequence[object]) -> tuple[DType, bool]:
     """The dtype that operands have together, and whether the result is weak."""
+    same = _shared_dtype(values)
+    if same is not None:
+        return same, False
     strong: DType | None = None
     weak: list[PythonScalar] = []
     try:
@@ -155,6 +158,19 @@ def common_dtype(name: str, values: Sequence[object]) -> tuple[DType, bool]:
         raise DTypeError(
             f"{name}: got {types}; {what}", loc=loc.current(), rule=error.rule, fix=error.fix
         ) from None
+
+
+def _shared_dtype(values: Sequence[object]) -> DType | None:
+    """The dtype of arrays that all have one: the usual case, which needs no types."""
+    found: DType | None = None
+    for x in values:
+        if type(x) is not Array or x.weak:
+            return None
+        dtype = x.dtype
+        if found is not None and dtype is not found:
+            return None
+        found = dtype
+    return found
 
 
 def _operand_text(x: object) -> str:
@@ -207,7 +223,21 @@ def _beside(x: Array, value: PythonScalar) -> Array | None:
     fits = (dtype.is_inexact and not isinstance(value, complex)) or dtype.is_complex
     if not fits or is_tracing() or x.type.weak:
         return None
-    return Array(_repeated(number(value, dtype).host, x.shape))
+    # Zeros have a sign, which keys do not tell apart.
+    key = (value, type(value), dtype) if value else None
+    data = _NUMBERS.get(key)
+    if data is None:
+        data = number(value, dtype).host
+        if key is not None:
+            if len(_NUMBERS) >= _MOST_NUMBERS:
+                _NUMBERS.clear()
+            _NUMBERS[key] = data
+    return Array(_repeated(data, x.shape))
+
+
+# Numbers that stood beside arrays, as the arrays without dims that they were converted to.
+_NUMBERS: dict[tuple[PythonScalar, type[object], DType] | None, np.ndarray] = {}
+_MOST_NUMBERS = 1024
 
 
 def _repeated(data: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
