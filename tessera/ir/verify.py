@@ -56,6 +56,11 @@ def violation(rule: str, func: Func, op: Op | None, message: str) -> VerifyError
     return VerifyError(f"{rule}: {message} (in @{func.name})\n{where}", loc=op.loc)
 
 
+def fail(op: Op, message: str) -> VerifyError:
+    """The error of an op that cannot be run, which shows the op."""
+    return VerifyError(f"{op.name}: {message}", loc=op.loc, notes=[Printer().op_head(op)])
+
+
 class _Verifier:
     def __init__(self, func: Func, spec: Spec | None) -> None:
         self.func = func

@@ -20,13 +20,15 @@ import numpy as np
 
 from tessera.dtypes import DType, Kind, bool_, dtype_of, float32
 from tessera.errors import VerifyError
+from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Module, Op, Value
 from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
+from tessera.ir.verify import fail
 from tessera.target import ops as t
 from tessera.target.types import PtrType, VecType
-from tessera.tile.interp import INDEX_FNS, POISON, Array, as_scalar, fail, flat, poison, tree
+from tessera.tile.interp import INDEX_FNS, POISON, Array, as_scalar, flat, poison, tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,37 +343,7 @@ def _alloca(s: Interpreter, op: t.Alloca) -> None:
     s.values[op.result] = Pointer(data, 0, "scratch memory")
 
 
-# --- control --------------------------------------------------------------------------------------
-
-
-def _for(s: Interpreter, op: t.For) -> None:
-    lo, hi, step = s.values[op.lo], s.values[op.hi], s.values[op.step]
-    if step <= 0:
-        raise fail(op, f"the step is {step}; it must be positive")
-    counter, *args = op.body.args
-    carried = [s.values[v] for v in op.init]
-    for i in range(lo, hi, step):
-        s.values[counter] = i
-        s.values.update(zip(args, carried, strict=True))
-        carried = s.block(op.body)
-    s.values.update(zip(op.results, carried, strict=True))
-
-
-def _while(s: Interpreter, op: t.While) -> None:
-    carried = [s.values[v] for v in op.init]
-    while True:
-        s.values.update(zip(op.cond.args, carried, strict=True))
-        (going,) = s.block(op.cond)
-        if not going:
-            break
-        s.values.update(zip(op.body.args, carried, strict=True))
-        carried = s.block(op.body)
-    s.values.update(zip(op.results, carried, strict=True))
-
-
-def _if(s: Interpreter, op: t.If) -> None:
-    found = s.block(op.then if s.values[op.pred] else op.otherwise)
-    s.values.update(zip(op.results, found, strict=True))
+# --- calls ---------------------------------------------------------------------------------------
 
 
 def _call(s: Interpreter, op: t.Call) -> None:
@@ -399,9 +371,9 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,
-    t.For: _for,
-    t.While: _while,
-    t.If: _if,
+    t.For: run_for,
+    t.While: run_while,
+    t.If: run_if,
     t.Call: _call,
     t.Apply: _apply,
 }

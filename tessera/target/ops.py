@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tessera.dtypes import DType, bool_, int64
 from tessera.errors import VerifyError
+from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import READ, READ_WRITE, WRITE
 from tessera.ir.opdef import attr, operand, operands, region
@@ -325,76 +326,29 @@ def _check_mask(mask: tuple[Value, ...], type: Type, has_other: bool) -> None:
 # --- control ---
 
 
-class For(TargetOp):
+class For(control.For, TargetOp):
     """`for i in range(lo, hi, step)` with i64 bounds, step > 0, carrying values; the body takes i
     and what is carried.
     """
 
     name = "target.for"
-    lo: Value = operand()
-    hi: Value = operand()
-    step: Value = operand()
-    init: tuple[Value, ...] = operands()
+    counter = INDEX
     unroll: int = attr(0)
     body: Block = region()
 
-    def infer(self) -> tuple[Type, ...]:
-        """The carried types."""
-        return tuple(v.type for v in self.init)
 
-    def verify(self) -> None:
-        """Bounds are i64; the body's arguments and outputs match."""
-        if any(v.type != INDEX for v in (self.lo, self.hi, self.step)):
-            raise VerifyError("loop bounds must be i64 scalars")
-        carried = [v.type for v in self.init]
-        if [a.type for a in self.body.args] != [INDEX, *carried] or [
-            v.type for v in self.body.outputs
-        ] != carried:
-            raise VerifyError("the body's arguments and outputs must match what is carried")
-
-
-class While(TargetOp):
+class While(control.While, TargetOp):
     """`while cond(carried): carried = body(carried)`."""
 
     name = "target.while"
-    init: tuple[Value, ...] = operands()
-    cond: Block = region()
-    body: Block = region()
-
-    def infer(self) -> tuple[Type, ...]:
-        """The carried types."""
-        return tuple(v.type for v in self.init)
-
-    def verify(self) -> None:
-        """Carried types agree; the condition is one bool."""
-        carried = [v.type for v in self.init]
-        for block in (self.cond, self.body):
-            if [a.type for a in block.args] != carried:
-                raise VerifyError("region arguments must match what is carried")
-        if [v.type for v in self.body.outputs] != carried or [
-            v.type for v in self.cond.outputs
-        ] != [ScalarType(bool_)]:
-            raise VerifyError("the body yields what is carried, the condition one bool")
+    truth = ScalarType(bool_)
 
 
-class If(TargetOp):
+class If(control.If, TargetOp):
     """`then()` if the bool scalar holds, else `otherwise()`."""
 
     name = "target.if"
-    pred: Value = operand()
-    then: Block = region()
-    otherwise: Block = region()
-
-    def infer(self) -> tuple[Type, ...]:
-        """What the regions yield."""
-        return tuple(v.type for v in self.then.outputs)
-
-    def verify(self) -> None:
-        """The condition is a bool; both regions yield the same types."""
-        if self.pred.type != ScalarType(bool_):
-            raise VerifyError(f"the condition is {self.pred.type}")
-        if [v.type for v in self.then.outputs] != [v.type for v in self.otherwise.outputs]:
-            raise VerifyError("both regions must yield the same types")
+    truth = ScalarType(bool_)
 
 
 class Call(TargetOp):

@@ -26,11 +26,12 @@ import numpy.typing as npt
 
 from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
 from tessera.errors import VerifyError
+from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.ir.printer import Printer
 from tessera.ir.scalar import ScalarFn, scalar
+from tessera.ir.verify import fail
 from tessera.tile import ops as t
 from tessera.tile.types import MemType, TileType
 
@@ -213,11 +214,6 @@ class Interpreter:
             self.values[result] = value
         else:
             self.values[result] = as_scalar(value, result.type.dtype)
-
-
-def fail(op: Op, message: str) -> VerifyError:
-    """An error of an op, which shows the op."""
-    return VerifyError(f"{op.name}: {message}", loc=op.loc, notes=[Printer().op_head(op)])
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -440,39 +436,6 @@ def _dot(s: Interpreter, op: t.Dot) -> None:
     s.define(op, acc)
 
 
-# --- control --------------------------------------------------------------------------------------
-
-
-def _for(s: Interpreter, op: t.For) -> None:
-    lo, hi, step = s.ints((op.lo, op.hi, op.step))
-    if step <= 0:
-        raise fail(op, f"the step is {step}; it must be positive")
-    counter, *args = op.body.args
-    carried = [s.values[v] for v in op.init]
-    for i in range(lo, hi, step):
-        s.values[counter] = i
-        s.values.update(zip(args, carried, strict=True))
-        carried = s.block(op.body)
-    s.values.update(zip(op.results, carried, strict=True))
-
-
-def _while(s: Interpreter, op: t.While) -> None:
-    carried = [s.values[v] for v in op.init]
-    while True:
-        s.values.update(zip(op.cond.args, carried, strict=True))
-        (going,) = s.block(op.cond)
-        if not going:
-            break
-        s.values.update(zip(op.body.args, carried, strict=True))
-        carried = s.block(op.body)
-    s.values.update(zip(op.results, carried, strict=True))
-
-
-def _if(s: Interpreter, op: t.If) -> None:
-    found = s.block(op.then if s.values[op.pred] else op.otherwise)
-    s.values.update(zip(op.results, found, strict=True))
-
-
 # --- the entry ------------------------------------------------------------------------------------
 
 
@@ -513,9 +476,9 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.ArgReduce: _arg_reduce,
     t.Scan: _scan,
     t.Dot: _dot,
-    t.For: _for,
-    t.While: _while,
-    t.If: _if,
+    t.For: run_for,
+    t.While: run_while,
+    t.If: run_if,
     t.Arena: _arena,
     t.Launch: _launch,
 }

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from tessera.dtypes import DType, bool_, int64
 from tessera.errors import VerifyError
+from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import READ, READ_WRITE, WRITE
 from tessera.ir.intexpr import Dim
@@ -436,7 +437,7 @@ def _without(x: TileType, axis: int) -> tuple[int, ...]:
 # --- control ---
 
 
-class For(TileOp):
+class For(control.For, TileOp):
     """`for i in range(lo, hi, step)`, carrying values. The body's arguments are i and the carried
     values.
 
@@ -447,71 +448,24 @@ class For(TileOp):
     """
 
     name = "tile.for"
-    lo: Value = operand()
-    hi: Value = operand()
-    step: Value = operand()
-    init: tuple[Value, ...] = operands()
+    counter = INDEX
     parallel: bool = attr(False)
     stages: int = attr(0)
     body: Block = region()
 
-    def infer(self) -> tuple[Type, ...]:
-        """The carried types."""
-        return tuple(v.type for v in self.init)
 
-    def verify(self) -> None:
-        """Bounds are indices; the body takes i and what is carried, and yields what is carried."""
-        _indices((self.lo, self.hi, self.step), "loop bounds")
-        carried = [v.type for v in self.init]
-        if [a.type for a in self.body.args] != [INDEX, *carried] or [
-            v.type for v in self.body.outputs
-        ] != carried:
-            raise VerifyError("the body's arguments and outputs must match what is carried")
-
-
-class While(TileOp):
-    """`while cond(carried): carried = body(carried)`; the condition region yields one bool scalar.
-    """
+class While(control.While, TileOp):
+    """`while cond(carried): carried = body(carried)`; `cond` yields one bool scalar."""
 
     name = "tile.while"
-    init: tuple[Value, ...] = operands()
-    cond: Block = region()
-    body: Block = region()
-
-    def infer(self) -> tuple[Type, ...]:
-        """The carried types."""
-        return tuple(v.type for v in self.init)
-
-    def verify(self) -> None:
-        """Carried types agree; the condition is one bool."""
-        carried = [v.type for v in self.init]
-        for block in (self.cond, self.body):
-            if [a.type for a in block.args] != carried:
-                raise VerifyError("region arguments must match what is carried")
-        if [v.type for v in self.body.outputs] != carried or [
-            v.type for v in self.cond.outputs
-        ] != [TileType((), bool_)]:
-            raise VerifyError("the body yields what is carried, the condition one bool")
+    truth = TileType((), bool_)
 
 
-class If(TileOp):
+class If(control.If, TileOp):
     """`then()` if the bool scalar holds, else `otherwise()`; both yield the same types."""
 
     name = "tile.if"
-    pred: Value = operand()
-    then: Block = region()
-    otherwise: Block = region()
-
-    def infer(self) -> tuple[Type, ...]:
-        """What the regions yield."""
-        return tuple(v.type for v in self.then.outputs)
-
-    def verify(self) -> None:
-        """The condition is a bool; both regions yield the same types."""
-        if self.pred.type != TileType((), bool_):
-            raise VerifyError(f"the condition is {self.pred.type}")
-        if [v.type for v in self.then.outputs] != [v.type for v in self.otherwise.outputs]:
-            raise VerifyError("both regions must yield the same types")
+    truth = TileType((), bool_)
 
 
 # --- the entry function ---
