@@ -10,6 +10,7 @@ from tessera import pytree
 from tessera.api.leaves import (
     argument_name,
     cast_weak,
+    check_callable,
     check_structure,
     leaf_arrays,
     leaf_name,
@@ -125,6 +126,7 @@ class _Problem:
         return pytree.unflatten(self.treedef, filled)
 
 
+@api_boundary
 def value_and_grad(
     fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[P, tuple[Any, Any]]:
@@ -151,6 +153,7 @@ def value_and_grad(
     )
 
 
+@api_boundary
 def grad(
     fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[P, Any]:
@@ -181,6 +184,8 @@ def _gradient(
     transform: str,
     combine: Callable[[Any, Any, Any], Any],
 ) -> Callable[..., Any]:
+    check_callable(transform, fn, f"pass arguments to what it returns: `ts.{transform}(f)(x)`")
+
     @api_boundary
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:

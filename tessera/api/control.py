@@ -15,6 +15,7 @@ import numpy as np
 from tessera import pytree
 from tessera.api.leaves import (
     cast_weak,
+    check_callable,
     check_structure,
     leaf_arrays,
     leaf_name,
@@ -195,6 +196,8 @@ class _Region:
         is_single: bool = False,
         types: Sequence[TensorType] | None = None,
     ) -> None:
+        fix = None if is_single else "make a function of it, such as `lambda: value`"
+        check_callable(name, fn, fix)
         self._again = (name, fn, treedef, leaves, is_single)
 
         def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from tessera import pytree
-from tessera.api.leaves import argument_name, leaf_error, name_of, owned, to_array
+from tessera.api.leaves import argument_name, check_callable, leaf_error, name_of, owned, to_array
 from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
 from tessera.compile import STAGES, Lowered
@@ -298,6 +298,7 @@ def jit(
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
+        check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
         return JitFunction(f, numbers, names)
 
     return wrap if fn is None else wrap(fn)
@@ -322,6 +323,7 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
                 loc=loc.current(),
                 rule=f"the stages are {', '.join(STAGES)}",
             )
+    check_callable("compile", fn, "pass arguments to the compiled function: `ts.compile(f)(x)`")
     stages = [dump] if isinstance(dump, str) else dump
     if isinstance(fn, JitFunction):
         return JitFunction(fn.function, fn.static_argnums, fn.static_argnames, stages)

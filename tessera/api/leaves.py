@@ -12,18 +12,14 @@ import numpy.typing as npt
 
 from tessera import pytree
 from tessera.dtypes import DType, dtype_of
-from tessera.errors import DTypeError, LeafError, PytreeError, TesseraError
-from tessera.graph.array import Array
+from tessera.errors import CallError, DTypeError, LeafError, PytreeError, TesseraError
+from tessera.graph.array import Array, dtype_from_numpy
 from tessera.graph.ops.elementwise import cast as cast_op
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.types import TensorType
 
 Leaf = Array | Tracer
-
-# NumPy's kinds of dtypes with numbers, and numeric dtypes that NumPy does not know.
-_NUMERIC_KINDS = "biufc"
-_EXTENSION_TYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"})
 
 
 def to_array(x: Any) -> Leaf | None:
@@ -38,10 +34,12 @@ def to_array(x: Any) -> Leaf | None:
         return x
     if isinstance(x, (np.ndarray, np.generic)):
         data: npt.NDArray[Any] = np.asarray(cast(Any, x))
-        if data.dtype.kind not in _NUMERIC_KINDS and data.dtype.name not in _EXTENSION_TYPES:
+        native = data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
+        try:
+            dtype_from_numpy(native.dtype)
+        except DTypeError:
             return None
         # A view: an array makes what it takes over read-only, and this is the user's.
-        native = data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
         return Array(native.view())
     if isinstance(x, (bool, int, float, complex)):
         dtype, weak_type = _weak_type(type(x))
@@ -77,6 +75,8 @@ def leaf_error(x: Any, what: str, fix: str | None = None) -> TesseraError:
         data: npt.NDArray[Any] = np.asarray(cast(Any, x))
         found = f"a NumPy array of dtype {data.dtype}"
         fix = "convert it to a numeric dtype"
+        if data.dtype.kind in "fc":
+            fix = "convert it first, as with `x.astype(np.float64)`"
     return LeafError(
         f"{what} is {found}",
         loc=loc.current(),
@@ -110,6 +110,23 @@ def owned(array: Leaf, leaf: object) -> Leaf:
     if isinstance(array, Array) and isinstance(leaf, np.ndarray):
         return Array(array.host.copy())
     return array
+
+
+def check_callable(transform: str, fn: object, fix: str | None = None) -> None:
+    """What a transform is given as a function can be called.
+
+    Args:
+        transform: the public function.
+        fn: what it got.
+        fix: the remedy.
+    """
+    if not callable(fn):
+        raise CallError(
+            f"{transform}: got a value of type {type(fn).__name__}, which is no function",
+            loc=loc.current(),
+            rule=f"`{transform}` takes a function of arrays",
+            fix=fix,
+        )
 
 
 # --- names ------------------------------------------------------------------------------------

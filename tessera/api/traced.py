@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
-from tessera.api.leaves import argument_name, leaf_arrays, name_of, result_name
+from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
 from tessera.errors import CallError, TesseraError, api_boundary
 from tessera.graph.trace import Trace, active
 from tessera.ir import loc
@@ -94,6 +94,7 @@ def _identifier(name: str) -> str:
     return text if text and not text[0].isdigit() else f"f_{text}"
 
 
+@api_boundary
 def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
     """A function that returns the traced Graph of `fn` for given arguments, printable.
 
@@ -107,6 +108,7 @@ def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
           return %1
         }
     """
+    check_callable("make_graph", fn, "pass arguments to what it returns: `ts.make_graph(f)(x)`")
 
     @api_boundary
     def run(*args: Any, **kwargs: Any) -> Func:

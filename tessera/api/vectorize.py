@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
-from tessera.api.leaves import argument_name, leaf_arrays, name_of, result_name
+from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
 from tessera.api.traced import Rebuild, Traced
 from tessera.errors import AxisError, PytreeError, ShapeError, api_boundary
 from tessera.graph.ops.reshape import broadcast, move_axis
@@ -42,6 +42,7 @@ def _axes_error(what: str, rule: str) -> PytreeError:
     return PytreeError(f"vmap: {what}", loc=_loc.current(), rule=rule)
 
 
+@api_boundary
 def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P, R]:
     """Maps a function of examples over batches, without a loop.
 
@@ -60,6 +61,7 @@ def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P,
         >>> ts.vmap(ts.sum)(ts.ones((2, 3)))
         Array([3., 3.], dtype=float32)
     """
+    check_callable("vmap", fn, "pass arguments to what it returns: `ts.vmap(f)(x)`")
     axes_in: Any = tuple(cast("list[Any]", in_axes)) if isinstance(in_axes, list) else in_axes
 
     @api_boundary

@@ -361,3 +361,245 @@ def test_float() -> None:
           fix: use `x.item()` if it has one element
         """,
     )
+
+
+def test_maximum_of_nothing() -> None:
+    expect(
+        """
+        ts.max(ts.zeros((0, 3)))
+        """,
+        """
+        ShapeError: max: dim 0 of f32[0, 3] is empty
+          at user.py:1
+            1 | ts.max(ts.zeros((0, 3)))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: an empty axis has no extremum
+        """,
+    )
+
+
+def test_logic_of_floats() -> None:
+    expect(
+        """
+        True & ts.ones(2)
+        """,
+        """
+        DTypeError: bitwise_and: float32 operands are not allowed
+          at user.py:1
+            1 | True & ts.ones(2)
+              | ^^^^^^^^^^^^^^^^^
+          rule: bitwise_and takes bool, int, uint operands
+          fix: cast it first
+        """,
+    )
+
+
+def test_order_of_complex() -> None:
+    expect(
+        """
+        ts.asarray([1j]) < 2
+        """,
+        """
+        DTypeError: less: complex64 operands are not allowed
+          at user.py:1
+            1 | ts.asarray([1j]) < 2
+              | ^^^^^^^^^^^^^^^^^^^^
+          rule: less takes int, uint, float operands
+          fix: take `ts.abs(x)` or `ts.real(x)` first
+        """,
+    )
+
+
+def test_maximum_of_complex() -> None:
+    expect(
+        """
+        ts.argmax(ts.asarray([1j]))
+        """,
+        """
+        DTypeError: argmax: the operand is c64[1]
+          at user.py:1
+            1 | ts.argmax(ts.asarray([1j]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the dtype's kind is one of float, int, uint
+          fix: take `ts.abs(x)` or `ts.real(x)` first
+        """,
+    )
+
+
+def test_sum_of_bools() -> None:
+    expect(
+        """
+        ts.asarray([True]) + True
+        """,
+        """
+        DTypeError: add: bool operands are not allowed
+          at user.py:1
+            1 | ts.asarray([True]) + True
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: add takes int, uint, float, complex operands
+          fix: use `ts.logical_or` or `ts.logical_and`, or cast to an integer type first
+        """,
+    )
+
+
+def test_weak_types_are_not_marked() -> None:
+    expect(
+        """
+        ts.ones((2, 3)) @ ts.jit(lambda x: x)(2.0)
+        """,
+        """
+        ShapeError: matmul: x1 is f32[2, 3], x2 is f32[]
+          at user.py:1
+            1 | ts.ones((2, 3)) @ ts.jit(lambda x: x)(2.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: operands of a matrix product have one dim or more
+          fix: use `*` to multiply by a number
+        """,
+    )
+
+
+def test_a_list_beside_an_array() -> None:
+    expect(
+        """
+        x = ts.ones(3)
+        x + [1, 2, 3]
+        """,
+        """
+        LeafError: add: got a list beside an array
+          at user.py:2
+            2 | x + [1, 2, 3]
+              | ^^^^^^^^^^^^^
+          rule: operators take arrays and Python numbers
+          fix: make an array of it with `ts.asarray`
+        """,
+    )
+
+
+def test_a_list_before_an_array() -> None:
+    expect(
+        """
+        x = ts.ones(2)
+        [1, 2] * x
+        """,
+        """
+        LeafError: multiply: got a list beside an array
+          at user.py:2
+            2 | [1, 2] * x
+              | ^^^^^^^^^^
+          rule: operators take arrays and Python numbers
+          fix: make an array of it with `ts.asarray`
+        """,
+    )
+
+
+def test_constructor() -> None:
+    expect(
+        """
+        ts.Array([1, 2])
+        """,
+        """
+        LeafError: Array: the constructor got a value of type list
+          at user.py:1
+            1 | ts.Array([1, 2])
+              | ^^^^^^^^^^^^^^^^
+          rule: it is internal, and takes a NumPy array that nobody else uses
+          fix: make an array with `ts.asarray`
+        """,
+    )
+
+
+def test_round_of_integers() -> None:
+    expect(
+        """
+        round(ts.asarray([125]), -1)
+        """,
+        """
+        DTypeError: round: -1 digits of i64[1]
+          at user.py:1
+            1 | round(ts.asarray([125]), -1)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: integers are rounded to no less than one
+          fix: convert it to a floating-point dtype first
+        """,
+    )
+
+
+def test_long_double() -> None:
+    expect(
+        """
+        import numpy as np
+        ts.asarray(np.zeros(2, np.longdouble))
+        """,
+        """
+        LeafError: asarray: got a NumPy array of dtype float128
+          at user.py:2
+            2 | ts.asarray(np.zeros(2, np.longdouble))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the widest dtypes are float64 and complex128
+          fix: convert it first, as with `x.astype(np.float64)`
+        """,
+    )
+
+
+def test_long_double_in_a_sequence() -> None:
+    expect(
+        """
+        import numpy as np
+        ts.asarray([1.0, np.longdouble(2)])
+        """,
+        """
+        LeafError: asarray: got a NumPy array of dtype float128
+          at user.py:2
+            2 | ts.asarray([1.0, np.longdouble(2)])
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the widest dtypes are float64 and complex128
+          fix: convert it first, as with `x.astype(np.float64)`
+        """,
+    )
+
+
+def test_limits_of_integers() -> None:
+    expect(
+        """
+        ts.finfo(ts.int32)
+        """,
+        """
+        DTypeError: finfo: int32 is not a floating-point type
+          at user.py:1
+            1 | ts.finfo(ts.int32)
+              | ^^^^^^^^^^^^^^^^^^
+          fix: use iinfo
+        """,
+    )
+
+
+def test_export() -> None:
+    expect(
+        """
+        ts.ones(2, dtype=ts.int4).__dlpack__()
+        """,
+        """
+        ExportError: __dlpack__: an array of dtype int4
+          at user.py:1
+            1 | ts.ones(2, dtype=ts.int4).__dlpack__()
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: DLPack has no such dtype
+          fix: convert it to `ts.int8` first
+        """,
+    )
+
+
+def test_logsumexp_of_complex() -> None:
+    expect(
+        """
+        ts.logsumexp(ts.asarray([1j]))
+        """,
+        """
+        DTypeError: logsumexp: the array is c64[1]
+          at user.py:1
+            1 | ts.logsumexp(ts.asarray([1j]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the elements are real numbers
+          fix: take `ts.abs(x)` or `ts.real(x)` first
+        """,
+    )

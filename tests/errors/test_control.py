@@ -227,7 +227,23 @@ def test_python_if_in_a_body() -> None:
             4 | ts.while_loop(lambda x: x < 9, step, 0)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: inside `while_loop` an array has a type but no value while the function is traced
-          the value was computed at user.py:2:21 (lt)
+          the value was computed at user.py:2:21 (less)
           fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+        """,
+    )
+
+
+def test_no_function() -> None:
+    expect(
+        """
+        ts.cond(True, 1, 2)
+        """,
+        """
+        CallError: cond: got a value of type int, which is no function
+          at user.py:1
+            1 | ts.cond(True, 1, 2)
+              | ^^^^^^^^^^^^^^^^^^^
+          rule: `cond` takes a function of arrays
+          fix: make a function of it, such as `lambda: value`
         """,
     )

@@ -350,3 +350,19 @@ def test_missing_rule() -> None:
         )
     finally:
         Op.registry.pop("test.spin")
+
+
+def test_no_function() -> None:
+    expect(
+        """
+        ts.grad(3)
+        """,
+        """
+        CallError: grad: got a value of type int, which is no function
+          at user.py:1
+            1 | ts.grad(3)
+              | ^^^^^^^^^^
+          rule: `grad` takes a function of arrays
+          fix: pass arguments to what it returns: `ts.grad(f)(x)`
+        """,
+    )

@@ -229,3 +229,53 @@ def test_method_of_an_unknown_class() -> None:
           fix: name it in `static_argnames`, or register its class as a pytree
         """,
     )
+
+
+def test_no_function() -> None:
+    expect(
+        """
+        x = ts.ones(3)
+        ts.jit(x)
+        """,
+        """
+        CallError: jit: got a value of type Array, which is no function
+          at user.py:2
+            2 | ts.jit(x)
+              | ^^^^^^^^^
+          rule: `jit` takes a function of arrays
+          fix: pass arguments to the compiled function: `ts.jit(f)(x)`
+        """,
+    )
+
+
+def test_no_function_to_compile() -> None:
+    expect(
+        """
+        ts.compile(3)
+        """,
+        """
+        CallError: compile: got a value of type int, which is no function
+          at user.py:1
+            1 | ts.compile(3)
+              | ^^^^^^^^^^^^^
+          rule: `compile` takes a function of arrays
+          fix: pass arguments to the compiled function: `ts.compile(f)(x)`
+        """,
+    )
+
+
+def test_long_double_argument() -> None:
+    expect(
+        """
+        import numpy as np
+        ts.jit(ts.sin)(np.zeros(2, np.longdouble))
+        """,
+        """
+        LeafError: jit: argument `x` of sin is a NumPy array of dtype float128
+          at user.py:2
+            2 | ts.jit(ts.sin)(np.zeros(2, np.longdouble))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: leaves of arguments and results are arrays of numbers or bools, or Python numbers
+          fix: convert it first, as with `x.astype(np.float64)`
+        """,
+    )

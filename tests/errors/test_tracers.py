@@ -25,7 +25,7 @@ def test_bool() -> None:
             7 | f(ts.asarray(1.0))
               | ^^^^^^^^^^^^^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
-          the value was computed at user.py:3:8 (gt)
+          the value was computed at user.py:3:8 (greater)
           fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
         """,
     )
@@ -194,7 +194,7 @@ def test_while_bool() -> None:
             7 | f(1.0)
               | ^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
-          the value was computed at user.py:3:11 (lt)
+          the value was computed at user.py:3:11 (less)
           fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
         """,
     )
@@ -217,7 +217,7 @@ def test_bool_under_vmap() -> None:
             4 | ts.vmap(relu)(ts.ones(3))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: inside `vmap` an array has a type but no value while the function is traced
-          the value was computed at user.py:2:17 (gt)
+          the value was computed at user.py:2:17 (greater)
           fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
         """,
     )
@@ -242,7 +242,7 @@ def test_leak_through_a_global() -> None:
             9 | kept[0] + 1
               | ^^^^^^^^^^^
           rule: traced values live only while their function is traced
-          the value was computed at user.py:5:17 (mul)
+          the value was computed at user.py:5:17 (multiply)
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
@@ -326,7 +326,7 @@ def test_leak_out_of_grad() -> None:
             8 | ts.jit(lambda x: x + kept[0])(ts.ones(3))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: traced values live only while their function is traced
-          the value was computed at user.py:4:17 (mul)
+          the value was computed at user.py:4:17 (multiply)
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
@@ -371,5 +371,29 @@ def test_value_dependent_shape() -> None:
           rule: inside `jit` an array has a type but no value while the function is traced
           the value is argument `x` of f
           fix: use `ts.where(condition, x, y)`, which keeps the shape of its operands
+        """,
+    )
+
+
+def test_in() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x):
+            return 3.0 in x
+
+        f(ts.ones(3))
+        """,
+        """
+        ConcretizationError: `in` of a traced value of type bool[]
+          at user.py:3 in f
+            3 |     return 3.0 in x
+              |            ^^^^^^^^
+          called from user.py:5
+            5 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: inside `jit` an array has a type but no value while the function is traced
+          the value was computed at user.py:3:12 (any)
+          fix: use `ts.any(x == value)`, which is an array
         """,
     )

@@ -155,3 +155,19 @@ def test_shapes_inside() -> None:
           fix: insert dims of length 1 where one is missing, as in `x[:, None]`
         """,
     )
+
+
+def test_no_function() -> None:
+    expect(
+        """
+        ts.vmap(3)
+        """,
+        """
+        CallError: vmap: got a value of type int, which is no function
+          at user.py:1
+            1 | ts.vmap(3)
+              | ^^^^^^^^^^
+          rule: `vmap` takes a function of arrays
+          fix: pass arguments to what it returns: `ts.vmap(f)(x)`
+        """,
+    )

@@ -114,11 +114,11 @@ def checked_data(name: str, data: np.ndarray) -> np.ndarray:
         data = data.astype(data.dtype.newbyteorder("="))
     try:
         dtype_from_numpy(data.dtype)
-    except DTypeError as error:
+    except DTypeError:
         raise LeafError(
             f"{name}: got a NumPy array of dtype {data.dtype}",
             loc=loc.current(),
-            rule=error.rule,
+            rule="the widest dtypes are float64 and complex128",
             fix="convert it first, as with `x.astype(np.float64)`",
         ) from None
     return data

@@ -20,7 +20,7 @@ from tessera.dtypes import (
 )
 from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
 from tessera.graph import dlpack
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.device import Device, parse_device
 from tessera.graph.namespace.arguments import (
     as_array,
@@ -185,7 +185,7 @@ def _leaf_dtype(x: Any) -> DType:
     if isinstance(x, ArrayBase):
         return x.dtype
     if is_numpy(x):
-        return dtype_of(x.dtype)
+        return dtype_from_numpy(checked_data("asarray", np.asarray(x)).dtype)
     raise LeafError(
         f"asarray: the sequence holds a value of type {type(x).__name__}",
         loc=loc.current(),
