@@ -35,6 +35,7 @@ def compiled_calls() -> dict[str, Callable[[], Any]]:
 def other_calls() -> dict[str, Callable[[], Any]]:
     """Calls with containers, with what must be converted, and single ops."""
     x, y = (ts.asarray(np.full(4, k, np.float32)) for k in (1, 2))
+    square = ts.asarray(np.eye(2, dtype=np.float32))
     host = np.ones(4, np.float32)
     leaves = {f"w{k}": x for k in range(10)}
     reduced = ts.jit(lambda d: d["w0"] + d["w9"])
@@ -54,6 +55,9 @@ def other_calls() -> dict[str, Callable[[], Any]]:
         "eager sum(x)": lambda: ts.sum(x),
         "eager reshape": lambda: ts.reshape(x, (2, 2)),
         "eager x[0]": lambda: x[0],
+        "eager matmul": lambda: square @ square,
+        "eager concat": lambda: ts.concat([x, y]),
+        "eager sort": lambda: ts.sort(x),
         "NumPy x + y": lambda: host + host,
     }
 

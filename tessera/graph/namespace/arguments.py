@@ -208,35 +208,33 @@ def operands(name: str, *values: object) -> list[Any]:
     """Operands as arrays of one dtype and one shape."""
     if len(values) == 2:
         x, y = values
-        if type(x) is Array and is_number(y) and (found := _beside(x, y)) is not None:
+        if type(x) is Array and is_number(y) and (found := beside(x, y)) is not None:
             return [x, found]
-        if type(y) is Array and is_number(x) and (found := _beside(y, x)) is not None:
+        if type(y) is Array and is_number(x) and (found := beside(y, x)) is not None:
             return [found, y]
     given = [x if is_number(x) else as_array(name, x) for x in values]
     dtype, weak = common_dtype(name, given)
     return broadcast_together(name, [to_dtype(x, dtype, weak) for x in given])
 
 
-def _beside(x: Array, value: PythonScalar) -> Array | None:
+def beside(x: Array, value: PythonScalar) -> Array | None:
     """A number as an operand beside a concrete array, where the array need not change for it."""
     dtype = x.dtype
     fits = (dtype.is_inexact and not isinstance(value, complex)) or dtype.is_complex
     if not fits or is_tracing() or x.type.weak:
         return None
-    # Zeros have a sign, which keys do not tell apart.
-    key = (value, type(value), dtype) if value else None
+    # Zeros have a sign, which only their text tells.
+    key = (value or str(value), type(value), dtype)
     data = _NUMBERS.get(key)
     if data is None:
-        data = number(value, dtype).host
-        if key is not None:
-            if len(_NUMBERS) >= _MOST_NUMBERS:
-                _NUMBERS.clear()
-            _NUMBERS[key] = data
+        if len(_NUMBERS) >= _MOST_NUMBERS:
+            _NUMBERS.clear()
+        data = _NUMBERS[key] = number(value, dtype).host
     return Array(_repeated(data, x.shape))
 
 
 # Numbers that stood beside arrays, as the arrays without dims that they were converted to.
-_NUMBERS: dict[tuple[PythonScalar, type[object], DType] | None, np.ndarray] = {}
+_NUMBERS: dict[tuple[PythonScalar | str, type[object], DType], np.ndarray] = {}
 _MOST_NUMBERS = 1024
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -78,6 +79,9 @@ def reshape(x: ArrayLike, /, shape: Shape, *, copy: bool | None = None) -> Array
 def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
     """A shape with its -1, if any, replaced by what is left."""
     given: Sequence[Any] = shape if is_sequence(shape) else (shape,)
+    plain = type(x) is Array and all([type(d) is int and d >= 0 for d in given])
+    if plain and math.prod(given) == x.host.size:
+        return tuple(given)
     free = [k for k, d in enumerate(given) if not isinstance(d, IntExpr) and d == -1]
     dims = parse_shape("reshape", [1 if k in free else d for k, d in enumerate(given)])
     size, known = prod(x.shape), prod(dims)

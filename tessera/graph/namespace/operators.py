@@ -25,7 +25,7 @@ from tessera.graph.namespace import (
     searching,
     utility,
 )
-from tessera.graph.namespace.arguments import is_sequence
+from tessera.graph.namespace.arguments import beside, is_sequence
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
@@ -66,14 +66,21 @@ def _reflected(fn: Binary) -> Binary:
 
 
 def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
-    """An operator with a short way for arrays of one shape and one dtype of the given kinds."""
+    """An operator with a short way for arrays of one shape and one dtype of the given kinds, and
+    for an array and a number.
+    """
     dtypes = frozenset({d.np for d in ALL if d.kind in kinds})
 
     def apply(self: Any, other: Any) -> Any:
-        if type(self) is Array and type(other) is Array:
-            a, b = self.host, other.host
-            if a.dtype is b.dtype and a.shape == b.shape and a.dtype in dtypes:
-                return bind(cls, self, other)
+        if type(self) is Array:
+            a = self.host
+            if a.dtype in dtypes:
+                if type(other) is Array:
+                    b = other.host
+                    if a.dtype is b.dtype and a.shape == b.shape:
+                        return bind(cls, self, other)
+                elif type(other) is float and (found := beside(self, other)) is not None:
+                    return bind(cls, self, found)
         return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
