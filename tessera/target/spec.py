@@ -12,7 +12,8 @@ Invariants of a function, numbered as the messages are:
 
 of a module:
  G8  a call names a function of the module, and passes what that takes; target.call one that
-     returns nothing, target.apply one that returns a value of its type;
+     returns nothing, target.apply one that returns a value of its type; nobody takes what the
+     entry would return;
  G9  there is no recursion;
 
 and of a module for a machine:
@@ -120,6 +121,9 @@ def _values(func: Func) -> Iterator[tuple[Op | None, Value]]:
 
 def check_calls(module: Module) -> None:
     """G8, G9."""
+    if module.entry.outputs:
+        value = module.entry.outputs[0]
+        raise violation("G8", module.entry, None, f"{value!r} is returned; the entry stores")
     callees: dict[str, list[str]] = {}
     for func in module.funcs.values():
         callees[func.name] = []
