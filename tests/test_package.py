@@ -48,6 +48,22 @@ def test_names() -> None:
     assert names["jit"] is ts.jit
 
 
+def test_dir_shows_what_users_need() -> None:
+    names = {*dir(ts)}
+    assert all(hasattr(ts, name) for name in names)
+    hidden = {"Any", "ArrayBase", "ModuleType", "TYPE_CHECKING", "annotations", "importlib"}
+    assert not names & (hidden | {"math", "sys", "api", "graph", "ir", "schedule", "target"})
+    assert {n for n in names if n.startswith("_")} == {
+        "__array_api_version__",
+        "__array_namespace_info__",
+        "__version__",
+    }
+    assert {"bool", "bfloat16", "config", "pi", "pytree", "errors", "TesseraError"} <= names
+    starred: dict[str, Any] = {}
+    exec("from tessera import *", starred)
+    assert {*starred} - {"__builtins__"} == {n for n in names if not n.startswith("_")}
+
+
 MODULES = [
     "conversion", "creation", "elementwise", "linear", "manipulation", "searching", "statistics",
     "update",

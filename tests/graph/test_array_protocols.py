@@ -46,10 +46,33 @@ def test_repr(x: Any, text: str) -> None:
 def test_repr_of_other_dtypes_and_large_arrays() -> None:
     assert repr(ts.asarray([1.5], dtype=ts.bfloat16)) == "Array([1.5], dtype=bfloat16)"
     assert repr(ts.asarray([1], dtype=ts.int4)) == "Array([1], dtype=int4)"
+    for dtype in (ts.float8_e5m2, ts.float8_e4m3fn):
+        x = ts.asarray([1.5, -2.0], dtype=dtype)
+        assert repr(x) == f"Array([ 1.5, -2. ], dtype={dtype.full_name})"
+        assert str(x) == "[ 1.5 -2. ]"
     large = repr(ts.zeros((500, 500)))
     assert "..." in large
     assert len(large) < 1000
     assert repr(ts.jit(lambda x: print(x) or x)) is not None
+
+
+def test_traced_values_show_once_what_they_stand_for() -> None:
+    shown: list[str] = []
+
+    def show(x: Any) -> Any:
+        shown.append(repr(x))
+        return ts.sum(x * x)
+
+    x = ts.ones((2, 3))
+    ts.jit(ts.grad(show))(x)
+    ts.jit(ts.grad(lambda v: ts.sum(ts.grad(show)(v))))(x)
+    assert set(shown) == {"Tracer(f32[2, 3])"}
+    shown.clear()
+    ts.grad(ts.grad(show))(2.0)
+    assert shown == ["Tracer(Array(2., dtype=float32))"]
+    shown.clear()
+    ts.jit(show)(2)
+    assert shown == ["Tracer(i64[])"]
 
 
 def test_text_of_scalars() -> None:
@@ -75,6 +98,36 @@ def test_numbers_of_arrays_with_dims(fn: Any) -> None:
         fn(ts.ones(2))
     with pytest.raises(ValueError, match="it takes an array without dims"):
         fn(ts.ones(1))
+
+
+def test_rounding() -> None:
+    x = ts.asarray([1.256, -2.5, 1e38])
+    same(round(x), [1.0, -2.0, np.float32(1e38)], "float32")
+    same(round(x, 1), [1.3, -2.5, np.float32(1e38)], "float32")
+    same(round(ts.asarray([127.0, 44.0]), -1), [130.0, 40.0], "float32")
+    same(round(ts.asarray([127])), [127], "int64")
+    same(round(ts.asarray([127]), 2), [127], "int64")
+    same(round(ts.asarray([1.25 + 2.75j]), 0), [1 + 3j], "complex64")
+    same(ts.jit(lambda v: round(v, 1))(x), [1.3, -2.5, np.float32(1e38)], "float32")
+
+
+def test_membership() -> None:
+    x = ts.asarray([[1.0, 2.0], [3.0, np.nan]])
+    assert 3 in x
+    assert 4.0 not in x
+    assert np.nan not in x
+    assert ts.asarray(2.0) in x
+    assert 1 not in ts.zeros((0, 2))
+    assert 1 in ts.asarray(1)
+    with pytest.raises(TypeError, match="equal: got a value of type str"):
+        _ = "a" in x
+
+
+def test_the_constructor_takes_numpy_arrays() -> None:
+    same(ts.Array(np.arange(3)), np.arange(3))
+    for wrong in ([1, 2], 3, None, "abc", ts.ones(2)):
+        with pytest.raises(TypeError, match=r"the constructor got a value of type[^@]*ts\.asarray"):
+            ts.Array(wrong)  # type: ignore[arg-type]
 
 
 def test_other_wrong_uses() -> None:

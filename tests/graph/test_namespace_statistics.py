@@ -334,3 +334,46 @@ def test_every_nan_is_distinct() -> None:
     found = ts.unique_counts(ts.asarray([np.nan, 1.0, np.nan]))
     assert found.values.shape == (3,)
     same(found.counts, [1, 1, 1], "int64")
+
+
+# --- exponentials of 8-bit floats, and of nothing -----------------------------------------------
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_exponentials_of_storage_types(name: str, dtype: str, jitted: bool) -> None:
+    x = ts.asarray([[1.0, 2.0, 3.0], [0.0, -1.5, 96.0]], dtype=getattr(ts, dtype))
+    function: Any = getattr(ts, name)
+    wanted = function(x.astype(ts.float32), axis=-1).astype(x.dtype)
+    found = (ts.jit(function, static_argnames="axis") if jitted else function)(x, axis=-1)
+    assert found.dtype is x.dtype
+    assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float32"])
+def test_stop_gradient_keeps_all_floats(dtype: str) -> None:
+    x = ts.asarray([1.0, -2.0], dtype=getattr(ts, dtype))
+    for found in (ts.stop_gradient(x), ts.jit(ts.stop_gradient)(x)):
+        assert found.dtype is x.dtype
+        assert host(found).tobytes() == host(x).tobytes()
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_exponentials_of_nothing(jitted: bool) -> None:
+    def apply(fn: Any, *shape: int) -> Any:
+        return (ts.jit(fn) if jitted else fn)(ts.zeros(shape))
+
+    low = np.full(3, -np.inf, np.float32)
+    same(apply(lambda x: ts.logsumexp(x, axis=0), 0, 3), low)
+    same(apply(lambda x: ts.logsumexp(x, axis=0, keepdims=True), 0, 3), low[None])
+    same(apply(ts.logsumexp, 0, 3), np.float32(-np.inf))
+    same(apply(lambda x: ts.logsumexp(x, axis=1), 0, 3), np.zeros(0, np.float32))
+    for fn in (ts.softmax, ts.log_softmax):
+        for axis in (0, 1):
+            same(apply(lambda x, fn=fn, axis=axis: fn(x, axis=axis), 0, 3), np.zeros((0, 3), "f4"))
+
+
+def test_gradient_of_the_logsumexp_of_nothing() -> None:
+    found = ts.grad(lambda x: ts.sum(ts.logsumexp(x, axis=0)))(ts.zeros((0, 3)))
+    same(found, np.zeros((0, 3), np.float32))
