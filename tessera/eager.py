@@ -17,7 +17,7 @@ from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
-from tessera.graph.array import Array
+from tessera.graph.array import Array, repeated
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family
@@ -50,14 +50,6 @@ def attrs_key(attrs: dict[str, Any]) -> Hashable:
 ViewRule = Callable[[np.ndarray, dict[str, Any]], np.ndarray]
 
 
-def _view_broadcast(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
-    shape, dims = attrs["shape"], attrs["dims"]
-    lead = [1] * len(shape)
-    for k, d in enumerate(dims):
-        lead[d] = x.shape[k]
-    return np.broadcast_to(x.reshape(lead), shape)
-
-
 def _view_slice(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
     index = tuple(
         slice(a, b, c)
@@ -68,7 +60,7 @@ def _view_slice(x: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
 
 VIEWS: dict[type[Op], ViewRule] = {
     s.Reshape: lambda x, attrs: x.reshape(attrs["shape"]),  # copies where strides cannot say it
-    s.Broadcast: _view_broadcast,
+    s.Broadcast: lambda x, attrs: repeated(x, attrs["shape"], attrs["dims"]),
     s.Transpose: lambda x, attrs: x.transpose(attrs["perm"]),
     s.Reverse: lambda x, attrs: np.flip(x, attrs["axes"]),
     r.Slice: _view_slice,

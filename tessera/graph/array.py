@@ -6,7 +6,7 @@ protocols of Python and of other libraries are in `graph/array_protocols.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.arguments import ArrayLike
     from tessera.graph.namespace.update import At
 
-__all__ = ["Array", "ArrayBase"]
+__all__ = ["Array", "ArrayBase", "repeated"]
 
 
 class ArrayBase:
@@ -271,6 +271,23 @@ def _no_data(data: object) -> LeafError:
 _set_contiguous: Any = vars(Array)["_contiguous"].__set__
 _set_data: Any = vars(Array)["_data"].__set__
 _set_type: Any = vars(Array)["_type"].__set__
+
+
+def repeated(data: np.ndarray, shape: tuple[int, ...], dims: Sequence[int]) -> np.ndarray:
+    """A view of an array repeated to a shape, of which dim `dims[k]` is the array's dim k or, where
+    that is 1, repeats it.
+    """
+    # NumPy makes arrays over memory of its own dtypes only.
+    if data.dtype.kind in "biufc" and data.flags.c_contiguous:
+        # Does what `np.broadcast_to` does in a tenth of the time.
+        strides = [0] * len(shape)
+        for d, size, stride in zip(dims, data.shape, data.strides, strict=True):
+            strides[d] = 0 if size == 1 else stride
+        return np.ndarray(shape, data.dtype, data, 0, strides)
+    lengths = [1] * len(shape)
+    for d, size in zip(dims, data.shape, strict=True):
+        lengths[d] = size
+    return np.broadcast_to(data.reshape(lengths), shape)
 
 
 def _sample() -> Array:

@@ -25,7 +25,7 @@ from tessera.dtypes import (
     result_type,
 )
 from tessera.errors import AxisError, DTypeError, LeafError, ShapeError
-from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
+from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
@@ -230,20 +230,12 @@ def beside(x: Array, value: PythonScalar) -> Array | None:
         if len(_NUMBERS) >= _MOST_NUMBERS:
             _NUMBERS.clear()
         data = _NUMBERS[key] = number(value, dtype).host
-    return Array(_repeated(data, x.shape))
+    return Array(repeated(data, x.shape, ()))
 
 
 # Numbers that stood beside arrays, as the arrays without dims that they were converted to.
 _NUMBERS: dict[tuple[PythonScalar | str, type[object], DType], np.ndarray] = {}
 _MOST_NUMBERS = 1024
-
-
-def _repeated(data: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A view that shows one element everywhere: engines read it once."""
-    if data.dtype.kind in _NUMPY_KINDS:
-        # Does what `np.broadcast_to` does in a tenth of the time.
-        return np.ndarray(shape, data.dtype, data, 0, (0,) * len(shape))
-    return np.broadcast_to(data, shape)
 
 
 def inexact_operands(name: str, *values: object) -> list[Any]:
@@ -304,10 +296,8 @@ def spread(x: Any, shape: tuple[Dim, ...]) -> Any:
     if x.shape == shape:
         return x
     if type(x) is Array and not is_tracing() and is_static(shape):
-        data = x.host
-        return Array(np.broadcast_to(data, shape) if data.ndim else _repeated(data, shape))
-    lead = len(shape) - x.ndim
-    return broadcast(x, shape, range(lead, len(shape)))
+        return Array(repeated(x.host, shape, range(len(shape) - x.ndim, len(shape))))
+    return broadcast(x, shape, range(len(shape) - x.ndim, len(shape)))
 
 
 def is_static(shape: Sequence[Dim]) -> TypeGuard[tuple[int, ...]]:
