@@ -8,7 +8,7 @@ has.
 - Scalar functions without a row are expanded by `target/passes/expand.py`, transcendental ones by
   `target/passes/mathematics.py`, and those of narrow formats that a wider one does not compute by
   `target/passes/narrow.py`.
-- What a function would hold many long copies of becomes a function of its own.
+- Long expansions that a function uses often become functions of their own.
 
 The rewritten program uses the same IR, so the interpreter runs it as well, and tests compare both.
 """
@@ -47,13 +47,19 @@ from tessera.target.passes.expand import EXPANSIONS
 from tessera.target.passes.mathematics import MATHEMATICS
 from tessera.target.passes.narrow import NARROW
 
-MAX_COPIES = 48
-"""A function holds at most so many copies of a long expansion; with more uses it calls one copy.
+MAX_LENGTH = 1500
+"""A function holds so much code of long expansions; with more it calls one copy of some of them.
 Loops over rows of registers, which are written out, stay below: a call would cost them a little,
-while code of thousands of instructions costs LLVM more than linear time."""
+while code of many thousands of instructions costs LLVM more than linear time."""
+
+FEW_COPIES = 8
+"""So many copies are always written."""
 
 LONG_CODE = 12
 """An expansion of so many ops is long."""
+
+CONSTANT_DIVISION = 12
+"""The instructions of an integer division by a constant."""
 
 Use = tuple[str, tuple[Type, ...]]
 """A scalar function and the types of its operands."""
@@ -362,29 +368,52 @@ class _Shared:
         for op in walk(func.body):
             if isinstance(op, t.Map):
                 uses.setdefault(_use(op), []).append(op)
-        found: dict[Use, str] = {}
+        lengths: dict[Use, int] = {}
         for use, ops in uses.items():
-            if len(ops) <= MAX_COPIES:
-                continue
+            length = self.length(ops[0]) if len(ops) > FEW_COPIES else 0
+            if length >= LONG_CODE:
+                lengths[use] = length * len(ops)
+        total = sum(lengths.values())
+        found: dict[Use, str] = {}
+        for use in sorted(lengths, key=lengths.__getitem__, reverse=True):
+            if total <= MAX_LENGTH:
+                break
+            total -= lengths[use]
             if use not in self.names:
-                self.names[use] = self.make(ops[0])
-            if self.names[use]:
-                found[use] = self.names[use]
+                self.names[use] = self.make(uses[use][0])
+            found[use] = self.names[use]
         return found
 
+    def length(self, op: t.Map) -> int:
+        """About how many instructions the expansion of an op is."""
+        body = Legalizer(self.machine).block(Block([], [op], [op.result]))
+        return sum(_length(one) for one in body.ops)
+
     def make(self, op: t.Map) -> str:
-        """The function of an op; "" where its code is short."""
+        """The function of an op."""
         args = [Value(v.type) for v in op.args]
         call = t.Map(args, op.fn, loc=Loc.unknown)
         body = Legalizer(self.machine).block(Block(args, [call], [call.result]))
-        if len(body.ops) < LONG_CODE:
-            return ""
         name = f"{op.fn.name}_{suffix(op.args[-1].type)}"
         while name in self.taken:
             name += "_"
         self.taken.add(name)
         self.funcs[name] = Func(name, body)
         return name
+
+
+def _length(op: Op) -> int:
+    """About how many instructions a legal op is: what vectors have no instruction for is done lane
+    by lane."""
+    if not isinstance(op, t.Map):
+        return 0 if isinstance(op, t.Const) else 1
+    type = op.args[-1].type
+    if op.fn.name in ("trunc_div", "rem") and t.element(type).kind is not Kind.FLOAT:
+        constant = isinstance(op.args[-1].op, t.Const)
+        return CONSTANT_DIVISION if constant else 3 * max(t.lanes(type), 1)
+    row = ROWS.get(op.fn.name)
+    called = row is not None and t.element(type).kind not in row.text and bool(row.libm)
+    return 3 * max(t.lanes(type), 1) if called else 1
 
 
 def _use(op: t.Map) -> Use:
