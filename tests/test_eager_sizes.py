@@ -13,7 +13,11 @@ from tessera import eager, eager_sizes
 from tessera.errors import IndexOutOfBoundsError, ShapeError
 from tessera.graph import trace
 from tessera.graph.ops import rearrange
+from tessera.graph.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from tessera.graph.ops.gather import Combine, Scatter
+from tessera.graph.ops.generate import RandomBits
 from tessera.graph.ops.sort import Sort
+from tessera.ir.core import Op, Value
 
 SIZES = (0, 1, 2, 3, 5, 8)
 Case = Callable[[np.random.Generator, tuple[int, ...]], tuple[Any, Any]]
@@ -163,6 +167,59 @@ def test_an_executable_serves_all_shapes(name: str, compiled: list[str]) -> None
         assert found.shape == wanted.shape, shape
         np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5, err_msg=str(shape))
     assert len(compiled) <= most, compiled
+
+
+def scattered(rng: np.random.Generator) -> tuple[type[Op], list[Any], dict[str, Any]]:
+    x, count = array(rng, (size(rng), max(size(rng), 1), size(rng))), size(rng)
+    updates, index = array(rng, (count, x.shape[0], x.shape[2])), rng.integers(0, x.shape[1], count)
+    return Scatter, [x, updates, (index,)], {"axes": (1,), "combine": Combine.ADD}
+
+
+def dynamic_slice(rng: np.random.Generator) -> tuple[type[Op], list[Any], dict[str, Any]]:
+    x = array(rng, (size(rng), size(rng), size(rng)))
+    starts = tuple([rng.integers(-1, 9, x.shape[:1]) for _ in range(2)])
+    sizes = tuple([int(rng.integers(0, n + 1)) for n in x.shape[1:]])
+    return DynamicSlice, [x, starts], {"sizes": sizes}
+
+
+def dynamic_update(rng: np.random.Generator) -> tuple[type[Op], list[Any], dict[str, Any]]:
+    x = array(rng, (size(rng), size(rng), size(rng)))
+    update = array(rng, (x.shape[0], *[int(rng.integers(0, n + 1)) for n in x.shape[1:]]))
+    starts = tuple([rng.integers(-1, 9, x.shape[:1]) for _ in range(2)])
+    return DynamicUpdateSlice, [x, update, starts], {}
+
+
+def spaced(rng: np.random.Generator) -> tuple[type[Op], list[Any], dict[str, Any]]:
+    names = ("lo", "hi", "interior")
+    amounts = {name: (0, *[int(n) for n in rng.integers(1, 4, 2)]) for name in names}
+    x = array(rng, (size(rng), size(rng), size(rng)))
+    return rearrange.Pad, [x, np.float32(7)], amounts
+
+
+def random_words(rng: np.random.Generator) -> tuple[type[Op], list[Any], dict[str, Any]]:
+    keys = rng.integers(0, 9, (size(rng), 2)).astype(np.uint32)
+    return RandomBits, [keys], {"shape": (size(rng), size(rng))}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [scattered, dynamic_slice, dynamic_update, spaced, random_words],
+    ids=lambda f: f.__name__,
+)
+def test_dims_in_attributes_are_taken_at_run_time(case: Any, compiled: list[str]) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        cls, operands, attrs = case(rng)
+        given = [tuple(map(ts.asarray, x)) if type(x) is tuple else ts.asarray(x) for x in operands]
+        found = trace.bind(cls, *given, **attrs)
+        flat = [v for x in operands for v in (x if type(x) is tuple else (x,))]
+        values = [
+            tuple([Value(v.type) for v in x]) if type(x) is tuple else Value(x.type) for x in given
+        ]
+        wanted = cls(*values, **attrs).evaluate(*map(np.asarray, flat))
+        assert found.shape == wanted.shape
+        np.testing.assert_array_equal(np.asarray(found), wanted)
+    assert len(compiled) == 1
 
 
 def test_errors_about_empty_axes_come_from_the_shapes_of_the_call(compiled: list[str]) -> None:
