@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.arguments import ArrayLike
     from tessera.graph.namespace.update import At
 
-__all__ = ["Array", "ArrayBase", "repeated"]
+# `repeated` is for other modules of ours: these are the public names.
+__all__ = ["Array", "ArrayBase"]
 
 
 class ArrayBase:

@@ -603,3 +603,64 @@ def test_logsumexp_of_complex() -> None:
           fix: take `ts.abs(x)` or `ts.real(x)` first
         """,
     )
+
+
+def test_no_dlpack() -> None:
+    expect(
+        """
+        ts.from_dlpack([1, 2])
+        """,
+        """
+        LeafError: from_dlpack: got a value of type list
+          at user.py:1
+            1 | ts.from_dlpack([1, 2])
+              | ^^^^^^^^^^^^^^^^^^^^^^
+          rule: it takes an array of another library, with the method `__dlpack__`
+          fix: make an array of it with `ts.asarray`
+        """,
+    )
+
+
+def test_concat_of_a_number() -> None:
+    expect(
+        """
+        ts.concat(2.5)
+        """,
+        """
+        LeafError: concat: got float in place of several arrays
+          at user.py:1
+            1 | ts.concat(2.5)
+              | ^^^^^^^^^^^^^^
+          rule: arrays that are joined are in a tuple or a list
+        """,
+    )
+
+
+def test_stack_of_an_array_without_dims() -> None:
+    expect(
+        """
+        ts.stack(ts.asarray(2.5))
+        """,
+        """
+        LeafError: stack: got f32[] in place of several arrays
+          at user.py:1
+            1 | ts.stack(ts.asarray(2.5))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: arrays that are joined are in a tuple or a list
+        """,
+    )
+
+
+def test_permutation_by_a_number() -> None:
+    expect(
+        """
+        ts.permute_dims(ts.ones((2, 3)), 1)
+        """,
+        """
+        AxisError: permute_dims: axes=1
+          at user.py:1
+            1 | ts.permute_dims(ts.ones((2, 3)), 1)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: axes are a tuple of ints, one for each dim
+        """,
+    )

@@ -269,6 +269,13 @@ def from_dlpack(
     parse_device("from_dlpack", device)
     if isinstance(x, ArrayBase):
         return asarray(x, copy=copy)
+    if not hasattr(x, "__dlpack__"):
+        raise LeafError(
+            f"from_dlpack: got a value of type {type(x).__name__}",
+            loc=loc.current(),
+            rule="it takes an array of another library, with the method `__dlpack__`",
+            fix="make an array of it with `ts.asarray`",
+        )
     return Array(checked_data("from_dlpack", _imported(x, copy)).view())
 
 

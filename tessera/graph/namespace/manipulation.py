@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import default_int
-from tessera.errors import AxisError, DTypeError, ShapeError, api_boundary
+from tessera.errors import AxisError, DTypeError, LeafError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -112,6 +112,12 @@ def permute_dims(x: ArrayLike, /, axes: tuple[int, ...]) -> ArrayBase:
         axes: which dim of `x` is the first of the result, which the second, and so on.
     """
     found = as_array("permute_dims", x)
+    if not hasattr(axes, "__iter__"):
+        raise AxisError(
+            f"permute_dims: axes={axes!r}",
+            loc=loc.current(),
+            rule="axes are a tuple of ints, one for each dim",
+        )
     perm = parse_axes("permute_dims", tuple(axes), found.ndim, "axes")
     if len(perm) != found.ndim:
         raise AxisError(
@@ -267,8 +273,15 @@ def _rolled(x: Any, shift: Any, axis: int) -> Any:
 
 
 def _same_dtype(name: str, arrays: Any) -> list[Any]:
-    if isinstance(arrays, ArrayBase):
+    if isinstance(arrays, ArrayBase) and arrays.ndim:
         arrays = unstack(arrays)
+    if is_number(arrays) or arrays is None or isinstance(arrays, (str, ArrayBase)):
+        found = arrays.type.strong() if isinstance(arrays, ArrayBase) else type(arrays).__name__
+        raise LeafError(
+            f"{name}: got {found} in place of several arrays",
+            loc=loc.current(),
+            rule="arrays that are joined are in a tuple or a list",
+        )
     given = [x if is_number(x) else as_array(name, x) for x in arrays]
     if not given:
         raise ShapeError(
