@@ -11,6 +11,7 @@ and writes JSON where asked.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -259,6 +260,16 @@ def report(cases: list[Case], rounds: int, budget: float) -> list[dict[str, Any]
     return rows
 
 
+def machine() -> str:
+    """The processor's name and the number of cores."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.machine()
+    return f"{name}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
 def main() -> None:
     """Runs the suite."""
     parser = argparse.ArgumentParser(
@@ -282,11 +293,12 @@ def main() -> None:
     cases = [training_case(contenders)]
     cases += kernel_cases(contenders, 64, 64) + kernel_cases(contenders, 1024, 1024)
     cases = [c for c in cases if args.only in c.name]
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print(f"{machine()}\n")
     rows = report(cases, args.rounds, args.budget)
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(rows, indent=2) + "\n")
+        found = {"machine": machine(), "date": datetime.date.today().isoformat(), "cases": rows}
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
