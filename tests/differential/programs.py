@@ -17,6 +17,7 @@ import numpy as np
 
 from tessera import dtypes as dt
 from tessera.dtypes import DType, Kind
+from tessera.errors import ShapeError
 from tessera.graph.ops import (
     arithmetic,  # noqa: F401
     contract,
@@ -708,9 +709,24 @@ RULES: tuple[Rule, ...] = (
 
 
 def random_program(seed: int, symbolic: bool = False) -> Program:
-    """The program of a seed."""
+    """The program of a seed.
+
+    Symbolic programs are drawn again where two sizes are equal only by chance (`n0` and `2*n0`, or
+    `n1*n3` and `n3`): no type checker could accept those.
+    """
     rng = np.random.default_rng(seed)
-    return Generator(rng, symbolic).generate(int(rng.integers(3, 9)))
+    while True:
+        program = Generator(rng, symbolic).generate(int(rng.integers(3, 9)))
+        if not symbolic or _is_typed(program):
+            return program
+
+
+def _is_typed(program: Program) -> bool:
+    try:
+        program.graph(symbolic=True)
+    except ShapeError:
+        return False
+    return True
 
 
 __all__ = ["Program", "em", "random_array", "random_program"]
