@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from tessera.ir.core import Block, Func, Op, Value
@@ -43,10 +43,3 @@ class Builder:
     def func(self, name: str, outputs: Sequence[Value] = (), dims: Sequence[str] = ()) -> Func:
         """The finished function."""
         return Func(name, self.block(outputs), dims)
-
-
-def build_block(arg_types: Sequence[Type], body: Callable[..., Sequence[Value]]) -> Block:
-    """Builds a block with `body(builder, *args) -> outputs`."""
-    builder = Builder(arg_types)
-    outputs = body(builder, *builder.args)
-    return builder.block(outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.types import Type
@@ -90,8 +90,3 @@ def inline(block: Block, args: Sequence[Value], emit: Callable[[Op], object]) ->
     for op in block.ops:
         emit(clone_op(op, env))
     return [env.get(v, v) for v in block.outputs]
-
-
-def substitute(values: Sequence[Value], env: Mapping[Value, Value]) -> list[Value]:
-    """Looks each value up; absent ones stay."""
-    return [env.get(v, v) for v in values]

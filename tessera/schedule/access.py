@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tessera.dtypes import DType
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, Facts, IntExpr, Sym, linear_in, simplify, symbols
-from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.types import Axis, BufType
 
@@ -94,8 +93,3 @@ def _axes(op: Op) -> tuple[Axis, ...]:
     if isinstance(op, (ops.Reduce, ops.Contract)):
         return op.axes
     return (op.axis,) if isinstance(op, (ops.ArgReduce, ops.Scan)) else ()
-
-
-def inner_ops(nest: ops.Nest, cls: type[Op] | tuple[type[Op], ...]) -> list[Op]:
-    """The ops of some classes anywhere in a nest."""
-    return [op for op in walk(nest.body) if isinstance(op, cls)]

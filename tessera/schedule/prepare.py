@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.graph.ops.contract import DotGeneral
-from tessera.graph.ops.control import Call
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
+from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, prod
-from tessera.ir.walk import clone_op
 from tessera.schedule.cost import points, tensor
 
 MIN_ROWS = 8
@@ -44,29 +43,6 @@ def prepare(block: Block) -> tuple[Block, dict[Value, str]]:
     if any(isinstance(op, DotGeneral) for op in block.ops):
         block = operands.run(block)
     return block, operands.needed
-
-
-def inline_calls(block: Block) -> Block:
-    """The block with the bodies of calls in place of the calls."""
-    if not any(isinstance(op, Call) for op in block.ops):
-        return block
-    code: list[Op] = []
-    env: dict[Value, Value] = {}
-    _inline(block, env, code, copy=False)
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
-
-
-def _inline(block: Block, env: dict[Value, Value], code: list[Op], copy: bool) -> None:
-    for op in block.ops:
-        if isinstance(op, Call):
-            inner = {a: env.get(v, v) for a, v in zip(op.body.args, op.args, strict=True)}
-            _inline(op.body, inner, code, copy=True)
-            found = [inner.get(v, v) for v in op.body.outputs]
-            env.update(zip(op.results, found, strict=True))
-        elif copy or any(v in env for v in op.operands):
-            code.append(clone_op(op, env))
-        else:
-            code.append(op)
 
 
 class _Operands:

@@ -27,7 +27,6 @@ from tessera.graph.ops import (
     gather,
     rearrange,
 )
-from tessera.graph.ops import elementwise_math as em
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops import sort as sorting
 from tessera.graph.ops.control import Cond, While
@@ -686,17 +685,12 @@ def while_step(g: Generator) -> bool:
             lambda i, x: [call("lt", i, full((), count, dt.int32))], types, "while"
         )
         body, _ = trace_function(
-            lambda i, x: [call("add", i, full((), 1, dt.int32)), em_call("tanh", x)], types, "while"
+            lambda i, x: [call("add", i, full((), 1, dt.int32)), call("tanh", x)], types, "while"
         )
         return as_tuple(bind(While, (), (zero, v[k]), cond=cond.body, body=body.body))[1]
 
     g.add("while", Item(a.shape, a.dtype, False, a.bound), step)
     return True
-
-
-def em_call(name: str, x: Any) -> Any:
-    """An elementwise function by name."""
-    return call(name, x)
 
 
 RULES: tuple[Rule, ...] = (
@@ -729,4 +723,4 @@ def _is_typed(program: Program) -> bool:
     return True
 
 
-__all__ = ["Program", "em", "random_array", "random_program"]
+__all__ = ["Program", "random_array", "random_program"]

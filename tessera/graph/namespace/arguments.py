@@ -26,7 +26,7 @@ from tessera.dtypes import (
 )
 from tessera.errors import AxisError, DTypeError, LeafError, ShapeError
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
-from tessera.graph.ops.checks import may_equal, shape_text
+from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
 from tessera.graph.trace import Tracer, is_tracing, items_of
@@ -340,12 +340,6 @@ def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType) -> Any:
     if is_tracing() or not is_static(shape):
         return full(shape, value, dtype)
     return Array(np.full(shape, value, dtype.np))
-
-
-def check_may_equal(name: str, a: Dim, b: Dim, what: str, rule: str) -> None:
-    """Two sizes can be the same."""
-    if not may_equal(a, b):
-        raise ShapeError(f"{name}: {what}", loc=loc.current(), rule=rule)
 
 
 # --- axes -------------------------------------------------------------------------------------

@@ -74,10 +74,11 @@ class InlineCalls(Pass):
 
     def run(self, func: Func) -> Func:
         """Inlines at every depth."""
-        return func.with_body(_inline_block(func.body))
+        return func.with_body(inline_calls(func.body))
 
 
-def _inline_block(block: Block) -> Block:
+def inline_calls(block: Block) -> Block:
+    """The block with the bodies of calls in place of the calls, at every depth."""
     if not any(op.regions for op in block.ops):
         return block
     sweep = _Sweep()
@@ -87,7 +88,7 @@ def _inline_block(block: Block) -> Block:
             values = inline(op.body, [sweep.lookup(v) for v in op.operands], add)
             sweep.env.update(zip(op.results, values, strict=True))
         else:
-            regions = [_inline_block(b) for b in op.regions] if op.regions else None
+            regions = [inline_calls(b) for b in op.regions] if op.regions else None
             sweep.ops.append(sweep.current(op, regions))
 
     for op in block.ops:

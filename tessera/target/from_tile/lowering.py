@@ -245,14 +245,6 @@ class Lowering:
             self.define(arg, values[position : position + count])
             position += count
 
-    def flat_types(self, values: Sequence[Value]) -> list[Type]:
-        """The row types of several tiles."""
-        types: list[Type] = []
-        for value in values:
-            assert isinstance(value.type, TileType)
-            types += [row_type(value.type.shape, value.type.dtype)] * row_count(value.type.shape)
-        return types
-
     def run(self, block: Block) -> None:
         """Lowers the ops of a block into the current one."""
         for op in block.ops:

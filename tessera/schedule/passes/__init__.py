@@ -1,1 +1,0 @@
-"""Tessera: schedule/passes."""

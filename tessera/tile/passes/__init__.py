@@ -1,1 +1,0 @@
-"""Tessera: tile/passes."""
