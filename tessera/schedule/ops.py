@@ -152,6 +152,7 @@ class Nest(ScheduleOp):
         reduce_tile: elements per step of the reduction axes (in order of `axes` of each reduction);
             () = not chosen.
         reason: why this tile choice.
+        warps: warps that share a program on a GPU; 0: not chosen.
     """
 
     name = "schedule.nest"
@@ -162,6 +163,7 @@ class Nest(ScheduleOp):
     chunk: tuple[int, ...] = attr(())
     reduce_tile: int = attr(0)
     reason: str = attr("")
+    warps: int = attr(0)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:

@@ -9,7 +9,7 @@ vectors of one lane count.
 
 from __future__ import annotations
 
-from tessera.dtypes import DType, bool_, int64
+from tessera.dtypes import DType, bool_, int32, int64
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
@@ -27,6 +27,9 @@ class TargetOp(Op):
 
 
 INDEX = ScalarType(int64)
+
+OFFSETS = (INDEX, ScalarType(int32))
+"""Types of element offsets; GPUs use the narrow one where it is enough."""
 
 
 def element(type: Type) -> DType:
@@ -309,17 +312,19 @@ class Alloca(TargetOp):
 
 
 def _access(ptr: Value, offset: Value) -> None:
-    if not isinstance(ptr.type, PtrType) or offset.type != INDEX:
+    if not isinstance(ptr.type, PtrType) or offset.type not in OFFSETS:
         raise VerifyError(f"expected a pointer and an i64 offset, not {ptr.type} and {offset.type}")
 
 
 def _check_mask(mask: tuple[Value, ...], type: Type, has_other: bool) -> None:
     if not mask:
         return
-    expected: list[Type] = [with_element(type, bool_)]
+    # One bool for the whole access is what GPUs have: a predicate.
+    whole = mask[0].type == ScalarType(bool_)
+    expected: list[Type] = [ScalarType(bool_) if whole else with_element(type, bool_)]
     if has_other:
         expected.append(type)
-    if [m.type for m in mask] != expected or not lanes(type):
+    if [m.type for m in mask] != expected:
         raise VerifyError(f"mask operands are {', '.join(str(m.type) for m in mask)} for {type}")
 
 

@@ -266,7 +266,7 @@ def _copy_nest(types: Sequence[BufType]) -> tuple[s.Nest, list[Value]]:
     rank = len(axes)
     tile = (*[1] * (rank - 1), lanes) if rank else ()
     chunk = (*[1] * (rank - 1), lanes * 1024) if rank else ()
-    nest = s.Nest(axes, (), tile, chunk, 1, "", Block([], [*loads, *stores], ()))
+    nest = s.Nest(axes, (), tile, chunk, 1, "", 0, Block([], [*loads, *stores], ()))
     return nest, buffers
 
 

@@ -312,6 +312,11 @@ class Scatter(TileOp):
 
     Elements are processed in row-major order; with `combine`, memory = combine(memory, value), one
     element at a time.
+
+    Attributes:
+        combine: a row of the scalar table.
+        atomic: whether other programs may combine into the same elements at the same time, so that
+            the order is free.
     """
 
     name = "tile.scatter"
@@ -321,6 +326,7 @@ class Scatter(TileOp):
     value: Value = operand()
     mask: tuple[Value, ...] = operands()
     combine: ScalarFn | None = attr(None)
+    atomic: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -486,6 +492,11 @@ class Arena(TileOp):
 class Launch(TileOp):
     """Runs a kernel of the module over a grid. The kernel's arguments are `args`; its symbolic dims
     are the caller's.
+
+    Attributes:
+        kernel: its name.
+        grid: programs along each axis.
+        warps: warps that share a program on a GPU; 0 leaves it to the target.
     """
 
     name = "tile.launch"
@@ -493,6 +504,7 @@ class Launch(TileOp):
     args: tuple[Value, ...] = operands()
     kernel: str = attr()
     grid: tuple[Dim, ...] = attr()
+    warps: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
