@@ -426,6 +426,11 @@ def _scan(s: Interpreter, op: t.Scan) -> None:
     s.define(op, np.moveaxis(result, 0, op.axis))
 
 
+def _flip_bits(s: Interpreter, op: t.FlipBits) -> None:
+    x = s.tile(op.x)
+    s.define(op, np.take(x, np.arange(x.shape[op.axis]) ^ op.mask, axis=op.axis))
+
+
 def _dot(s: Interpreter, op: t.Dot) -> None:
     acc = s.tile(op.acc)
     dtype = dtype_of(acc.dtype)
@@ -475,6 +480,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Reduce: _reduce,
     t.ArgReduce: _arg_reduce,
     t.Scan: _scan,
+    t.FlipBits: _flip_bits,
     t.Dot: _dot,
     t.For: run_for,
     t.While: run_while,

@@ -417,6 +417,31 @@ class Scan(TileOp):
         return self.x.type
 
 
+class FlipBits(TileOp):
+    """Moves elements along one axis, whose size is a power of two: result[i] = x[i ^ mask].
+
+    Applied twice it is the identity. It is how the elements of a sorting network meet: on a GPU
+    the bits of an index are registers, lanes and warps, and flipping some is a renaming, a shuffle
+    or an exchange through shared memory.
+    """
+
+    name = "tile.flip_bits"
+    x: Value = operand()
+    axis: int = attr()
+    mask: int = attr()
+
+    def infer(self) -> Type:
+        """The operand's type."""
+        x = tile_type(self.x)
+        _without(x, self.axis)
+        size = x.shape[self.axis]
+        if size & (size - 1):
+            raise VerifyError(f"axis {self.axis} of {x} is no power of two")
+        if not 0 <= self.mask < size:
+            raise VerifyError(f"mask {self.mask} for axis {self.axis} of {x}")
+        return x
+
+
 class Dot(TileOp):
     """acc + a @ b for a[M, K], b[K, N], acc[M, N]; products and sums in the accumulator's dtype."""
 

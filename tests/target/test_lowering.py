@@ -483,6 +483,26 @@ for element, fn in (("f32", "add"), ("i32", "mul"), ("f16", "max"), ("u8", "add"
         units=0,
     )
 
+for element in ("f32", "u8", "i64", "bf16", "bool"):
+    case(
+        f"flipped bits of an index, {element}, both axes",
+        [(element, (4, 8))],
+        [(element, 32)] * 4,
+        f"""
+        %v = tile.view(%x0, %i0, [%i4, %i8], [%i8, %i1]) : view<{element}, 2>
+        %a = tile.load(%v, [%i0, %i0], []) {{shape=[4, 8]}} : tile<{element}[4, 8]>
+        """
+        + "".join(
+            f"""
+        %s{k} = tile.flip_bits(%a) {{axis={axis}, mask={mask}}} : tile<{element}[4, 8]>
+        %w{k} = tile.view(%x{k + 1}, %i0, [%i4, %i8], [%i8, %i1]) : view<{element}, 2>
+        tile.store(%w{k}, %s{k}, [%i0, %i0], [])
+        """
+            for k, (axis, mask) in enumerate([(0, 1), (0, 3), (1, 2), (1, 7)])
+        ),
+        units=0,
+    )
+
 for a, b, acc, units in (
     ("f32", "f32", "f32", 64),
     ("f64", "f64", "f64", 64),

@@ -8,7 +8,7 @@ import pytest
 from tessera.errors import VerifyError
 from tessera.ir.parser import parse_module
 from tessera.tile import interp
-from tessera.tile import ops as t  # noqa: F401  registers the ops
+from tessera.tile import ops as t
 from tests.target.running import Array
 
 HEAD = """
@@ -86,6 +86,40 @@ def test_dot_gather_scan_and_argument_of_the_maximum() -> None:
     np.testing.assert_allclose(y, want, rtol=1e-12)
     np.testing.assert_array_equal(z, x.argmax(1))
     np.testing.assert_array_equal(q, x.reshape(-1)[x.argmax(1)])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("mask", [0, 1, 2, 3])
+def test_flipped_bits_of_an_index(axis: int, mask: int) -> None:
+    body = f"""
+    %v = tile.view(%x, %i0, [%i4, %i4], [%i4, %i1]) : view<f64, 2>
+    %w = tile.view(%y, %i0, [%i4, %i4], [%i4, %i1]) : view<f64, 2>
+    %a = tile.load(%v, [%i0, %i0], []) {{shape=[4, 4]}} : tile<f64[4, 4]>
+    %b = tile.flip_bits(%a) {{axis={axis}, mask={mask}}} : tile<f64[4, 4]>
+    tile.store(%w, %b, [%i0, %i0], [])
+    """
+    x = np.arange(16.0).reshape(4, 4)
+    y = np.empty_like(x)
+    run(program("%x: mem<f64>, %y: mem<f64>", body), [x], [y])
+    order = [i ^ mask for i in range(4)]
+    np.testing.assert_array_equal(y, np.take(x, order, axis))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "mask", "text"),
+    [
+        ([6], 0, 1, "no power of two"),
+        ([4, 8], 1, 8, "mask 8"),
+        ([4, 8], 0, -1, "mask -1"),
+        ([4, 8], 2, 1, "axis 2"),
+    ],
+)
+def test_bits_that_an_index_does_not_have(
+    shape: list[int], axis: int, mask: int, text: str
+) -> None:
+    x = t.Iota(tuple(shape), 0).result
+    with pytest.raises(VerifyError, match=text):
+        t.FlipBits(x, axis, mask)
 
 
 def test_index_arithmetic_wraps_around() -> None:

@@ -229,6 +229,23 @@ def _scan(s: Lowering, op: tile.Scan) -> None:
     s.define(op.result, result)
 
 
+def _flip_bits(s: Lowering, op: tile.FlipBits) -> None:
+    x = s.rows(op.x)
+    if op.axis == len(x.shape) - 1:
+        picks = tuple([k ^ op.mask for k in range(x.lanes)])
+        moved = op.mask != 0
+        s.define(
+            op.result,
+            [s.emit(t.Shuffle(v, v, picks, loc=s.loc)) if moved else v for v in x.values],
+        )
+        return
+    result = list(x.values)
+    for rows in _slices(x, op.axis):
+        for k, row in enumerate(rows):
+            result[row] = x.values[rows[k ^ op.mask]]
+    s.define(op.result, result)
+
+
 def _dot(s: Lowering, op: tile.Dot) -> None:
     a, b, acc = s.rows(op.a), s.rows(op.b), s.rows(op.acc)
     (rows, depth), lanes = a.shape, b.lanes
@@ -328,6 +345,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Reduce: _reduce,
     tile.ArgReduce: _arg_reduce,
     tile.Scan: _scan,
+    tile.FlipBits: _flip_bits,
     tile.Dot: _dot,
     tile.For: _for,
     tile.While: _while,
