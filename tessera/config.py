@@ -16,6 +16,9 @@ from typing import Any, Final
 
 from tessera.errors import TesseraError
 
+ASSEMBLERS: Final = ("auto", "nvjitlink", "ptxas", "driver")
+"""What ``assembler`` may be."""
+
 
 class ConfigError(TesseraError, ValueError):
     """A setting does not exist, or cannot have this value."""
@@ -33,6 +36,8 @@ class Config:
             (``TESSERA_CPU_LEVEL``).
         cache_dir: Folder of the compilation cache; empty for none (``TESSERA_CACHE_DIR``).
         threads: Threads that a compiled function may use (``TESSERA_THREADS``).
+        assembler: What assembles PTX text: ``nvjitlink``, ``ptxas``, ``driver``, or ``auto`` for
+            the first of them that there is (``TESSERA_ASSEMBLER``).
     """
 
     verify: bool
@@ -41,10 +46,16 @@ class Config:
     cpu_level: str | None
     cache_dir: str
     threads: int
+    assembler: str = "auto"
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ConfigError(f"config: threads is {self.threads}, but must be at least 1")
+        if self.assembler not in ASSEMBLERS:
+            raise ConfigError(
+                f"config: assembler is {self.assembler!r}",
+                fix=f"set it (or TESSERA_ASSEMBLER) to one of {', '.join(ASSEMBLERS)}",
+            )
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""
@@ -52,7 +63,7 @@ class Config:
 
     def key(self) -> Hashable:
         """The settings that compiled code depends on, for cache keys."""
-        return (self.cpu_level, self.threads)
+        return (self.cpu_level, self.threads, self.assembler)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Config:
@@ -81,6 +92,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         cpu_level=env.get("TESSERA_CPU_LEVEL") or None,
         cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
         threads=int(threads) if threads else _usable_cpus(),
+        assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
     )
 
 
@@ -140,6 +152,11 @@ class Settings:
     def threads(self) -> int:
         """Threads that a compiled function may use."""
         return self.current().threads
+
+    @property
+    def assembler(self) -> str:
+        """What assembles PTX text."""
+        return self.current().assembler
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

@@ -29,6 +29,7 @@ from tessera.config import config
 _MAGIC = b"TSOBJ\x00\x00\x01"
 _HEADER = len(_MAGIC) + 32
 _SUFFIX = ".tso"
+_NOTE = ".json"
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 
 # An entry counts as used only once in this time, so that reading does not mean writing.
@@ -78,8 +79,11 @@ class ObjectCache:
                 os.utime(path)
         return data
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store bytes under a key; on any difficulty with the disk nothing is stored."""
+    def put(self, key: str, data: bytes, *, note: str = "") -> None:
+        """Store bytes under a key; on any difficulty with the disk nothing is stored.
+
+        A note is text for people that lies beside the entry as a file; it is never read back.
+        """
         path = self._path(key)
         if path is None or self.directory is None:
             return
@@ -91,22 +95,22 @@ class ObjectCache:
                 return
             _make_private(os.path.dirname(path))
             _write(path, _header(data) + data)
+            if note:
+                _write(_note(path), note.encode())
         except OSError:
             return
-        self._account(_HEADER + len(data))
+        self._account(_HEADER + len(data) + len(note))
 
     def remove(self, key: str) -> None:
         """Forget a key."""
         path = self._path(key)
         if path is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            _unlink(path)
 
     def clear(self) -> None:
         """Forget everything."""
         for path, _, _ in self._entries():
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            _unlink(path)
         with self._lock:
             self._size = 0
 
@@ -146,8 +150,7 @@ class ObjectCache:
         for path, bytes_, _ in entries:
             if size <= self.limit * 4 // 5:
                 break
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            if _unlink(path):
                 size -= bytes_
         return size
 
@@ -159,8 +162,9 @@ class ObjectCache:
                 with contextlib.suppress(OSError):
                     status = file.stat(follow_symlinks=False)
                     if file.name.endswith(_SUFFIX):
-                        found.append((file.path, status.st_size, status.st_mtime))
-                    elif time.time() - status.st_mtime > _STALE_SECONDS:
+                        size = status.st_size + _size(_note(file.path))
+                        found.append((file.path, size, status.st_mtime))
+                    elif time.time() - status.st_mtime > _STALE_SECONDS and not _has_entry(file):
                         os.unlink(file.path)
         return found
 
@@ -168,8 +172,8 @@ class ObjectCache:
         return f"ObjectCache({self.directory!r})"
 
 
-def default_cache() -> ObjectCache:
-    """The cache in the folder that the settings name, ``config.cache_dir``.
+def default_cache(kind: str = "objects") -> ObjectCache:
+    """The cache of one kind of code in the folder that the settings name, ``config.cache_dir``.
 
     ``TESSERA_CACHE=off`` in the environment turns it off, and so does an empty folder name.
     """
@@ -179,7 +183,7 @@ def default_cache() -> ObjectCache:
     # A leading ``~`` remains where there is no home.
     if not folder or folder.startswith("~"):
         return _cache_at(None)
-    return _cache_at(os.path.join(os.path.abspath(folder), "objects"))
+    return _cache_at(os.path.join(os.path.abspath(folder), kind))
 
 
 @functools.cache
@@ -201,6 +205,31 @@ def _scan(folder: str | None) -> list[os.DirEntry[str]]:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             return list(entries)
     return []
+
+
+def _note(path: str) -> str:
+    return path.removesuffix(_SUFFIX) + _NOTE
+
+
+def _has_entry(file: os.DirEntry[str]) -> bool:
+    """Whether a file is the note of an entry that is still there."""
+    return file.name.endswith(_NOTE) and os.path.exists(file.path.removesuffix(_NOTE) + _SUFFIX)
+
+
+def _size(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat(path, follow_symlinks=False).st_size
+    return 0
+
+
+def _unlink(path: str) -> bool:
+    """Remove an entry and its note; whether the entry is gone by this."""
+    with contextlib.suppress(OSError):
+        os.unlink(_note(path))
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+        return True
+    return False
 
 
 _writes = itertools.count()
