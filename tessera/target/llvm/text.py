@@ -87,9 +87,15 @@ Rule = Callable[..., None]
 class Writer:
     """Writes one module."""
 
-    def __init__(self, machine: Machine, rules: Mapping[type[Op], Rule]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        rules: Mapping[type[Op], Rule],
+        frame: Callable[[int], list[str]],
+    ) -> None:
         self.machine = machine
         self.rules = rules
+        self.frame = frame
         self.lines: list[str] = []
         self.names: dict[Value, str] = {}
         self.counter = 0
@@ -97,6 +103,8 @@ class Writer:
         self.label = "entry"
         self.declared: dict[str, str] = {}
         self.words: dict[Value, int] = {}
+        # The most parameters of any kernel that the entry starts; None where it uses no GPU.
+        self.parameters: int | None = None
 
     # --- names and lines ---
 
@@ -188,6 +196,7 @@ class Writer:
         self.label = "entry"
         self.lines.append(f"define void @{name}(ptr %words) #0 {{")
         self.start("entry")
+        top = len(self.lines)
         for k, arg in enumerate(main.args):
             if isinstance(arg.type, PtrType):
                 self.words[arg] = k
@@ -196,6 +205,8 @@ class Writer:
         self.block(main.body)
         self.put("ret void")
         self.lines.append("}")
+        if self.parameters is not None:
+            self.lines[top:top] = self.frame(self.parameters)
 
     def word(self, position: int, value: Value) -> str:
         """Reads an argument of main."""

@@ -14,6 +14,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
+from tessera.target.llvm import host
 from tessera.target.llvm.text import (
     Rule,
     Writer,
@@ -358,6 +359,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.If: _if,
     t.Call: _call,
     t.Apply: _apply,
+    **host.RULES,
 }
 
 
@@ -370,4 +372,4 @@ def write_module(module: Module, machine: Machine, entry: str) -> str:
         entry: name of the external function `void entry(ptr words)`; the words are main's
             arguments, 8 bytes each.
     """
-    return Writer(machine, RULES).module(module, entry)
+    return Writer(machine, RULES, host.frame).module(module, entry)

@@ -1,0 +1,79 @@
+"""Target ops of the program that runs on the host and uses a GPU: starting kernels, reading back.
+
+Only `main` of a GPU program has them. Pointers to the GPU's memory are numbers to it: it moves them
+and passes them on. Its last arguments are the stream in which everything happens, the table of the
+program's kernels and the status, two i32 words: the driver's code and the number of a kernel.
+
+An entry of the table has 16 bytes: the driver's handle of a kernel, then two i32, the threads of a
+block and its bytes of shared memory.
+"""
+
+from __future__ import annotations
+
+from tessera.dtypes import int64
+from tessera.errors import VerifyError
+from tessera.ir.core import Value
+from tessera.ir.effects import READ_WRITE
+from tessera.ir.opdef import attr, operand, operands
+from tessera.ir.types import ScalarType, Type
+from tessera.target.ops import TargetOp
+from tessera.target.types import PtrType
+
+I64 = ScalarType(int64)
+
+
+class LaunchKernel(TargetOp):
+    """Starts `grid` blocks of a kernel, whose parameters are `args`, 8 bytes each; of 0 blocks,
+    nothing. If the driver refuses, the status says so and main ends.
+
+    Attributes:
+        kernel: its name, for readers.
+        index: its place in the table.
+    """
+
+    name = "target.launch_kernel"
+    effects = READ_WRITE
+    stream: Value = operand()
+    table: Value = operand()
+    status: Value = operand()
+    grid: Value = operand()
+    args: tuple[Value, ...] = operands()
+    kernel: str = attr()
+    index: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        _pointers(self.stream, self.table, self.status)
+        if self.grid.type != I64 or self.index < 0:
+            raise VerifyError(f"kernel {self.index} with a grid of {self.grid.type}")
+        for arg in self.args:
+            if arg.type != I64 and not isinstance(arg.type, PtrType):
+                raise VerifyError(f"a kernel's parameter is a pointer or an i64, not {arg.type}")
+        return ()
+
+
+class ReadBack(TargetOp):
+    """The scalar at element `offset` of the GPU's memory, once everything before it in the stream
+    is done. If the driver refuses, the status says so and main ends.
+    """
+
+    name = "target.read_back"
+    effects = READ_WRITE
+    stream: Value = operand()
+    status: Value = operand()
+    ptr: Value = operand()
+    offset: Value = operand()
+    type: Type = attr()
+
+    def infer(self) -> Type:
+        """The given type."""
+        _pointers(self.stream, self.status, self.ptr)
+        if self.offset.type != I64 or not isinstance(self.type, ScalarType):
+            raise VerifyError(f"reads {self.type} at an offset of type {self.offset.type}")
+        return self.type
+
+
+def _pointers(*values: Value) -> None:
+    for value in values:
+        if not isinstance(value.type, PtrType):
+            raise VerifyError(f"expected a pointer, not {value.type}")

@@ -1,0 +1,98 @@
+"""LLVM text of the ops that use a GPU from the host (`target/host_ops.py`).
+
+Two functions of the runtime are called:
+
+    i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr stream, ptr params)
+    i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr stream)
+
+Parameters of kernels stand on the stack, a word each, and next to them the pointers to these words
+that the driver wants. As all have one size, the pointers are the same for all kernels, and are
+written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tessera.ir.core import Op
+from tessera.target import host_ops as h
+from tessera.target import ops as t
+from tessera.target.llvm.text import Rule, Writer, memory_text
+
+LAUNCH, READ = "tessera_cuda_launch", "tessera_cuda_read"
+
+IMPORTS = (LAUNCH, READ)
+"""The functions of the runtime that host code may call."""
+
+_LAUNCH_TEXT = f"declare i32 @{LAUNCH}(ptr, i64, i32, i32, ptr, ptr) nounwind"
+_READ_TEXT = f"declare i32 @{READ}(ptr, ptr, i64, ptr) nounwind"
+
+
+def frame(parameters: int) -> list[str]:
+    """How the entry begins: room for so many parameters, and a word that is read back."""
+    lines = [
+        "  %word = alloca i64, align 8",
+        f"  %args = alloca [{max(parameters, 1)} x i64], align 16",
+        f"  %params = alloca [{max(parameters, 1)} x ptr], align 16",
+    ]
+    for k in range(parameters):
+        lines += [
+            f"  %arg{k} = getelementptr i64, ptr %args, i64 {k}",
+            f"  %param{k} = getelementptr ptr, ptr %params, i64 {k}",
+            f"  store ptr %arg{k}, ptr %param{k}, align 8",
+        ]
+    return lines
+
+
+def _launch(w: Writer, op: h.LaunchKernel) -> None:
+    w.declare(LAUNCH, _LAUNCH_TEXT)
+    w.parameters = max(w.parameters or 0, len(op.args))
+    n, grid = w.next_label(), w.name(op.grid)
+    some = w.assign(f"icmp sgt i64 {grid}, 0")
+    w.put(f"br i1 {some}, label %launch{n}, label %next{n}")
+    w.start(f"launch{n}")
+    for k, arg in enumerate(op.args):
+        w.put(f"store {w.typed(arg)}, ptr %arg{k}, align 8")
+    entry = w.assign(f"getelementptr i8, ptr {w.name(op.table)}, i64 {16 * op.index}")
+    function = w.assign(f"load ptr, ptr {entry}, align 8")
+    sizes: list[str] = []
+    for at in (8, 12):
+        field = w.assign(f"getelementptr i8, ptr {entry}, i64 {at}")
+        sizes.append(w.assign(f"load i32, ptr {field}, align 4"))
+    code = w.assign(
+        f"call i32 @{LAUNCH}(ptr {function}, i64 {grid}, i32 {sizes[0]}, i32 {sizes[1]}, "
+        f"ptr {w.name(op.stream)}, ptr %params)"
+    )
+    _stop_unless_done(w, code, w.name(op.status), op.index, f"next{n}")
+
+
+def _stop_unless_done(w: Writer, code: str, status: str, number: int, following: str) -> None:
+    """Ends main after an error, else goes on with the block `following`."""
+    n = w.next_label()
+    failed = w.assign(f"icmp ne i32 {code}, 0")
+    w.put(f"br i1 {failed}, label %failed{n}, label %{following}")
+    w.start(f"failed{n}")
+    w.put(f"store i32 {code}, ptr {status}, align 8")
+    where = w.assign(f"getelementptr i8, ptr {status}, i64 4")
+    w.put(f"store i32 {number}, ptr {where}, align 4")
+    w.put("ret void")
+    w.start(following)
+
+
+def _read_back(w: Writer, op: h.ReadBack) -> None:
+    w.declare(READ, _READ_TEXT)
+    w.parameters = w.parameters or 0
+    dtype = t.element(op.type)
+    element = f"i{8 * dtype.itemsize}"
+    at = w.assign(f"getelementptr {element}, ptr {w.name(op.ptr)}, i64 {w.name(op.offset)}")
+    code = w.assign(
+        f"call i32 @{READ}(ptr %word, ptr {at}, i64 {dtype.itemsize}, ptr {w.name(op.stream)})"
+    )
+    _stop_unless_done(w, code, w.name(op.status), -1, f"read{w.next_label()}")
+    value = w.assign(f"load {memory_text(op.type)}, ptr %word, align 8")
+    if dtype.is_bool:
+        value = w.assign(f"icmp ne {memory_text(op.type)} {value}, 0")
+    w.names[op.result] = value
+
+
+RULES: Mapping[type[Op], Rule] = {h.LaunchKernel: _launch, h.ReadBack: _read_back}
