@@ -1,4 +1,5 @@
-"""Tile sizes for the CPU, without measuring anything.
+"""Tile sizes, without measuring anything. What is here is for the CPU; `heuristics_gpu` has what is
+different on a GPU.
 
 A register tile has lanes along one axis (the last with a tile > 1) and is unrolled along the
 others; a chunk is what one program of the grid computes. `choose` fills both in, and orders the
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op
@@ -67,6 +68,21 @@ class Cpu(Protocol):
         ...
 
 
+@runtime_checkable
+class Gpu(Protocol):
+    """What the heuristics ask of a GPU."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def threads_per_block(self) -> int:
+        """The most threads of a block."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class CpuModel:
     """A machine of so many registers of so many bits."""
@@ -77,7 +93,7 @@ class CpuModel:
 
 def choose(
     func: Func,
-    machine: Cpu,
+    machine: Cpu | Gpu,
     overrides: Mapping[str, Schedule] | None = None,
     facts: Facts | None = None,
 ) -> Func:
@@ -85,7 +101,7 @@ def choose(
 
     Args:
         func: a program.
-        machine: the CPU.
+        machine: the CPU or GPU.
         overrides: schedules by kernel label; what they leave open is chosen.
         facts: what is known of symbolic dims.
     """
@@ -94,13 +110,22 @@ def choose(
         code: list[Op] = []
         for op in kernel.body.ops:
             if isinstance(op, ops.Nest):
-                op = Choice(op, machine, facts).run()
+                op = choose_nest(op, machine, facts)
                 if overrides and kernel.label in overrides:
                     op = overrides[kernel.label].apply(op)
             code.append(op)
         return Block(kernel.body.args, code, ())
 
     return with_bodies(func, body)
+
+
+def choose_nest(nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None) -> ops.Nest:
+    """Chooses the tiles of one nest."""
+    if isinstance(machine, Gpu):
+        from tessera.schedule.heuristics_gpu import GpuChoice  # which builds on this module
+
+        return GpuChoice(nest, machine, facts).run()
+    return Choice(nest, machine, facts).run()
 
 
 def size_of(dim: Dim) -> int:

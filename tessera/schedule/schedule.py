@@ -83,6 +83,7 @@ class Schedule:
             tile=tuple(tile),
             chunk=tuple(chunk),
             reduce_tile=self.k or nest.reduce_tile,
+            warps=self.warps or nest.warps,
             reason="as the schedule says",
         )
         assert isinstance(new, ops.Nest)

@@ -31,12 +31,16 @@ from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
+from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.nest import lower_nest
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
+
+COPY_WARPS = 4
+"""Warps of a block that copies buffers."""
 
 
 def lower_program(func: Func, facts: Facts | None = None) -> Module:
@@ -65,6 +69,8 @@ class _Program:
         self.facts = facts
         self.kernels: dict[str, Func] = {}
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
+        nests = [op for kernel in kernels(func.body) for op in kernel.body.ops]
+        self.is_gpu = any(isinstance(op, s.Nest) and op.warps > 0 for op in nests)
         args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
         self.em = Emitter(func.dims, args)
         self.memory: dict[Value, Value] = {}
@@ -116,7 +122,7 @@ class _Program:
         """One kernel that copies buffers of one shape."""
         sources = [_buffer(v) for v, _ in moves]
         targets = [BufType(b.shape, b.dtype) for b in sources]
-        nest, buffers = _copy_nest([*sources, *targets])
+        nest, buffers = _copy_nest([*sources, *targets], self.is_gpu)
         memory = [self.memory[v] for v, _ in moves]
         memory += [self.at(p, target) for (_, p), target in zip(moves, targets, strict=True)]
         self.unit(nest, dict(zip(buffers, memory, strict=True)), "copy")
@@ -207,7 +213,8 @@ class _Program:
             found = self.known[key] = (name, grid)
         name, grid = found
         operands = tuple([memory[v] for v in used])
-        self.em.add(t.Launch(operands, name, grid, loc=op.loc))
+        warps = op.warps if isinstance(op, s.Nest) else 0
+        self.em.add(t.Launch(operands, name, grid, warps, loc=op.loc))
 
 
 def lower_unit(
@@ -249,7 +256,7 @@ def _memory(type: BufType) -> MemType:
     return MemType(real_of(type.dtype))
 
 
-def _copy_nest(types: Sequence[BufType]) -> tuple[s.Nest, list[Value]]:
+def _copy_nest(types: Sequence[BufType], is_gpu: bool) -> tuple[s.Nest, list[Value]]:
     """A nest that copies the first half of some buffers to the second half, and the buffers."""
     count = len(types) // 2
     flat = all(b.strides is None for b in types)
@@ -262,11 +269,13 @@ def _copy_nest(types: Sequence[BufType]) -> tuple[s.Nest, list[Value]]:
         s.Store(buf, load.result, (), index)
         for buf, load in zip(buffers[count:], loads, strict=True)
     ]
-    lanes = max(1, 64 // max(b.dtype.itemsize for b in types))
+    size = max(b.dtype.itemsize for b in types)
+    lanes = COPY_WARPS * 32 * max(1, 16 // size) if is_gpu else max(1, 64 // size)
     rank = len(axes)
     tile = (*[1] * (rank - 1), lanes) if rank else ()
-    chunk = (*[1] * (rank - 1), lanes * 1024) if rank else ()
-    nest = s.Nest(axes, (), tile, chunk, 1, "", 0, Block([], [*loads, *stores], ()))
+    chunk = (*[1] * (rank - 1), lanes if is_gpu else lanes * 1024) if rank else ()
+    warps = COPY_WARPS if is_gpu else 0
+    nest = s.Nest(axes, (), tile, chunk, 1, "", warps, Block([], [*loads, *stores], ()))
     return nest, buffers
 
 

@@ -198,6 +198,7 @@ class Emitter:
         init: Sequence[Value],
         body: Callable[[Value, list[Value]], Sequence[Value]],
         parallel: bool = False,
+        stages: int = 0,
     ) -> list[Value]:
         """`for i in range(lo, hi, step)`, `bounds` being these; returns what is carried out."""
         loc = self.loc
@@ -207,7 +208,7 @@ class Emitter:
         self.loc = loc
         lo, hi, step = bounds
         parallel = parallel and not init
-        return list(self.add(t.For(lo, hi, step, tuple(init), parallel, 0, block, loc=loc)))
+        return list(self.add(t.For(lo, hi, step, tuple(init), parallel, stages, block, loc=loc)))
 
     def when(
         self,

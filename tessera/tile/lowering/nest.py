@@ -5,6 +5,10 @@ chunk)). An axis with a tile becomes a loop over full tiles, and a rest: of the 
 vector axis) one masked tile; of the other one a smaller tile if its size is known, or else single
 rows. The body is emitted once per combination, by the same code.
 
+In a block of a GPU's threads (a nest with `warps`) all tiles have their full size and are masked,
+the chunk of a tiled axis is its tile, and what depends on some axes only is computed before the
+others are opened.
+
     for i in 0 .. M // 4 * 4 step 4:           for i in M // 4 * 4 .. M:
         for j in 0 .. N // 16 * 16 step 16:        for j in 0 .. N // 16 * 16 step 16:
             body on [4, 16]                            body on [16]
@@ -24,7 +28,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
-from tessera.tile.lowering import access, pointwise, reduction
+from tessera.tile.lowering import access, pointwise, reduction, scanning
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 
@@ -40,7 +44,8 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Reduce: reduction.reduce,
     s.ArgReduce: reduction.arg_reduce,
     s.Contract: reduction.contract,
-    s.Scan: reduction.scan,
+    s.Scan: scanning.scan,
+    s.ScanFrom: scanning.scan,
 }
 
 
@@ -89,6 +94,8 @@ def lower_nest(
         extent = axis.extent
         low: Dim = 0
         high = extent
+        if chunk and nest.warps and tile > 1:
+            chunk = tile
         if chunk:
             is_whole = isinstance(extent, int) and extent <= chunk
             if not is_whole:
@@ -106,7 +113,8 @@ def lower_nest(
 
 
 def _tiles(nest: s.Nest) -> list[int]:
-    """The tile of each axis: two axes at most have one, and ordered axes have none."""
+    """The tile of each axis: two axes at most have one, except in a block; ordered axes have
+    none."""
     tiles = [max(tile, 1) for tile in nest.tile or (1,) * len(nest.axes)]
     tiles = [
         1 if axis.extent == 1 or axis.name in nest.ordered else tile
@@ -115,7 +123,7 @@ def _tiles(nest: s.Nest) -> list[int]:
     if any(_needs_points(op) for op in walk(nest.body)):
         return [1] * len(tiles)
     tiled = [k for k, tile in enumerate(tiles) if tile > 1]
-    for k in tiled[:-2]:
+    for k in tiled[:-2] if nest.warps == 0 else ():
         tiles[k] = 1
     return tiles
 
@@ -128,18 +136,33 @@ def _needs_points(op: Op) -> bool:
 
 
 class _Loops:
-    """Emits the loops around a body."""
+    """Emits the loops around a body.
+
+    Attributes:
+        stages: the ops of the body by the number of axes that are fixed when they run.
+    """
 
     def __init__(self, low: State, nest: s.Nest, plans: list[_AxisPlan]) -> None:
         self.low = low
         self.em = low.em
-        self.body = nest.body
         self.plans = plans
+        self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
+        depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
+        for op in nest.body.ops:
+            self.stages[self.stage(op, depths)].append(op)
+
+    def stage(self, op: Op, depths: Mapping[str, int]) -> int:
+        """How many axes are fixed when an op of the body runs: all of them, but in a block only
+        those that it depends on, so that what belongs to a row is computed once."""
+        if not self.low.is_block or (isinstance(op, s.Store) and op.combine is not None):
+            return len(depths)
+        names = self.low.dependence.ops[op]
+        return max([depths[name] for name in names if name in depths], default=0)
 
     def axis(self, k: int, point: Point) -> None:
         """Runs the axes from the k-th on, then the body."""
+        self.low.run(self.stages[k], point)
         if k == len(self.plans):
-            self.low.run(self.body.ops, point)
             return
         plan = self.plans[k]
         if plan.tile > 1:
@@ -190,12 +213,30 @@ class _Loops:
         else:
             em.when(em.map("lt", start, em.index(plan.high)), action)
 
+    def masked(self, k: int, plan: _AxisPlan, point: Point, checked: bool) -> None:
+        """One tile, or a loop over tiles; the last one may reach beyond the extent."""
+        em, size = self.em, plan.tile
+        extent = plan.axis.extent
+        if plan.low != 0 or (isinstance(extent, int) and extent <= size):
+            self.tile(k, size, em.index(plan.low), point, checked)
+            return
+
+        def tile(i: Value, _: list[Value]) -> tuple[Value, ...]:
+            self.tile(k, size, i, point, checked)
+            return ()
+
+        bounds = (em.index(plan.low), em.index(plan.high), em.const(size, int64))
+        em.loop(bounds, (), tile, plan.parallel)
+
     def tiled(self, k: int, plan: _AxisPlan, point: Point) -> None:
         """Full tiles without checks, then the rest."""
         em, size, extent = self.em, plan.tile, plan.axis.extent
         if extent == 0:
             return
         whole = divides(size, extent, self.low.facts)
+        if self.low.is_block:
+            self.masked(k, plan, point, not whole)
+            return
         # The low end is a multiple of the tile, so rounding the high end down leaves full tiles.
         full = plan.high if whole else plan.high // size * size
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, bool_, int32, int64, real_of, uint8
+from tessera.dtypes import DType, Kind, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import divides
+from tessera.ir.intexpr import Dim, divides, linear_in
 from tessera.ir.scalar import SCALARS, ScalarFn
+from tessera.ir.walk import walk
 from tessera.schedule import ops as s
+from tessera.schedule.access import offset
 from tessera.schedule.types import Axis
 from tessera.tile import ops as t
 from tessera.tile.lowering.access import write
@@ -24,6 +26,9 @@ from tessera.tile.lowering.emitter import Shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 
 Body: TypeAlias = Callable[[TileDim | None, list[Value]], Sequence[Value]]
+
+STAGES = 3
+"""Blocks of a contraction's operands that a GPU has under way at a time."""
 
 _LOOPING = (s.Reduce, s.ArgReduce, s.Contract)
 
@@ -39,11 +44,13 @@ class _Steps:
         size: elements per step; 1 without a dim for them, unless `always_dim`.
         masked: the rest is one step that reaches beyond the extent; else it is single elements.
         always_dim: also single elements get a dim, of size 1.
+        stages: how far the loop over a GPU's blocks of the axis is pipelined.
     """
 
     size: int
     masked: bool = True
     always_dim: bool = False
+    stages: int = 0
 
 
 def _loops(
@@ -71,6 +78,14 @@ def _stepped(
     def run(start: Value, inner: list[Value], count: int, checked: bool = False) -> Sequence[Value]:
         return body(TileDim(axis.name, count, start, extent, checked), inner)
 
+    if low.is_block and (steps.stages or not isinstance(extent, int)):
+        checked = not divides(size, extent, low.facts)
+        if isinstance(extent, int) and extent <= size:
+            return list(run(zero, carried, size, checked))
+        bounds = (zero, em.index(extent), em.const(size, int64))
+        return em.loop(
+            bounds, carried, lambda i, inner: run(i, inner, size, checked), stages=steps.stages
+        )
     if full == size:
         carried = list(run(zero, carried, size))
     elif full != 0:
@@ -98,22 +113,56 @@ def _step_size(low: State, axes: Sequence[Axis], region: Block) -> int:
     return low.reduce_tile
 
 
-def _shape(low: State, values: Iterable[Value], point: Point, step: int) -> Shape:
-    """The shape of an accumulator of values of a region."""
-    deps = frozenset[str]().union(*[low.deps[v] for v in values])
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the body of a reduction is evaluated.
+
+    Attributes:
+        outer: the point around it.
+        step: elements per step.
+        shape: of the accumulator.
+        axis: the dim of the steps, where there is one.
+    """
+
+    outer: Point
+    step: int
+    shape: Shape
+    axis: int
+
+    def inner(self, dim: TileDim | None) -> Point:
+        """The point inside."""
+        return self.outer.plus(dim, first=self.axis == 0)
+
+
+def _frame(low: State, axes: Sequence[Axis], region: Block, point: Point, step: int) -> _Frame:
+    """The frame of a reduction. In a block of a GPU its tiles have no dims on which nothing in the
+    region depends: code of the region that stands outside too is the same code."""
+    deps = frozenset[str]().union(*[low.deps[v] for v in region.outputs])
+    if low.is_block:
+        point = point.along(deps)
+    first = low.is_block and step > 1 and not _runs_along(low, region, axes[-1].name)
+    shape = tuple([d.size if d.name in deps else 1 for d in point.dims])
     if step == 1:
-        if deps.isdisjoint(point.names):
-            return ()
-        return tuple([d.size if d.name in deps else 1 for d in point.dims])
-    return (*[d.size if d.name in deps else 1 for d in point.dims], step)
+        return _Frame(point, step, () if deps.isdisjoint(point.names) else shape, -1)
+    return _Frame(point, step, (step, *shape) if first else (*shape, step), 0 if first else -1)
 
 
-def _masked(low: State, x: Val, neutral: Val, inner: Point) -> Val:
-    """A value with its neutral element beyond the extent of the innermost dim."""
-    last = len(inner.dims) - 1
-    if not inner.dims[last].checked:
+def _runs_along(low: State, region: Block, axis: str) -> bool:
+    """Whether memory runs along a reduction axis, rather than along the axes of the nest."""
+    strides: list[Dim] = []
+    for op in walk(region):
+        if isinstance(op, s.Load):
+            found = linear_in(offset(op), (axis,))
+            strides.append(0 if found is None else found[0][axis])
+    return all(x == 0 for x in strides) or 1 in strides
+
+
+def _masked(low: State, x: Val, neutral: Val, inner: Point, axis: int = -1) -> Val:
+    """A value with its neutral element beyond the extent of a dim."""
+    at = axis % len(inner.dims)
+    if not inner.dims[at].checked:
         return x
-    mask = low.inside(inner, last)
+    mask = low.inside(inner, at)
     pairs = zip(x.parts, neutral.parts, strict=True)
     return Val(tuple([low.em.select(mask, a, b) for a, b in pairs]), inner.names)
 
@@ -151,25 +200,33 @@ def _accumulate(
     step = _step_size(low, axes, region)
     if dtype.is_complex and fn.name != "add":
         step = 1  # lanes are combined part by part at the end, which only a sum allows
-    shape = _shape(low, region.outputs, point, step)
+    frame = _frame(low, axes, region, point, step)
+    shape = frame.shape
     neutral = _identity(low, fn, dtype)
     parts = len(neutral.parts)
     loc = em.loc
 
+    is_single = low.is_block and len(axes) == 1 and _is_covered(axes[0], step)
+
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        inner = point.plus(dim)
+        inner = frame.inner(dim)
         x = value(inner)
         if dim is not None:
-            x = _masked(low, x, neutral, inner)
+            x = _masked(low, x, neutral, inner, frame.axis)
         em.loc = loc
-        total = low.apply(fn, Val(tuple(carried), inner.names), x)
+        total = x if is_single else low.apply(fn, Val(tuple(carried), inner.names), x)
         return low.spread(total, shape, parts)
 
-    start = [em.broadcast(part, shape) for part in neutral.parts]
+    start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
     result = _loops(low, axes, _Steps(step), start, body)
     if step > 1:
-        result = [em.pure(t.Reduce, x, fn, len(shape) - 1) for x in result]
-    return Val(tuple(result), point.names)
+        result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape)) for x in result]
+    return Val(tuple(result), frame.outer.names)
+
+
+def _is_covered(axis: Axis, step: int) -> bool:
+    """Whether one step is all."""
+    return step > 1 and isinstance(axis.extent, int) and 0 < axis.extent <= step
 
 
 # --- arg reduce -------------------------------------------------------------------------------
@@ -188,18 +245,19 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
     step = _step_size(low, (op.axis,), op.body)
     is_short = extent < 1 << 31 if isinstance(extent, int) else step >= 16
     counter = int32 if is_short else int64
-    shape = _shape(low, [out], point, step)
+    frame = _frame(low, (op.axis,), op.body, point, step)
+    shape = frame.shape
     neutral = _identity(low, op.fn, dtype)
     loc = em.loc
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        inner = point.plus(dim)
+        inner = frame.inner(dim)
         low.run(op.body.ops, inner)
         x = low.cast(low.get(out, inner), dtype)
         if dim is None:
             number = em.symbols[op.axis.name]
         else:
-            x = _masked(low, x, neutral, inner)
+            x = _masked(low, x, neutral, inner, frame.axis)
             number = em.map("floordiv", dim.start, em.const(step, int64))
         em.loc = loc
         found = _better(low, op.fn, carried, x.parts[0], em.cast(number, counter))
@@ -209,24 +267,23 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
     best, number = _loops(low, (op.axis,), _Steps(step), start, body)
     at = em.cast(number, int64)
     if step > 1:
-        last = len(shape) - 1
-        lane = em.pure(t.Iota, (*[1] * last, step), last)
+        axis = frame.axis % len(shape)
+        lane = em.pure(t.Iota, tuple([step if k == axis else 1 for k in range(len(shape))]), axis)
         at = em.map("add", em.map("mul", at, em.const(step, int64)), lane)
-        at = _first_of_best(low, op.fn, best, at)
-    return Val((at,), point.names)
+        at = _first_of_best(low, op.fn, best, at, axis)
+    return Val((at,), frame.outer.names)
 
 
-def _first_of_best(low: State, fn: ScalarFn, best: Value, at: Value) -> Value:
-    """The smallest index beside an extreme, along the last dim: two reductions of whole vectors."""
+def _first_of_best(low: State, fn: ScalarFn, best: Value, at: Value, axis: int) -> Value:
+    """The smallest index beside an extreme, along a dim: two reductions of whole vectors."""
     em = low.em
-    shape = t.tile_type(at).shape
-    last = len(shape) - 1
-    extreme = em.reshape(em.pure(t.Reduce, best, fn, last), (*t.tile_type(best).shape[:-1], 1))
+    line = tuple([1 if k == axis else n for k, n in enumerate(t.tile_type(best).shape)])
+    extreme = em.reshape(em.pure(t.Reduce, best, fn, axis), line)
     wins = em.map("eq", best, extreme)
     if t.tile_type(best).dtype.is_float:
         wins = em.map("or", wins, em.map("isnan", best))
     at = em.select(wins, at, em.const((1 << 63) - 1, int64))
-    return em.pure(t.Reduce, at, SCALARS["min"], last)
+    return em.pure(t.Reduce, at, SCALARS["min"], axis)
 
 
 def _better(
@@ -280,8 +337,11 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     em = low.em
     loc = em.loc
     extent = op.axes[-1].extent
+    keeps = False
+    if low.is_block:
+        left, right, keeps = _narrow(left, right, op.dtype)
     step = low.reduce_tile
-    if isinstance(extent, int):
+    if isinstance(extent, int) and not low.is_block:
         step = max(1, min(step, extent))
     rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
     shape = (*(rows.shape or (1,)), *cols.shape)
@@ -291,7 +351,9 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
         low.run(ops, at)
         found = low.get(value, at)
-        parts = [em.cast(x, real_of(op.dtype)) for x in found.parts]
+        if low.is_block:
+            found = _zero_beyond(low, value, found, at, op.axes[-1].name)
+        parts = found.parts if keeps else [em.cast(x, real_of(op.dtype)) for x in found.parts]
         return [em.reshape(em.broadcast(x, at.shape), full) for x in parts]
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
@@ -302,9 +364,49 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         return _multiply(low, a, b, carried)
 
     start = [em.broadcast(part, shape) for part in neutral.parts]
-    steps = _Steps(step, masked=False, always_dim=True)
+    stages = STAGES if low.is_block else 0
+    steps = _Steps(step, masked=False, always_dim=True, stages=stages)
     result = _loops(low, op.axes, steps, start, body)
     return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
+
+
+def _narrow(left: Value, right: Value, dtype: DType) -> tuple[Value, Value, bool]:
+    """The operands before a widening that a matrix instruction does itself, and whether they may
+    go into it as they are."""
+    found: list[Value] = []
+    for value in (left, right):
+        op = value.op
+        if isinstance(op, s.Cast) and _widens(dtype_of(op.x), op.dtype):
+            value = op.x
+        found.append(value)
+    types = {dtype_of(v) for v in found}
+    if len(types) == 1 and _widens(dtype_of(found[0]), dtype):
+        return found[0], found[1], True
+    return left, right, dtype_of(left) is dtype_of(right) is dtype
+
+
+def _widens(source: DType, target: DType) -> bool:
+    """Whether a conversion is exact, and one that matrix instructions know."""
+    if source.bits == 8 and source.kind in (Kind.INT, Kind.UINT):
+        return target.kind in (Kind.INT, Kind.UINT) and target.bits == 32
+    return source.is_float and source.bits <= 16 and target.is_float and target.bits == 32
+
+
+def _zero_beyond(low: State, value: Value, x: Val, at: Point, axis: str) -> Val:
+    """An operand with zeros beyond the end of the reduction, as loads have them."""
+    k = at.names.index(axis)
+    source = value
+    while isinstance(source.op, s.Cast):
+        source = source.op.x
+    op = source.op
+    if not at.dims[k].checked or (
+        isinstance(op, s.Load) and op.fill == 0 and axis in low.deps[op.result]
+    ):
+        return x
+    mask = low.inside(at, k)
+    zero = [low.em.cast(low.em.const(0, int64), t.tile_type(p).dtype) for p in x.parts]
+    parts = [low.em.select(mask, a, b) for a, b in zip(x.parts, zero, strict=True)]
+    return Val(tuple(parts), at.names)
 
 
 def _multiply(
@@ -356,7 +458,9 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
     """Runs along the axis, storing what has been combined so far."""
     em = low.em
     (out,) = op.body.outputs
-    shape = _shape(low, [out], point, 1)
+    along = low.deps[out]
+    shape = tuple([d.size if d.name in along else 1 for d in point.dims])
+    shape = () if along.isdisjoint(point.names) else shape
     neutral = _identity(low, op.fn, dtype_of(out))
     loc = em.loc
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.dtypes import DType, bool_, int64, real_of
 from tessera.errors import CompileError
-from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
+from tessera.ir.core import Op, Value
+from tessera.ir.intexpr import Dim, Facts, is_nonneg
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
+from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
 from tessera.tile.complex_math import expand
@@ -56,9 +57,15 @@ class Point:
         """The shape of a value that depends on all of them."""
         return tuple([d.size for d in self.dims])
 
-    def plus(self, dim: TileDim | None) -> Point:
-        """The same with one more dim, the last."""
-        return self if dim is None else Point((*self.dims, dim))
+    def plus(self, dim: TileDim | None, first: bool = False) -> Point:
+        """The same with one more dim, the last one if not the first."""
+        if dim is None:
+            return self
+        return Point((dim, *self.dims) if first else (*self.dims, dim))
+
+    def along(self, names: Container[str]) -> Point:
+        """The same with these of its dims only."""
+        return Point(tuple([d for d in self.dims if d.name in names]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class State:
         written: buffers that the nest stores to.
         facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
+        is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
+            their dims are powers of two, and what is left at an end is masked.
     """
 
     def __init__(
@@ -108,8 +117,8 @@ class State:
         self.memory = memory
         self.handlers = handlers
         self.env: dict[Value, Val] = {}
-        self.deps: dict[Value, frozenset[str]] = {}
         self.reduce_tile = max(nest.reduce_tile, 1)
+        self.is_block = nest.warps > 0
         self.written: set[Value] = set()
         ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
         ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
@@ -119,21 +128,8 @@ class State:
                 self.written.add(op.buf)
         self.facts = Facts(ranges, known.multiples)
         self._bounded: dict[Op, bool] = {}
-        self._find_deps(nest.body)
-
-    def _find_deps(self, block: Block) -> None:
-        for op in block.ops:
-            found: set[str] = set()
-            for inner in op.regions:
-                self._find_deps(inner)
-                found.update(*[self.deps[v] for v in inner.outputs])
-            for value in op.operands:
-                found.update(self.deps.get(value, ()))
-            for e in expressions(op):
-                found |= symbols(e)
-            found -= set(s.bound_axes(op))
-            for result in op.results:
-                self.deps[result] = frozenset(found)
+        self.dependence = Dependence(nest.body)
+        self.deps = self.dependence.values
 
     # --- evaluation ---------------------------------------------------------------------------
 
@@ -307,27 +303,6 @@ class State:
             )
             self._bounded[op] = found
         return found
-
-
-def inner_axes(op: Op) -> tuple[Axis, ...]:
-    """The axes that an op inside a nest binds."""
-    if isinstance(op, (s.Reduce, s.Contract)):
-        return op.axes
-    if isinstance(op, (s.ArgReduce, s.Scan)):
-        return (op.axis,)
-    return ()
-
-
-def expressions(op: Op) -> Iterable[Dim]:
-    """The index expressions of an op."""
-    if isinstance(op, s.Index):
-        yield op.expr
-    if isinstance(op, (s.Load, s.Store, s.Scan)):
-        yield from op.index
-    if isinstance(op, (s.Load, s.Store, s.Holds)):
-        yield from op.where
-    for axis in inner_axes(op):
-        yield axis.extent
 
 
 def dtype_of(value: Value) -> DType:
