@@ -14,7 +14,7 @@ from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, Facts
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import heuristics_gpu_scan, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.heuristics import HEAVY_COST, Gpu, power_above, size_of
@@ -221,19 +221,6 @@ class GpuChoice:
         self.warps = max(1, min(self.warps, step * width // (WARP * 2)))
         self.reason = f"{width} columns, {step} rows a step"
 
-    def scan(self) -> None:
-        """Threads along the axes of the nest, each with its own scan."""
-        self.reduce_tile = 1
-        self.reason = "one element after the other along the scan"
-        axis = self.best_axis(self.accesses)
-        if axis is None:
-            self.warps = 1
-            return
-        self.tiles[axis.name] = min(WARPS * WARP, power_above(size_of(axis.extent)))
-        self.last = [axis.name]
-        self.shrink()
-        self.reason += f", threads along {axis.name}"
-
     def contraction(self) -> None:
         """A block of accumulators in registers, and a step along the reduction."""
         (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
@@ -354,7 +341,7 @@ def scalar_dtype(type: object) -> DType:
 
 RULES: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[[GpuChoice], None]], ...] = (
     (ops.Contract, GpuChoice.contraction),
-    (ops.Scan, GpuChoice.scan),
+    (ops.Scan, heuristics_gpu_scan.scan),
     ((ops.Reduce, ops.ArgReduce), GpuChoice.reduction),
     (Op, GpuChoice.plain),
 )

@@ -331,13 +331,20 @@ def _contract(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, 
 def _scan(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
     (value,) = points.region(op.body, (op.axis,), env, grid)
     buffer = points.memory[op.buf]
-    acc = np.broadcast_to(_identity(op.fn, dtype_of(value.dtype)), grid)
+    is_part = isinstance(op, ops.ScanFrom)
+    first = points.values[op.start] if is_part else _identity(op.fn, dtype_of(value.dtype))
+    acc = np.broadcast_to(first, grid)
     order = range(len(value))
     for k in reversed(order) if op.reverse else order:
-        acc = op.fn.evaluate(acc, value[k])
         scope = {**env, op.axis.name: k}
-        index = [np.broadcast_to(np.asarray(evaluate(e, scope)), grid) for e in op.index]
-        buffer[tuple(index)] = acc
+        inside = np.ones(grid, np.bool_)
+        for e in op.where if is_part else ():
+            inside &= np.asarray(evaluate(e, scope)) >= 0
+        if not inside.any():
+            continue
+        acc = np.where(inside, op.fn.evaluate(acc, value[k]), acc)
+        index = [np.broadcast_to(np.asarray(evaluate(e, scope)), grid)[inside] for e in op.index]
+        buffer[tuple(index)] = cast_array(acc[inside], dtype_of(buffer.dtype))
 
 
 RULES: Mapping[
@@ -355,4 +362,5 @@ RULES: Mapping[
     ops.ArgReduce: _arg_reduce,
     ops.Contract: _contract,
     ops.Scan: _scan,
+    ops.ScanFrom: _scan,
 }

@@ -414,7 +414,7 @@ class Scan(ScheduleOp):
     """Running combination along one axis, written element by element.
 
     At the current point of the nest: acc = identity of fn; for k along `axis` (backwards when
-    `reverse`): acc = fn(acc, body at k); buf[index at k] = acc.
+    `reverse`): acc = fn(acc, body at k); buf[index at k] = acc, converted to the buffer's dtype.
     """
 
     name = "schedule.scan"
@@ -429,6 +429,23 @@ class Scan(ScheduleOp):
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         return ()
+
+
+class ScanFrom(Scan):
+    """A running combination that goes on from a value: a part of a longer one.
+
+    As `schedule.scan`, but acc begins as `start`, and places along the axis where a condition fails
+    (an expression < 0) are left out.
+    """
+
+    name = "schedule.scan_from"
+    start: Value = operand()
+    where: tuple[Dim, ...] = attr(())
+
+    def verify(self) -> None:
+        """The value to go on from is one of those that are combined."""
+        if self.start.type != self.body.outputs[0].type:
+            raise VerifyError(f"it begins with {self.start.type}, not {self.body.outputs[0].type}")
 
 
 def bound_axes(op: Op) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ def _expressions(op: Op) -> Iterator[Dim]:
         yield from op.where
     elif isinstance(op, ops.Scan):
         yield from op.index
+        yield from op.where if isinstance(op, ops.ScanFrom) else ()
     elif isinstance(op, ops.Holds):
         yield from op.where
     elif isinstance(op, ops.Index):

@@ -427,8 +427,9 @@ def _scan(s: Interpreter, op: t.Scan) -> None:
 
 
 def _flip_bits(s: Interpreter, op: t.FlipBits) -> None:
-    x = s.tile(op.x)
-    s.define(op, np.take(x, np.arange(x.shape[op.axis]) ^ op.mask, axis=op.axis))
+    items = np.moveaxis(s.tile(op.x), op.axis, 0)
+    order = [i ^ op.mask for i in range(len(items))]
+    s.define(op, np.moveaxis(items[order], 0, op.axis))
 
 
 def _dot(s: Interpreter, op: t.Dot) -> None:
