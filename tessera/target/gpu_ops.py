@@ -247,6 +247,7 @@ class Shared(GpuOp):
         align: of its address; a power of two.
         offset: where it lies; -1 until a pass has placed it.
         label: what messages call it.
+        ring: slots, if a pipeline fills and empties them in turn and orders that itself; 0: none.
     """
 
     name = "target.shared"
@@ -255,6 +256,7 @@ class Shared(GpuOp):
     align: int = attr(16)
     offset: int = attr(-1)
     label: str = attr("")
+    ring: int = attr(0)
 
     def infer(self) -> Type:
         """A pointer to shared memory."""

@@ -128,11 +128,19 @@ def conversion(src: Layout, dst: Layout, itemsize: int) -> Plan:
     moved = pair.within_warps(itemsize)
     if isinstance(moved, Rename):
         return moved
-    try:
-        trip = _trip(src, dst, itemsize, pair.memory(itemsize))
-    except LayoutError:
-        trip = _trip(src, dst, itemsize, row_major(src.shape))
+    trip = through_memory(src, dst, itemsize)
     return trip if moved is None or trip.cost < moved.cost else moved
+
+
+def through_memory(src: Layout, dst: Layout, itemsize: int) -> SharedTrip:
+    """The way through shared memory, in a layout solved so that neither side has bank conflicts."""
+    pair = _Pair.of(src, dst)
+    if pair is None:
+        return _trip(src, dst, itemsize, row_major(src.shape))
+    try:
+        return _trip(src, dst, itemsize, pair.memory(itemsize))
+    except LayoutError:
+        return _trip(src, dst, itemsize, row_major(src.shape))
 
 
 def _trip(src: Layout, dst: Layout, itemsize: int, memory: Layout) -> SharedTrip:

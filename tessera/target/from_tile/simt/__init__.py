@@ -1,0 +1,1 @@
+"""The GPU lowering: a Tile kernel as the program of one thread."""

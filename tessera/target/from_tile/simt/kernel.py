@@ -1,0 +1,106 @@
+"""A Tile kernel as a Target function that one thread runs.
+
+    kernel(pointers..., dims..., symbolic extents of the grid...)
+
+Blocks are numbered along one axis; the program's coordinates come from that number, last grid axis
+fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tessera.dtypes import int32, int64
+from tessera.ir.core import Func, Op, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.walk import walk
+from tessera.target import gpu_ops as g
+from tessera.target.from_tile.simt import memory, reduction, rules
+from tessera.target.from_tile.simt.assign import Assignment
+from tessera.target.from_tile.simt.divide import Divisibility
+from tessera.target.from_tile.simt.dot import dot, dot_spread
+from tessera.target.from_tile.simt.lowering import I64, PTR, Rule, Simt
+from tessera.target.gpu import Gpu
+from tessera.tile import ops as tile
+from tessera.tile.types import MemType
+
+WARPS = 4
+"""Warps of a block where the schedule leaves it open."""
+
+RULES: Mapping[type[Op], Rule] = {
+    tile.Const: rules.const,
+    tile.Dim_: rules.dim,
+    tile.ProgramId: rules.program_id,
+    tile.Iota: rules.iota,
+    tile.Map: rules.map_,
+    tile.Cast: rules.cast,
+    tile.Bitcast: rules.bitcast,
+    tile.Broadcast: rules.broadcast,
+    tile.Reshape: rules.reshape,
+    tile.Transpose: rules.transpose,
+    tile.View: rules.view,
+    tile.For: rules.for_,
+    tile.While: rules.while_,
+    tile.If: rules.if_,
+    tile.Load: memory.load,
+    tile.Store: memory.store,
+    tile.Gather: memory.gather,
+    tile.Scatter: memory.scatter,
+    tile.Reduce: reduction.reduce,
+    tile.ArgReduce: reduction.arg_reduce,
+    tile.Scan: reduction.scan,
+    tile.FlipBits: reduction.flip_bits,
+    tile.Dot: dot,
+}
+
+
+def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) -> Func:
+    """Lowers one kernel; barriers and the places of shared objects are not in it yet.
+
+    Args:
+        func: a Tile kernel.
+        grid: programs along each axis, as its launches have them.
+        machine: the GPU.
+        warps: of a block; 0 takes `WARPS`.
+    """
+    warps = warps or WARPS
+    assignment = Assignment(func, warps, dot_spread, Divisibility())
+    s = Simt(machine, func, warps, assignment, RULES)
+    args = [a for a in func.args if isinstance(a.type, MemType)]
+    symbolic = [n for n in grid if not isinstance(n, int)]
+    types = [*[PTR] * len(args), *[I64] * (len(func.dims) + len(symbolic))]
+    names = [*[a.name for a in args], *func.dims, *[f"n{k}" for k in range(len(symbolic))]]
+    params = s.open(types, names)
+    s.memory.update(zip(args, params, strict=False))
+    s.dims.update(zip(func.dims, params[len(args) :], strict=False))
+    s.written = _written(s, func)
+    s.emit(g.BlockInfo(s.threads, loc=s.loc))
+    extents = iter(params[len(args) + len(func.dims) :])
+    _program_ids(s, [n if isinstance(n, int) else next(extents) for n in grid])
+    s.run(func.body)
+    return Func(func.name, s.close())
+
+
+def _written(s: Simt, func: Func) -> set[Value]:
+    """Memory arguments that the kernel writes."""
+    found: set[Value] = set()
+    for op in walk(func.body):
+        if isinstance(op, tile.Store):
+            assert isinstance(op.view.op, tile.View)
+            found.add(s.memory[op.view.op.mem])
+        elif isinstance(op, tile.Scatter):
+            found.add(s.memory[op.mem])
+    return found
+
+
+def _program_ids(s: Simt, grid: Sequence[int | Value]) -> None:
+    """The coordinates of the block's program."""
+    found: list[Value] = []
+    rest = s.pure(g.BlockId) if grid else s.i32(0)
+    for extent in reversed(grid[1:]):
+        size = s.i32(extent) if isinstance(extent, int) else s.cast(extent, int32)
+        found.append(s.index("rem", rest, size))
+        rest = s.index("trunc_div", rest, size)
+    if grid:
+        found.append(rest)
+    s.program_ids = [s.cast(v, int64) for v in reversed(found)]

@@ -1,0 +1,221 @@
+"""Elementwise ops, shapes, control and indices: what costs no exchange between threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tessera.dtypes import int64
+from tessera.ir.core import Block, Value
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.from_tile.simt.exchange import to_spread
+from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
+from tessera.target.from_tile.simt.spread import dim_starts
+from tessera.tile import ops as tile
+from tessera.tile.types import MemType, TileType
+
+
+def const(s: Simt, op: tile.Const) -> None:
+    """A scalar constant."""
+    assert not isinstance(op.value, complex)
+    s.define(op.result, [s.const(op.value, op.dtype)])
+
+
+def dim(s: Simt, op: tile.Dim_) -> None:
+    """A symbolic size."""
+    s.define(op.result, [s.dim(op.expr)])
+
+
+def program_id(s: Simt, op: tile.ProgramId) -> None:
+    """The program's place in the grid."""
+    s.define(op.result, [s.program_ids[op.axis]])
+
+
+def iota(s: Simt, op: tile.Iota) -> None:
+    """Coordinates, from the thread's number and the register's."""
+    spread = s.spread_of(op.result)
+    if spread is None:
+        s.define(op.result, [s.i64(0)])
+        return
+    s.define(
+        op.result,
+        [
+            s.cast(s.element_coordinate(spread, op.axis, r), int64)
+            for r in range(spread.registers)
+        ],
+    )
+
+
+def map_(s: Simt, op: tile.Map) -> None:
+    """A row of the scalar table, register by register."""
+    spread = s.spread_of(op.result)
+    args = [to_spread(s, s.held(a), spread).values for a in op.args]
+    if spread is None and len(args) == 2 and args[0][0].type == args[1][0].type == I64:
+        # Uniform index arithmetic is hoisted.
+        s.define(op.result, [s.index(op.fn.name, args[0][0], args[1][0])])
+        return
+    # Copies of one value (a broadcast scalar) are computed once.
+    done: dict[tuple[Value, ...], Value] = {}
+    values: list[Value] = []
+    for row in zip(*args, strict=True):
+        found = done.get(row)
+        if found is None:
+            found = done[row] = s.map(op.fn, *row)
+        values.append(found)
+    s.define(op.result, values)
+
+
+def _each(s: Simt, x: Value, result: Value, make: Callable[[Value], Value]) -> None:
+    done: dict[Value, Value] = {}
+    values: list[Value] = []
+    for v in to_spread(s, s.held(x), s.spread_of(result)).values:
+        found = done.get(v)
+        if found is None:
+            found = done[v] = make(v)
+        values.append(found)
+    s.define(result, values)
+
+
+def cast(s: Simt, op: tile.Cast) -> None:
+    """A conversion."""
+    _each(s, op.x, op.result, lambda v: s.convert(v, op.dtype))
+
+
+def bitcast(s: Simt, op: tile.Bitcast) -> None:
+    """The same bits."""
+    _each(s, op.x, op.result, lambda v: s.emit(t.Bitcast(v, op.dtype, loc=s.loc)))
+
+
+def broadcast(s: Simt, op: tile.Broadcast) -> None:
+    """Repeats: registers are named again, once the operand lies like the part that it fills."""
+    spread = s.spread_of(op.result)
+    x = s.held(op.x)
+    if spread is None:
+        s.define(op.result, x.values)
+        return
+    if x.spread is None:
+        s.define(op.result, x.values * spread.registers)
+        return
+    axes = [k for k, n in enumerate(x.shape) if n != op.shape[k]]
+    part = spread.to_one(axes)
+    values = to_spread(s, x, part).values
+    starts = dim_starts(part.shape)
+    registers = part.register_of
+    picked: list[Value] = []
+    for coords in spread.coordinates:
+        flat = 0
+        for k, (c, start) in enumerate(zip(coords, starts, strict=True)):
+            flat |= 0 if k in axes else c << start
+        picked.append(values[registers[flat]])
+    s.define(op.result, picked)
+
+
+def reshape(s: Simt, op: tile.Reshape) -> None:
+    """Other names for the same elements."""
+    x = s.held(op.x)
+    if x.spread is None:
+        s.define(op.result, x.values)
+        return
+    moved = Held(op.shape, x.dtype, x.spread.reshaped(op.shape), x.values)
+    s.define(op.result, to_spread(s, moved, s.spread_of(op.result)).values)
+
+
+def transpose(s: Simt, op: tile.Transpose) -> None:
+    """Other names, then a move if the result shall lie otherwise."""
+    x = s.held(op.x)
+    if x.spread is None:
+        s.define(op.result, x.values)
+        return
+    spread = x.spread.transposed(op.perm)
+    moved = Held(spread.shape, x.dtype, spread, x.values)
+    s.define(op.result, to_spread(s, moved, s.spread_of(op.result)).values)
+
+
+def view(s: Simt, op: tile.View) -> None:
+    """A window: only its parts are kept."""
+    assert isinstance(op.mem.type, MemType)
+    s.windows[op.result] = Window(
+        s.memory[op.mem],
+        op.result,
+        op.mem.type.dtype,
+        s.scalar(op.offset),
+        tuple([s.scalar(v) for v in op.sizes]),
+        tuple([s.scalar(v) for v in op.strides]),
+    )
+
+
+# --- control ---
+
+
+def _flat(s: Simt, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:
+    """The registers of tiles, each lying as its counterpart in `like` shall."""
+    found: list[Value] = []
+    for value, other in zip(values, like, strict=True):
+        found += to_spread(s, s.held(value), s.spread_of(other)).values
+    return found
+
+
+def _types(s: Simt, values: Sequence[Value]) -> list[Type]:
+    found: list[Type] = []
+    for value in values:
+        assert isinstance(value.type, TileType)
+        found += [ScalarType(value.type.dtype)] * s.registers(value)
+    return found
+
+
+def _bind(s: Simt, tiles: Sequence[Value], values: Sequence[Value]) -> None:
+    position = 0
+    for one in tiles:
+        count = s.registers(one)
+        s.define(one, values[position : position + count])
+        position += count
+
+
+def for_(s: Simt, op: tile.For) -> None:
+    """A loop that all threads of the block run."""
+    inner = op.body.args[1:]
+    init = _flat(s, op.init, inner)
+
+    def body(args: list[Value]) -> Sequence[Value]:
+        s.define(op.body.args[0], args[:1])
+        _bind(s, inner, args[1:])
+        s.run(op.body)
+        return _flat(s, op.body.outputs, inner)
+
+    block = s.region([I64, *_types(s, inner)], body)
+    loop = t.For(s.scalar(op.lo), s.scalar(op.hi), s.scalar(op.step), init, 0, block, loc=op.loc)
+    s.emit(loop)
+    _bind(s, op.results, loop.results)
+
+
+def while_(s: Simt, op: tile.While) -> None:
+    """A loop whose condition all threads agree on."""
+    inner = op.cond.args
+    init = _flat(s, op.init, inner)
+    types = _types(s, inner)
+
+    def part(block: Block, like: Sequence[Value]) -> Block:
+        def body(args: list[Value]) -> Sequence[Value]:
+            _bind(s, block.args, args)
+            s.run(block)
+            return _flat(s, block.outputs, like)
+
+        return s.region(types, body)
+
+    loop = t.While(init, part(op.cond, op.cond.outputs), part(op.body, inner), loc=op.loc)
+    s.emit(loop)
+    _bind(s, op.results, loop.results)
+
+
+def if_(s: Simt, op: tile.If) -> None:
+    """A branch that all threads take together."""
+
+    def part(block: Block) -> Callable[[], Sequence[Value]]:
+        def body() -> Sequence[Value]:
+            s.run(block)
+            return _flat(s, block.outputs, op.results)
+
+        return body
+
+    results = s.branch(s.scalar(op.pred), part(op.then), part(op.otherwise))
+    _bind(s, op.results, results)
