@@ -75,6 +75,7 @@ _MODULES = (
     "tessera.graph.namespace.sorting",
     "tessera.graph.namespace.statistics",
     "tessera.graph.namespace.utility",
+    "tessera.graph.placement",
 )
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.sorting import *
     from tessera.graph.namespace.statistics import *
     from tessera.graph.namespace.utility import *
+    from tessera.graph.placement import *
 
 
 def _load() -> None:

@@ -20,6 +20,7 @@ from tessera.errors import (
     hide_own_frames,
 )
 from tessera.graph.array_protocols import HostProtocols, install_buffer
+from tessera.graph.remote import Remote
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
@@ -95,6 +96,7 @@ class ArrayBase:
         @property
         def at(self) -> At: ...
         def astype(self, dtype: DTypeLike, /, *, copy: bool = True) -> ArrayBase: ...
+        def block_until_ready(self) -> ArrayBase: ...
         def to_device(self, device: Device | str, /, *, stream: object = None) -> ArrayBase: ...
         def __getitem__(self, index: Any, /) -> ArrayBase: ...
         def __iter__(self) -> Iterator[ArrayBase]: ...
@@ -177,22 +179,31 @@ class Array(HostProtocols, ArrayBase):
     # Slots are laid out in the order of their names: `_data` is the second (`install_buffer`).
     __slots__ = ("__weakref__", "_contiguous", "_data", "_type")
 
-    _contiguous: np.ndarray | None
-    _data: np.ndarray
+    _contiguous: np.ndarray | Remote | None
+    _data: np.ndarray | Remote
     _type: TensorType | None
 
-    def __init__(self, data: np.ndarray, type: TensorType | None = None) -> None:
-        if not isinstance(data, _DATA):
+    if TYPE_CHECKING:  # below, without a function in between
+
+        @property
+        def storage(self) -> np.ndarray | Remote: ...
+
+    def __init__(self, data: np.ndarray | Remote, type: TensorType | None = None) -> None:
+        if isinstance(data, _DATA):
+            found: Any = data
+            # Whoever gets to see the memory, through a buffer for instance, must not write to it.
+            found.setflags(write=False)
+            _set_contiguous(self, None)
+        elif isinstance(data, Remote):
+            _set_contiguous(self, data)
+        else:
             try:
                 raise _no_data(data)
             except LeafError as error:
                 hide_own_frames(error)
                 raise
-        # Whoever gets to see the memory, through a buffer for instance, must not write to it.
-        data.setflags(write=False)
         _set_data(self, data)
         _set_type(self, type)
-        _set_contiguous(self, None)
 
     @api_boundary
     def __setattr__(self, name: str, value: Any) -> None:
@@ -233,8 +244,11 @@ class Array(HostProtocols, ArrayBase):
 
     @property
     def host(self) -> np.ndarray:
-        """The elements, which nobody may write to."""
-        return self._data
+        """The elements in the host's memory, which nobody may write to; a copy of those that are on
+        another device.
+        """
+        data = self._data
+        return data.get() if isinstance(data, Remote) else data
 
     @property
     def weak(self) -> bool:
@@ -243,20 +257,24 @@ class Array(HostProtocols, ArrayBase):
         return found is not None and found.weak
 
     @property
-    def contiguous(self) -> np.ndarray:
+    def contiguous(self) -> Any:
         """The elements in row-major order, as compiled code takes them; not to be written to."""
         found = self._contiguous
         if found is None:
-            found = self._data
-            if not (found.flags.c_contiguous and found.flags.aligned):
-                found = np.array(found, order="C", copy=True)
+            data: Any = self._data
+            found = data
+            if not (data.flags.c_contiguous and data.flags.aligned):
+                found = np.array(data, order="C", copy=True)
             _set_contiguous(self, found)
         return found
 
     @property
     def is_splat(self) -> bool:
         """Whether one element in memory stands for all: a number repeated to a shape."""
-        return self._contiguous is None and self._data.size > 1 and not any(self._data.strides)
+        if self._contiguous is not None:
+            return False
+        data: Any = self._data
+        return data.size > 1 and not any(data.strides)
 
 
 def _no_data(data: object) -> LeafError:
@@ -272,6 +290,9 @@ def _no_data(data: object) -> LeafError:
 _set_contiguous: Any = vars(Array)["_contiguous"].__set__
 _set_data: Any = vars(Array)["_data"].__set__
 _set_type: Any = vars(Array)["_type"].__set__
+
+# A second name of the slot: where the elements are, as they are, read without calling a function.
+setattr(Array, "storage", vars(Array)["_data"])  # noqa: B010
 
 
 def repeated(data: np.ndarray, shape: tuple[int, ...], dims: Sequence[int]) -> np.ndarray:

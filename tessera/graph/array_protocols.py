@@ -18,6 +18,7 @@ import numpy as np
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError, api_boundary
 from tessera.graph import dlpack
+from tessera.graph.remote import Remote
 from tessera.ir import loc
 
 if TYPE_CHECKING:
@@ -33,24 +34,31 @@ class ExportError(TesseraError, BufferError):
 
 
 class HostProtocols:
-    """The protocols of an array whose elements are in the host's memory, as a NumPy array."""
+    """The protocols of a concrete array. Most want the elements in the host's memory: those that are
+    on another device are copied, once they are computed.
+    """
 
     __slots__ = ()
 
-    _data: np.ndarray
+    if TYPE_CHECKING:
+
+        @property
+        def host(self) -> np.ndarray: ...
+        @property
+        def storage(self) -> np.ndarray | Remote: ...
 
     # --- numbers ------------------------------------------------------------------------------
 
     @api_boundary
     def item(self) -> bool | int | float | complex:
         """The only element, as a Python number."""
-        if self._data.size != 1:
+        if self.storage.size != 1:
             raise self._rank_error("item()", "an array with one element", None)
-        return self._data.reshape(()).item()
+        return self.host.reshape(()).item()
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
-        return self._data.tolist()
+        return self.host.tolist()
 
     @api_boundary
     def __bool__(self) -> bool:
@@ -71,19 +79,18 @@ class HostProtocols:
     @api_boundary
     def __index__(self) -> int:
         found = self._scalar("use as an index", None)
-        if not dtype_of(self._data.dtype).is_integer:
+        if not dtype_of(self.storage.dtype).is_integer:
             raise DTypeError(
-                f"use as an index of an array of dtype {self._data.dtype.name}",
+                f"use as an index of an array of dtype {self.storage.dtype.name}",
                 loc=loc.current(),
                 rule="an index is an integer",
             )
         return operator.index(found)
 
     def _scalar(self, what: str, fix: str | None) -> Any:
-        data = self._data
-        if data.ndim:
+        if self.storage.ndim:
             raise self._rank_error(what, "an array without dims", fix)
-        return data.item()
+        return self.host.item()
 
     def _rank_error(self, what: str, wanted: str, fix: str | None) -> RankError:
         return RankError(
@@ -94,12 +101,12 @@ class HostProtocols:
         )
 
     def _type_text(self) -> str:
-        data = self._data
+        data = self.storage
         return f"{dtype_of(data.dtype)}[{', '.join(map(str, data.shape))}]"
 
     @api_boundary
     def __len__(self) -> int:
-        data = self._data
+        data = self.storage
         if not data.ndim:
             raise self._rank_error("len()", "an array with a dim", None)
         return data.shape[0]
@@ -107,20 +114,21 @@ class HostProtocols:
     # --- text ---------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        data = self._data
+        data = self.host
         dtype = dtype_of(data.dtype)
         text = np.array2string(_printable(data, dtype), separator=", ", prefix="Array(")
         shape = f", shape={data.shape}" if not data.size and data.shape != (0,) else ""
-        return f"Array({text}{shape}, dtype={dtype.full_name})"
+        where = f", device={self.storage.device}" if isinstance(self.storage, Remote) else ""
+        return f"Array({text}{shape}, dtype={dtype.full_name}{where})"
 
     def __str__(self) -> str:
-        data = self._data
+        data = self.host
         return str(_printable(data, dtype_of(data.dtype)))
 
     @api_boundary
     def __format__(self, spec: str) -> str:
-        if not self._data.ndim:
-            return format(self._data.item(), spec)
+        if not self.storage.ndim:
+            return format(self.host.item(), spec)
         if not spec:
             return str(self)
         raise self._rank_error(f"the format {spec!r}", "an array without dims", "use `str(x)`")
@@ -128,7 +136,9 @@ class HostProtocols:
     # --- NumPy --------------------------------------------------------------------------------
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        data = self._data
+        data = self.host
+        if copy is False and data is not self.storage:
+            raise ValueError("an array on another device has no NumPy array without a copy")
         if copy or (dtype is not None and np.dtype(dtype) != data.dtype):
             return np.array(data, dtype=dtype, copy=copy)
         view = data.view()
@@ -150,8 +160,15 @@ class HostProtocols:
     # Before Python 3.12 the buffer is NumPy's, with NumPy's `ValueError` for other dtypes.
     @api_boundary
     def __buffer__(self, flags: int, /) -> memoryview:
-        data: Any = self._data
+        data: Any = self.storage
         dtype = dtype_of(data.dtype)
+        if isinstance(data, Remote):
+            raise ExportError(
+                f"the buffer of an array on {data.device}",
+                loc=loc.current(),
+                rule="the buffer protocol is for the host's memory",
+                fix="copy it to the host first, as with `np.asarray(x)`",
+            )
         if not _is_numpy_type(dtype):
             raise ExportError(
                 f"the buffer of an array of dtype {dtype.full_name}",
@@ -162,7 +179,17 @@ class HostProtocols:
         return memoryview(data).toreadonly()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._data.__dlpack_device__()
+        data = self.storage
+        if isinstance(data, Remote):
+            return data.backend.dlpack_device(data)
+        return data.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        data = self.storage
+        if not isinstance(data, Remote):
+            raise AttributeError("an array on the host has no '__cuda_array_interface__'")
+        return data.backend.interface(data)
 
     @api_boundary
     def __dlpack__(
@@ -173,11 +200,15 @@ class HostProtocols:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        data, dtype = self._data, dtype_of(self._data.dtype)
+        stored = self.storage
+        if isinstance(stored, Remote):
+            options = {"stream": stream, "max_version": max_version, "copy": copy}
+            return stored.backend.export_dlpack(stored, {**options, "dl_device": dl_device})
+        data, dtype = stored, dtype_of(stored.dtype)
         if not _is_numpy_type(dtype):
             data = self._unsigned(dtype, max_version)
         capsule = self._capsule(data, stream, max_version, dl_device, copy)
-        return capsule if data is self._data else dlpack.set_dtype(capsule, dtype)
+        return capsule if data is stored else dlpack.set_dtype(capsule, dtype)
 
     def _unsigned(self, dtype: DType, max_version: tuple[int, int] | None) -> np.ndarray:
         """The elements as NumPy can export them in place of those of a dtype that it lacks."""
@@ -192,7 +223,7 @@ class HostProtocols:
                 f"asks for {'an older one' if max_version is None else max_version}",
                 fix=f"convert it to `ts.{'int8' if dtype.is_integer else 'float32'}` first",
             )
-        return dlpack.as_unsigned(self._data)
+        return dlpack.as_unsigned(self.host)
 
     @staticmethod
     def _capsule(

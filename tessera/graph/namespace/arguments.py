@@ -29,6 +29,8 @@ from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
+from tessera.graph.placement import common_device
+from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr
@@ -213,6 +215,7 @@ def operands(name: str, *values: object) -> list[Any]:
         if type(y) is Array and is_number(x) and (found := beside(y, x)) is not None:
             return [found, y]
     given = [x if is_number(x) else as_array(name, x) for x in values]
+    common_device(name, given, values)
     dtype, weak = common_dtype(name, given)
     return broadcast_together(name, [to_dtype(x, dtype, weak) for x in given])
 
@@ -244,6 +247,7 @@ def inexact_operands(name: str, *values: object) -> list[Any]:
     if arrays and all(isinstance(x, ArrayBase) and x.dtype.is_inexact for x in arrays):
         return operands(name, *values)
     given = [x if is_number(x) else as_array(name, x) for x in values]
+    common_device(name, given, values)
     dtype, weak = common_dtype(name, given)
     if not dtype.is_inexact:
         dtype = default_float
@@ -295,7 +299,7 @@ def spread(x: Any, shape: tuple[Dim, ...]) -> Any:
     """An array repeated to a shape that it is known to fit, by the rules of broadcasting."""
     if x.shape == shape:
         return x
-    if type(x) is Array and not is_tracing() and is_static(shape):
+    if type(x) is Array and type(x.storage) is not Remote and not is_tracing() and is_static(shape):
         return Array(repeated(x.host, shape, range(len(shape) - x.ndim, len(shape))))
     return broadcast(x, shape, range(len(shape) - x.ndim, len(shape)))
 

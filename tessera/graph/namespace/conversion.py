@@ -21,7 +21,7 @@ from tessera.dtypes import (
 from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
 from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
-from tessera.graph.device import Device, parse_device
+from tessera.graph.device import CPU, Device, parse_device
 from tessera.graph.namespace.arguments import (
     as_array,
     checked_data,
@@ -33,6 +33,8 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import concatenate, expand_dims
+from tessera.graph.placement import adopted, moved, to_device
+from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -91,10 +93,19 @@ def asarray(
         Array([[1. , 2. ],
                [3. , 4.5]], dtype=float32)
     """
-    parse_device("asarray", device)
+    where = parse_device("asarray", device)
     wanted = None if dtype is None else parse_dtype("asarray", dtype)
     if isinstance(obj, ArrayBase):
-        return _from_array(obj, wanted, copy)
+        found = _from_array(obj, wanted, copy)
+        return found if device is None else to_device("asarray", found, where)
+    found = _from_data(obj, wanted, copy)
+    if isinstance(found, Tracer) or (device is None and isinstance(found.storage, Remote)):
+        return found
+    return found if found.storage.__class__ is np.ndarray and where is CPU else moved(found, where)
+
+
+def _from_data(obj: Any, wanted: DType | None, copy: bool | None) -> Any:
+    """An array of something that is none; on the host, unless another library has it elsewhere."""
     if is_number(obj):
         _refuse_no_copy(copy, "a Python number has no memory to share")
         found = wanted or dtype_of(type(obj))
@@ -104,7 +115,22 @@ def asarray(
     if is_sequence(obj):
         _refuse_no_copy(copy, "a sequence has no memory to share")
         return _from_sequence(obj, wanted)
+    if is_elsewhere(obj) and (found := adopted(obj, copy)) is not None:
+        return found if wanted is None else ops.cast(found, wanted)
     return _from_memory(_host_view(obj), wanted, copy)
+
+
+def is_elsewhere(x: Any) -> bool:
+    """Whether another library's array is in memory of a device."""
+    if is_numpy(x):
+        return False
+    if hasattr(x, "__cuda_array_interface__"):
+        return True
+    return hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) != _DLPACK_CPU
+
+
+# kDLCPU
+_DLPACK_CPU = 1
 
 
 def _from_array(x: Any, wanted: DType | None, copy: bool | None) -> Any:
@@ -112,6 +138,8 @@ def _from_array(x: Any, wanted: DType | None, copy: bool | None) -> Any:
         _refuse_no_copy(copy, f"the array has dtype {x.dtype.full_name}, not {wanted.full_name}")
         return ops.cast(x, wanted)
     if isinstance(x, Array):
+        if isinstance(x.storage, Remote):
+            return Array(x.storage)  # copies of what cannot change are of no use there
         if copy:
             return Array(np.array(x.host))
         return Array(x.host) if x.type.weak else x
@@ -266,9 +294,8 @@ def from_dlpack(
     Raises:
         BufferError: `x` cannot be exported.
     """
-    parse_device("from_dlpack", device)
     if isinstance(x, ArrayBase):
-        return asarray(x, copy=copy)
+        return asarray(x, copy=copy, device=device)
     if not hasattr(x, "__dlpack__"):
         raise LeafError(
             f"from_dlpack: got a value of type {type(x).__name__}",
@@ -276,7 +303,11 @@ def from_dlpack(
             rule="it takes an array of another library, with the method `__dlpack__`",
             fix="make an array of it with `ts.asarray`",
         )
-    return Array(checked_data("from_dlpack", _imported(x, copy)).view())
+    where = None if device is None else parse_device("from_dlpack", device)
+    found = adopted(x, copy) if is_elsewhere(x) else None
+    if found is None:
+        found = Array(checked_data("from_dlpack", _imported(x, copy)).view())
+    return found if where is None else moved(found, where)
 
 
 def _imported(x: Any, copy: bool | None) -> np.ndarray:

@@ -27,8 +27,8 @@ from tessera.dtypes import (
     uint32,
 )
 from tessera.errors import DTypeError, ShapeError, api_boundary
-from tessera.graph.array import Array, ArrayBase
-from tessera.graph.device import Device, parse_device
+from tessera.graph.array import ArrayBase
+from tessera.graph.device import CPU, Device, using
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     Shape,
@@ -45,6 +45,8 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import generate
 from tessera.graph.ops.rearrange import broadcast, iota
+from tessera.graph.ops.rearrange import full as generate_full
+from tessera.graph.placement import creation_device, device_of, placed, to_device
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -95,12 +97,18 @@ def full(
 
 
 def _full(name: str, shape: Any, value: Any, dtype: DTypeLike | None, device: DeviceLike) -> Any:
-    parse_device(name, device)
+    where = creation_device(name, device)
     dims = parse_shape(name, shape)
     wanted = None if dtype is None else parse_dtype(name, dtype)
     if is_number(value):
-        return filled(dims, value, wanted or dtype_of(type(value)))
+        wanted = wanted or dtype_of(type(value))
+        if where == CPU or is_tracing():
+            return filled(dims, value, wanted)
+        with using(where):
+            return generate_full(dims, value, wanted)
     found = as_array(name, value)
+    if device is not None:
+        found = to_device(name, found, where)
     if found.ndim:
         raise ShapeError(
             f"{name}: the value has type {found.type.strong()}",
@@ -115,7 +123,8 @@ def _full_like(
     name: str, x: object, value: Any, dtype: DTypeLike | None, device: DeviceLike
 ) -> Any:
     like = as_array(name, x)
-    return _full(name, like.shape, value, like.dtype if dtype is None else dtype, device)
+    where = device_of(like) if device is None else device
+    return _full(name, like.shape, value, like.dtype if dtype is None else dtype, where)
 
 
 @api_boundary
@@ -195,7 +204,7 @@ def arange(
         dtype: the element type; by default int64 if all numbers are integers, else float32.
         device: where the array is to live.
     """
-    parse_device("arange", device)
+    where = creation_device("arange", device)
     first, last = (0, start) if stop is None else (start, stop)
     if isinstance(first, IntExpr) or isinstance(last, IntExpr):
         return _symbolic_range(first, last, step, dtype)
@@ -214,7 +223,7 @@ def arange(
         raise ShapeError("arange: the step is 0", loc=loc.current(), rule="a step is not 0")
     count = max(0, math.ceil((bounds[1] - bounds[0]) / bounds[2]))
     if not is_tracing():
-        return Array(_counted(count, bounds[0], bounds[2], found))
+        return placed(_counted(count, bounds[0], bounds[2], found), where)
     wide = found if found.is_inexact or found is default_int else default_int
     return ops.cast(_line(count, bounds[0], bounds[2], wide), found)
 
@@ -264,7 +273,7 @@ def linspace(
         device: where the array is to live.
         endpoint: whether `stop` is among them.
     """
-    parse_device("linspace", device)
+    where = creation_device("linspace", device)
     (count,) = parse_shape("linspace", num)
     assert isinstance(count, int)
     ends = [start, stop]
@@ -277,7 +286,7 @@ def linspace(
         found = default_float
     if is_number(start) and is_number(stop) and not is_tracing():
         line = np.linspace(start, stop, count, endpoint=endpoint)
-        return Array(cast_array(np.asarray(line), found))
+        return placed(cast_array(np.asarray(line), found), where)
     exact = found if found in (float64, complex64, complex128) else float32
     a, b = (
         number(x, exact) if is_number(x) else ops.cast(as_array("linspace", x), exact) for x in ends
@@ -291,7 +300,8 @@ def linspace(
     lower = ops.add(a, ops.mul(step, position))
     upper = ops.sub(b, ops.mul(step, ops.sub(spread(number(1, exact), shape), position)))
     half = ops.lt(iota(shape, 0, default_int), count // 2 + 1)
-    return ops.cast(ops.select(half, lower, upper), found)
+    line = ops.cast(ops.select(half, lower, upper), found)
+    return line if device is None else to_device("linspace", line, where)
 
 
 @api_boundary
@@ -313,13 +323,14 @@ def eye(
         dtype: the element type; by default float32.
         device: where the array is to live.
     """
-    parse_device("eye", device)
+    where = creation_device("eye", device)
     shape = parse_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
     found = default_float if dtype is None else parse_dtype("eye", dtype)
     if not is_tracing() and is_static(shape):
         rows, columns = shape
-        return Array(np.eye(rows, columns, k).astype(found.np))
-    return ops.cast(_diagonal_test(shape, k, "equal"), found)
+        return placed(np.eye(rows, columns, k).astype(found.np), where)
+    with using(where):
+        return ops.cast(_diagonal_test(shape, k, "equal"), found)
 
 
 def _diagonal_test(shape: Any, k: int, test: Literal["equal", "below"]) -> Any:
@@ -342,14 +353,16 @@ def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
         k: which diagonal: positive above the main one, negative below.
     """
     found = _matrices("tril", x)
-    return ops.select(_diagonal_test(found.shape, k, "below"), found, 0)
+    with using(device_of(found)):
+        return ops.select(_diagonal_test(found.shape, k, "below"), found, 0)
 
 
 @api_boundary
 def triu(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
     """The part of matrices on and above a diagonal; zeros elsewhere."""
     found = _matrices("triu", x)
-    return ops.select(_diagonal_test(found.shape, k - 1, "below"), 0, found)
+    with using(device_of(found)):
+        return ops.select(_diagonal_test(found.shape, k - 1, "below"), 0, found)
 
 
 def _matrices(name: str, x: object) -> Any:
@@ -426,7 +439,8 @@ def one_hot(
     shape = (*index.shape[:at], size, *index.shape[at:])
     wide = ops.cast(index, default_int)
     places = broadcast(wide, shape, [k for k in range(len(shape)) if k != at])
-    return ops.cast(ops.eq(places, iota(shape, at, default_int)), found)
+    with using(device_of(index)):
+        return ops.cast(ops.eq(places, iota(shape, at, default_int)), found)
 
 
 @api_boundary

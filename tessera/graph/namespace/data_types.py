@@ -18,6 +18,7 @@ from tessera.graph.namespace.arguments import (
     parse_dtype,
 )
 from tessera.graph.ops.elementwise import cast
+from tessera.graph.placement import to_device
 from tessera.ir import loc
 
 P = ParamSpec("P")
@@ -56,7 +57,7 @@ def astype(
     Raises:
         DTypeError: `x` is complex and the dtype is not.
     """
-    parse_device("astype", device)
+    where = None if device is None else parse_device("astype", device)
     found, wanted = as_array("astype", x), parse_dtype("astype", dtype)
     if found.dtype.is_complex and not wanted.is_complex and not wanted.is_bool:
         raise DTypeError(
@@ -65,7 +66,8 @@ def astype(
             rule="a complex number is not converted to a real one",
             fix="take `ts.real(x)` or `ts.abs(x)` first",
         )
-    return cast(found, wanted)
+    result = cast(found, wanted)
+    return result if where is None else to_device("astype", result, where)
 
 
 def _placed(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

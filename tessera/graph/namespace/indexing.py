@@ -37,6 +37,8 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
+from tessera.graph.placement import device_of, placed
+from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
@@ -202,7 +204,8 @@ def _parse(type: TensorType, item: Any) -> Any:
             f"an index has type {item.type.strong()}", "index arrays hold integers or bools"
         )
     if isinstance(item, Array) and not item.ndim and item.dtype.is_integer:
-        return int(item.host[()])
+        # To wait for what is on a device would take longer than to look there.
+        return item if isinstance(item.storage, Remote) else int(item.host[()])
     return item
 
 
@@ -227,7 +230,7 @@ def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:
             loc=loc.current(),
             rule="a mask has the lengths of the dims that it selects from",
         )
-    return [Array(index) for index in np.nonzero(data)]
+    return [placed(index, device_of(mask)) for index in np.nonzero(data)]
 
 
 def _static_index(type: TensorType, axis: int, index: Any) -> Dim:
@@ -325,7 +328,8 @@ def wrapped(type: TensorType, axis: int, index: Any) -> tuple[Any, bool]:
     """An index array counted from the front, and whether all of it is known to be in range."""
     size = type.shape[axis]
     wide = _index_dtype(index.dtype, size)
-    if isinstance(index, Array) and isinstance(size, int):
+    known = isinstance(index, Array) and not isinstance(index.storage, Remote)
+    if known and isinstance(size, int):
         data = index.host
         bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
         if bad.any():
@@ -381,12 +385,15 @@ _BASIC = frozenset({int, slice, type(None), type(...)})
 
 def _view(x: Array, index: Any) -> Array | None:
     """`x[index]` for a concrete array and a basic index, by NumPy; None where that fails."""
+    data = x.storage
+    if isinstance(data, Remote):
+        return None
     items = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     for item in items:
         if type(item) not in _BASIC:
             return None
     try:
-        return Array(np.asarray(x.host[items]))
+        return Array(np.asarray(data[items]))
     except (IndexError, TypeError, ValueError):
         return None  # the long way says what is wrong
 

@@ -22,6 +22,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import reshape, transpose
+from tessera.graph.placement import common_device
 from tessera.ir import loc
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
 
 def _pair(name: str, x1: object, x2: object) -> tuple[Any, Any]:
     given = [as_array(name, x1), as_array(name, x2)]
+    common_device(name, given, (x1, x2))
     dtype, weak = common_dtype(name, given)
     a, b = (to_dtype(x, dtype, weak) for x in given)
     return a, b

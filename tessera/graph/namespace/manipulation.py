@@ -33,6 +33,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import rearrange
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.gather import gather
+from tessera.graph.placement import common_device
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, prod
@@ -80,7 +81,7 @@ def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
     """A shape with its -1, if any, replaced by what is left."""
     given: Sequence[Any] = shape if is_sequence(shape) else (shape,)
     plain = type(x) is Array and all([type(d) is int and d >= 0 for d in given])
-    if plain and math.prod(given) == x.host.size:
+    if plain and math.prod(given) == x.storage.size:
         return tuple(given)
     free = [k for k, d in enumerate(given) if not isinstance(d, IntExpr) and d == -1]
     dims = parse_shape("reshape", [1 if k in free else d for k, d in enumerate(given)])
@@ -287,6 +288,7 @@ def _same_dtype(name: str, arrays: Any) -> list[Any]:
         raise ShapeError(
             f"{name}: there are no arrays", loc=loc.current(), rule="one or more are joined"
         )
+    common_device(name, given, arrays)
     dtype, weak = common_dtype(name, given)
     return [to_dtype(x, dtype, weak) for x in given]
 

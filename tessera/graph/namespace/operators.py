@@ -15,7 +15,7 @@ from tessera.dtypes import ALL, Kind
 from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.array_protocols import RankError
-from tessera.graph.device import CPU, Device, parse_device
+from tessera.graph.device import Device, parse_device
 from tessera.graph.namespace import (
     data_types,
     elementwise,
@@ -29,6 +29,7 @@ from tessera.graph.namespace.arguments import beside, is_sequence
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
+from tessera.graph.placement import block_until_ready, device_of, to_device
 from tessera.graph.trace import Tracer, bind
 from tessera.ir import loc
 from tessera.ir.core import Op
@@ -73,11 +74,11 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
 
     def apply(self: Any, other: Any) -> Any:
         if type(self) is Array:
-            a = self.host
+            a = self.storage
             if a.dtype in dtypes:
                 if type(other) is Array:
-                    b = other.host
-                    if a.dtype is b.dtype and a.shape == b.shape:
+                    b = other.storage
+                    if a.dtype is b.dtype and a.shape == b.shape and type(a) is type(b):
                         return bind(cls, self, other)
                 elif type(other) is float and (found := beside(self, other)) is not None:
                     return bind(cls, self, found)
@@ -190,13 +191,13 @@ def _nbytes(x: Any) -> Dim:
     return _size(x) * x.dtype.itemsize
 
 
-def _device(x: Any) -> Device:
-    return CPU
-
-
 def _to_device(x: Any, device: Device | str, /, *, stream: object = None) -> Any:
-    parse_device("to_device", device)
-    return x
+    return to_device("to_device", x, parse_device("to_device", device))
+
+
+def _block_until_ready(x: Any) -> Any:
+    """Waits until the elements are computed; see `ts.block_until_ready`."""
+    return block_until_ready(x)
 
 
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True) -> Any:
@@ -272,6 +273,7 @@ def install() -> None:
         methods[f"__r{name}__"] = _reflected(fn)
     methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
     methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
+    methods["block_until_ready"] = _block_until_ready
     methods.update({"__round__": _round, "__contains__": _contains})
     methods.update({"__len__": _length, "__array_namespace__": _namespace})
     for name, fn in methods.items():
@@ -290,7 +292,7 @@ def install() -> None:
         "itemsize": _itemsize,
         "nbytes": _nbytes,
         "at": At,
-        "device": _device,
+        "device": device_of,
     }
     for name, fn in properties.items():
         setattr(ArrayBase, name, property(fn))

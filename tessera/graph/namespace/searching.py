@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.dtypes import bool_, default_index, default_int, uint8
 from tessera.errors import DTypeError, ShapeError, api_boundary
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -26,6 +26,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
+from tessera.graph.placement import common_device, device_of, placed
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
 
@@ -55,6 +56,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
         Array([0., 2.], dtype=float32)
     """
     given = [x if is_number(x) else as_array("where", x) for x in (x1, x2)]
+    common_device("where", given, (x1, x2))
     dtype, weak = common_dtype("where", given)
     test = ops.cast(as_array("where", condition), bool_)
     values = [to_dtype(x, dtype, weak) for x in given]
@@ -128,7 +130,8 @@ def nonzero(x: ArrayLike, /) -> tuple[ArrayBase, ...]:
         "`ts.nonzero`",
         "use `ts.where(condition, x, y)`, which keeps the shape of its operands",
     )
-    return tuple([Array(index.astype(np.int64, copy=False)) for index in np.nonzero(data)])
+    where = device_of(found)
+    return tuple([placed(i.astype(np.int64, copy=False), where) for i in np.nonzero(data)])
 
 
 @api_boundary

@@ -8,8 +8,9 @@ import numpy as np
 
 from tessera.dtypes import dtype_of
 from tessera.errors import api_boundary
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import ArrayLike, as_array, concrete
+from tessera.graph.placement import device_of, placed
 from tessera.ir.convert import cast_array, widen
 
 __all__ = [
@@ -47,16 +48,17 @@ class UniqueInverse(NamedTuple):
 
 def _unique(name: str, x: object) -> UniqueAll:
     """Every NaN is distinct; 0.0 and -0.0 are not."""
-    data = concrete(as_array(name, x), f"`ts.{name}`", _FIX)
+    given = as_array(name, x)
+    data, where = concrete(given, f"`ts.{name}`", _FIX), device_of(given)
     found: Any = np.unique(
         widen(data), return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
     values, indices, inverse, counts = found
     return UniqueAll(
-        Array(cast_array(values, dtype_of(data.dtype))),
-        Array(indices.astype(np.int64, copy=False)),
-        Array(inverse.reshape(data.shape).astype(np.int64, copy=False)),
-        Array(counts.astype(np.int64, copy=False)),
+        placed(cast_array(values, dtype_of(data.dtype)), where),
+        placed(indices.astype(np.int64, copy=False), where),
+        placed(inverse.reshape(data.shape).astype(np.int64, copy=False), where),
+        placed(counts.astype(np.int64, copy=False), where),
     )
 
 

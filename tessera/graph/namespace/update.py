@@ -33,6 +33,7 @@ from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.dynamic_slice import dynamic_update_slice
 from tessera.graph.ops.gather import Combine, IndexMode, scatter
 from tessera.graph.ops.rearrange import broadcast, iota, reshape, reverse, transpose
+from tessera.graph.placement import common_device
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
@@ -110,6 +111,7 @@ class Elements:
 
 def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> Any:
     given = values if is_number(values) else as_array(f"at[...].{name}", values)
+    common_device(f"at[...].{name}", [x, given], [x, values])
     dtype, _ = common_dtype(f"at[...].{name}", [x, given])
     if dtype is not x.dtype:
         raise DTypeError(

@@ -8,7 +8,7 @@ from tessera import dtypes
 from tessera.dtypes import DType, bool_
 from tessera.errors import DTypeError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
-from tessera.graph.device import CPU, Device, devices, parse_device
+from tessera.graph.device import Device, default_device, devices, parse_device
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -105,7 +105,7 @@ class NamespaceInfo:
 
     def default_device(self) -> Device:
         """The device of arrays for which none was given."""
-        return CPU
+        return default_device()
 
     def devices(self) -> list[Device]:
         """The devices that arrays can live on."""
