@@ -29,7 +29,8 @@ INT64_MAX = 2**63 - 1
 
 
 class NestEmitter:
-    """Emits the code of one or more plans over the same axes into one nest.
+    """Emits the code of one or more plans into one nest. Their axes are the same, or those of some
+    are the first ones of the others'.
 
     Args:
         plans: the plans; a later one may use what an earlier one stores, at the same point.
@@ -48,7 +49,7 @@ class NestEmitter:
         self.regions: dict[Region, list[Op]] = {}
         self.scalars: dict[Key, Value] = {}
         self.made: dict[object, Value] = {}
-        self.registers: dict[Value, Value] = {}
+        self.registers: dict[Key, Value] = {}
         self.dynamic: dict[str, tuple[Key, int]] = {}
         self.loc = Loc.unknown
 
@@ -65,9 +66,9 @@ class NestEmitter:
                 self.member(member)
             for store in plan.stores:
                 self.store(store)
-        first = self.plans[0]
+        longest = max(self.plans, key=lambda plan: len(plan.axes))
         body = Block([], without_dead(self.body), ())
-        return ops.Nest(axes=first.axes, ordered=first.ordered, body=body, loc=self.loc)
+        return ops.Nest(axes=longest.axes, ordered=longest.ordered, body=body, loc=self.loc)
 
     def ordered(self, members: Mapping[Key, Member], wanted: Sequence[Key]) -> Iterator[Member]:
         """The members that are needed, operands before users, each close to its first use."""
@@ -85,7 +86,7 @@ class NestEmitter:
                 yield member
             else:
                 opened.add(key)
-                if key.value not in self.registers:
+                if key not in self.registers:
                     stack.extend(reversed(self.operands(member)))
 
     def operands(self, member: Member) -> list[Key]:
@@ -212,7 +213,7 @@ class NestEmitter:
 
     def load(self, key: Key, fill: Number = 0) -> Value:
         """Reads a buffer, or the register that holds the same element."""
-        register = self.registers.get(key.value)
+        register = self.registers.get(key)
         if register is not None:
             return register
         (*exprs,), dyn = self.bind((*key.index, *key.guard))
@@ -249,7 +250,7 @@ class NestEmitter:
         op = other.value.op
         if not isinstance(op, Constant) or repr(constant_item(op)) == "-0.0":
             return False
-        return key.value in self.loaded and key.value not in self.registers
+        return key.value in self.loaded and key not in self.registers
 
     def reduce(self, member: Member, op: Reduce | ArgMax | ArgMin) -> Value:
         """A reduction in its accumulator's dtype, converted to the op's."""
@@ -343,7 +344,7 @@ class NestEmitter:
                 ops.Store(buffer, value, dyn, index, where, store.combine, loc=self.loc)
             )
         if len(self.plans) > 1:
-            self.registers[store.target] = value
+            self.registers[Key(store.target, store.index, (), None)] = value
 
 
 def dtype_of(value: Value) -> DType:

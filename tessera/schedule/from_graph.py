@@ -15,14 +15,14 @@ No step is told about single ops: there is one rule per family.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, symbols
+from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
 from tessera.schedule import ops
@@ -31,9 +31,12 @@ from tessera.schedule.cost import tensor
 from tessera.schedule.emit import NestEmitter
 from tessera.schedule.fusion import Fusion
 from tessera.schedule.grouping import Group, Grouping, label, reason
-from tessera.schedule.nestplan import AxisNames, Decision
+from tessera.schedule.heuristics import Cpu, Gpu
+from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.prepare import prepare
-from tessera.schedule.types import BufType
+from tessera.schedule.row_grouping import RowGrouping
+from tessera.schedule.strategy import CPU, GPU, Strategy
+from tessera.schedule.types import Axis, BufType
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,13 @@ class Options:
             dims of the program.
         facts: what is known of symbolic dims.
         reshape_axes: whether axes are split and merged.
+        strategy: how values are fused.
     """
 
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     facts: Facts | None = None
     reshape_axes: bool = True
+    strategy: Strategy = CPU
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,21 @@ def from_graph(func: Func, options: Options | None = None) -> Func:
     return lower(func, options).func
 
 
-def lower(func: Func, options: Options | None = None) -> Lowered:
+def lower(func: Func, options: Options | None = None, machine: Cpu | Gpu | None = None) -> Lowered:
     """Lowers a closed Graph function.
 
     Args:
         func: the function; its symbolic dims stay symbolic.
         options: see `Options`.
+        machine: what the program is for; a GPU decides the strategy.
 
     Returns:
         The program and the decisions behind it. The program's outputs are contiguous buffers, each
         of its own.
     """
     options = options or Options()
+    if isinstance(machine, Gpu):
+        options = replace(options, strategy=GPU)
     args: list[Value] = []
     for k, arg in enumerate(func.args):
         strides = options.strides[k] if options.strides else None
@@ -115,11 +123,12 @@ class _Lowering:
             env: program values; gains those of the block.
             kept: arguments that may be outputs; others are copied.
         """
-        block, needed = prepare(block)
-        fusion = Fusion(block, self.facts, self.names, needed)
+        strategy = self.options.strategy
+        block, needed = prepare(block, strategy)
+        fusion = Fusion(block, self.facts, self.names, needed, strategy)
         plan = fusion.run()
         self.decisions += plan.decisions
-        grouping = Grouping(self.names)
+        grouping = RowGrouping(self.names) if strategy.rows else Grouping(self.names)
         groups = grouping.run(plan.roots)
         outputs: list[Value] = []
         for value in block.outputs:
@@ -170,8 +179,10 @@ class _Lowering:
         args += [Value(t, v.name) for t, v in zip(types, targets, strict=True)]
         buffers = dict(zip([*reads, *targets], args, strict=True))
         # The plans of several roots share one nest; a root with several has one nest for each.
-        bundles = [plans] if len(group.roots) > 1 else [[plan] for plan in plans]
-        nests = [NestEmitter(bundle, buffers, stored).run() for bundle in bundles]
+        if len(group.roots) > 1:
+            nests = self.bundle(plans, buffers, stored)
+        else:
+            nests = [NestEmitter([plan], buffers, stored).run() for plan in plans]
         if self.options.reshape_axes:
             nests = [collapse(split(nest, self.facts), self.facts) for nest in nests]
         loc = next((root.op.loc for root in group.roots if root.op is not None), Loc.unknown)
@@ -183,6 +194,27 @@ class _Lowering:
             inputs, types, label=label(group), reason=reason(group), body=body, loc=loc
         )
         return kernel, targets
+
+    def bundle(
+        self, plans: Sequence[NestPlan], buffers: dict[Value, Value], stored: set[Value]
+    ) -> list[ops.Nest]:
+        """One nest for several plans; what belongs to rows has a nest of its own where the rows may
+        have no elements, and no point of the common nest would store it."""
+        rank = max(len(plan.axes) for plan in plans)
+        rows = [plan for plan in plans if len(plan.axes) < rank]
+        apart = {s.target for plan in rows for s in plan.stores if s.target in stored}
+        longest = next(plan for plan in plans if len(plan.axes) == rank)
+        shortest = min(len(plan.axes) for plan in plans)
+        if not apart or all(self.is_filled(axis) for axis in longest.axes[shortest:]):
+            return [NestEmitter(plans, buffers, stored).run()]
+        return [
+            NestEmitter(rows, buffers, apart).run(),
+            NestEmitter(plans, buffers, stored - apart).run(),
+        ]
+
+    def is_filled(self, axis: Axis) -> bool:
+        """Whether an axis is known to have points."""
+        return is_nonneg(axis.extent - 1, self.facts)
 
     def sort(self, op: Sort, group: Group, env: dict[Value, Value]) -> Op:
         """A kernel that sorts, with room for permutations."""

@@ -51,6 +51,7 @@ from tessera.schedule.nestplan import (
     StorePlan,
 )
 from tessera.schedule.ops import Number
+from tessera.schedule.strategy import CPU, Strategy
 from tessera.schedule.types import Axis
 
 MAX_USES = 16
@@ -65,12 +66,6 @@ MAX_MEMBERS = 600
 MAX_PARTS = 4
 """A concatenation of more arrays is stored, one nest per array."""
 
-EXTRA_COST = 8
-"""Recomputing an element may cost so many additions more than once; beyond that it is stored."""
-
-EXTRA_COST_LARGE = 40
-"""The same for a value that does not fit the caches: writing and reading it again costs as much."""
-
 LARGE_BYTES = 32 << 20
 """What does not fit the caches."""
 
@@ -83,11 +78,11 @@ PANEL = 16
 LONG_CODE = 16
 """What costs so many additions is long in instructions too, and takes time to compile."""
 
-MAX_COPIES = 2
-"""How many nests may hold a copy of long code."""
-
 CHEAP_PROLOGUE = 2
 """What an operand of a contraction may cost and still be computed each time that it is loaded."""
+
+SMALL_OPERAND = 65536
+"""Additions that make up an operand which is always computed as it is loaded."""
 
 
 OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL})
@@ -102,11 +97,18 @@ class Fusion:
         facts: what is known of symbolic dims.
         names: names for axes.
         needed: values that must be stored, besides the block's outputs, and why.
+        strategy: how values are fused.
     """
 
     def __init__(
-        self, block: Block, facts: Facts, names: AxisNames, needed: Mapping[Value, str]
+        self,
+        block: Block,
+        facts: Facts,
+        names: AxisNames,
+        needed: Mapping[Value, str],
+        strategy: Strategy = CPU,
     ) -> None:
+        self.strategy = strategy
         self.block = block
         self.facts = facts
         self.names = names
@@ -143,7 +145,12 @@ class Fusion:
         uses = self.uses.get(value, {})
         reason = self.reason_to_store(op, value, uses)
         if reason:
+            again = self.computed_again(value, uses)
+            for use in again:
+                del uses[use]
             self.root(op, reason)
+            for nest, key in again:
+                self.expand(nest, key, op, False)
             return
         del self.uses[value]
         for (nest, key), exact in uses.items():
@@ -199,21 +206,51 @@ class Fusion:
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:
         cost = self.costs.element.get(value, 0)
         size = points(tensor(value).shape)
-        total = 0.0
+        strategy = self.strategy
+        shared = self.shared_evaluations(size, uses)
+        total = float(shared)
         for nest, key in uses:
+            if shared and self.is_shared(nest, key):
+                continue
             count: float = nest.evaluations(key)
             if key.region is not None and key.region.contracts:
+                if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
+                    return "contractions read their operands as they are"
                 count = min(count, size) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
             total += count
         again = total / size - 1
         extra = cost * again
         is_large = size * tensor(value).dtype.itemsize > LARGE_BYTES
         copies = len({id(nest) for nest, _ in uses})
-        if cost >= LONG_CODE and copies > MAX_COPIES and not is_large:
+        if cost >= LONG_CODE and copies > strategy.max_copies and not is_large:
             return f"its code is long, and {copies} kernels would hold a copy"
-        if extra <= (EXTRA_COST_LARGE if is_large else EXTRA_COST) or extra * size <= SMALL:
+        limit = strategy.extra_cost_large if is_large else strategy.extra_cost
+        if extra <= limit or extra * size <= SMALL:
             return ""
         return f"it costs {cost} additions and would be computed {total / size:.3g} times"
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def computed_again(
+        self, value: Value, uses: dict[tuple[NestPlan, Key], bool]
+    ) -> list[tuple[NestPlan, Key]]:
+        """Uses of a stored value that compute it once more: those by reductions along its rows,
+        which share a kernel with what stores it."""
+        if not self.strategy.rows or not isinstance(value.op, Elementwise):
+            return []
+        if value in self.costs.reduces or self.costs.element[value] > self.strategy.extra_cost:
+            return []
+        return [(nest, key) for nest, key in uses if row_axes(nest, key) is not None]
+
+    def shared_evaluations(self, size: int, uses: dict[tuple[NestPlan, Key], bool]) -> int:
+        """How often the uses along the same rows compute a value that they share, in all."""
+        if not self.strategy.rows:
+            return 0
+        return size * len({axes for use in uses if (axes := row_axes(*use)) is not None})
+
+    def is_shared(self, nest: NestPlan, key: Key) -> bool:
+        """Whether a use takes part in that."""
+        return row_axes(nest, key) is not None or nest.is_exact(key)
 
     # --- nests of stored values -------------------------------------------------------------------
 
@@ -492,6 +529,22 @@ class Fusion:
             self.dynamic_names[nest, arg] = name
             nest.dynamic[name] = (arg, nest.depth((*index, *guard), region))
         return sym(name)
+
+
+def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
+    """The axes of a nest that run over rows of a value, where a reduction goes along these rows and
+    each element is used once."""
+    region = key.region
+    if region is None or key.guard or region.contracts or not region.axes:
+        return None
+    rest = iter((*nest.axes, *region.axes))
+    for i, dim in zip(key.index, tensor(key.value).shape, strict=True):
+        axis = None if dim == 1 else next(rest, None)
+        if i != (0 if axis is None else sym(axis.name)):
+            return None
+        if axis is not None and axis.extent != dim:
+            return None
+    return nest.axes if next(rest, None) is None else None
 
 
 def _formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:

@@ -82,9 +82,15 @@ class Grouping:
             for value in root.values:
                 self.made_by[value] = group
             if axes is not None:
-                for value in reads:
-                    self.readers[value, axes] = group
+                self.note(root, axes, group, reads)
         return self.groups
+
+    def note(
+        self, root: Root, axes: tuple[Axis, ...], group: Group, reads: dict[Value, bool]
+    ) -> None:
+        """Remembers what a root that has joined a group reads."""
+        for value in reads:
+            self.readers[value, axes] = group
 
     def reads(self, root: Root) -> dict[Value, bool]:
         """The buffers that a root reads, and whether only at its own point."""

@@ -12,6 +12,7 @@ from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, prod
 from tessera.schedule.cost import points, tensor
+from tessera.schedule.strategy import CPU, Strategy
 
 MIN_ROWS = 8
 """A contraction with fewer rows does not repay copying its second operand."""
@@ -32,15 +33,19 @@ MAX_DEPTH = 16
 """How far an operand is traced to the buffer it is read from."""
 
 
-def prepare(block: Block) -> tuple[Block, dict[Value, str]]:
+def prepare(block: Block, strategy: Strategy = CPU) -> tuple[Block, dict[Value, str]]:
     """The block to lower.
+
+    Args:
+        block: Graph ops.
+        strategy: whether operands are copied.
 
     Returns:
         The block, and values in it that must be stored, with the reasons.
     """
     block = inline_calls(block)
     operands = _Operands()
-    if any(isinstance(op, DotGeneral) for op in block.ops):
+    if strategy.copies_operands and any(isinstance(op, DotGeneral) for op in block.ops):
         block = operands.run(block)
     return block, operands.needed
 

@@ -1,0 +1,148 @@
+"""Groups for machines where a kernel keeps rows in registers: reductions along rows, what is
+computed from them, and whole rows that use both share a nest.
+
+The axes of such a nest begin with those of the rows. A scalar of a row does not depend on the axes
+behind them, and is computed once for the row.
+"""
+
+from __future__ import annotations
+
+from tessera.graph.ops.contract import DotGeneral
+from tessera.ir.core import Value
+from tessera.ir.intexpr import Dim
+from tessera.schedule.cost import points, tensor
+from tessera.schedule.fusion import MAX_MEMBERS, row_axes
+from tessera.schedule.grouping import MAX_STORES, Group, Grouping
+from tessera.schedule.nestplan import AxisNames, Key, NestPlan, Root
+from tessera.schedule.types import Axis
+
+MIN_ROWS = 64
+"""Fewer rows do not keep a GPU busy, unless they are short."""
+
+SHORT_ROW = 16384
+"""Elements that one block reduces quickly."""
+
+Axes = tuple[Axis, ...]
+
+
+class RowGrouping(Grouping):
+    """Merges roots over the same rows, besides those over the same points."""
+
+    def __init__(self, names: AxisNames) -> None:
+        super().__init__(names)
+        self.row_readers: dict[Value, list[Group]] = {}
+        self.line_readers: dict[tuple[Value, Axes, tuple[Dim, ...]], Group] = {}
+
+    def reads(self, root: Root) -> dict[Value, bool]:
+        """The buffers that a root reads, and whether only at its own point or row."""
+        found = super().reads(root)
+        for nest in root.nests:
+            own: dict[Value, bool] = {}
+            for key in _loads(nest):
+                own[key.value] = self.is_own(nest, key) and own.get(key.value, True)
+            found.update(own)
+        return found
+
+    def is_own(self, nest: NestPlan, key: Key) -> bool:
+        """Whether a load reads what belongs to the point, or to its row."""
+        shape = tensor(key.value).shape
+        axes = self.names.axes("i", shape)
+        return (
+            key.region is None
+            and not key.guard
+            and key.index == self.names.index("i", shape)
+            and axes == nest.axes[: len(axes)]
+        )
+
+    def find(self, root: Root, axes: Axes, reads: dict[Value, bool]) -> Group | None:
+        """The group that the root joins."""
+        makers = {v: self.made_by[v] for v in reads if v in self.made_by}
+        last = max(makers.values(), key=lambda g: g.position, default=None)
+        if last is not None and all(reads[v] for v, g in makers.items() if g is last):
+            if last.axes == axes and not _differ(last, root):
+                if self.fits(last, root, sibling=False):
+                    return last
+            elif self.joins(last, axes, root):
+                return last
+        ready = -1 if last is None else last.position
+        for group in self.siblings(root, axes):
+            if group.position > ready:
+                return group
+        return None
+
+    def siblings(self, root: Root, axes: Axes) -> list[Group]:
+        """Groups that read what the root reads, in the same way."""
+        (nest,) = root.nests
+        found: dict[Group, None] = {}
+        for key in _loads(nest):
+            group = self.sibling(nest, axes, key)
+            if group is not None and not _differ(group, root) and self.fits(group, root, True):
+                found[group] = None
+            elif self.is_own(nest, key) or row_axes(nest, key) is not None:
+                others = self.row_readers.get(key.value, ())
+                found.update(dict.fromkeys(g for g in others if self.joins(g, axes, root)))
+        return list(found)
+
+    def sibling(self, nest: NestPlan, axes: Axes, key: Key) -> Group | None:
+        """A group over the same axes that reads the same elements at the same points."""
+        if nest.heavy:
+            found = self.line_readers.get((key.value, axes, key.index))
+            return None if key.region is None or found is None or found.axes != axes else found
+        found = self.readers.get((key.value, axes))
+        return None if found is None or found.heavy or found.axes != axes else found
+
+    def joins(self, group: Group, axes: Axes, root: Root) -> bool:
+        """Whether group and root are the same rows, in one of them or in both whole ones."""
+        (nest,) = root.nests
+        if group.axes is None or len(group.roots) >= MAX_STORES:
+            return False
+        if group.members + len(nest.members) > MAX_MEMBERS:
+            return False
+        short, long = sorted((group.axes, axes), key=len)
+        if long[: len(short)] != short or any(n.ordered for n in group.plans):
+            return False
+        heavy = [plan for plan in (*group.plans, nest) if plan.heavy]
+        if not heavy or any(isinstance(op, DotGeneral) for plan in heavy for op in plan.heavy):
+            return False
+        rows = heavy[0].axes
+        if any(plan.axes != rows for plan in heavy) or long[: len(rows)] != rows:
+            return False
+        if any(len(plan.axes) < len(rows) for plan in (*group.plans, nest)):
+            return False
+        return _is_worth(rows, long, heavy)
+
+    def note(self, root: Root, axes: Axes, group: Group, reads: dict[Value, bool]) -> None:
+        """Remembers what a root that has joined a group reads."""
+        super().note(root, axes, group, reads)
+        (nest,) = root.nests
+        for key in _loads(nest):
+            if key.region is not None:
+                self.line_readers[key.value, axes, key.index] = group
+            if self.is_own(nest, key) or row_axes(nest, key) is not None:
+                known = self.row_readers.setdefault(key.value, [])
+                if group not in known:
+                    known.append(group)
+        if group.axes is not None and len(axes) > len(group.axes):
+            group.axes = axes
+
+
+def _loads(nest: NestPlan) -> list[Key]:
+    """The buffers' elements that a nest reads."""
+    return [member.key for member in nest.members if member.op is None]
+
+
+def _differ(group: Group, root: Root) -> bool:
+    """Whether both hold reductions, over rows of different kinds."""
+    (nest,) = root.nests
+    found = {plan.axes for plan in (*group.plans, nest) if plan.heavy}
+    return len(found) > 1
+
+
+def _is_worth(rows: Axes, long: Axes, heavy: list[NestPlan]) -> bool:
+    """Whether blocks of rows keep the machine busy."""
+    length = points([axis.extent for axis in long[len(rows) :]])
+    for plan in heavy:
+        for member in plan.members:
+            if member.region is not None:
+                length = max(length, points([axis.extent for axis in member.region.axes]))
+    return points([axis.extent for axis in rows]) >= MIN_ROWS or length <= SHORT_ROW

@@ -1,0 +1,45 @@
+"""What fusion has to know of the kind of machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How values are fused.
+
+    Attributes:
+        rows: whether a chain of work on the same rows becomes one kernel: reductions along rows,
+            what is computed from them, and whole rows computed from both.
+        extra_cost: recomputing an element may cost so many additions more than once; beyond that
+            it is stored.
+        extra_cost_large: the same for a value that does not fit the caches: writing and reading it
+            again costs as much.
+        max_copies: how many nests may hold a copy of long code.
+        copies_operands: whether second operands of contractions are copied into the order in which
+            vectors read them.
+        computes_operands: whether operands of large contractions may be computed as they are
+            loaded.
+    """
+
+    rows: bool = False
+    extra_cost: int = 8
+    extra_cost_large: int = 40
+    max_copies: int = 2
+    copies_operands: bool = True
+    computes_operands: bool = True
+
+
+CPU = Strategy()
+"""A few cores with large caches: what is stored is read back soon."""
+
+GPU = Strategy(
+    rows=True,
+    extra_cost=64,
+    extra_cost_large=64,
+    max_copies=16,
+    copies_operands=False,
+    computes_operands=False,
+)
+"""Arithmetic is cheap beside memory, and every kernel more is a pass over memory more."""
