@@ -34,8 +34,8 @@ class ExportError(TesseraError, BufferError):
 
 
 class HostProtocols:
-    """The protocols of a concrete array. Most want the elements in the host's memory: those that are
-    on another device are copied, once they are computed.
+    """The protocols of a concrete array. Most want the elements in the host's memory: if they are
+    on another device they are copied, once they are computed.
     """
 
     __slots__ = ()

@@ -1,11 +1,10 @@
 """Target ops of the program that runs on the host and uses a GPU: starting kernels, reading back.
 
 Only `main` of a GPU program has them. Pointers to the GPU's memory are numbers to it: it moves them
-and passes them on. Its last arguments are the stream in which everything happens, the table of the
-program's kernels and the status, two i32 words: the driver's code and the number of a kernel.
-
-An entry of the table has 16 bytes: the driver's handle of a kernel, then two i32, the threads of a
-block and its bytes of shared memory.
+and passes them on. Its first argument is the record of the run, which belongs to the runtime: the
+stream in which everything happens, and what failed. Its last one is the table of the kernels. An
+entry of that has 16 bytes: the driver's handle of a kernel, then two i32, the threads of a block
+and its bytes of shared memory.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ I64 = ScalarType(int64)
 
 class LaunchKernel(TargetOp):
     """Starts `grid` blocks of a kernel, whose parameters are `args`, 8 bytes each; of 0 blocks,
-    nothing. If the driver refuses, the status says so and main ends.
+    nothing. If the driver refuses, main ends.
 
     Attributes:
         kernel: its name, for readers.
@@ -33,9 +32,8 @@ class LaunchKernel(TargetOp):
 
     name = "target.launch_kernel"
     effects = READ_WRITE
-    stream: Value = operand()
+    record: Value = operand()
     table: Value = operand()
-    status: Value = operand()
     grid: Value = operand()
     args: tuple[Value, ...] = operands()
     kernel: str = attr()
@@ -43,7 +41,7 @@ class LaunchKernel(TargetOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        _pointers(self.stream, self.table, self.status)
+        _pointers(self.record, self.table)
         if self.grid.type != I64 or self.index < 0:
             raise VerifyError(f"kernel {self.index} with a grid of {self.grid.type}")
         for arg in self.args:
@@ -54,20 +52,19 @@ class LaunchKernel(TargetOp):
 
 class ReadBack(TargetOp):
     """The scalar at element `offset` of the GPU's memory, once everything before it in the stream
-    is done. If the driver refuses, the status says so and main ends.
+    is done. If the driver refuses, main ends.
     """
 
     name = "target.read_back"
     effects = READ_WRITE
-    stream: Value = operand()
-    status: Value = operand()
+    record: Value = operand()
     ptr: Value = operand()
     offset: Value = operand()
     type: Type = attr()
 
     def infer(self) -> Type:
         """The given type."""
-        _pointers(self.stream, self.status, self.ptr)
+        _pointers(self.record, self.ptr)
         if self.offset.type != I64 or not isinstance(self.type, ScalarType):
             raise VerifyError(f"reads {self.type} at an offset of type {self.offset.type}")
         return self.type

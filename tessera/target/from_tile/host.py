@@ -1,6 +1,6 @@
 """The host's part of a GPU program: `main` of a Tile module for the CPU that drives the GPU.
 
-    main(pointers..., arena, dims..., stream, table, status)
+    main(record, pointers..., arena, dims..., table)
 
 A launch passes a kernel its memories, its dims and the symbolic extents of its grid (static ones
 are constants in its code), in this order, 8 bytes each. Blocks are numbered in one row, so the
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tessera.errors import CompileError
-from tessera.ir.core import Func, Module, Op
+from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.types import ScalarType
 from tessera.target import host_ops as h
 from tessera.target.from_tile.lowering import I64, PTR, Lowering, Rule, View
@@ -34,12 +34,8 @@ class _Host(Lowering):
         super().__init__(machine, dims, RULES)
         self.kernels = dict(kernels)
         self.indices = {name: k for k, name in enumerate(kernels)}
-
-    def finish_arguments(self) -> None:
-        """Adds the last arguments."""
-        self.stream = self.entry.arg(PTR, "stream")
-        self.table = self.entry.arg(PTR, "table")
-        self.status = self.entry.arg(PTR, "status")
+        self.record = self.entry.arg(PTR, "record")
+        self.table = Value(PTR, "table")
 
 
 def _launch(s: _Host, op: tile.Launch) -> None:
@@ -50,7 +46,7 @@ def _launch(s: _Host, op: tile.Launch) -> None:
     args += [s.dims[name] for name in s.kernels[op.kernel].dims]
     args += [s.dim(extent) for extent in op.grid if not isinstance(extent, int)]
     index = s.indices[op.kernel]
-    s.emit(h.LaunchKernel(s.stream, s.table, s.status, grid, args, op.kernel, index, loc=op.loc))
+    s.emit(h.LaunchKernel(s.record, s.table, grid, args, op.kernel, index, loc=op.loc))
 
 
 def _load(s: _Host, op: tile.Load) -> None:
@@ -59,7 +55,7 @@ def _load(s: _Host, op: tile.Load) -> None:
     if op.shape or op.mask:
         raise CompileError("host: only single elements are read on the host", loc=op.loc)
     type = ScalarType(view.dtype)
-    value = h.ReadBack(s.stream, s.status, view.ptr, view.offset, type, loc=op.loc)
+    value = h.ReadBack(s.record, view.ptr, view.offset, type, loc=op.loc)
     s.define(op.result, [s.emit(value)])
 
 
@@ -84,6 +80,6 @@ def lower_host(module: Module, machine: Machine) -> Module:
     s.arena = s.entry.arg(PTR, "arena")
     for name in main.dims:
         s.dims[name] = s.entry.arg(I64, name)
-    s.finish_arguments()
+    s.table = s.entry.arg(PTR, "table")
     s.run(main.body)
     return Module({main.name: Func(main.name, s.entry.block(()))}, main.name)

@@ -2,8 +2,10 @@
 
 Two functions of the runtime are called:
 
-    i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr stream, ptr params)
-    i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr stream)
+    i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr record, ptr params)
+    i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr record)
+
+Both give 0, or the driver's answer, with which main ends; the record holds what failed.
 
 Parameters of kernels stand on the stack, a word each, and next to them the pointers to these words
 that the driver wants. As all have one size, the pointers are the same for all kernels, and are
@@ -61,20 +63,17 @@ def _launch(w: Writer, op: h.LaunchKernel) -> None:
         sizes.append(w.assign(f"load i32, ptr {field}, align 4"))
     code = w.assign(
         f"call i32 @{LAUNCH}(ptr {function}, i64 {grid}, i32 {sizes[0]}, i32 {sizes[1]}, "
-        f"ptr {w.name(op.stream)}, ptr %params)"
+        f"ptr {w.name(op.record)}, ptr %params)"
     )
-    _stop_unless_done(w, code, w.name(op.status), op.index, f"next{n}")
+    _stop_unless_done(w, code, f"next{n}")
 
 
-def _stop_unless_done(w: Writer, code: str, status: str, number: int, following: str) -> None:
+def _stop_unless_done(w: Writer, code: str, following: str) -> None:
     """Ends main after an error, else goes on with the block `following`."""
     n = w.next_label()
     failed = w.assign(f"icmp ne i32 {code}, 0")
     w.put(f"br i1 {failed}, label %failed{n}, label %{following}")
     w.start(f"failed{n}")
-    w.put(f"store i32 {code}, ptr {status}, align 8")
-    where = w.assign(f"getelementptr i8, ptr {status}, i64 4")
-    w.put(f"store i32 {number}, ptr {where}, align 4")
     w.put("ret void")
     w.start(following)
 
@@ -86,9 +85,9 @@ def _read_back(w: Writer, op: h.ReadBack) -> None:
     element = f"i{8 * dtype.itemsize}"
     at = w.assign(f"getelementptr {element}, ptr {w.name(op.ptr)}, i64 {w.name(op.offset)}")
     code = w.assign(
-        f"call i32 @{READ}(ptr %word, ptr {at}, i64 {dtype.itemsize}, ptr {w.name(op.stream)})"
+        f"call i32 @{READ}(ptr %word, ptr {at}, i64 {dtype.itemsize}, ptr {w.name(op.record)})"
     )
-    _stop_unless_done(w, code, w.name(op.status), -1, f"read{w.next_label()}")
+    _stop_unless_done(w, code, f"read{w.next_label()}")
     value = w.assign(f"load {memory_text(op.type)}, ptr %word, align 8")
     if dtype.is_bool:
         value = w.assign(f"icmp ne {memory_text(op.type)} {value}, 0")
