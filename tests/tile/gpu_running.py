@@ -19,6 +19,7 @@ from tessera.schedule.from_graph import from_graph
 from tessera.schedule.heuristics import choose
 from tessera.schedule.plan import plan
 from tessera.schedule.spec import SCHEDULE
+from tessera.schedule.split import split
 from tessera.target.gpu import Gpu, gpu
 from tessera.tile import interp as tile_interp
 from tessera.tile.from_schedule import lower_program
@@ -31,6 +32,8 @@ SM90 = gpu("sm_90a")
 
 def program(func: Func, machine: Gpu = SM90) -> tuple[Func, Any]:
     """A Schedule program for a GPU, with tiles and places, and the size of its arena."""
+    verify(func, SCHEDULE)
+    func = split(func, machine)
     verify(func, SCHEDULE)
     tiled = choose(func, machine)
     verify(tiled, SCHEDULE)
