@@ -169,6 +169,10 @@ class VerifyError(TesseraError, ValueError):
     """A program breaks an invariant of its layer."""
 
 
+class SimulationError(TesseraError, RuntimeError):
+    """A simulated GPU kernel does what the device does not define: a race, a wild access, ..."""
+
+
 class ParseError(TesseraError, ValueError):
     """Text is not a program."""
 

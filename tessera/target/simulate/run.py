@@ -1,0 +1,184 @@
+"""Runs a kernel on a grid: chunks of blocks at a time, their threads as lanes of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tessera.dtypes import DType
+from tessera.errors import SimulationError
+from tessera.ir.core import Func
+from tessera.ir.types import ScalarType
+from tessera.target.gpu import Gpu
+from tessera.target.gpu_ops import WARP
+from tessera.target.simulate.analysis import Kernel, analyse
+from tessera.target.simulate.control import run_block
+from tessera.target.simulate.memory import Memory
+from tessera.target.simulate.order import Order
+from tessera.target.simulate.state import Array, Launch, Pointer, Threads, failure
+from tessera.target.simulate.waiting import Wait
+from tessera.target.types import AddressSpace, PtrType
+from tessera.tile.interp import POISON, flat
+
+AsyncMode: TypeAlias = Literal["eager", "lazy"]
+
+LANES = 8192
+"""Threads that run at a time, about: more save little."""
+
+SHARED_BYTES = 16 << 20
+"""Shared memory of the blocks that run at a time, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """What a tensor map describes: a tensor in global memory, and how boxes of it are copied.
+
+    Attributes:
+        array: the memory, from the tensor's first element on.
+        dtype: of its elements.
+        shape: extents, fastest first.
+        strides: bytes from one element to the next, fastest first; the first is the itemsize.
+        box: extents of a box, fastest first.
+        swizzle: 0, 32, 64 or 128 bytes.
+    """
+
+    array: Array
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
+Argument: TypeAlias = "Array | int | float | np.generic | TensorMap"
+
+
+def run_kernel(
+    func: Func,
+    args: Sequence[Argument],
+    grid: int,
+    *,
+    machine: Gpu,
+    async_mode: AsyncMode = "eager",
+    check: bool = True,
+) -> None:
+    """Runs a kernel.
+
+    Args:
+        func: Target IR of one thread, before or after its passes.
+        args: for each pointer a contiguous array, which is written in place; for each pointer to
+            constant memory a `TensorMap`; numbers for the rest. Arrays may be read at another dtype
+            than theirs.
+        grid: blocks.
+        machine: the GPU.
+        async_mode: whether copies land when they start, or as late as their waits allow.
+        check: whether races between threads are looked for.
+
+    Raises:
+        SimulationError: the kernel does what the device does not define.
+    """
+    kernel = analyse(func, machine)
+    threads, cluster = kernel.info.threads, kernel.info.cluster
+    if grid % cluster:
+        raise failure(kernel.info, f"{grid} blocks in clusters of {cluster}")
+    step = cluster
+    if kernel.in_step:
+        fits = min(LANES // threads, SHARED_BYTES // max(1, kernel.window), grid)
+        step = max(1, fits // cluster) * cluster
+    mapped: dict[int, Memory] = {}
+    values = _arguments(kernel, args, mapped, check)
+    plans: dict[Any, Any] = {}
+    with np.errstate(all="ignore"):
+        for first in range(0, grid, step):
+            launch = _launch(
+                kernel, machine, first, min(step, grid - first), async_mode == "lazy", check,
+                mapped, plans,
+            )  # fmt: skip
+            size = launch.blocks * threads if kernel.in_step else WARP
+            groups = [
+                Threads.make(launch, k, size) for k in range(0, launch.blocks * threads, size)
+            ]
+            for group in groups:
+                group.values.update(zip(func.args, values, strict=True))
+            _schedule(launch, [(s, run_block(s, func.body)) for s in groups])
+
+
+def _arguments(
+    kernel: Kernel, args: Sequence[Argument], mapped: dict[int, Memory], check: bool
+) -> list[Any]:
+    func = kernel.func
+    if len(args) != len(func.args):
+        raise SimulationError(f"@{func.name} takes {len(func.args)} arguments, not {len(args)}")
+    values: list[Any] = []
+    for k, (arg, given) in enumerate(zip(func.args, args, strict=True)):
+        name = f"%{arg.name or k}"
+        if isinstance(arg.type, ScalarType) and not isinstance(given, (np.ndarray, TensorMap)):
+            values.append(np.full(1, given).astype(arg.type.dtype.np))
+            continue
+        if not isinstance(arg.type, PtrType) or isinstance(given, TensorMap) is not (
+            arg.type.space is AddressSpace.CONSTANT
+        ):
+            raise SimulationError(f"@{func.name}: {name} is {arg.type}, not {type(given).__name__}")
+        if isinstance(given, TensorMap):
+            values.append(given)
+            continue
+        array = np.asarray(given)
+        written = kernel.written is None or arg in kernel.written
+        memory = _global(array, name, kernel, written and check)
+        mapped[id(given)] = memory
+        values.append(Pointer(memory, np.zeros(1, np.int64), 0, memory.data.size, None, name))
+    for given in args:
+        if isinstance(given, TensorMap) and id(given.array) not in mapped:
+            mapped[id(given.array)] = _global(given.array, "the mapped tensor", kernel, check)
+    return values
+
+
+def _global(array: Array, name: str, kernel: Kernel, watched: bool) -> Memory:
+    writable = array.flags.writeable and array.flags.c_contiguous
+    data = flat(array, writable).view(np.uint8)
+    return Memory(data, name, kernel.grains[1], strict=False, watched=watched, writable=writable)
+
+
+def _launch(
+    kernel: Kernel, machine: Gpu, first: int, blocks: int, lazy: bool, check: bool,
+    mapped: dict[int, Memory], plans: dict[Any, Any],
+) -> Launch:  # fmt: skip
+    threads = kernel.info.threads
+    data = np.full(kernel.window * blocks, POISON, np.uint8)
+    shared = Memory(
+        data, "shared memory", kernel.grains[0], strict=True, watched=check, writable=True
+    )
+    return Launch(
+        kernel.func, machine, threads, kernel.info.cluster, lazy, check, kernel.ops, kernel.number,
+        kernel.placed, max(1, kernel.window), plans, first, blocks, shared,
+        Order(first, blocks, threads, kernel.relaxed), mapped, kernel.atomic, kernel.spinning,
+        kernel.in_step,
+    )  # fmt: skip
+
+
+def _schedule(launch: Launch, runs: list[tuple[Threads, Generator[Wait, None, Any]]]) -> None:
+    """Lets groups of threads go on in turn until all are done."""
+    if launch.lazy:
+        runs = runs[::-1]
+    waits: list[Wait | None] = [None] * len(runs)
+    left = list(range(len(runs)))
+    while left:
+        went = False
+        for k in list(left):
+            wait = waits[k]
+            if wait is not None and not wait.over():
+                continue
+            went = True
+            waits[k] = next(runs[k][1], None)
+            if waits[k] is None:
+                left.remove(k)
+        if not went:
+            raise _deadlock([wait for k in left if (wait := waits[k]) is not None])
+
+
+def _deadlock(waits: list[Wait]) -> Exception:
+    notes = [f"{w.threads.launch.who(int(w.threads.ident[0]))} waits for {w.what}" for w in waits]
+    return failure(waits[0].op, "deadlock: no thread can go on", *notes[:8])
