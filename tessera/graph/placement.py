@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tessera import pytree
 from tessera.errors import LeafError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.device import (
@@ -27,6 +26,7 @@ from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.types import TensorType
+from tessera.pytree import flatten, leaves, unflatten
 
 __all__ = ["block_until_ready", "device_put"]
 
@@ -169,8 +169,8 @@ def device_put(x: Any, device: Device | str | None = None, /) -> Any:
         Device(platform='cpu', index=0)
     """
     wanted = parse_device("device_put", device)
-    leaves, treedef = pytree.flatten(x)
-    return pytree.unflatten(treedef, [_put(leaf, wanted) for leaf in leaves])
+    found, treedef = flatten(x)
+    return unflatten(treedef, [_put(leaf, wanted) for leaf in found])
 
 
 def to_device(name: str, x: Any, wanted: Device) -> Any:
@@ -211,7 +211,7 @@ def block_until_ready(x: Any, /) -> Any:
     Args:
         x: an array, or containers of arrays.
     """
-    for leaf in pytree.leaves(x):
+    for leaf in leaves(x):
         if isinstance(leaf, Array) and isinstance(leaf.storage, Remote):
             leaf.storage.backend.wait(leaf.storage)
     return x
