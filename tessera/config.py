@@ -8,6 +8,7 @@ and never change under somebody who took a snapshot: work that runs later on ano
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator, Hashable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,6 +39,13 @@ class Config:
         threads: Threads that a compiled function may use (``TESSERA_THREADS``).
         assembler: What assembles PTX text: ``nvjitlink``, ``ptxas``, ``driver``, or ``auto`` for
             the first of them that there is (``TESSERA_ASSEMBLER``).
+        cuda_debug: Wait for each launch on a GPU, so that errors name their kernel
+            (``TESSERA_CUDA_DEBUG=1``).
+        cuda_timeout: Seconds after which a kernel counts as hung in that mode; 0 for any time
+            (``TESSERA_CUDA_TIMEOUT``).
+        cuda_graphs: Launches from which on a compiled function becomes a CUDA graph when it runs
+            on the same memory again; 0 for never (``TESSERA_CUDA_GRAPHS``).
+        nvtx: Mark runs for NVIDIA's profilers, by the package nvtx (``TESSERA_NVTX=1``).
     """
 
     verify: bool
@@ -47,6 +55,10 @@ class Config:
     cache_dir: str
     threads: int
     assembler: str = "auto"
+    cuda_debug: bool = False
+    cuda_timeout: float = 10.0
+    cuda_graphs: int = 0
+    nvtx: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -56,6 +68,11 @@ class Config:
                 f"config: assembler is {self.assembler!r}",
                 fix=f"set it (or TESSERA_ASSEMBLER) to one of {', '.join(ASSEMBLERS)}",
             )
+        for name in ("cuda_timeout", "cuda_graphs"):
+            if not 0 <= getattr(self, name) < 1e9:
+                raise ConfigError(
+                    f"config: {name} is {getattr(self, name)}, but must not be below 0"
+                )
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""
@@ -76,9 +93,6 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         ConfigError: A variable has a value that it cannot have.
     """
     env = os.environ if environ is None else environ
-    verify = env.get("TESSERA_VERIFY", "").strip().lower()
-    if verify not in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
-        raise ConfigError(f"config: TESSERA_VERIFY is {verify!r}", fix="set it to 0 or 1")
     threads = env.get("TESSERA_THREADS", "").strip()
     if threads and not (threads.isdecimal() and int(threads)):
         raise ConfigError(
@@ -86,14 +100,32 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         )
     base = env.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Config(
-        verify=verify in ("1", "true", "yes", "on"),
+        verify=_switch(env, "TESSERA_VERIFY"),
         dump=env.get("TESSERA_DUMP", "").replace(" ", ""),
         dump_dir=env.get("TESSERA_DUMP_DIR", "tessera-dump"),
         cpu_level=env.get("TESSERA_CPU_LEVEL") or None,
         cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
         threads=int(threads) if threads else _usable_cpus(),
         assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
+        cuda_debug=_switch(env, "TESSERA_CUDA_DEBUG"),
+        cuda_timeout=_number(env, "TESSERA_CUDA_TIMEOUT", 10.0),
+        cuda_graphs=int(_number(env, "TESSERA_CUDA_GRAPHS", 0.0)),
+        nvtx=_switch(env, "TESSERA_NVTX"),
     )
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value not in ("", "0", "1", "false", "true", "no", "yes", "off", "on"):
+        raise ConfigError(f"config: {name} is {value!r}", fix="set it to 0 or 1")
+    return value in ("1", "true", "yes", "on")
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    value = env.get(name, "").strip()
+    if value and not re.fullmatch(r"\d{1,8}(\.\d*)?", value):
+        raise ConfigError(f"config: {name} is {value!r}", fix="set it to a number from 0 on")
+    return float(value) if value else default
 
 
 def _usable_cpus() -> int:
@@ -157,6 +189,26 @@ class Settings:
     def assembler(self) -> str:
         """What assembles PTX text."""
         return self.current().assembler
+
+    @property
+    def cuda_debug(self) -> bool:
+        """Whether to wait for each launch on a GPU."""
+        return self.current().cuda_debug
+
+    @property
+    def cuda_timeout(self) -> float:
+        """Seconds after which a kernel counts as hung in that mode."""
+        return self.current().cuda_timeout
+
+    @property
+    def cuda_graphs(self) -> int:
+        """Launches from which on a compiled function becomes a CUDA graph; 0 for never."""
+        return self.current().cuda_graphs
+
+    @property
+    def nvtx(self) -> bool:
+        """Whether to mark runs for NVIDIA's profilers."""
+        return self.current().nvtx
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

@@ -1,0 +1,524 @@
+"""Memory of a device: a pool of blocks, and the buffers made of them.
+
+Blocks come from a memory pool of the driver's and wait by size for their next use, in the stream
+that used them last: what is started there later cannot overtake what was started before, so a block
+can be given out again while the device still works on it. Whatever else used the block is waited
+for on the device, not on the host.
+
+Invariants:
+
+1. A block waits only when no buffer refers to it, and is given out in its own stream only.
+2. Memory of another library stays alive until the device has passed all work that was started on it
+   while a buffer referred to it.
+3. Finalizers run at any point of any thread: they append to a queue, and call nothing else.
+4. Running out of memory is reported only after everything that waits was given back and asked for
+   again. That survives fragmentation too: the driver's pool maps pages anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tessera.errors import Location
+from tessera.ir import loc
+from tessera.runtime.cuda import driver
+from tessera.runtime.cuda.driver import Handle
+from tessera.runtime.cuda.errors import CudaError, DeviceMemoryError, error_for
+from tessera.runtime.cuda.stream import Event, Stream
+
+if TYPE_CHECKING:
+    from tessera.runtime.cuda.device import CudaDevice
+
+ALIGNMENT = 256
+"""Every buffer that a pool makes starts at a multiple of so many bytes."""
+
+_OUT_OF_MEMORY = 2
+_SMALLEST = 512
+_LARGE = 16 << 20
+_LARGE_STEP = 2 << 20
+# Buffers of so many bytes say where they were made, even if whoever makes them does not.
+_PLACED_BYTES = 16 << 20
+_SHOWN_BUFFERS = 8
+_UNLIMITED = (1 << 64) - 1
+
+
+def size_class(size: int) -> int:
+    """The bytes that a block for so many has: at most an eighth more, so that sizes share blocks.
+
+    >>> size_class(1), size_class(5000), size_class(100 << 20)
+    (512, 5120, 104857600)
+    """
+    if size <= _SMALLEST:
+        return _SMALLEST
+    step = _LARGE_STEP if size > _LARGE else 1 << max(size.bit_length() - 4, 9)
+    return (size + step - 1) // step * step
+
+
+class DeviceBuffer:
+    """Memory on a device, for as long as this object lives.
+
+    Made by `DevicePool.allocate`, or by `DevicePool.adopt` of another library's memory.
+
+    Attributes:
+        pointer: its address on the device.
+        nbytes: its size.
+        device: where it is.
+        stream: the stream in which it is made and used.
+        owner: what keeps it alive, if it is another library's.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_capacity",
+        "_exported",
+        "_others",
+        "device",
+        "nbytes",
+        "owner",
+        "pointer",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        device: CudaDevice,
+        pointer: int,
+        nbytes: int,
+        stream: Stream,
+        capacity: int = 0,
+        owner: object = None,
+    ) -> None:
+        self.device = device
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.stream = stream
+        self.owner = owner
+        self._capacity = capacity
+        self._others: tuple[Stream, ...] = ()
+        self._exported = False
+
+    def use_on(self, stream: Stream) -> None:
+        """Order a stream after all work so far that uses the buffer, and the buffer's end after
+        what is started in the stream; nothing to do in the buffer's own stream alone.
+        """
+        others = self._others
+        if stream is self.stream and not others:
+            return
+        for other in (self.stream, *others):
+            if other is not stream:
+                stream.wait(other)
+        if stream is not self.stream and stream not in others:
+            self._others = (*others, stream)
+
+    def export(self) -> None:
+        """Note that code unknown here uses the buffer, in streams unknown here: it is given back
+        after whatever runs on the device by then.
+        """
+        self._exported = True
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the memory is another library's."""
+        return self.owner is not None
+
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending() and hasattr(self, "_exported"):
+            self.device.pool.give_back(
+                _Returned(
+                    self.pointer,
+                    self._capacity,
+                    self.stream,
+                    self._others,
+                    self._exported,
+                    self.owner,
+                )
+            )
+
+    def __repr__(self) -> str:
+        return f"DeviceBuffer({self.device}, {self.nbytes} bytes at {self.pointer:#x})"
+
+
+class _Returned:
+    """What is left of a buffer."""
+
+    __slots__ = ("capacity", "exported", "others", "owner", "pointer", "stream")
+
+    def __init__(
+        self,
+        pointer: int,
+        capacity: int,
+        stream: Stream,
+        others: tuple[Stream, ...],
+        exported: bool,
+        owner: object,
+    ) -> None:
+        self.pointer = pointer
+        self.capacity = capacity
+        self.stream = stream
+        self.others = others
+        self.exported = exported
+        self.owner = owner
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """The bytes of a pool.
+
+    Attributes:
+        live: of buffers.
+        peak: the most that were in use at once since the last `reset_peak`.
+        waiting: of blocks that wait for their next use.
+        reserved: that the driver's pool holds of the device.
+    """
+
+    live: int
+    peak: int
+    waiting: int
+    reserved: int
+
+
+class DevicePool:
+    """The memory of one device.
+
+    Args:
+        device: which.
+        limit: how many bytes may wait for their next use; by default half the device's memory. What
+            exceeds it goes back to the driver's pool, which also keeps it.
+    """
+
+    def __init__(self, device: CudaDevice, limit: int | None = None) -> None:
+        self.device = device
+        self.limit: int = device.memory // 2 if limit is None else limit
+        self._lock = threading.RLock()
+        self._returned: deque[_Returned] = deque()
+        self._kept: deque[tuple[Event, object]] = deque()
+        self._free: dict[tuple[Handle, int], list[int]] = {}
+        # Blocks that wait, oldest first, with what they are sorted under.
+        self._waiting: dict[int, tuple[Stream, int]] = {}
+        self._live: dict[int, tuple[int, object]] = {}
+        self._in_use = 0
+        self._peak = 0
+        self._waiting_bytes = 0
+        self._backend = _backend(device)
+
+    def allocate(
+        self, nbytes: int, stream: Stream | None = None, place: Location | str | None = None
+    ) -> DeviceBuffer:
+        """A new buffer, whose content is not initialised.
+
+        Args:
+            nbytes: its size.
+            stream: where it is used; by default the device's current stream.
+            place: where the user asked for it, for messages; a name will do.
+
+        Raises:
+            DeviceMemoryError: The device has no memory left.
+        """
+        driver.api()  # refuses a child of fork, in which locks may be held for ever
+        stream = stream or self.device.current_stream
+        capacity = size_class(nbytes)
+        if place is None and nbytes >= _PLACED_BYTES:
+            place = loc.current()
+        pointer = self._take(capacity, stream)
+        if pointer is None:
+            pointer = self._take_harder(capacity, stream, nbytes, place)
+        self._live[pointer] = (nbytes, place)
+        return DeviceBuffer(self.device, pointer, nbytes, stream, capacity)
+
+    def adopt(
+        self, pointer: int, nbytes: int, owner: object, stream: Stream | None = None
+    ) -> DeviceBuffer:
+        """A buffer over another library's memory, which keeps it alive.
+
+        Args:
+            pointer: its address on the device.
+            nbytes: its size.
+            owner: what keeps it alive.
+            stream: where it is used from now on. The caller has ordered it after what the other
+                library does to the memory.
+        """
+        stream = stream or self.device.current_stream
+        return DeviceBuffer(self.device, pointer, nbytes, stream, 0, owner)
+
+    def keep(self, thing: object, stream: Stream) -> None:
+        """Keep something alive until the work that a stream has by now is done."""
+        self._kept.append((stream.record(), thing))
+
+    def give_back(self, returned: _Returned) -> None:
+        """Take back what is left of a buffer; called by finalizers."""
+        if returned.capacity:
+            self._live.pop(returned.pointer, None)
+        self._returned.append(returned)
+
+    def collect(self) -> None:
+        """Sort in what finalizers gave back, and let go of foreign memory that is done with."""
+        driver.drain()
+        with self._lock:
+            self._sort_in()
+
+    def release(self) -> None:
+        """Give everything that waits back to the device, for other libraries; waits for it."""
+        with self._lock:
+            self._sort_in()
+            self._free_waiting(list(self._waiting))
+        self.device.synchronize()
+        with self._lock:
+            self._sort_in()
+            self._free_waiting(list(self._waiting))
+            self._backend.trim()
+
+    def reset_peak(self) -> None:
+        """Let the peak start from what is in use now."""
+        with self._lock:
+            self._sort_in()
+            self._peak = self._in_use
+
+    def statistics(self) -> PoolStatistics:
+        """How much is in use, and how much waits."""
+        with self._lock:
+            self._sort_in()
+            return PoolStatistics(
+                self._in_use, self._peak, self._waiting_bytes, self._backend.reserved()
+            )
+
+    def live(self) -> list[tuple[int, Location | str | None]]:
+        """Size and place of each live buffer, largest first."""
+        # A copy in one step: finalizers take entries out at any time.
+        found: list[Any] = list(self._live.copy().values())
+        return sorted(found, key=lambda entry: -entry[0])
+
+    def _take(self, capacity: int, stream: Stream) -> int | None:
+        """A block that waits, or one from the driver; None if it has no memory left."""
+        with self._lock:
+            if self._returned or self._kept:
+                self._sort_in()
+            waiting = self._free.get((stream.handle, capacity))
+            if waiting:
+                pointer = waiting.pop()
+                del self._waiting[pointer]
+                self._waiting_bytes -= capacity
+            else:
+                pointer, status = self._backend.allocate(capacity, stream)
+                if status == _OUT_OF_MEMORY:
+                    return None
+                if status:
+                    driver.raise_status(status, f"allocation on {self.device}")
+            self._in_use += capacity
+            self._peak = max(self._peak, self._in_use)
+            return pointer
+
+    def _take_harder(
+        self, capacity: int, stream: Stream, nbytes: int, place: Location | str | None
+    ) -> int:
+        """A block, after everything that waits was given back to the driver."""
+        if capacity <= self.device.memory:
+            # Arrays may be held by cycles, and all that waits may be of other sizes.
+            gc.collect()
+            self.release()
+            pointer = self._take(capacity, stream)
+            if pointer is not None:
+                return pointer
+        raise self._exhausted(nbytes, place)
+
+    def _exhausted(self, nbytes: int, place: Location | str | None) -> CudaError:
+        entries = self.live()
+        notes = [f"live buffers: {show_bytes(sum(e[0] for e in entries))} in {len(entries)}"]
+        notes += [f"  {show_bytes(size):>10}  {_show(at)}" for size, at in entries[:_SHOWN_BUFFERS]]
+        if len(entries) > _SHOWN_BUFFERS:
+            rest = [size for size, _ in entries[_SHOWN_BUFFERS:]]
+            notes.append(f"  {show_bytes(sum(rest)):>10}  in {len(rest)} smaller ones")
+        try:
+            free, total = self.device.memory_info()
+            notes.append(
+                f"{self.device} has {show_bytes(total)}, of which {show_bytes(free)} are free"
+            )
+        except CudaError:
+            pass
+        where = f" for {place}" if isinstance(place, str) else ""
+        return error_for(
+            _OUT_OF_MEMORY,
+            f"allocation of {show_bytes(nbytes)} on {self.device}{where}",
+            describe=lambda _: ("CUDA_ERROR_OUT_OF_MEMORY", ""),
+            loc=None if isinstance(place, str) else place or loc.current(),
+            notes=notes,
+        )
+
+    def _sort_in(self) -> None:
+        """Let blocks wait that were given back, and owners go; under the lock."""
+        while self._returned:
+            try:
+                returned = self._returned.popleft()
+            except IndexError:
+                break
+            if returned.others or returned.exported or returned.owner is not None:
+                self._order(returned)
+            if returned.owner is not None:
+                self.keep(returned.owner, returned.stream)
+            if returned.capacity:
+                self._wait(returned.pointer, returned.stream, returned.capacity)
+        self._let_go()
+
+    def _order(self, returned: _Returned) -> None:
+        """Let the buffer's own stream wait for whatever else uses its memory."""
+        for other in returned.others:
+            returned.stream.wait(other)
+        if returned.exported:
+            event = self.device.record_all()
+            if event is not None:
+                returned.stream.wait(event)
+            else:
+                with self.device:
+                    driver.call("cuCtxSynchronize", what=f"work on {self.device}")
+
+    def _wait(self, pointer: int, stream: Stream, capacity: int) -> None:
+        self._in_use -= capacity
+        self._free.setdefault((stream.handle, capacity), []).append(pointer)
+        self._waiting[pointer] = (stream, capacity)
+        self._waiting_bytes += capacity
+        if self._waiting_bytes > self.limit:
+            excess = self._waiting_bytes - self.limit
+            chosen: list[int] = []
+            for oldest, (_, size) in self._waiting.items():
+                if excess <= 0:
+                    break
+                chosen.append(oldest)
+                excess -= size
+            self._free_waiting(chosen)
+
+    def _free_waiting(self, pointers: Iterable[int]) -> None:
+        for pointer in pointers:
+            stream, capacity = self._waiting.pop(pointer)
+            self._free[stream.handle, capacity].remove(pointer)
+            self._waiting_bytes -= capacity
+            self._backend.free(pointer, stream)
+
+    def _let_go(self) -> None:
+        """Let go of what was kept for work that is done by now."""
+        kept = self._kept
+        while kept:
+            try:
+                if not kept[0][0].is_done():
+                    return
+                kept.popleft()
+            except IndexError:
+                return
+
+    def __repr__(self) -> str:
+        return f"DevicePool({self.device}, {show_bytes(self._in_use)} in use)"
+
+
+class _OrderedBackend:
+    """The driver's stream-ordered allocator, with a pool of our own."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        api = driver.api()
+        properties = api.CUmemPoolProps()
+        properties.allocType = api.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.handleTypes = api.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_NONE
+        properties.location.type = api.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = device.index
+        with device:
+            self.pool: Any = driver.call("cuMemPoolCreate", properties)
+            # Memory stays with the pool across synchronisations; it is trimmed when it runs out.
+            driver.call(
+                "cuMemPoolSetAttribute",
+                self.pool,
+                api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                api.cuuint64_t(_UNLIMITED),
+            )
+
+    def allocate(self, capacity: int, stream: Stream) -> tuple[int, int]:
+        """An address and the driver's status."""
+        with self.device:
+            status, *found = driver.api().cuMemAllocFromPoolAsync(
+                capacity, self.pool, stream.raw_handle
+            )
+        return (0, int(status)) if int(status) else (int(found[0]), 0)
+
+    def free(self, pointer: int, stream: Stream) -> None:
+        """Give an address back, after what its stream does by now."""
+        with self.device:
+            driver.call("cuMemFreeAsync", pointer, stream.raw_handle)
+
+    def trim(self) -> None:
+        """Give the device back what is not in use."""
+        driver.call("cuMemPoolTrimTo", self.pool, 0)
+
+    def reserved(self) -> int:
+        """Bytes taken from the device."""
+        attribute = driver.api().CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+        return int(driver.call("cuMemPoolGetAttribute", self.pool, attribute))
+
+
+class _PlainBackend:
+    """The driver's allocator that waits for the device, where there is no other."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self.sizes: dict[int, int] = {}
+
+    def allocate(self, capacity: int, stream: Stream) -> tuple[int, int]:
+        """An address and the driver's status."""
+        with self.device:
+            status, *found = driver.api().cuMemAlloc(capacity)
+        if int(status):
+            return 0, int(status)
+        self.sizes[int(found[0])] = capacity
+        return int(found[0]), 0
+
+    def free(self, pointer: int, stream: Stream) -> None:
+        """Give an address back; this waits for the device."""
+        del self.sizes[pointer]
+        with self.device:
+            driver.call("cuMemFree", pointer)
+
+    def trim(self) -> None:
+        """Nothing is held."""
+
+    def reserved(self) -> int:
+        """Bytes taken from the device."""
+        return sum(self.sizes.values())
+
+
+def _backend(device: CudaDevice) -> _OrderedBackend | _PlainBackend:
+    if device.attribute("MEMORY_POOLS_SUPPORTED"):
+        return _OrderedBackend(device)
+    return _PlainBackend(device)
+
+
+def show_bytes(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> show_bytes(1536), show_bytes(3 << 30)
+    ('1.50 KiB', '3.00 GiB')
+    """
+    if size < 1024:
+        return f"{size} bytes"
+    power = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**power:.2f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def _show(place: Location | str | None) -> str:
+    if place is None:
+        return "(made in compiled code or by Tessera)"
+    if isinstance(place, str):
+        return place
+    return place.render().split("\n")[0] or "(made by Tessera)"
+
+
+__all__ = [
+    "ALIGNMENT",
+    "DeviceBuffer",
+    "DeviceMemoryError",
+    "DevicePool",
+    "PoolStatistics",
+    "show_bytes",
+    "size_class",
+]
