@@ -519,7 +519,7 @@ class Fusion:
     ) -> Dim:
         """An element of an integer value, for use in index expressions: a `$d` name where it is not
         a formula."""
-        known = _formula(value, index)
+        known = formula(value, index)
         if known is not None:
             return known
         arg = self.use(nest, value, index, guard, region, False)
@@ -547,7 +547,7 @@ def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
     return nest.axes if next(rest, None) is None else None
 
 
-def _formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:
+def formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:
     """The element of an iota or an integer constant, also behind a few rearrangements."""
     for _ in range(8):
         op = value.op

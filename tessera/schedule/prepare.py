@@ -12,6 +12,7 @@ from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, prod
 from tessera.schedule.cost import points, tensor
+from tessera.schedule.one_hot import expand
 from tessera.schedule.strategy import CPU, Strategy
 
 MIN_ROWS = 8
@@ -44,6 +45,8 @@ def prepare(block: Block, strategy: Strategy = CPU) -> tuple[Block, dict[Value, 
         The block, and values in it that must be stored, with the reasons.
     """
     block = inline_calls(block)
+    if strategy.rows:
+        block = expand(block)
     operands = _Operands()
     if strategy.copies_operands and any(isinstance(op, DotGeneral) for op in block.ops):
         block = operands.run(block)
