@@ -6,6 +6,7 @@ It defines what the ops of `target/gpu_ops.py` do, and is unforgiving where a de
 the device leaves undefined is a `SimulationError` that names the op, the block and the thread.
 """
 
+from tessera.target.simulate.program import run_program
 from tessera.target.simulate.run import TensorMap, run_kernel
 
-__all__ = ["TensorMap", "run_kernel"]
+__all__ = ["TensorMap", "run_kernel", "run_program"]
