@@ -18,7 +18,7 @@ from tessera.target import gpu_ops as g
 from tessera.target.from_tile.simt import memory, reduction, rules
 from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
-from tessera.target.from_tile.simt.dot import dot, dot_spread
+from tessera.target.from_tile.simt.dot import dot, product
 from tessera.target.from_tile.simt.lowering import I64, PTR, Rule, Simt
 from tessera.target.gpu import Gpu
 from tessera.tile import ops as tile
@@ -64,7 +64,9 @@ def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) 
         warps: of a block; 0 takes `WARPS`.
     """
     warps = warps or WARPS
-    assignment = Assignment(func, warps, dot_spread, Divisibility())
+    assignment = Assignment(
+        func, warps, lambda op, n: product(op, n, machine).spread, Divisibility()
+    )
     s = Simt(machine, func, warps, assignment, RULES)
     args = [a for a in func.args if isinstance(a.type, MemType)]
     symbolic = [n for n in grid if not isinstance(n, int)]

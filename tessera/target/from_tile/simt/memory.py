@@ -29,7 +29,7 @@ SECTOR = 32
 WORTH = 1.6
 
 
-class _Access:
+class Access:
     """The access of one tile to one window."""
 
     def __init__(
@@ -269,7 +269,7 @@ def load(s: Simt, op: tile.Load) -> None:
     window = s.windows[op.view]
     wish = s.spreads.wishes[op]
     best = _best(s, spread, wish, window, dtype.itemsize)
-    access = _Access(s, window, op.coords, op.check, best, wish)
+    access = Access(s, window, op.coords, op.check, best, wish)
     mask = to_spread(s, s.held(op.mask[0]), best).values if op.mask else ()
 
     def move(width: int, skip: int | None) -> list[Value]:
@@ -305,7 +305,7 @@ def store(s: Simt, op: tile.Store) -> None:
     best = _best(s, x.spread.reshaped(x.shape), wish, window, x.dtype.itemsize)
     values = to_spread(s, x, best).values
     mask = to_spread(s, s.held(op.mask[0]), best).values if op.mask else ()
-    access = _Access(s, window, op.coords, op.check, best, wish)
+    access = Access(s, window, op.coords, op.check, best, wish)
     first = s.first_copy(best.copies)
 
     def move(width: int, skip: int | None) -> Sequence[Value]:

@@ -15,8 +15,9 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
-from tessera.target.from_tile.simt.exchange import memory_dtype, shared, to_spread
+from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import Held, Simt
+from tessera.target.from_tile.simt.side import memory_dtype, shared
 from tessera.target.from_tile.simt.spread import LANE_BITS, Piece, Spread, bits_of_dim
 from tessera.tile import ops as tile
 

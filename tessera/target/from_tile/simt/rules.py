@@ -8,6 +8,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Block, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
+from tessera.target.from_tile.simt import pipeline
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
 from tessera.target.from_tile.simt.spread import dim_starts
@@ -173,6 +174,10 @@ def _bind(s: Simt, tiles: Sequence[Value], values: Sequence[Value]) -> None:
 
 def for_(s: Simt, op: tile.For) -> None:
     """A loop that all threads of the block run."""
+    loop = pipeline.match(s, op)
+    if loop is not None:
+        pipeline.lower(s, loop)
+        return
     inner = op.body.args[1:]
     init = _flat(s, op.init, inner)
 
@@ -183,9 +188,10 @@ def for_(s: Simt, op: tile.For) -> None:
         return _flat(s, op.body.outputs, inner)
 
     block = s.region([I64, *_types(s, inner)], body)
-    loop = t.For(s.scalar(op.lo), s.scalar(op.hi), s.scalar(op.step), init, 0, block, loc=op.loc)
-    s.emit(loop)
-    _bind(s, op.results, loop.results)
+    bounds = s.scalar(op.lo), s.scalar(op.hi), s.scalar(op.step)
+    plain = t.For(*bounds, init, 0, block, loc=op.loc)
+    s.emit(plain)
+    _bind(s, op.results, plain.results)
 
 
 def while_(s: Simt, op: tile.While) -> None:
