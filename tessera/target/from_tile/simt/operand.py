@@ -101,7 +101,7 @@ class Operand:
 class Fragments:
     """The fragments of an operand that a warp's part of the accumulator needs.
 
-    A fragment covers 32 bytes along the depth k, and 8 or 16 elements along the other dim, `outer`:
+    A fragment covers 32 bytes along the depth k, and 8 or 16 elements along the other dim (outer):
     register bits first take a word's elements along k, lanes the words and eight outer elements.
 
     Args:
@@ -186,15 +186,19 @@ class Fragments:
         s, dtype = self.s, self.operand.dtype
         lanes = [column[0] for column in move.addresses.linear.of_input("lane")]
         lanes += [0] * (LANE_BITS - len(lanes))
-        threads = [*lanes, *[self._column(bit) for bit in self.warps]]
-        side = Side(s, threads, (), dtype.itemsize)
+        # Addresses of matrices are bytes.
+        size = dtype.itemsize
+        threads = [c * size for c in (*lanes, *[self._column(bit) for bit in self.warps])]
+        side = Side(s, threads, (), 1)
+        if base is not None:
+            base = s.index("mul", base, s.i32(size))
         size = 1 << len(self.regs)
         per = move.count * 32 // dtype.bits // size
         if per < 1:
             raise CompileError(f"simt: {move.count} matrices for fragments of {size} elements")
         found: list[list[Value]] = []
         for first in range(0, len(pieces), per):
-            side.offsets = [pieces[first]]
+            side.offsets = [pieces[first] * dtype.itemsize]
             at = side.address(0, base)
             op = g.LoadMatrix(self.operand.room, at, move.count, move.trans, dtype, loc=s.loc)
             value = s.emit(op)
