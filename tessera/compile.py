@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tessera.config import ConfigError, config
 from tessera.dtypes import DType
+from tessera.errors import OptionError
 from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
@@ -34,6 +35,7 @@ from tessera.schedule.ops import Kernel, Nest
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.types import BufType
 from tessera.target.from_tile.simd import lower_module
+from tessera.target.gpu import Gpu
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine, host, machine
 from tessera.target.passes.legalize import legalize
@@ -51,6 +53,14 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
 
+SPECS = {
+    "graph": GRAPH,
+    "schedule": SCHEDULE,
+    "tile": TILE,
+    "target": TARGET,
+    "host": TARGET,
+}
+
 ENTRY = "tessera_run"
 
 STAGES = {
@@ -63,8 +73,13 @@ STAGES = {
     "target": "target",
     "llvm": "llvm",
     "asm": "asm",
+    "host": "host",
+    "ptx": "ptx",
+    "sass": "sass",
 }
-"""Names that `dump=` accepts, and the attribute of `Lowered` that each one prints."""
+"""Names that `dump=` accepts, and the attribute of `Lowered` that each one prints. The last three
+are stages of programs for GPUs.
+"""
 
 
 def current_machine() -> Machine:
@@ -92,22 +107,24 @@ class KernelInfo:
         return f"{self.label}{times}: {self.reason}"
 
 
-class Lowered:
-    """One program in all of its forms.
+class Stages:
+    """One program, down to Tile IR.
+
+    Args:
+        graph: the traced program.
+        target: the machine to lower it for.
 
     Attributes:
         graph: the Graph after its passes.
         schedule: kernels, tile choices and the buffer plan.
         tile: the Tile module.
-        target: the Target module.
-        llvm: LLVM IR text.
         decisions: what fusion decided, and why.
         timings: seconds by step.
         machine: what it was lowered for.
     """
 
-    def __init__(self, graph: Func, target_machine: Machine | None = None) -> None:
-        self.machine = target_machine or current_machine()
+    def __init__(self, graph: Func, target: Machine | Gpu) -> None:
+        self.machine: Machine | Gpu = target
         self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
         self.traced = graph
@@ -127,7 +144,7 @@ class Lowered:
 
     def _check(self, name: str, item: Func | Module) -> None:
         if self.context.verify:
-            spec = {"graph": GRAPH, "schedule": SCHEDULE, "tile": TILE, "target": TARGET}[name]
+            spec = SPECS[name]
             check(name, item, spec)
 
     @functools.cached_property
@@ -138,54 +155,12 @@ class Lowered:
         self._done("tile", start, module)
         return module
 
-    @functools.cached_property
-    def target(self) -> Module:
-        """The Target module, legalized for the machine."""
-        tile = self.tile
-        start = time.perf_counter()
-        module = legalize(lower_module(tile, self.machine), self.machine)
-        self._done("target", start, module)
-        if self.context.verify:
-            verify_target(module, self.machine, legalized=True)
-        return module
-
-    @functools.cached_property
-    def llvm(self) -> str:
-        """LLVM IR text."""
-        target = self.target
-        start = time.perf_counter()
-        text = write_module(target, self.machine, ENTRY)
-        self.context.record("llvm text", time.perf_counter() - start)
-        self.context.write("llvm", lambda: text, ".ll")
-        return text
-
-    @functools.cached_property
-    def native(self) -> cpu.NativeModule:
-        """The loaded machine code."""
-        text = self.llvm
-        start = time.perf_counter()
-        module = cpu.compile_text(text, self.machine, name=self.traced.name)
-        self.context.record("native", time.perf_counter() - start)
-        self.context.write("asm", module.assembly, ".s")
-        return module
-
-    @property
-    def asm(self) -> str:
-        """Assembly text."""
-        return self.native.assembly()
-
     @property
     def signature(self) -> Signature:
         """What the native function takes and gives."""
         inputs = [_shape_and_dtype(a.type) for a in self.schedule.args]
         outputs = [_shape_and_dtype(v.type) for v in self.schedule.outputs]
         return Signature(tuple(inputs), tuple(outputs), self.schedule.dims, self.arena)
-
-    def executable(self) -> Executable:
-        """The callable program."""
-        native = self.native
-        small = self.schedule.dims == () and _work(self.schedule) < 4096
-        return Executable(self.signature, native.caller(ENTRY, release_gil=not small), native)
 
     def why(self) -> str:
         """The fusion decisions, one per line."""
@@ -203,10 +178,72 @@ class Lowered:
 
     def stage(self, name: str) -> str:
         """One stage as text, by any of the names in `STAGES`."""
-        return str(getattr(self, STAGES[name]))
+        found = getattr(self, STAGES[name], None)
+        if found is None:
+            raise OptionError(
+                f"stage: {name!r} is no stage of a program for {self.machine}",
+                rule=f"its stages are {', '.join([s for s in STAGES if hasattr(type(self), s)])}",
+            )
+        return str(found)
 
     def __repr__(self) -> str:
-        return f"Lowered({self.traced.name}, {self.machine})"
+        return f"{type(self).__name__}({self.traced.name}, {self.machine})"
+
+
+class Lowered(Stages):
+    """One program for a CPU in all of its forms.
+
+    Attributes:
+        target: the Target module.
+        llvm: LLVM IR text.
+        asm: assembly text.
+    """
+
+    def __init__(self, graph: Func, target_machine: Machine | None = None) -> None:
+        self.cpu = target_machine or current_machine()
+        super().__init__(graph, self.cpu)
+
+    @functools.cached_property
+    def target(self) -> Module:
+        """The Target module, legalized for the machine."""
+        tile = self.tile
+        start = time.perf_counter()
+        module = legalize(lower_module(tile, self.cpu), self.cpu)
+        self._done("target", start, module)
+        if self.context.verify:
+            verify_target(module, self.cpu, legalized=True)
+        return module
+
+    @functools.cached_property
+    def llvm(self) -> str:
+        """LLVM IR text."""
+        target = self.target
+        start = time.perf_counter()
+        text = write_module(target, self.cpu, ENTRY)
+        self.context.record("llvm text", time.perf_counter() - start)
+        self.context.write("llvm", lambda: text, ".ll")
+        return text
+
+    @functools.cached_property
+    def native(self) -> cpu.NativeModule:
+        """The loaded machine code."""
+        text = self.llvm
+        start = time.perf_counter()
+        module = cpu.compile_text(text, self.cpu, name=self.traced.name)
+        self.context.record("native", time.perf_counter() - start)
+        self.context.write("asm", module.assembly, ".s")
+        return module
+
+    @property
+    def asm(self) -> str:
+        """Assembly text."""
+        return self.native.assembly()
+
+    def executable(self) -> Executable:
+        """The callable program."""
+        native = self.native
+        small = self.schedule.dims == () and _work(self.schedule) < 4096
+        return Executable(self.signature, native.caller(ENTRY, release_gil=not small), native)
 
 
 def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:

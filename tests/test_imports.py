@@ -33,7 +33,7 @@ LAYERS = (
     ("tile",),
     ("target",),
     ("runtime",),
-    ("compile",),
+    ("compile", "compile_gpu"),
     ("eager_sizes", "eager"),
     ("api",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),

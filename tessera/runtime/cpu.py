@@ -10,6 +10,8 @@ of its functions and makes Python callables out of those that are entries.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tessera.errors import CompileError
 from tessera.runtime import engine
 from tessera.runtime.cache import ObjectCache, default_cache
@@ -95,6 +97,7 @@ def compile_text(
     unroll: bool = True,
     name: str,
     cache: ObjectCache | None = None,
+    imports: Mapping[str, int] | None = None,
 ) -> NativeModule:
     """Compile one LLVM module and load it.
 
@@ -108,10 +111,11 @@ def compile_text(
         unroll: Whether LLVM may unroll loops beyond what the text did.
         name: What messages call it.
         cache: Where objects are kept; by default the cache of this user.
+        imports: Addresses of functions that the text declares and no library has.
 
     Raises:
         CompileError: LLVM rejects the text, the machine lacks something that the text uses, or a
             declared function does not exist.
     """
     source = engine.Source(text, machine, name, optimize, unroll)
-    return NativeModule(source, engine.load(source, cache or default_cache()))
+    return NativeModule(source, engine.load(source, cache or default_cache(), imports))

@@ -1,0 +1,182 @@
+"""The pipeline for GPUs, from Tile IR on.
+
+    Tile kernels --simt--> Target IR of one thread --passes--> --writer--> PTX --assembler--> cubin
+    Tile main --from_tile.host--> Target IR of the host --legalize--> --writer--> LLVM text
+          --LLVM--> machine code that launches the kernels
+
+Before that, a program for a GPU takes the same way as one for a CPU (`compile.py`); its schedule is
+another.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+from tessera.compile import ENTRY, Lowered, Stages, current_machine
+from tessera.errors import Location
+from tessera.graph.device import Device, backend
+from tessera.ir.core import Func, Module
+from tessera.ir.intexpr import Dim
+from tessera.ir.loc import Loc
+from tessera.ir.walk import walk
+from tessera.runtime import cpu
+from tessera.runtime.cuda.assembler import Cubin, assemble
+from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
+from tessera.target.from_tile.host import lower_host
+from tessera.target.from_tile.simt.kernel import lower_kernel
+from tessera.target.gpu import Gpu
+from tessera.target.gpu_ops import BlockInfo
+from tessera.target.llvm.writer import write_module
+from tessera.target.machine import Machine
+from tessera.target.passes.allocate_shared import allocate_shared, shared_bytes
+from tessera.target.passes.legalize import legalize
+from tessera.target.passes.legalize_gpu import legalize_gpu
+from tessera.target.passes.synchronize import synchronize
+from tessera.target.ptx.writer import write_kernels
+from tessera.tile import ops as tile_ops
+
+KERNEL_PASSES: tuple[tuple[str, Callable[[Func, Gpu], Func]], ...] = (
+    ("allocate_shared", allocate_shared),
+    ("synchronize", lambda func, _: synchronize(func)),  # between objects that share their place
+    ("legalize", legalize_gpu),
+)
+"""What every kernel goes through before it is written."""
+
+
+class LoweredGpu(Stages):
+    """One program for a GPU in all of its forms.
+
+    Attributes:
+        target: the kernels in Target IR.
+        host: the Target module of what runs on the host.
+        llvm: its LLVM IR text.
+        ptx: the kernels' text.
+        cubin: the kernels assembled.
+        sass: the GPU's instructions.
+        asm: the same.
+    """
+
+    def __init__(self, graph: Func, target_machine: Gpu) -> None:
+        super().__init__(graph, target_machine)
+        self.gpu = target_machine
+        self.host_machine: Machine = current_machine()
+
+    # --- what runs on the GPU ---------------------------------------------------------------
+
+    @functools.cached_property
+    def gpu_kernels(self) -> dict[str, KernelCode]:
+        """The kernels by name, in the order of the table that the host gets."""
+        launches: dict[str, tile_ops.Launch] = {}
+        for op in walk(self.tile.entry.body):
+            if isinstance(op, tile_ops.Launch):
+                launches.setdefault(op.kernel, op)
+        start = time.perf_counter()
+        found = {
+            name: self._kernel(func, launches[name])
+            for name, func in self.tile.funcs.items()
+            if name != self.tile.main
+        }
+        self.context.record("target", time.perf_counter() - start)
+        text = "\n\n".join([str(kernel.func) for kernel in found.values()])
+        self.context.write("target", lambda: text)
+        return found
+
+    def _kernel(self, tile: Func, launch: tile_ops.Launch) -> KernelCode:
+        grid: tuple[Dim, ...] = launch.grid
+        func = lower_kernel(tile, grid, self.gpu, launch.warps)
+        for _, step in KERNEL_PASSES:
+            func = step(func, self.gpu)
+        info = func.ops[0]
+        assert isinstance(info, BlockInfo)
+        return KernelCode(func, info.threads, shared_bytes(func), _place(launch.loc))
+
+    @functools.cached_property
+    def target(self) -> Module:
+        """The kernels in Target IR."""
+        return Module({name: kernel.func for name, kernel in self.gpu_kernels.items()})
+
+    @functools.cached_property
+    def ptx(self) -> str:
+        """The kernels' text."""
+        kernels = self.gpu_kernels
+        start = time.perf_counter()
+        text = write_kernels([k.func for k in kernels.values()], self.gpu)
+        self.context.record("ptx", time.perf_counter() - start)
+        self.context.write("ptx", lambda: text, ".ptx")
+        return text
+
+    @functools.cached_property
+    def cubin(self) -> Cubin:
+        """The kernels' machine code."""
+        text = self.ptx
+        start = time.perf_counter()
+        found = assemble(text, self.gpu, name=self.traced.name)
+        self.context.record("cubin", time.perf_counter() - start)
+        self.context.write("sass", lambda: found.disassembly(), ".sass")
+        return found
+
+    @property
+    def sass(self) -> str:
+        """The kernels' instructions."""
+        return self.cubin.disassembly()
+
+    @property
+    def asm(self) -> str:
+        """The kernels' instructions."""
+        return self.sass
+
+    # --- what runs on the host --------------------------------------------------------------
+
+    @functools.cached_property
+    def host(self) -> Module:
+        """The Target module of what runs on the host."""
+        tile = self.tile
+        start = time.perf_counter()
+        module = legalize(lower_host(tile, self.host_machine), self.host_machine)
+        self._done("host", start, module)
+        return module
+
+    @functools.cached_property
+    def llvm(self) -> str:
+        """LLVM IR text of the host's part."""
+        module = self.host
+        start = time.perf_counter()
+        text = write_module(module, self.host_machine, ENTRY)
+        self.context.record("llvm text", time.perf_counter() - start)
+        self.context.write("llvm", lambda: text, ".ll")
+        return text
+
+    def executable(self, device: Device) -> RemoteExecutable:
+        """The callable program, on a device."""
+        driver: RemoteBackend = backend(device.platform)
+        start = time.perf_counter()
+        native = cpu.compile_text(
+            self.llvm, self.host_machine, name=self.traced.name, imports=driver.symbols()
+        )
+        self.context.record("native", time.perf_counter() - start)
+        start = time.perf_counter()
+        code = Code(
+            self.traced.name, list(self.gpu_kernels.values()), self.gpu, lambda: self.cubin
+        )
+        program = driver.load(code, device)
+        self.context.record("load", time.perf_counter() - start)
+        return RemoteExecutable(
+            self.signature, driver, device, native.address(ENTRY), program, (native, program)
+        )
+
+
+def _place(loc: Loc) -> Location | None:
+    return None if loc is Loc.unknown else loc
+
+
+def lower_for(graph: Func, machine: Machine | Gpu | None = None) -> Lowered | LoweredGpu:
+    """Lowers a closed Graph for a machine; by default the host."""
+    return LoweredGpu(graph, machine) if isinstance(machine, Gpu) else Lowered(graph, machine)
+
+
+def lower_on(graph: Func, device: Device) -> LoweredGpu:
+    """Lowers a closed Graph for a GPU."""
+    driver: RemoteBackend = backend(device.platform)
+    return LoweredGpu(graph, driver.machine(device))

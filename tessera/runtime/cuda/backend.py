@@ -1,0 +1,159 @@
+"""NVIDIA's GPUs as devices of arrays and of executables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.graph.device import Device
+from tessera.graph.remote import Remote
+from tessera.runtime.cuda import driver
+from tessera.runtime.cuda.device import CudaDevice, cuda_device
+from tessera.runtime.cuda.errors import CudaError
+from tessera.runtime.cuda.memory import DeviceBuffer
+from tessera.runtime.remote import Buffer, Code, LoadedCode, make_table
+from tessera.target.gpu import Gpu
+
+PLATFORM = "cuda"
+
+
+class CudaBackend:
+    """What the CUDA driver does for arrays and executables."""
+
+    # --- devices ----------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many devices there are."""
+        return driver.device_count() if driver.available() else 0
+
+    def missing(self) -> str:
+        """Why there are none."""
+        try:
+            found = driver.device_count()
+        except CudaError as error:
+            return error.what.removeprefix("cuda: ")
+        return "" if found else "the driver finds no device"
+
+    def machine(self, device: Device) -> Gpu:
+        """What to compile for."""
+        return cuda_device(device.index).machine
+
+    # --- arrays -----------------------------------------------------------------------------
+
+    def _remote(
+        self, device: Device, owner: DeviceBuffer, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Remote:
+        return Remote(self, device, owner, owner.pointer, shape, dtype)
+
+    def put(self, data: np.ndarray, device: Device) -> Remote:
+        """Copies elements from the host."""
+        from tessera.runtime.cuda.transfer import to_device
+
+        owner = to_device(data, cuda_device(device.index))
+        return self._remote(device, owner, data.shape, data.dtype)
+
+    def get(self, data: Remote) -> np.ndarray:
+        """Copies elements to the host, once they are computed."""
+        from tessera.runtime.cuda.transfer import read
+        from tessera.runtime.memory import aligned_empty
+
+        owner = _owner(data)
+        out = aligned_empty(data.shape, data.dtype)
+        read(owner, out, offset=data.address - owner.pointer)
+        return out
+
+    def move(self, data: Remote, device: Device) -> Remote:
+        """Copies elements to another GPU."""
+        from tessera.runtime.cuda.transfer import move
+
+        owner = _owner(data)
+        copy = move(owner, cuda_device(device.index))
+        address = copy.pointer + data.address - owner.pointer
+        return Remote(self, device, copy, address, data.shape, data.dtype)
+
+    def wait(self, data: Remote) -> None:
+        """Returns once the elements are computed."""
+        _owner(data).stream.synchronize()
+
+    # --- other libraries --------------------------------------------------------------------
+
+    def export_dlpack(self, data: Remote, options: dict[str, Any]) -> Any:
+        """A DLPack capsule."""
+        from tessera.runtime.cuda import exchange
+
+        return exchange.export_dlpack(data, **options)
+
+    def dlpack_device(self, data: Remote) -> tuple[int, int]:
+        """DLPack's numbers of the kind of device (kDLCUDA) and of the device."""
+        return 2, data.device.index
+
+    def interface(self, data: Remote) -> dict[str, Any]:
+        """The `__cuda_array_interface__`."""
+        from tessera.runtime.cuda import exchange
+
+        return exchange.array_interface(data)
+
+    def adopt(self, x: Any, copy: bool | None) -> Remote | None:
+        """Another library's array on a GPU."""
+        from tessera.runtime.cuda import exchange
+
+        return exchange.adopt(self, x, copy)
+
+    # --- programs ---------------------------------------------------------------------------
+
+    def symbols(self) -> Mapping[str, int]:
+        """The functions that native entries call."""
+        from tessera.runtime.cuda.launch import native_symbols
+
+        return native_symbols()
+
+    def load(self, code: Code, device: Device) -> LoadedCode:
+        """Loads a program."""
+        return CudaCode(code, cuda_device(device.index))
+
+
+def _owner(data: Remote) -> DeviceBuffer:
+    assert isinstance(data.owner, DeviceBuffer)
+    return data.owner
+
+
+class CudaCode:
+    """A program on a GPU.
+
+    Args:
+        code: the program.
+        device: where.
+
+    Attributes:
+        table: what its native entry reads.
+    """
+
+    def __init__(self, code: Code, device: CudaDevice) -> None:
+        from tessera.runtime.cuda.launch import run_program
+        from tessera.runtime.cuda.module import load_cubin
+
+        kernels = list(code.kernels)
+        # Programs without kernels, which give back their inputs, have nothing to load.
+        self._kernels: list[Any] = []
+        if kernels:
+            module = load_cubin(device, code.cubin().data, code.name)
+            self._kernels = [module.kernel(k.name, shared=k.shared, place=k.place) for k in kernels]
+        self.table = make_table(kernels, [k.handle for k in self._kernels])
+        self._device = device
+        self._pool = device.pool
+        self._name = code.name
+        self._run = run_program
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """New memory in the current stream."""
+        return self._pool.allocate(nbytes)
+
+    def run(self, main: int, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
+        """Runs the native entry in the current stream."""
+        stream = self._device.current_stream
+        for x in inputs:
+            owner: Any = x.owner
+            owner.use_on(stream)  # nothing where it is the owner's own
+        self._run(main, stream, *words, name=self._name)

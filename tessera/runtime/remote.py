@@ -1,0 +1,202 @@
+"""Executables whose arrays are on a device: native code of the host starts kernels there.
+
+What a kind of device does for them is a `RemoteBackend`; `runtime/cuda/backend.py` is the one for
+NVIDIA's. A call allocates the outputs, hands addresses to the native entry, and returns when all is
+started: nothing is waited for, unless a condition of the program has to be read back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tessera.errors import Location
+from tessera.graph.device import Backend, Device
+from tessera.graph.remote import Remote
+from tessera.ir.core import Func
+from tessera.ir.intexpr import evaluate
+from tessera.runtime.executable import Signature
+from tessera.target.gpu import Gpu
+
+
+class Buffer(Protocol):
+    """Memory of a device, for as long as the object lives."""
+
+    @property
+    def pointer(self) -> int:
+        """Its address on the device."""
+        ...
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A kernel of a program.
+
+    Attributes:
+        func: Target IR of one thread, as it was written.
+        threads: of a block.
+        shared: bytes of shared memory of a block.
+        place: where in the user's program it comes from.
+    """
+
+    func: Func
+    threads: int
+    shared: int
+    place: Location | None
+
+    @property
+    def name(self) -> str:
+        """The name of its entry."""
+        return self.func.name
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program that is to be loaded.
+
+    Attributes:
+        name: what messages call it.
+        kernels: in the order of the table.
+        machine: what they are for.
+        cubin: assembles them.
+    """
+
+    name: str
+    kernels: Sequence[KernelCode]
+    machine: Gpu
+    cubin: Callable[[], Any]
+
+
+class LoadedCode(Protocol):
+    """A program on a device."""
+
+    table: np.ndarray
+    """What the native entry reads: per kernel its handle, threads and bytes of shared memory."""
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """New memory."""
+        ...
+
+    def run(self, main: int, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
+        """Runs the native entry.
+
+        Args:
+            main: its address.
+            inputs: what it reads, to be ordered after the work that makes them.
+            words: its arguments after the record.
+        """
+        ...
+
+
+class RemoteBackend(Backend, Protocol):
+    """What a kind of device does for executables."""
+
+    def machine(self, device: Device) -> Gpu:
+        """What to compile for."""
+        ...
+
+    def symbols(self) -> Mapping[str, int]:
+        """The addresses of the functions that native entries call."""
+        ...
+
+    def load(self, code: Code, device: Device) -> LoadedCode:
+        """Loads a program."""
+        ...
+
+
+TABLE_ENTRY = np.dtype([("function", "u8"), ("threads", "i4"), ("shared", "i4")])
+"""An entry of the table; the native code reads it at these offsets."""
+
+
+def make_table(kernels: Sequence[KernelCode], handles: Sequence[int]) -> np.ndarray:
+    """The table of a program.
+
+    Args:
+        kernels: in order.
+        handles: the driver's, for each.
+    """
+    rows = [(h, k.threads, k.shared) for k, h in zip(kernels, handles, strict=True)]
+    return np.array(rows, TABLE_ENTRY)
+
+
+class RemoteExecutable:
+    """A compiled program on a device.
+
+    Args:
+        signature: what it takes and gives.
+        backend: of the device.
+        device: where it runs.
+        main: address of the native entry.
+        code: the loaded program.
+        keep: what must stay alive with it.
+    """
+
+    __slots__ = (
+        "_arena",
+        "_backend",
+        "_code",
+        "_main",
+        "_outputs",
+        "device",
+        "dtypes",
+        "keep",
+        "signature",
+    )
+
+    def __init__(
+        self,
+        signature: Signature,
+        backend: RemoteBackend,
+        device: Device,
+        main: int,
+        code: LoadedCode,
+        keep: object,
+    ) -> None:
+        self.signature = signature
+        self.device = device
+        self.keep = keep
+        self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
+        self._backend = backend
+        self._code = code
+        self._main = main
+        self._outputs = None if signature.dims else self._shapes({})
+        self._arena = signature.arena if isinstance(signature.arena, int) else None
+
+    def _shapes(self, dims: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any], int]]:
+        found: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
+        for (dims_of, _), dtype in zip(self.signature.outputs, self.dtypes, strict=True):
+            shape = tuple([int(evaluate(d, dims)) for d in dims_of])
+            found.append((shape, dtype, math.prod(shape) * dtype.itemsize))
+        return found
+
+    def run(self, inputs: Sequence[Remote], dims: Sequence[int] = ()) -> list[Remote]:
+        """Starts the program on inputs; returns fresh outputs, which are computed later.
+
+        Args:
+            inputs: elements on the device, of the right types.
+            dims: values of the symbolic dims.
+        """
+        specs, arena = self._outputs, self._arena
+        if specs is None or arena is None:
+            named = dict(zip(self.signature.dims, dims, strict=True))
+            specs = self._shapes(named) if specs is None else specs
+            arena = int(evaluate(self.signature.arena, named)) if arena is None else arena
+        code, backend, device = self._code, self._backend, self.device
+        words: list[Any] = [x.address for x in inputs]
+        outputs: list[Remote] = []
+        for shape, dtype, size in specs:
+            buffer = code.allocate(size)
+            address = buffer.pointer
+            words.append(address)
+            outputs.append(Remote(backend, device, buffer, address, shape, dtype))
+        # Given back when this returns: whoever gets it next uses it after this program.
+        scratch = code.allocate(arena) if arena else None
+        words.append(0 if scratch is None else scratch.pointer)
+        words.extend(dims)
+        words.append(code.table)
+        code.run(self._main, inputs, words)
+        return outputs
