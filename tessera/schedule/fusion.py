@@ -224,6 +224,8 @@ class Fusion:
         copies = len({id(nest) for nest, _ in uses})
         if cost >= LONG_CODE and copies > strategy.max_copies and not is_large:
             return f"its code is long, and {copies} kernels would hold a copy"
+        if cost <= strategy.cheap:
+            return ""
         limit = strategy.extra_cost_large if is_large else strategy.extra_cost
         if extra <= limit or extra * size <= SMALL:
             return ""

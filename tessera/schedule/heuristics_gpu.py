@@ -232,6 +232,8 @@ class GpuChoice:
         self.tiles = {row.name: height, col.name: width}
         self.reduce_tile = step
         others = [a for a in (*rows, *cols) if a is not row and a is not col]
+        if any(a.is_store and a.stride(row.name) == 1 for a in self.accesses):
+            row, col = col, row  # a product has no other preference than how it is written
         self.last = [a.name for a in (*batch, *others, row, col)]
         self.reason = f"{height} x {width} accumulators, {step} products a step"
 

@@ -7,6 +7,8 @@ behind them, and is computed once for the row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
@@ -32,6 +34,12 @@ class RowGrouping(Grouping):
         super().__init__(names)
         self.row_readers: dict[Value, list[Group]] = {}
         self.line_readers: dict[tuple[Value, Axes, tuple[Dim, ...]], Group] = {}
+        self.inputs: dict[Group, set[Value]] = {}
+
+    def run(self, roots: Iterable[Root]) -> list[Group]:
+        """The groups, in an order in which they can run."""
+        super().run(roots)
+        return [group for group in self.groups if group.roots]
 
     def reads(self, root: Root) -> dict[Value, bool]:
         """The buffers that a root reads, and whether only at its own point or row."""
@@ -63,7 +71,7 @@ class RowGrouping(Grouping):
                 if self.fits(last, root, sibling=False):
                     return last
             elif self.joins(last, axes, root):
-                return last
+                return self.united(last, makers, axes, root)
         ready = -1 if last is None else last.position
         for group in self.siblings(root, axes):
             if group.position > ready:
@@ -111,9 +119,69 @@ class RowGrouping(Grouping):
             return False
         return _is_worth(rows, long, heavy)
 
+    def united(self, last: Group, makers: Mapping[Value, Group], axes: Axes, root: Root) -> Group:
+        """The last group that a root reads, with those of the others that fit taken in."""
+        for other in dict.fromkeys(makers.values()):
+            if not other.roots or other is last or other.axes is None or last.axes is None:
+                continue
+            whole = max(axes, last.axes, key=len)
+            count = len(other.roots) + len(last.roots)
+            if count >= MAX_STORES or other.members + last.members > MAX_MEMBERS:
+                continue
+            if not self.joins(other, whole, root) or not _same_rows(other, last):
+                continue
+            if not all(self.reads_own(one, other) for one in (*last.roots, root)):
+                continue
+            latest = max([g.position for g in makers.values() if g is not last], default=-1)
+            if self.is_ready(last, other) and latest <= other.position:
+                last = self.absorb(other, last, other)
+            elif not self.is_needed(other, last):
+                last = self.absorb(other, last, last)
+            makers = {v: self.made_by[v] for v in makers}
+        return last
+
+    def reads_own(self, root: Root, group: Group) -> bool:
+        """Whether a root reads of a group only what belongs to its own point or row."""
+        reads = self.reads(root)
+        return all(reads.get(value, True) for value in group.targets)
+
+    def is_ready(self, group: Group, other: Group) -> bool:
+        """Whether a group could run as early as an earlier one."""
+        makers = [self.made_by[v] for v in self.inputs[group] if v in self.made_by]
+        return all(maker.position <= other.position for maker in makers if maker is not group)
+
+    def is_needed(self, group: Group, before: Group) -> bool:
+        """Whether a group's results are read before a later one runs."""
+        own = set(group.targets)
+        between = self.groups[group.position + 1 : before.position]
+        return any(not own.isdisjoint(self.inputs.get(one, ())) for one in between)
+
+    def absorb(self, first: Group, second: Group, kept: Group) -> Group:
+        """One group of two, at the place of one of them."""
+        gone = second if kept is first else first
+        roots = [*first.roots, *second.roots]
+        kept.roots, gone.roots = [], []
+        kept.members, kept.heavy = 0, []
+        for root in roots:
+            kept.add(root)
+            for value in root.values:
+                self.made_by[value] = kept
+        assert first.axes is not None
+        assert second.axes is not None
+        kept.axes = max(first.axes, second.axes, key=len)
+        self.inputs[kept] |= self.inputs.pop(gone)
+        for table in (self.readers, self.line_readers):
+            for key, group in list(table.items()):
+                if group is gone:
+                    table[key] = kept  # type: ignore[index]
+        for known in self.row_readers.values():
+            known[:] = dict.fromkeys(kept if group is gone else group for group in known)
+        return kept
+
     def note(self, root: Root, axes: Axes, group: Group, reads: dict[Value, bool]) -> None:
         """Remembers what a root that has joined a group reads."""
         super().note(root, axes, group, reads)
+        self.inputs.setdefault(group, set()).update(reads)
         (nest,) = root.nests
         for key in _loads(nest):
             if key.region is not None:
@@ -136,6 +204,11 @@ def _differ(group: Group, root: Root) -> bool:
     (nest,) = root.nests
     found = {plan.axes for plan in (*group.plans, nest) if plan.heavy}
     return len(found) > 1
+
+
+def _same_rows(a: Group, b: Group) -> bool:
+    """Whether the reductions of two groups are over the same rows."""
+    return len({plan.axes for plan in (*a.plans, *b.plans) if plan.heavy}) <= 1
 
 
 def _is_worth(rows: Axes, long: Axes, heavy: list[NestPlan]) -> bool:

@@ -16,6 +16,7 @@ class Strategy:
             it is stored.
         extra_cost_large: the same for a value that does not fit the caches: writing and reading it
             again costs as much.
+        cheap: what costs no more is computed wherever it is used.
         max_copies: how many nests may hold a copy of long code.
         copies_operands: whether second operands of contractions are copied into the order in which
             vectors read them.
@@ -26,6 +27,7 @@ class Strategy:
     rows: bool = False
     extra_cost: int = 8
     extra_cost_large: int = 40
+    cheap: int = 0
     max_copies: int = 2
     copies_operands: bool = True
     computes_operands: bool = True
@@ -38,6 +40,7 @@ GPU = Strategy(
     rows=True,
     extra_cost=64,
     extra_cost_large=64,
+    cheap=2,
     max_copies=16,
     copies_operands=False,
     computes_operands=False,
