@@ -131,7 +131,7 @@ class Stages:
         self.graph = run_pipeline(graph, GRAPH_PASSES, self.context)
         self._check("graph", self.graph)
         start = time.perf_counter()
-        lowered = lower_graph(self.graph)
+        lowered = lower_graph(self.graph, machine=self.machine)
         self.decisions: tuple[Decision, ...] = lowered.decisions
         program = heuristics.choose(lowered.func, self.machine)
         self.schedule, self.arena = plan.plan(program)
