@@ -1,0 +1,174 @@
+"""Runs PTX text on NumPy: what the emitted code of a kernel does, on a machine without a GPU.
+
+Threads are lanes of arrays; blocks run a few at a time. Global memory is checked at every access;
+registers and shared memory that nobody wrote are poison. A wrong use is a `PtxError` that names
+the line, the thread and the block; there is no silent wrong number. What it does not know is an
+error, too.
+
+Approximate functions are computed exactly and rounded once, so results agree with a GPU's within
+its error, not in every bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.ptx.access import ACCESS
+from tests.ptx.arithmetic import ARITHMETIC
+from tests.ptx.conversion import CONVERSION
+from tests.ptx.decode import Decoder
+from tests.ptx.machine import Machine
+from tests.ptx.memory import (
+    SHARED_BASE,
+    Array,
+    Buffer,
+    GlobalMemory,
+    LocalMemory,
+    Memories,
+    SharedMemory,
+)
+from tests.ptx.parser import Kernel, Param, PtxError, parse
+
+_LANES = 2048  # about as many lanes are resident as keeps NumPy busy and the caches warm
+_DECODERS = {**ARITHMETIC, **CONVERSION, **ACCESS}
+
+
+def run(
+    text: str,
+    kernel: str,
+    grid: int,
+    block: int,
+    args: Sequence[Any],
+    shared_bytes: int = 0,
+    *,
+    async_mode: str = "eager",
+    resident: int | None = None,
+    limit: int = 20_000_000,
+) -> int:
+    """Run a grid; arrays among the arguments are changed in place.
+
+    Args:
+        text: A PTX module.
+        kernel: The entry.
+        grid: Blocks, along x.
+        block: Threads of a block, along x.
+        args: For each parameter an array (its address is passed), a number, or bytes.
+        shared_bytes: Dynamic shared memory of a block.
+        async_mode: `eager`: an asynchronous copy is done when it is started; `lazy`: when it is
+            waited for.
+        resident: Blocks that run at a time; by default as many as fill some thousand lanes.
+        limit: Steps after which the kernel counts as hung.
+
+    Returns:
+        How many blocks ran at a time.
+
+    Raises:
+        PtxError: The text is not understood, or the kernel did something wrong.
+    """
+    program = parse(text)
+    if kernel not in program.kernels:
+        raise PtxError(f"there is no kernel {kernel}, only {', '.join(program.kernels)}")
+    entry = program.kernels[kernel]
+    if entry.threads and entry.threads != block:
+        raise PtxError(f"{kernel}: blocks have {entry.threads} threads, not {block}")
+    if not 0 < block <= 1024 or grid < 0 or async_mode not in ("eager", "lazy"):
+        raise PtxError(f"{kernel}: a grid of {grid} blocks of {block} threads, {async_mode}")
+    memory = GlobalMemory()
+    params, arrays = _bind(entry, args, memory)
+    padded = -(-block // 32) * 32
+    count = max(1, min(grid, resident or max(1, _LANES // padded)))
+    symbols, shared, local = _variables(entry, memory, shared_bytes)
+    memory.finish()
+    memories = Memories(
+        memory,
+        SharedMemory(count, padded, shared),
+        LocalMemory(count * padded, local),
+        params,
+    )
+    machine = Machine(entry, count, block, memories, async_mode == "lazy", limit)
+    decoder = Decoder(machine, symbols)
+    decoder.special["%nctaid.x"] = np.full(machine.lanes, grid, "u4")
+    decoder.special["%gridid"] = np.zeros(machine.lanes, "u8")
+    with np.errstate(all="ignore"):
+        machine.steps = [decoder.step(ins, _DECODERS) for ins in entry.code]
+        for first in range(0, grid, count):
+            machine.run(first, min(count, grid - first))
+    for array, buffer in arrays:
+        array.reshape(-1).view("u1")[...] = memory.read(buffer)
+    return count
+
+
+def _bind(
+    entry: Kernel, args: Sequence[Any], memory: GlobalMemory
+) -> tuple[bytes, list[tuple[Array, Buffer]]]:
+    """The bytes of the parameters, and the arrays with their buffers."""
+    if len(args) != len(entry.params):
+        raise PtxError(f"{entry.name} has {len(entry.params)} parameters, not {len(args)}")
+    raw = bytearray(max((p.offset + p.size for p in entry.params), default=0))
+    arrays: list[tuple[Array, Buffer]] = []
+    for param, arg in zip(entry.params, args, strict=True):
+        value = arg
+        if isinstance(arg, np.ndarray):
+            value = _buffer(param, arg, memory, arrays).start
+        raw[param.offset : param.offset + param.size] = _bytes(param, value)
+    return bytes(raw), arrays
+
+
+def _buffer(
+    param: Param, array: Array, memory: GlobalMemory, arrays: list[tuple[Array, Buffer]]
+) -> Buffer:
+    for other, buffer in arrays:
+        if other is array:
+            return buffer
+        if np.may_share_memory(other, array):
+            raise PtxError(f"parameter {param.name} overlaps {buffer.name}")
+    if not array.flags.c_contiguous:
+        raise PtxError(f"the array of parameter {param.name} is not contiguous")
+    buffer = memory.add(param.name, array.tobytes())
+    arrays.append((array, buffer))
+    return buffer
+
+
+def _bytes(param: Param, value: Any) -> bytes:
+    if isinstance(value, bytes):
+        raw = value
+    elif isinstance(value, np.generic):
+        raw = value.tobytes()
+    elif param.type in ("f32", "f64"):
+        raw = np.array(value, f"f{param.size}").tobytes()
+    else:
+        raw = (int(value) & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
+    if len(raw) != param.size:
+        raise PtxError(f"parameter {param.name} has {param.size} bytes, not {len(raw)}")
+    return raw
+
+
+def _variables(
+    entry: Kernel, memory: GlobalMemory, dynamic: int
+) -> tuple[dict[str, tuple[str, int]], int, int]:
+    """The address of each variable with its space, and the bytes of shared and local memory."""
+    symbols: dict[str, tuple[str, int]] = {}
+    ends = {"shared": 0, "local": 0}
+    pending: list[tuple[str, int]] = []
+    for variable in entry.variables:
+        if variable.space in ("global", "const"):
+            content = variable.init.ljust(variable.size, b"\0")
+            symbols[variable.name] = variable.space, memory.add(variable.name, content).start
+        elif variable.size == 0:
+            pending.append((variable.name, variable.align))
+        else:
+            start = -(-ends[variable.space] // variable.align) * variable.align
+            base = SHARED_BASE if variable.space == "shared" else 0
+            symbols[variable.name] = variable.space, start + base
+            ends[variable.space] = start + variable.size
+    if pending:
+        align = math.lcm(*(align for _, align in pending))
+        start = -(-ends["shared"] // align) * align
+        for name, _ in pending:
+            symbols[name] = "shared", start + SHARED_BASE
+        ends["shared"] = start + dynamic
+    return symbols, ends["shared"], ends["local"]
