@@ -146,8 +146,9 @@ class Program:
         elif isinstance(op, ops.Sort):
             keys = [memory[v] for v in op.inputs[: op.num_keys]]
             order = sort_order(keys, op.axis, op.descending)
-            for source, target in zip(op.inputs, op.outputs, strict=True):
-                memory[target][...] = np.take_along_axis(memory[source], order, op.axis)
+            for k, target in op.moved():
+                x = order if k < 0 else np.take_along_axis(memory[op.inputs[k]], order, op.axis)
+                memory[target][...] = x
         else:
             raise VerifyError(f"{op.name} cannot stand in a kernel", loc=op.loc)
 
@@ -225,15 +226,17 @@ class Points:
     def region(
         self, block: Block, axes: Sequence[Axis], env: Mapping[str, Any], grid: tuple[int, ...]
     ) -> list[Array]:
-        """The outputs of a region, over its axes (in front, in full) and the nest's."""
+        """The outputs of a region: over its axes (in front, in full), and those of the nest that
+        they depend on."""
         extents = tuple([int(evaluate(axis.extent, self.dims)) for axis in axes])
         inner = dict(env)
         rank = len(extents) + len(grid)
         for k, axis in enumerate(axes):
             line = np.arange(extents[k])
             inner[axis.name] = line.reshape([-1 if d == k else 1 for d in range(rank)])
-        whole = (*extents, *grid)
-        return [np.broadcast_to(v, whole) for v in self.block(block, inner, whole)]
+        own = (*extents, *[1] * len(grid))
+        found = self.block(block, inner, (*extents, *grid))
+        return [np.broadcast_to(v, np.broadcast_shapes(v.shape, own)) for v in found]
 
 
 def _const(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:

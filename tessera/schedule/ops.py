@@ -190,8 +190,19 @@ class Nest(ScheduleOp):
 class Sort(ScheduleOp):
     """Sorts buffers along an axis, lexicographically by the first `num_keys`, stably.
 
-    Inputs, outputs: equal counts, equal shapes. Ascending: NaN last. `temps`: two i64 buffers of
-    the same shape.
+    Ascending: NaN last. On a GPU a block sorts whole rows.
+
+    Attributes:
+        inputs: buffers of one shape.
+        outputs: as many, unless `sources` says what they are.
+        temps: two i64 buffers of the same shape; none on a GPU.
+        axis: along which elements are moved.
+        num_keys: how many of the inputs are compared.
+        descending: the largest first.
+        sources: for each output the input that it has the elements of, or -1 for where these
+            were; () is one output per input.
+        warps: warps that share a program on a GPU; 0: not one.
+        rows: rows that a program sorts on a GPU.
     """
 
     name = "schedule.sort"
@@ -202,10 +213,24 @@ class Sort(ScheduleOp):
     axis: int = attr()
     num_keys: int = attr(1)
     descending: bool = attr(False)
+    sources: tuple[int, ...] = attr(())
+    warps: int = attr(0)
+    rows: int = attr(1)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         return ()
+
+    def verify(self) -> None:
+        """Each output has an input, or holds places."""
+        if len(self.outputs) != len(self.sources or self.inputs):
+            raise VerifyError("one output per input, or for each of `sources`")
+        if any(not -1 <= k < len(self.inputs) for k in self.sources):
+            raise VerifyError("`sources` are numbers of inputs, or -1")
+
+    def moved(self) -> list[tuple[int, Value]]:
+        """The outputs with the number of the input that they have the elements of, or -1."""
+        return list(zip(self.sources or range(len(self.inputs)), self.outputs, strict=True))
 
 
 # --- nest level ---

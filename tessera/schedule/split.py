@@ -15,7 +15,7 @@ which no reduction depends (a row that is normalised) are left to a last nest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,13 +23,14 @@ from tessera.dtypes import int64
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, sym
 from tessera.ir.types import ScalarType
-from tessera.ir.walk import free_values, walk
+from tessera.ir.walk import free_values, uses, walk
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import power_below, size_of
+from tessera.schedule.split_sort import split_sort
 from tessera.schedule.types import Axis, BufType
 
 BLOCKS = 2
@@ -65,11 +66,13 @@ class Context:
         machine: the GPU.
         facts: what is known of symbolic dims.
         names: for new axes.
+        used: values of the program that something reads.
     """
 
     machine: Multiprocessors
     facts: Facts
     names: Names
+    used: Container[Value] = ()
 
 
 @dataclass
@@ -110,7 +113,7 @@ def rewrite(
     taken = {*func.dims}
     for op in walk(func.body):
         taken.update(ops.bound_axes(op))
-    context = Context(machine, facts or Facts(), Names(taken))
+    context = Context(machine, facts or Facts(), Names(taken), uses(func.body))
     return func.with_body(_block(func.body, {}, list(rules), context))
 
 
@@ -125,14 +128,33 @@ def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Co
     code: list[Op] = []
     for op in block.ops:
         operands = [env.get(v, v) for v in op.operands]
-        if isinstance(op, ops.Kernel):
-            new = _kernel(op, operands, rules, context)
-        else:
+        results: Iterable[Value] = op.results
+        if not isinstance(op, ops.Kernel):
             regions = [_block(region, env, rules, context) for region in op.regions]
             new = op.rebuild(operands, regions)
-        env.update(zip(op.results, new.results, strict=False))
+        else:
+            machine = context.machine.multiprocessors
+            found = split_sort(op, operands, context.used, machine)
+            if found is not None:
+                new, kept = found
+                results = [op.results[k] for k in kept]
+            else:
+                new = _kernel(op, operands, rules, context)
+        env.update(zip(results, new.results, strict=False))
         code.append(new)
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    return _without_dead(Block(block.args, code, [env.get(v, v) for v in block.outputs]))
+
+
+def _without_dead(block: Block) -> Block:
+    """The program without kernels that nobody needs any more."""
+    live = set(block.outputs)
+    code: list[Op] = []
+    for op in reversed(block.ops):
+        if isinstance(op, ops.Kernel) and live.isdisjoint(op.results):
+            continue
+        live.update(free_values(Block([], [op], ())))
+        code.append(op)
+    return Block(block.args, code[::-1], block.outputs)
 
 
 def _kernel(

@@ -34,6 +34,7 @@ from tessera.schedule import ops as s
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
+from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.nest import lower_nest
 from tessera.tile.lowering.sorting import lower_sort
@@ -213,8 +214,7 @@ class _Program:
             found = self.known[key] = (name, grid)
         name, grid = found
         operands = tuple([memory[v] for v in used])
-        warps = op.warps if isinstance(op, s.Nest) else 0
-        self.em.add(t.Launch(operands, name, grid, warps, loc=op.loc))
+        self.em.add(t.Launch(operands, name, grid, op.warps, loc=op.loc))
 
 
 def lower_unit(
@@ -241,7 +241,7 @@ def lower_unit(
     if isinstance(op, s.Nest):
         grid = lower_nest(em, op, memory, Facts() if facts is None else facts)
     else:
-        grid = lower_sort(em, op, memory)
+        grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
     used = [name for name in dims if name in em.used]
     return Func(name, em.close(), used), grid
 

@@ -1,0 +1,210 @@
+"""Sorting rows in a block of a GPU's threads.
+
+A tile holds some whole rows, whose keys and places are packed into words; the words go through a
+sorting network. Keys come back from their words where they can, other inputs are gathered from
+where their elements were:
+
+    %w = words of tile.load(keys), their places in the low bits; the largest word beyond the end
+    %w = a compare and exchange of %w and tile.flip_bits(%w), for each step of the network
+    tile.store(keys of %w); tile.store(tile.gather(payload, places of %w))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int64
+from tessera.ir.core import Value
+from tessera.ir.intexpr import Dim, ceildiv, divides, sym
+from tessera.schedule import ops as s
+from tessera.schedule.types import BufType
+from tessera.schedule.words import Layout
+from tessera.tile import ops as t
+from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.sort_words import Words
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How the rows of buffers are shared out among programs.
+
+    Attributes:
+        grid: programs along each axis.
+        fixed: for the axes of a buffer at which a program stands, the name of its place.
+        axis: the axis of the sort.
+        row: the axis along which a program has several rows; None where there is only one row.
+        rows: how many rows.
+    """
+
+    grid: tuple[Dim, ...]
+    fixed: dict[int, str]
+    axis: int
+    row: int | None
+    rows: int
+
+
+def lines_of(em: Emitter, type: BufType, axis: int, rows: int, inner: Sequence[Dim] = ()) -> Lines:
+    """Shares out the rows of buffers of a type; `inner` adds axes to the grid."""
+    others = [k for k in range(len(type.shape)) if k != axis]
+    row = others[-1] if others else None
+    grid: list[Dim] = []
+    fixed: dict[int, str] = {}
+    for k in others:
+        name = f"$p{len(grid)}"
+        em.symbols[name] = em.pure(t.ProgramId, len(grid))
+        fixed[k] = name
+        grid.append(ceildiv(type.shape[k], rows) if k == row else type.shape[k])
+    return Lines((*grid, *inner), fixed, axis, row, rows)
+
+
+class BlockSort:
+    """The lowering of one sort of whole rows.
+
+    Attributes:
+        size: elements of a tile along the axis.
+        shape: of the tile: rows and places, what memory runs along last.
+        at: the dim of the places.
+    """
+
+    def __init__(self, em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> None:
+        self.em = em
+        self.op = op
+        self.memory = memory
+        first = _type(op.inputs[0])
+        extent = first.shape[op.axis]
+        assert isinstance(extent, int)
+        self.extent = extent
+        self.size = 1 << max(extent - 1, 0).bit_length()
+        self.lines = lines_of(em, first, op.axis, op.rows)
+        places_last = first.element_strides()[op.axis] == 1 or op.rows == 1
+        self.at = 1 if places_last else 0
+        self.shape = (op.rows, self.size) if places_last else (self.size, op.rows)
+        keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
+        layout = Layout.of(keys, max(self.size.bit_length() - 1, 1))
+        self.words = Words(em, layout, op.descending, self.shape, self.at)
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def _row(self) -> tuple[Value, Value]:
+        """The first row of the program, and how many there are."""
+        em, row = self.em, self.lines.row
+        if row is None:
+            return em.const(0, int64), em.const(1, int64)
+        place = sym(self.lines.fixed[row]) * self.lines.rows
+        return em.index(place), em.index(_type(self.op.inputs[0]).shape[row])
+
+    def _base(self, type: BufType) -> Dim:
+        """The offset of the place that is fixed."""
+        strides = type.element_strides()
+        base: Dim = 0
+        for k, name in self.lines.fixed.items():
+            if k != self.lines.row:
+                base = base + strides[k] * sym(name)
+        return base
+
+    def views(self, buf: Value) -> tuple[list[Value], list[Value], tuple[int, ...]]:
+        """Views of the parts of a buffer, coordinates of the tile, and the dims to check."""
+        em, type = self.em, _type(buf)
+        scale = 2 if type.dtype.is_complex else 1
+        strides = type.element_strides()
+        row = self.lines.row
+        first, count = self._row()
+        step = em.const(0, int64) if row is None else em.index(strides[row] * scale)
+        along = em.index(strides[self.op.axis] * scale)
+        sizes, steps = [count, em.const(self.extent, int64)], [step, along]
+        coords = [first, em.const(0, int64)]
+        if self.at == 0:
+            sizes, steps, coords = sizes[::-1], steps[::-1], coords[::-1]
+        base = self._base(type) * scale
+        views = [
+            em.pure(t.View, self.memory[buf], em.index(base + k), tuple(sizes), tuple(steps))
+            for k in range(scale)
+        ]
+        check = [self.at] if self.size != self.extent else []
+        if row is not None and not divides(self.lines.rows, type.shape[row]):
+            check.append(1 - self.at)
+        return views, coords, tuple(sorted(check))
+
+    def load(self, buf: Value) -> Value:
+        """The elements of a key."""
+        (view,), coords, check = self.views(buf)
+        return self.em.pure(t.Load, view, tuple(coords), (), self.shape, check, 0)
+
+    def store(self, buf: Value, parts: Sequence[Value]) -> None:
+        """Writes the parts of a result."""
+        views, coords, check = self.views(buf)
+        for view, part in zip(views, parts, strict=True):
+            self.em.add(t.Store(view, part, tuple(coords), (), check, loc=self.em.loc))
+
+    def gather(self, buf: Value, places: Value) -> list[Value]:
+        """The parts of the elements that were at some places of their rows."""
+        em, type = self.em, _type(buf)
+        scale = 2 if type.dtype.is_complex else 1
+        strides = type.element_strides()
+        row = self.lines.row
+        offset = em.map("mul", places, em.index(strides[self.op.axis] * scale))
+        offset = em.map("add", offset, em.index(self._base(type) * scale))
+        mask = self.inside()
+        if row is not None:
+            line = em.map("mul", self._rows(), em.index(strides[row] * scale))
+            offset = em.map("add", offset, line)
+        offset = em.broadcast(offset, self.shape)
+        masks = () if mask is None else (em.broadcast(mask, self.shape),)
+        parts: list[Value] = []
+        for k in range(scale):
+            at = em.map("add", offset, em.const(k, int64)) if k else offset
+            parts.append(em.pure(t.Gather, self.memory[buf], at, masks, 0))
+        return parts
+
+    def _iota(self, axis: int) -> Value:
+        line = tuple([n if k == axis else 1 for k, n in enumerate(self.shape)])
+        return self.em.pure(t.Iota, line, axis)
+
+    def _rows(self) -> Value:
+        """The rows of the tile, as a tile with that dim only."""
+        return self.em.map("add", self._row()[0], self._iota(1 - self.at))
+
+    def inside(self) -> Value | None:
+        """Where the tile's elements exist; None if all do."""
+        em, found = self.em, list[Value]()
+        if self.size != self.extent:
+            found.append(em.map("lt", self._iota(self.at), em.const(self.extent, int64)))
+        row = self.lines.row
+        if row is not None and not divides(self.lines.rows, _type(self.op.inputs[0]).shape[row]):
+            found.append(em.map("lt", self._rows(), self._row()[1]))
+        return em.all_of(found)
+
+    # --- sorting --------------------------------------------------------------------------------
+
+    def run(self) -> tuple[Dim, ...]:
+        """Emits the kernel's body; its grid."""
+        em, op, words = self.em, self.op, self.words
+        if self.extent == 0:
+            return self.lines.grid
+        keys = [self.load(v) for v in op.inputs[: op.num_keys]]
+        found = words.pack(keys, self._iota(self.at))
+        if self.size != self.extent:
+            where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
+            found = words.last(em.broadcast(where, self.shape), found)
+        found = words.sorted(found)
+        places = words.coder.place(found)
+        for k, target in op.moved():
+            if k < 0:
+                self.store(target, [em.cast(places, _type(target).dtype)])
+            elif k < op.num_keys and words.layout.holds_keys:
+                self.store(target, [words.coder.key(found, k)])
+            else:
+                self.store(target, self.gather(op.inputs[k], places))
+        return self.lines.grid
+
+
+def lower_block_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim, ...]:
+    """Emits the body of the kernel; returns its grid."""
+    em.loc = op.loc
+    return BlockSort(em, op, memory).run()
+
+
+def _type(value: Value) -> BufType:
+    assert isinstance(value.type, BufType)
+    return value.type

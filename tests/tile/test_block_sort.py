@@ -1,0 +1,100 @@
+"""Sorting as a GPU does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera import dtypes
+from tessera.dtypes import DType, float32, int64
+from tessera.graph.ops.sort import argsort, sort
+from tessera.ir.core import Module
+from tessera.tile import ops as t
+from tests.schedule.lowering import Array, typed
+from tests.tile.gpu_running import check_gpu, ops_of
+
+KEYS = (
+    "bool", "i4", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64",
+    "f8e4m3fn", "f8e5m2", "f16", "bf16", "f32", "f64",
+)  # fmt: skip
+
+
+def keys(dtype: DType, shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Elements with duplicates and all special values."""
+    rng = np.random.default_rng(seed)
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    if dtype.is_float:
+        special = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.5, -1.5, 2.0, -0.25]
+        found = rng.choice(special, shape).astype(dtype.np)
+        return np.where(rng.random(shape) < 0.5, found, rng.normal(size=shape).astype(dtype.np))
+    info = dtypes.iinfo(dtype)
+    special = [info.min, info.max, 0, 1]
+    ints = rng.integers(0, 4, shape)
+    return np.array([special[k] for k in ints.reshape(-1)], dtype.np).reshape(shape)
+
+
+def check(fn: Callable[..., Any], *arrays: Array) -> Module:
+    types = [typed(*x.shape, dtype=dtypes.dtype_of(x.dtype)) for x in arrays]
+    return check_gpu(fn, *types, inputs=arrays)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_every_dtype(name: str, descending: bool) -> None:
+    x = keys(dtypes.dtype_of(name), (3, 21))
+    check(lambda x: sort((x,), 1, descending=descending), x)
+    check(lambda x: argsort(x, 1, descending=descending), x)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (4, 1, 8), (17, 2, 3), (0, 3, 2)])
+def test_all_axes(shape: tuple[int, ...], axis: int) -> None:
+    x = keys(float32, shape)
+    y = np.arange(x.size).reshape(shape)
+    check(lambda x, y: sort((x, y), axis), x, y)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 100])
+def test_lengths(length: int) -> None:
+    check(lambda x: sort((x,), 0), keys(float32, (length,)))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_several_keys_and_payloads(descending: bool) -> None:
+    rng = np.random.default_rng(1)
+    a, b = keys(float32, (5, 40)), rng.integers(0, 3, (5, 40)).astype(np.int32)
+    c = rng.normal(size=(5, 40)).astype(np.complex64)
+    d = rng.normal(size=(5, 40)) > 0
+    check(lambda a, b, c, d: sort((b, a, c, d), 1, 2, descending), a, b, c, d)
+    check(lambda a, b, c: sort((a, b, b, c), 0, 3, descending), a, b, c)
+    wide = a.astype(np.float64)
+    check(lambda a, b: sort((b, a, b), 1, 2, descending), wide, b.astype(np.int64))
+
+
+def test_signs_of_zeros_stay() -> None:
+    x = np.array([0.0, -0.0, -0.0, 0.0, 1.0, -1.0], np.float32)
+    module = check(lambda x: sort((x,), 0), x)
+    assert not ops_of(module, t.Gather)
+
+
+def test_places_are_neither_read_nor_stored_before() -> None:
+    module = check(lambda x: argsort(x, 1), keys(float32, (4, 16)))
+    assert len(module.funcs) == 2
+    assert not ops_of(module, t.Gather)
+    assert {op.value.type.dtype for op in ops_of(module, t.Store)} == {int64}
+
+
+def test_words_are_as_short_as_keys_allow() -> None:
+    for name, word in (("bf16", "u32"), ("f32", "u64"), ("i8", "u32")):
+        module = check(lambda x: sort((x,), 1), keys(dtypes.dtype_of(name), (4, 64)))
+        found = {op.x.type.dtype.name for op in ops_of(module, t.FlipBits)}
+        assert found == {word}
+
+
+def test_steps_of_the_network() -> None:
+    module = check(lambda x: sort((x,), 0), keys(float32, (256,)))
+    assert len(ops_of(module, t.FlipBits)) == 8 * 9 // 2
