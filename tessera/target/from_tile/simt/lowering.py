@@ -19,7 +19,7 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
-from tessera.target.from_tile.simt.spread import Piece, Spread, dim_starts, flat_bits
+from tessera.target.from_tile.simt.spread import Piece, Spread, flat_bits
 from tessera.target.gpu import Gpu
 from tessera.target.types import PtrType
 from tessera.tile.types import TileType
@@ -222,7 +222,7 @@ class Simt:
     def bits_of_thread(self, pieces: Sequence[Piece]) -> Value:
         """A number put together from bits of the thread's."""
         found: Value | None = None
-        for piece in pieces:
+        for piece in merged(pieces):
             part = self.index("shr", self.thread, self.i32(piece.right))
             if piece.mask != (self.threads - 1) >> piece.right:
                 part = self.index("and", part, self.i32(piece.mask))
@@ -236,22 +236,9 @@ class Simt:
 
     def mixed(self, columns: Sequence[int]) -> Value:
         """XOR of `columns[k]` over the bits k that the thread's number has."""
-        pieces: list[Piece] = []
-        rest: list[tuple[int, int]] = []
-        for k, column in enumerate(columns):
-            if column == 0:
-                continue
-            if column & (column - 1):
-                rest.append((k, column))
-                continue
-            left = column.bit_length() - 1
-            last = pieces[-1] if pieces else None
-            if last is not None and last.right + last.mask.bit_length() == k:
-                width = last.mask.bit_length()
-                if last.left + width == left:
-                    pieces[-1] = Piece(last.right, last.mask << 1 | 1, last.left)
-                    continue
-            pieces.append(Piece(k, 1, left))
+        single = [(k, c) for k, c in enumerate(columns) if c and not c & (c - 1)]
+        pieces = merged([Piece(k, 1, c.bit_length() - 1) for k, c in single])
+        rest = [(k, c) for k, c in enumerate(columns) if c & (c - 1)]
         found: Value | None = None
         for piece in pieces:
             part = self.bits_of_thread([piece])
@@ -369,6 +356,18 @@ _FOLDED: Mapping[str, Callable[[int, int], int]] = {
 }
 
 
-def stride_places(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major element strides of a tile."""
-    return tuple([1 << start for start in dim_starts(shape)])
+def merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same with neighbouring bits in one piece."""
+    found: list[Piece] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        width = last.mask.bit_length() if last is not None else 0
+        if (
+            last is not None
+            and piece.right == last.right + width
+            and piece.left == last.left + width
+        ):
+            found[-1] = Piece(last.right, last.mask | piece.mask << width, last.left)
+        else:
+            found.append(piece)
+    return found

@@ -17,8 +17,9 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import Held, Simt
-from tessera.target.from_tile.simt.side import memory_dtype, shared
+from tessera.target.from_tile.simt.side import VECTOR_BYTES, memory_dtype, shared
 from tessera.target.from_tile.simt.spread import LANE_BITS, Piece, Spread, bits_of_dim
+from tessera.target.types import VecType
 from tessera.tile import ops as tile
 
 Item = tuple[Value, ...]
@@ -114,14 +115,29 @@ def _combine_warps(
             row = s.index("add", s.index("mul", own, s.i32(rows)), s.i32(r))
             at = s.index("add", s.index("mul", row, s.i32(count)), place)
             s.emit(t.Store(room, at, value, masks, 0, loc=s.loc))
-        for k in range(parts * rows):
-            at = s.index("add", s.i32(k * count), place)
-            value = s.emit(t.Load(room, at, (), ScalarType(stored), 0, loc=s.loc))
+        for k, value in enumerate(_read_parts(s, room, stored, parts * rows, count, place)):
             results[k].append(s.convert(value, dtype))
     return [
         _tree([tuple(results[part * rows + r]) for part in range(parts)], combine)
         for r in range(rows)
     ]
+
+
+def _read_parts(
+    s: Simt, room: Value, dtype: DType, total: int, count: int, place: Value
+) -> list[Value]:
+    """`total` numbers that lie `count` apart; several at once where they are neighbours."""
+    width = 1 if count > 1 else min(VECTOR_BYTES // dtype.itemsize, total)
+    found: list[Value] = []
+    for k in range(0, total, width):
+        at = s.index("add", s.i32(k * count), place)
+        type = ScalarType(dtype) if width == 1 else VecType(width, dtype)
+        value = s.emit(t.Load(room, at, (), type, width * dtype.itemsize, loc=s.loc))
+        if width == 1:
+            found.append(value)
+        else:
+            found += [s.emit(t.Extract(value, j, loc=s.loc)) for j in range(width)]
+    return found
 
 
 def reduce(s: Simt, op: tile.Reduce) -> None:

@@ -117,19 +117,13 @@ class Spread:
     def pieces(self, dim: int) -> tuple[Piece, ...]:
         """How the thread's coordinate along a dim is put together."""
         bits = bits_of_dim(self.shape, dim)
-        found: list[Piece] = []
-        for k, bit in enumerate(self.threads):
-            if bit is None or bit not in bits:
-                continue
-            left = bit - bits.start
-            last = found[-1] if found else None
-            if last is not None:
-                width = last.mask.bit_length()
-                if last.right + width == k and last.left + width == left:
-                    found[-1] = Piece(last.right, last.mask << 1 | 1, last.left)
-                    continue
-            found.append(Piece(k, 1, left))
-        return tuple(found)
+        return tuple(
+            [
+                Piece(k, 1, bit - bits.start)
+                for k, bit in enumerate(self.threads)
+                if bit is not None and bit in bits
+            ]
+        )
 
     def largest(self, dim: int) -> int:
         """The largest coordinate along a dim that thread bits alone make."""
