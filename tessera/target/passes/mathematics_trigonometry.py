@@ -83,7 +83,15 @@ def _cosine(parts: Reduced, square: Num) -> tuple[Num, Num]:
 def _of_angle(x: Num, name: str) -> Num:
     """sin, cos or tan, with the C library's for large arguments."""
     wide = x.widen() if x.grade is Grade.SINGLE else x
-    parts = reduce(wide)
+    result = of_reduced(reduce(wide), name)
+    result = result.narrow() if x.grade is Grade.SINGLE else result
+    if name != "cos":
+        result = where(abs(x) < 2.0**-28, x, result)
+    return _unless_large(x, result, name)
+
+
+def of_reduced(parts: Reduced, name: str) -> Num:
+    """sin, cos or tan of an angle in parts."""
     square = parts.r * parts.r
     sine, cosine = _sine(parts, square), _cosine(parts, square)
     quadrant = parts.quadrant + 1 if name == "cos" else parts.quadrant
@@ -92,14 +100,9 @@ def _of_angle(x: Num, name: str) -> Num:
     if name == "tan":
         below = where(is_odd, sine[0], cosine[0]), where(is_odd, sine[1], cosine[1])
         result = _quotient((high, low), below)
-        result = where(is_odd, -result, result)
-    else:
-        sign = (quadrant & 2) << (wide.format.bits.bits - 2)
-        result = ((high + low).bits() ^ sign).floats()
-    result = result.narrow() if x.grade is Grade.SINGLE else result
-    if name != "cos":
-        result = where(abs(x) < 2.0**-28, x, result)
-    return _unless_large(x, result, name)
+        return where(is_odd, -result, result)
+    sign = (quadrant & 2) << (parts.r.format.bits.bits - 2)
+    return ((high + low).bits() ^ sign).floats()
 
 
 def _quotient(a: tuple[Num, Num], b: tuple[Num, Num]) -> Num:
