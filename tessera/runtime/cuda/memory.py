@@ -8,6 +8,7 @@ for on the device, not on the host.
 Invariants:
 
 1. A block waits only when no buffer refers to it, and is given out in its own stream only.
+   Waiting blocks lie in lists that are only popped and appended to, which needs no lock.
 2. Memory of another library stays alive until the device has passed all work that was started on it
    while a buffer referred to it.
 3. Finalizers run at any point of any thread: they append to a queue, and call nothing else.
@@ -21,7 +22,7 @@ import gc
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ _LARGE_STEP = 2 << 20
 # Buffers of so many bytes say where they were made, even if whoever makes them does not.
 _PLACED_BYTES = 16 << 20
 _SHOWN_BUFFERS = 8
+_MOST_SIZES = 4096
 _UNLIMITED = (1 << 64) - 1
 
 
@@ -58,6 +60,35 @@ def size_class(size: int) -> int:
         return _SMALLEST
     step = _LARGE_STEP if size > _LARGE else 1 << max(size.bit_length() - 4, 9)
     return (size + step - 1) // step * step
+
+
+class _Block:
+    """Memory from the driver, in use by one buffer, or waiting in its home.
+
+    Attributes:
+        pointer: its address.
+        capacity: its bytes.
+        stream: the stream in which it is used.
+        home: where blocks of this size and stream wait.
+        nbytes: of the buffer that uses it; negative while it waits.
+        place: where the user asked for that.
+    """
+
+    __slots__ = ("capacity", "home", "nbytes", "place", "pointer", "stream")
+
+    def __init__(self, pointer: int, capacity: int, stream: Stream, home: list[_Block]) -> None:
+        self.pointer = pointer
+        self.capacity = capacity
+        self.stream = stream
+        self.home = home
+        self.nbytes = -1
+        self.place: Location | str | None = None
+
+    def go_home(self) -> None:
+        """Wait for the next use."""
+        self.nbytes = -1
+        self.place = None
+        self.home.append(self)
 
 
 class DeviceBuffer:
@@ -75,7 +106,7 @@ class DeviceBuffer:
 
     __slots__ = (
         "__weakref__",
-        "_capacity",
+        "_block",
         "_exported",
         "_others",
         "device",
@@ -91,17 +122,17 @@ class DeviceBuffer:
         pointer: int,
         nbytes: int,
         stream: Stream,
-        capacity: int = 0,
+        block: _Block | None = None,
         owner: object = None,
     ) -> None:
+        self._block = block
+        self._others: tuple[Stream, ...] = ()
+        self._exported = False
         self.device = device
         self.pointer = pointer
         self.nbytes = nbytes
         self.stream = stream
         self.owner = owner
-        self._capacity = capacity
-        self._others: tuple[Stream, ...] = ()
-        self._exported = False
 
     def use_on(self, stream: Stream) -> None:
         """Order a stream after all work so far that uses the buffer, and the buffer's end after
@@ -110,11 +141,15 @@ class DeviceBuffer:
         others = self._others
         if stream is self.stream and not others:
             return
-        for other in (self.stream, *others):
-            if other is not stream:
-                stream.wait(other)
+        self.order(stream)
         if stream is not self.stream and stream not in others:
             self._others = (*others, stream)
+
+    def order(self, stream: Stream) -> None:
+        """Order a stream after all work so far that uses the buffer."""
+        for other in (self.stream, *self._others):
+            if other is not stream:
+                stream.wait(other)
 
     def export(self) -> None:
         """Note that code unknown here uses the buffer, in streams unknown here: it is given back
@@ -125,45 +160,33 @@ class DeviceBuffer:
     @property
     def is_foreign(self) -> bool:
         """Whether the memory is another library's."""
-        return self.owner is not None
+        return self._block is None
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending() and hasattr(self, "_exported"):
+        block = self._block
+        if block is not None and not (self._others or self._exported):
+            # The same as `go_home`, which would cost as much again.
+            block.nbytes = -1
+            block.place = None
+            block.home.append(block)
+        elif not _ending():
             self.device.pool.give_back(
-                _Returned(
-                    self.pointer,
-                    self._capacity,
-                    self.stream,
-                    self._others,
-                    self._exported,
-                    self.owner,
-                )
+                _Returned(block, self.stream, self._others, self._exported, self.owner)
             )
 
     def __repr__(self) -> str:
         return f"DeviceBuffer({self.device}, {self.nbytes} bytes at {self.pointer:#x})"
 
 
+@dataclass(frozen=True, slots=True)
 class _Returned:
-    """What is left of a buffer."""
+    """What is left of a buffer that not only its own stream uses, or whose memory is foreign."""
 
-    __slots__ = ("capacity", "exported", "others", "owner", "pointer", "stream")
-
-    def __init__(
-        self,
-        pointer: int,
-        capacity: int,
-        stream: Stream,
-        others: tuple[Stream, ...],
-        exported: bool,
-        owner: object,
-    ) -> None:
-        self.pointer = pointer
-        self.capacity = capacity
-        self.stream = stream
-        self.others = others
-        self.exported = exported
-        self.owner = owner
+    block: _Block | None
+    stream: Stream
+    others: tuple[Stream, ...]
+    exported: bool
+    owner: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +194,8 @@ class PoolStatistics:
     """The bytes of a pool.
 
     Attributes:
-        live: of buffers.
-        peak: the most that were in use at once since the last `reset_peak`.
+        live: of blocks that buffers use.
+        peak: about the most of them at once since the last `reset_peak`.
         waiting: of blocks that wait for their next use.
         reserved: that the driver's pool holds of the device.
     """
@@ -198,13 +221,10 @@ class DevicePool:
         self._lock = threading.RLock()
         self._returned: deque[_Returned] = deque()
         self._kept: deque[tuple[Event, object]] = deque()
-        self._free: dict[tuple[Handle, int], list[int]] = {}
-        # Blocks that wait, oldest first, with what they are sorted under.
-        self._waiting: dict[int, tuple[Stream, int]] = {}
-        self._live: dict[int, tuple[int, object]] = {}
-        self._in_use = 0
+        self._blocks: dict[int, _Block] = {}
+        self._homes: dict[tuple[Handle, int], list[_Block]] = {}
+        self._total = 0
         self._peak = 0
-        self._waiting_bytes = 0
         self._backend = _backend(device)
 
     def allocate(
@@ -220,16 +240,18 @@ class DevicePool:
         Raises:
             DeviceMemoryError: The device has no memory left.
         """
-        driver.api()  # refuses a child of fork, in which locks may be held for ever
+        if self._returned or self._kept:
+            self._sort_in()
         stream = stream or self.device.current_stream
-        capacity = size_class(nbytes)
         if place is None and nbytes >= _PLACED_BYTES:
             place = loc.current()
-        pointer = self._take(capacity, stream)
-        if pointer is None:
-            pointer = self._take_harder(capacity, stream, nbytes, place)
-        self._live[pointer] = (nbytes, place)
-        return DeviceBuffer(self.device, pointer, nbytes, stream, capacity)
+        try:
+            block = stream.homes[nbytes].pop()
+        except (KeyError, IndexError):
+            block = self._new_block(nbytes, stream, place)
+        block.nbytes = nbytes
+        block.place = place
+        return DeviceBuffer(self.device, block.pointer, nbytes, stream, block)
 
     def adopt(
         self, pointer: int, nbytes: int, owner: object, stream: Stream | None = None
@@ -244,7 +266,7 @@ class DevicePool:
                 library does to the memory.
         """
         stream = stream or self.device.current_stream
-        return DeviceBuffer(self.device, pointer, nbytes, stream, 0, owner)
+        return DeviceBuffer(self.device, pointer, nbytes, stream, None, owner)
 
     def keep(self, thing: object, stream: Stream) -> None:
         """Keep something alive until the work that a stream has by now is done."""
@@ -252,79 +274,96 @@ class DevicePool:
 
     def give_back(self, returned: _Returned) -> None:
         """Take back what is left of a buffer; called by finalizers."""
-        if returned.capacity:
-            self._live.pop(returned.pointer, None)
         self._returned.append(returned)
 
     def collect(self) -> None:
         """Sort in what finalizers gave back, and let go of foreign memory that is done with."""
         driver.drain()
-        with self._lock:
-            self._sort_in()
+        self._sort_in()
 
     def release(self) -> None:
         """Give everything that waits back to the device, for other libraries; waits for it."""
-        with self._lock:
-            self._sort_in()
-            self._free_waiting(list(self._waiting))
+        self._sort_in()
+        self._free_waiting(0)
         self.device.synchronize()
-        with self._lock:
-            self._sort_in()
-            self._free_waiting(list(self._waiting))
-            self._backend.trim()
+        self._sort_in()
+        self._free_waiting(0)
+        self._backend.trim()
 
     def reset_peak(self) -> None:
         """Let the peak start from what is in use now."""
+        self._sort_in()
         with self._lock:
-            self._sort_in()
-            self._peak = self._in_use
+            self._peak = self._total - self._waiting_bytes()
 
     def statistics(self) -> PoolStatistics:
         """How much is in use, and how much waits."""
+        self._sort_in()
         with self._lock:
-            self._sort_in()
-            return PoolStatistics(
-                self._in_use, self._peak, self._waiting_bytes, self._backend.reserved()
-            )
+            waiting = self._waiting_bytes()
+            live = self._total - waiting
+            self._peak = max(self._peak, live)
+            return PoolStatistics(live, self._peak, waiting, self._backend.reserved())
 
     def live(self) -> list[tuple[int, Location | str | None]]:
         """Size and place of each live buffer, largest first."""
-        # A copy in one step: finalizers take entries out at any time.
-        found: list[Any] = list(self._live.copy().values())
+        with self._lock:
+            blocks = list(self._blocks.values())
+        found: list[tuple[int, Location | str | None]] = []
+        for block in blocks:
+            size, place = block.nbytes, block.place
+            if size >= 0:
+                found.append((size, place))
         return sorted(found, key=lambda entry: -entry[0])
 
-    def _take(self, capacity: int, stream: Stream) -> int | None:
-        """A block that waits, or one from the driver; None if it has no memory left."""
+    def _new_block(self, nbytes: int, stream: Stream, place: Location | str | None) -> _Block:
+        """A block of the right size that waits, or one from the driver."""
+        driver.api()  # refuses a child of fork, in which the lock may be held for ever
+        capacity = size_class(nbytes)
         with self._lock:
-            if self._returned or self._kept:
-                self._sort_in()
-            waiting = self._free.get((stream.handle, capacity))
-            if waiting:
-                pointer = waiting.pop()
-                del self._waiting[pointer]
-                self._waiting_bytes -= capacity
-            else:
-                pointer, status = self._backend.allocate(capacity, stream)
-                if status == _OUT_OF_MEMORY:
-                    return None
-                if status:
-                    driver.raise_status(status, f"allocation on {self.device}")
-            self._in_use += capacity
-            self._peak = max(self._peak, self._in_use)
-            return pointer
-
-    def _take_harder(
-        self, capacity: int, stream: Stream, nbytes: int, place: Location | str | None
-    ) -> int:
-        """A block, after everything that waits was given back to the driver."""
-        if capacity <= self.device.memory:
+            home = self._homes.setdefault((stream.handle, capacity), [])
+            if len(stream.homes) >= _MOST_SIZES:
+                stream.homes.clear()
+            stream.homes[nbytes] = home
+            if home:
+                return home.pop()
+            waiting = self._waiting_bytes()
+            if waiting > self.limit:
+                self._free_waiting(self.limit)
+            pointer, status = self._backend.allocate(capacity, stream)
+        if status == _OUT_OF_MEMORY and capacity <= self.device.memory:
             # Arrays may be held by cycles, and all that waits may be of other sizes.
             gc.collect()
             self.release()
-            pointer = self._take(capacity, stream)
-            if pointer is not None:
-                return pointer
-        raise self._exhausted(nbytes, place)
+            pointer, status = self._backend.allocate(capacity, stream)
+        if status == _OUT_OF_MEMORY:
+            raise self._exhausted(nbytes, place)
+        if status:
+            driver.raise_status(status, f"allocation of {show_bytes(nbytes)} on {self.device}")
+        block = _Block(pointer, capacity, stream, home)
+        with self._lock:
+            self._blocks[pointer] = block
+            self._total += capacity
+            self._peak = max(self._peak, self._total - self._waiting_bytes())
+        return block
+
+    def _waiting_bytes(self) -> int:
+        return sum(len(home) * capacity for (_, capacity), home in self._homes.items())
+
+    def _free_waiting(self, limit: int) -> None:
+        """Give blocks that wait back to the driver, until so many bytes wait."""
+        with self._lock:
+            excess = self._waiting_bytes() - limit
+            for home in self._homes.values():
+                while home and excess > 0:
+                    try:
+                        block = home.pop()
+                    except IndexError:  # another thread took it
+                        break
+                    excess -= block.capacity
+                    self._total -= block.capacity
+                    del self._blocks[block.pointer]
+                    self._backend.free(block.pointer, block.stream)
 
     def _exhausted(self, nbytes: int, place: Location | str | None) -> CudaError:
         entries = self.live()
@@ -350,18 +389,17 @@ class DevicePool:
         )
 
     def _sort_in(self) -> None:
-        """Let blocks wait that were given back, and owners go; under the lock."""
+        """Let blocks wait that were given back, and owners go whose memory is not used any more."""
         while self._returned:
             try:
                 returned = self._returned.popleft()
             except IndexError:
                 break
-            if returned.others or returned.exported or returned.owner is not None:
-                self._order(returned)
+            self._order(returned)
             if returned.owner is not None:
                 self.keep(returned.owner, returned.stream)
-            if returned.capacity:
-                self._wait(returned.pointer, returned.stream, returned.capacity)
+            if returned.block is not None:
+                returned.block.go_home()
         self._let_go()
 
     def _order(self, returned: _Returned) -> None:
@@ -376,41 +414,14 @@ class DevicePool:
                 with self.device:
                     driver.call("cuCtxSynchronize", what=f"work on {self.device}")
 
-    def _wait(self, pointer: int, stream: Stream, capacity: int) -> None:
-        self._in_use -= capacity
-        self._free.setdefault((stream.handle, capacity), []).append(pointer)
-        self._waiting[pointer] = (stream, capacity)
-        self._waiting_bytes += capacity
-        if self._waiting_bytes > self.limit:
-            excess = self._waiting_bytes - self.limit
-            chosen: list[int] = []
-            for oldest, (_, size) in self._waiting.items():
-                if excess <= 0:
-                    break
-                chosen.append(oldest)
-                excess -= size
-            self._free_waiting(chosen)
-
-    def _free_waiting(self, pointers: Iterable[int]) -> None:
-        for pointer in pointers:
-            stream, capacity = self._waiting.pop(pointer)
-            self._free[stream.handle, capacity].remove(pointer)
-            self._waiting_bytes -= capacity
-            self._backend.free(pointer, stream)
-
     def _let_go(self) -> None:
         """Let go of what was kept for work that is done by now."""
-        kept = self._kept
-        while kept:
-            try:
-                if not kept[0][0].is_done():
-                    return
-                kept.popleft()
-            except IndexError:
-                return
+        with self._lock:
+            while self._kept and self._kept[0][0].is_done():
+                self._kept.popleft()
 
     def __repr__(self) -> str:
-        return f"DevicePool({self.device}, {show_bytes(self._in_use)} in use)"
+        return f"DevicePool({self.device}, {show_bytes(self._total)})"
 
 
 class _OrderedBackend:
@@ -449,12 +460,14 @@ class _OrderedBackend:
 
     def trim(self) -> None:
         """Give the device back what is not in use."""
-        driver.call("cuMemPoolTrimTo", self.pool, 0)
+        with self.device:
+            driver.call("cuMemPoolTrimTo", self.pool, 0)
 
     def reserved(self) -> int:
         """Bytes taken from the device."""
         attribute = driver.api().CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
-        return int(driver.call("cuMemPoolGetAttribute", self.pool, attribute))
+        with self.device:
+            return int(driver.call("cuMemPoolGetAttribute", self.pool, attribute))
 
 
 class _PlainBackend:

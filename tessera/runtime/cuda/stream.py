@@ -71,9 +71,10 @@ class Stream:
     Attributes:
         device: where.
         handle: the driver's.
+        homes: where the pool's blocks of this stream wait, by the bytes that are asked for.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_owner", "device", "handle", "raw_handle")
+    __slots__ = ("__weakref__", "_owned", "_owner", "device", "handle", "homes", "raw_handle")
 
     def __init__(self, device: CudaDevice, *, priority: int = 0) -> None:
         with device:
@@ -98,6 +99,7 @@ class Stream:
         self.handle: Handle = int(found)
         # The bindings' own object: they make one of a number at each call.
         self.raw_handle: Any = found
+        self.homes: dict[int, list[Any]] = {}
         self._owned = owned
         self._owner = owner
 
