@@ -153,6 +153,7 @@ class Nest(ScheduleOp):
             () = not chosen.
         reason: why this tile choice.
         warps: warps that share a program on a GPU; 0: not chosen.
+        stages: parts of a contraction's operands under way at a time on a GPU; 0: not chosen.
     """
 
     name = "schedule.nest"
@@ -164,6 +165,7 @@ class Nest(ScheduleOp):
     reduce_tile: int = attr(0)
     reason: str = attr("")
     warps: int = attr(0)
+    stages: int = attr(0)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:

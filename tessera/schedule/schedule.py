@@ -84,6 +84,7 @@ class Schedule:
             chunk=tuple(chunk),
             reduce_tile=self.k or nest.reduce_tile,
             warps=self.warps or nest.warps,
+            stages=self.stages or nest.stages,
             reason="as the schedule says",
         )
         assert isinstance(new, ops.Nest)

@@ -275,7 +275,8 @@ def _copy_nest(types: Sequence[BufType], is_gpu: bool) -> tuple[s.Nest, list[Val
     tile = (*[1] * (rank - 1), lanes) if rank else ()
     chunk = (*[1] * (rank - 1), lanes if is_gpu else lanes * 1024) if rank else ()
     warps = COPY_WARPS if is_gpu else 0
-    nest = s.Nest(axes, (), tile, chunk, 1, "", warps, Block([], [*loads, *stores], ()))
+    body = Block([], [*loads, *stores], ())
+    nest = s.Nest(axes, (), tile, chunk, 1, warps=warps, body=body)
     return nest, buffers
 
 

@@ -27,9 +27,6 @@ from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 
 Body: TypeAlias = Callable[[TileDim | None, list[Value]], Sequence[Value]]
 
-STAGES = 3
-"""Blocks of a contraction's operands that a GPU has under way at a time."""
-
 _LOOPING = (s.Reduce, s.ArgReduce, s.Contract)
 
 
@@ -114,7 +111,7 @@ def _step_size(low: State, axes: Sequence[Axis], region: Block) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class Frame:
     """Where the body of a reduction is evaluated.
 
     Attributes:
@@ -134,7 +131,7 @@ class _Frame:
         return self.outer.plus(dim, first=self.axis == 0)
 
 
-def _frame(low: State, axes: Sequence[Axis], region: Block, point: Point, step: int) -> _Frame:
+def _frame(low: State, axes: Sequence[Axis], region: Block, point: Point, step: int) -> Frame:
     """The frame of a reduction. In a block of a GPU its tiles have no dims on which nothing in the
     region depends: code of the region that stands outside too is the same code."""
     deps = frozenset[str]().union(*[low.deps[v] for v in region.outputs])
@@ -143,8 +140,8 @@ def _frame(low: State, axes: Sequence[Axis], region: Block, point: Point, step: 
     first = low.is_block and step > 1 and not _runs_along(low, region, axes[-1].name)
     shape = tuple([d.size if d.name in deps else 1 for d in point.dims])
     if step == 1:
-        return _Frame(point, step, () if deps.isdisjoint(point.names) else shape, -1)
-    return _Frame(point, step, (step, *shape) if first else (*shape, step), 0 if first else -1)
+        return Frame(point, step, () if deps.isdisjoint(point.names) else shape, -1)
+    return Frame(point, step, (step, *shape) if first else (*shape, step), 0 if first else -1)
 
 
 def _runs_along(low: State, region: Block, axis: str) -> bool:
@@ -157,7 +154,7 @@ def _runs_along(low: State, region: Block, axis: str) -> bool:
     return all(x == 0 for x in strides) or 1 in strides
 
 
-def _masked(low: State, x: Val, neutral: Val, inner: Point, axis: int = -1) -> Val:
+def masked(low: State, x: Val, neutral: Val, inner: Point, axis: int = -1) -> Val:
     """A value with its neutral element beyond the extent of a dim."""
     at = axis % len(inner.dims)
     if not inner.dims[at].checked:
@@ -167,13 +164,31 @@ def _masked(low: State, x: Val, neutral: Val, inner: Point, axis: int = -1) -> V
     return Val(tuple([low.em.select(mask, a, b) for a, b in pairs]), inner.names)
 
 
-def _identity(low: State, fn: ScalarFn, dtype: DType) -> Val:
+def identity(low: State, fn: ScalarFn, dtype: DType) -> Val:
     if fn.identity is None:
         raise CompileError(f"schedule.reduce: {fn.name} has no neutral element", loc=low.em.loc)
     return low.constant(fn.identity(real_of(dtype)), dtype)
 
 
 # --- reduce -----------------------------------------------------------------------------------
+
+
+def is_looped(low: State, op: s.Reduce) -> bool:
+    """Whether a reduction in a block of a GPU is one loop that carries lanes."""
+    if not low.is_block or len(op.axes) != 1 or dtype_of(op.result).is_complex:
+        return False
+    step = _step_size(low, op.axes, op.body)
+    return step > 1 and not _is_covered(op.axes[0], step) and op.axes[0].extent != 0
+
+
+def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
+    """Where the body of such a reduction is evaluated."""
+    return _frame(low, op.axes, op.body, point, _step_size(low, op.axes, op.body))
+
+
+def loops(low: State, axes: Sequence[Axis], carried: list[Value], body: Body) -> list[Value]:
+    """Runs the bodies of such reductions, which have one extent."""
+    return _loops(low, axes, _Steps(low.reduce_tile), carried, body)
 
 
 def reduce(low: State, op: s.Reduce, point: Point) -> Val:
@@ -202,7 +217,7 @@ def _accumulate(
         step = 1  # lanes are combined part by part at the end, which only a sum allows
     frame = _frame(low, axes, region, point, step)
     shape = frame.shape
-    neutral = _identity(low, fn, dtype)
+    neutral = identity(low, fn, dtype)
     parts = len(neutral.parts)
     loc = em.loc
 
@@ -212,7 +227,7 @@ def _accumulate(
         inner = frame.inner(dim)
         x = value(inner)
         if dim is not None:
-            x = _masked(low, x, neutral, inner, frame.axis)
+            x = masked(low, x, neutral, inner, frame.axis)
         em.loc = loc
         total = x if is_single else low.apply(fn, Val(tuple(carried), inner.names), x)
         return low.spread(total, shape, parts)
@@ -247,7 +262,7 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
     counter = int32 if is_short else int64
     frame = _frame(low, (op.axis,), op.body, point, step)
     shape = frame.shape
-    neutral = _identity(low, op.fn, dtype)
+    neutral = identity(low, op.fn, dtype)
     loc = em.loc
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
@@ -257,7 +272,7 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
         if dim is None:
             number = em.symbols[op.axis.name]
         else:
-            x = _masked(low, x, neutral, inner, frame.axis)
+            x = masked(low, x, neutral, inner, frame.axis)
             number = em.map("floordiv", dim.start, em.const(step, int64))
         em.loc = loc
         found = _better(low, op.fn, carried, x.parts[0], em.cast(number, counter))
@@ -364,7 +379,7 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         return _multiply(low, a, b, carried)
 
     start = [em.broadcast(part, shape) for part in neutral.parts]
-    stages = STAGES if low.is_block else 0
+    stages = low.stages if low.is_block else 0
     steps = _Steps(step, masked=False, always_dim=True, stages=stages)
     result = _loops(low, op.axes, steps, start, body)
     return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
@@ -461,7 +476,7 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
     along = low.deps[out]
     shape = tuple([d.size if d.name in along else 1 for d in point.dims])
     shape = () if along.isdisjoint(point.names) else shape
-    neutral = _identity(low, op.fn, dtype_of(out))
+    neutral = identity(low, op.fn, dtype_of(out))
     loc = em.loc
 
     def body(carried: list[Value]) -> Sequence[Value]:

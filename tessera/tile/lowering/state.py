@@ -90,6 +90,10 @@ class Val:
 Handler = Callable[["State", Any, Point], "Val | None"]
 
 
+STAGES = 3
+"""Parts of a contraction's operands under way at a time where the schedule leaves it open."""
+
+
 class State:
     """The lowering of one nest.
 
@@ -101,6 +105,7 @@ class State:
         written: buffers that the nest stores to.
         facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
+        stages: parts of a contraction's operands that are under way at a time on a GPU.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
     """
@@ -119,6 +124,7 @@ class State:
         self.env: dict[Value, Val] = {}
         self.reduce_tile = max(nest.reduce_tile, 1)
         self.is_block = nest.warps > 0
+        self.stages = nest.stages or STAGES
         self.written: set[Value] = set()
         ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
         ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
