@@ -7,6 +7,7 @@ the device leaves undefined is a `SimulationError` that names the op, the block 
 """
 
 from tessera.target.simulate.program import run_program
-from tessera.target.simulate.run import TensorMap, run_kernel
+from tessera.target.simulate.run import run_kernel
+from tessera.target.simulate.tensors import TensorMap
 
 __all__ = ["TensorMap", "run_kernel", "run_program"]

@@ -234,6 +234,12 @@ def _lane_chosen(s: Threads, mask: tuple[Value, ...], lane: int) -> Array | None
 # --- objects --------------------------------------------------------------------------------------
 
 
+def _trap(s: Threads, op: g.Trap) -> None:
+    hit = predicated(s, op.pred)
+    if hit is None or hit.size:
+        raise s.fail(op, "the kernel ends with an error", 0 if hit is None else int(hit[0]))
+
+
 def _shared(s: Threads, op: g.Shared) -> None:
     start = s.launch.placed[op]
     window = s.block * s.launch.window
@@ -355,6 +361,7 @@ RULES: dict[type[Op], Callable[[Threads, Any], None]] = {
     t.Alloca: _alloca,
     g.LoadCached: _load,
     g.StoreCached: _store,
+    g.Trap: _trap,
     g.Shared: _shared,
     g.MapShared: _map_shared,
     g.Atomic: _atomic,

@@ -26,7 +26,10 @@ _WRITES: dict[type[Op], str] = {
     g.CompareExchange: "ptr",
     g.BulkStore: "dst",
 }
-_SEPARATE = (g.MbarrierWait, g.BarrierArrive, g.ClusterBarrier)
+_SEPARATE = (
+    g.MbarrierInit, g.MbarrierArrive, g.MbarrierWait, g.BulkLoad, g.TensorLoad, g.BarrierArrive,
+    g.ClusterBarrier,
+)  # fmt: skip
 """Ops that let warps of a block go on at different places."""
 
 WINDOW = 1024

@@ -13,7 +13,7 @@ import numpy as np
 
 from tessera.ir.core import Block, Op
 from tessera.target import ops as t
-from tessera.target.simulate import access, arithmetic, memory_copies, warps
+from tessera.target.simulate import access, arithmetic, async_copies, engine, warps
 from tessera.target.simulate.state import Array, Pointer, Threads, failure
 from tessera.target.simulate.waiting import STEPS as WAITING
 from tessera.target.simulate.waiting import Wait
@@ -27,7 +27,8 @@ RULES: dict[type[Op], Callable[[Threads, Any], None]] = {
     **arithmetic.RULES,
     **access.RULES,
     **warps.RULES,
-    **memory_copies.RULES,
+    **async_copies.RULES,
+    **engine.RULES,
 }
 
 
@@ -131,7 +132,7 @@ def _while(s: Threads, op: t.While) -> Steps:
             count += 1
             if count > SPINS:
                 raise s.fail(op, "waits without end", int(s.positions()[0]))
-            yield Wait(op, s, lambda: True, "memory")
+            yield Wait(op, s, lambda: True, lambda: "memory")
     s.narrow(before)
     s.values.update(zip(op.results, carried, strict=True))
     return []

@@ -14,7 +14,8 @@ import numpy as np
 from tessera.dtypes import DType, bool_
 from tessera.ir.core import Op
 from tessera.target.simulate.order import NOBODY, Order
-from tessera.target.simulate.state import Array, Threads, described
+from tessera.target.simulate.state import Array, Launch, Threads, described
+from tessera.tile.interp import POISON
 
 UNWRITTEN = -1
 IN_FLIGHT = -2
@@ -82,13 +83,18 @@ class Memory:
             self._unwritten(s, op, at, when, idents)
         if not self.watched:
             return
+        self.check_known(s, op, grains, idents)
+        self.remember_readers(s, op, grains, idents)
+
+    def check_known(self, s: Threads, op: Op, grains: Array, idents: Array) -> None:
+        """Raises where threads read what somebody else has written without order."""
         order = s.launch.order
+        when = self.when_written[grains]
         if when.size and when.max() >= self._recent(order):
             code, thread = np.broadcast_arrays(self.writer[grains], idents[:, None])
             late = (when >= 0) & order.unordered(code, when, thread)
             if late.any():
-                self._race(s, op, at, late, grains, thread, ("reads", "wrote"))
-        self.remember_readers(s, op, grains, idents)
+                self.race(s, op, late, grains, thread, ("reads", "wrote"))
 
     def _recent(self, order: Order) -> int:
         """The time from which on accesses need a look."""
@@ -103,16 +109,16 @@ class Memory:
         won = self.reader[grains]
         beaten = won != code
         if beaten.any():
-            self._widen(order, grains[beaten], won[beaten], code[beaten])
+            self._join(order, grains[beaten], won[beaten], code[beaten])
         if when.size and when.max() >= self._recent(order):
             late = (when >= 0) & order.unordered(old, when, code)
             if late.any():
                 now = grains[late]
-                self._widen(order, now, self.reader[now], old[late])
+                self._join(order, now, self.reader[now], old[late])
         self.when_read[grains] = order.now
         self.read_by[grains] = s.launch.number[op]
 
-    def _widen(self, order: Order, grains: Array, a: Array, b: Array) -> None:
+    def _join(self, order: Order, grains: Array, a: Array, b: Array) -> None:
         code, width = order.joined(a, b)
         for level in (1, 2, 3):  # where threads meet at a grain, the widest counts
             at_level = width == level
@@ -152,8 +158,7 @@ class Memory:
             self._check_write(s, op, at, when, grains, idents, value, atomic)
             self.writer[grains] = idents[:, None]
             self.written_by[grains] = s.launch.number[op]
-        stamp: Any = s.launch.order.stamp(idents)
-        self.when_written[grains] = stamp if isinstance(stamp, int) else stamp[:, None]
+        self.when_written[grains] = s.launch.order.now
 
     def _check_write(
         self, s: Threads, op: Op, at: Array, when: Array, grains: Array, idents: Array,
@@ -170,7 +175,7 @@ class Memory:
                 again = self.written_by[grains] == s.launch.number[op]
                 late &= ~(again & self._holds(at, value)[:, None])
             if late.any():
-                self._race(s, op, at, late, grains, thread, ("writes", "wrote"))
+                self.race(s, op, late, grains, thread, ("writes", "wrote"))
         self.check_readers(s, op, at, grains, thread)
 
     def check_readers(self, s: Threads, op: Op, at: Array, grains: Array, thread: Array) -> None:
@@ -180,7 +185,7 @@ class Memory:
         if when.size and when.max() >= self._recent(order):
             late = (when >= 0) & order.unordered(self.reader[grains], when, thread)
             if late.any():
-                self._race(s, op, at, late, grains, thread, ("writes", "read"))
+                self.race(s, op, late, grains, thread, ("writes", "read"))
 
     def _holds(self, at: Array, value: Array) -> Array:
         """Whether memory holds the values already, bit for bit; one row for each."""
@@ -196,6 +201,21 @@ class Memory:
                 size = value.nbytes // at.size
                 message = f"threads write different values to {self.said(int(at[k]), size)}"
                 raise self._failure(s, op, message, idents, k)
+
+    # --- copies -----------------------------------------------------------------------------------
+
+    def empty(self, at: Array, size: int) -> None:
+        """A copy will write here: until it lands, there is nothing."""
+        self.data[at[:, None] + np.arange(size)] = POISON
+        self.when_written[self.grains(at, size)] = IN_FLIGHT
+
+    def fill(self, launch: Launch, op: Op, at: Array, size: int, code: Array) -> None:
+        """What a copy has written: it counts as a write of now by threads of a code."""
+        grains = self.grains(at, size)
+        self.when_written[grains] = launch.order.now
+        if self.watched:
+            self.writer[grains] = code[:, None]
+            self.written_by[grains] = launch.number[op]
 
     # --- mistakes ---------------------------------------------------------------------------------
 
@@ -217,20 +237,36 @@ class Memory:
         message = f"reads {self.said(s.launch.offset(self, place), 1)}, which {what}"
         raise self._failure(s, op, message, idents, row)
 
-    def _race(
-        self, s: Threads, op: Op, at: Array, late: Array, grains: Array, thread: Array,
-        verbs: tuple[str, str],
+    def race(
+        self, s: Threads, op: Op, late: Array, grains: Array, thread: Array,
+        verbs: tuple[str, str], warp: int | None = None,
     ) -> None:  # fmt: skip
+        """Raises the error of two accesses that nothing orders.
+
+        Args:
+            s: the threads that access memory now.
+            op: how they do.
+            late: where it was accessed before, one row for each thread.
+            grains: what is accessed.
+            thread: by which threads.
+            verbs: what they do now and what was done before.
+            warp: where reads are remembered for each warp, whose.
+        """
         row, column = (int(x[0]) for x in np.nonzero(late))
         grain = int(np.broadcast_to(grains, late.shape)[row, column])
-        wrote = verbs[1] == "wrote"
-        who, when = (self.writer, self.when_written) if wrote else (self.reader, self.when_read)
-        number = int((self.written_by if wrote else self.read_by)[grain])
-        other = s.launch.order.said(int(who[grain]), int(when[grain]))
-        place = self.said(s.launch.offset(self, grain * self.grain), self.grain)
-        message = f"{verbs[0]} {place}, which {other} {verbs[1]} without a barrier between them"
-        note = f"{other} {verbs[1]} in {described(s.launch.ops[number])}"
-        del at
+        place: Any = grain if warp is None else (grain, warp)
+        if verbs[1] == "wrote":
+            code, when, number = (
+                self.writer[grain],
+                self.when_written[grain],
+                self.written_by[grain],
+            )
+        else:
+            code, when, number = self.reader[place], self.when_read[place], self.read_by[place]
+        other = s.launch.order.said(int(code), int(when))
+        text = self.said(s.launch.offset(self, grain * self.grain), self.grain)
+        message = f"{verbs[0]} {text}, which {other} {verbs[1]} without a barrier between them"
+        note = f"{other} {verbs[1]} in {described(s.launch.ops[int(number)])}"
         raise self._failure(s, op, message, thread[:, 0], row, note)
 
     def _check_locked(self, s: Threads, op: Op, at: Array, size: int, idents: Array) -> None:

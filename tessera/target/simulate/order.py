@@ -69,11 +69,6 @@ class Order:
         self.fenced_own[threads] = self.now
         self.fenced_others[threads] = self.by_block[threads // self.threads]
 
-    def stamp(self, idents: Array) -> int | Array:
-        """The time of accesses that these threads make now."""
-        del idents
-        return self.now
-
     def unordered(self, code: Array, when: Array, thread: Array) -> Array:
         """Whether accesses of a code at times `when` are concurrent to what these threads, given
         by their numbers in the grid, do now."""

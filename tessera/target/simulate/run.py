@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tessera.dtypes import DType
 from tessera.errors import SimulationError
 from tessera.ir.core import Func
 from tessera.ir.types import ScalarType
 from tessera.target.gpu import Gpu
 from tessera.target.gpu_ops import WARP
 from tessera.target.simulate.analysis import Kernel, analyse
+from tessera.target.simulate.async_copies import Copies
+from tessera.target.simulate.clocks import Clocks, WarpMemory
 from tessera.target.simulate.control import run_block
+from tessera.target.simulate.engine import Engine
 from tessera.target.simulate.memory import Memory
 from tessera.target.simulate.order import Order
 from tessera.target.simulate.state import Array, Launch, Pointer, Threads, failure
-from tessera.target.simulate.waiting import Wait
+from tessera.target.simulate.tensors import TensorMap
+from tessera.target.simulate.waiting import Wait, deadlock
 from tessera.target.types import AddressSpace, PtrType
 from tessera.tile.interp import POISON, flat
 
@@ -30,27 +32,6 @@ LANES = 8192
 
 SHARED_BYTES = 16 << 20
 """Shared memory of the blocks that run at a time, at most."""
-
-
-@dataclass(frozen=True, eq=False)
-class TensorMap:
-    """What a tensor map describes: a tensor in global memory, and how boxes of it are copied.
-
-    Attributes:
-        array: the memory, from the tensor's first element on.
-        dtype: of its elements.
-        shape: extents, fastest first.
-        strides: bytes from one element to the next, fastest first; the first is the itemsize.
-        box: extents of a box, fastest first.
-        swizzle: 0, 32, 64 or 128 bytes.
-    """
-
-    array: Array
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int = 0
 
 
 Argument: TypeAlias = "Array | int | float | np.generic | TensorMap"
@@ -139,7 +120,19 @@ def _arguments(
 def _global(array: Array, name: str, kernel: Kernel, watched: bool) -> Memory:
     writable = array.flags.writeable and array.flags.c_contiguous
     data = flat(array, writable).view(np.uint8)
-    return Memory(data, name, kernel.grains[1], strict=False, watched=watched, writable=writable)
+    return _memory(data, name, kernel, False, watched, writable)
+
+
+def _memory(
+    data: Array, name: str, kernel: Kernel, shared: bool, watched: bool, writable: bool
+) -> Memory:
+    made = (Memory if kernel.in_step else WarpMemory)(
+        data, name, kernel.grains[0 if shared else 1],
+        strict=shared, watched=watched, writable=writable,
+    )  # fmt: skip
+    if isinstance(made, WarpMemory):
+        made.watch(kernel.info.cluster * kernel.info.threads // WARP)
+    return made
 
 
 def _launch(
@@ -148,14 +141,14 @@ def _launch(
 ) -> Launch:  # fmt: skip
     threads = kernel.info.threads
     data = np.full(kernel.window * blocks, POISON, np.uint8)
-    shared = Memory(
-        data, "shared memory", kernel.grains[0], strict=True, watched=check, writable=True
-    )
+    shared = _memory(data, "shared memory", kernel, True, check, True)
+    order = (Order if kernel.in_step else Clocks)(first, blocks, threads, kernel.relaxed)
+    none = np.zeros((2, blocks * threads), np.int64)
     return Launch(
         kernel.func, machine, threads, kernel.info.cluster, lazy, check, kernel.ops, kernel.number,
         kernel.placed, max(1, kernel.window), plans, first, blocks, shared,
-        Order(first, blocks, threads, kernel.relaxed), mapped, kernel.atomic, kernel.spinning,
-        kernel.in_step,
+        order, mapped, kernel.atomic, kernel.spinning,
+        kernel.in_step, Copies(none[0]), Engine(none[1]),
     )  # fmt: skip
 
 
@@ -175,10 +168,10 @@ def _schedule(launch: Launch, runs: list[tuple[Threads, Generator[Wait, None, An
             waits[k] = next(runs[k][1], None)
             if waits[k] is None:
                 left.remove(k)
-        if not went:
-            raise _deadlock([wait for k in left if (wait := waits[k]) is not None])
-
-
-def _deadlock(waits: list[Wait]) -> Exception:
-    notes = [f"{w.threads.launch.who(int(w.threads.ident[0]))} waits for {w.what}" for w in waits]
-    return failure(waits[0].op, "deadlock: no thread can go on", *notes[:8])
+        if went:
+            continue
+        stuck = [wait for k in left if (wait := waits[k]) is not None]
+        awaited = dict.fromkeys([barrier for wait in stuck for barrier in wait.barriers])
+        if not launch.engine.demand(launch, awaited):
+            raise deadlock(launch, stuck)
+    launch.engine.finish()

@@ -19,8 +19,11 @@ from tessera.target.gpu_ops import WARP
 
 if TYPE_CHECKING:
     from tessera.target.gpu import Gpu
+    from tessera.target.simulate.async_copies import Copies
+    from tessera.target.simulate.engine import Engine
     from tessera.target.simulate.memory import Memory
     from tessera.target.simulate.order import Order
+    from tessera.target.simulate.waiting import Meeting
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -74,6 +77,9 @@ class Launch:
         mapped: memories by the identity of the arrays that they view.
         atomic: for each op, whether it changes memory in one step.
         spinning: loops that may wait for memory.
+        copies: asynchronous copies of threads under way.
+        engine: copies of the copy engine, and barriers in shared memory.
+        meetings: barriers of blocks and clusters where threads have come.
         in_step: whether all threads of the launch are one group.
         ticks: how often the clock was read.
     """
@@ -97,6 +103,11 @@ class Launch:
     atomic: Array
     spinning: frozenset[Op]
     in_step: bool
+    copies: Copies
+    engine: Engine
+    meetings: dict[tuple[int, int], Meeting] = field(
+        default_factory=dict[tuple[int, int], "Meeting"]
+    )
     ticks: int = 0
 
     def offset(self, memory: Memory, at: int) -> int:
