@@ -27,6 +27,9 @@ from tessera.tile.types import MemType
 WARPS = 4
 """Warps of a block where the schedule leaves it open."""
 
+BAND = 8
+"""Rows of blocks of a product that are computed together."""
+
 RULES: Mapping[type[Op], Rule] = {
     tile.Const: rules.const,
     tile.Dim_: rules.dim,
@@ -78,7 +81,8 @@ def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) 
     s.written = _written(s, func)
     s.emit(g.BlockInfo(s.threads, loc=s.loc))
     extents = iter(params[len(args) + len(func.dims) :])
-    _program_ids(s, [n if isinstance(n, int) else next(extents) for n in grid])
+    sizes = [n if isinstance(n, int) else next(extents) for n in grid]
+    _program_ids(s, sizes, any(isinstance(op, tile.Dot) for op in walk(func.body)))
     s.run(func.body)
     return Func(func.name, s.close())
 
@@ -95,14 +99,35 @@ def _written(s: Simt, func: Func) -> set[Value]:
     return found
 
 
-def _program_ids(s: Simt, grid: Sequence[int | Value]) -> None:
-    """The coordinates of the block's program."""
+def _program_ids(s: Simt, grid: Sequence[int | Value], grouped: bool) -> None:
+    """The coordinates of the block's program, the last axis fastest.
+
+    Products go through the last two axes in bands of `BAND` rows instead: blocks that run at the
+    same time then share rows and columns of the operands, which stay in the cache.
+    """
     found: list[Value] = []
     rest = s.pure(g.BlockId) if grid else s.i32(0)
-    for extent in reversed(grid[1:]):
-        size = s.i32(extent) if isinstance(extent, int) else s.cast(extent, int32)
+    sizes = [s.i32(n) if isinstance(n, int) else s.cast(n, int32) for n in grid]
+    if grouped and len(sizes) > 1:
+        rows, cols = sizes[-2:]
+        plane = s.index("mul", rows, cols)
+        inside = rest if len(sizes) == 2 else s.index("rem", rest, plane)
+        found = list(_banded(s, inside, rows, cols))
+        rest = s.index("trunc_div", rest, plane)
+        sizes = sizes[:-2]
+    for size in reversed(sizes[1:]):
         found.append(s.index("rem", rest, size))
         rest = s.index("trunc_div", rest, size)
-    if grid:
+    if sizes:
         found.append(rest)
     s.program_ids = [s.cast(v, int64) for v in reversed(found)]
+
+
+def _banded(s: Simt, number: Value, rows: Value, cols: Value) -> tuple[Value, Value]:
+    """Column and row of a block that is so far into a plane of bands."""
+    area = s.index("mul", cols, s.i32(BAND))
+    first = s.index("mul", s.index("trunc_div", number, area), s.i32(BAND))
+    inside = s.index("rem", number, area)
+    height = s.index("min", s.index("sub", rows, first), s.i32(BAND))
+    row = s.index("add", first, s.index("rem", inside, height))
+    return s.index("trunc_div", inside, height), row
