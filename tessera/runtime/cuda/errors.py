@@ -245,9 +245,6 @@ EXPLANATIONS: dict[int, Explanation] = {
 }
 """By status. What is missing is explained by the driver's own words."""
 
-STICKY: Final = frozenset({214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
-"""Errors after which the device's context is of no use any more."""
-
 
 def error_for(
     status: int,

@@ -109,7 +109,7 @@ def run_program(
     """
     driver.api()  # refuses a child of fork
     settings = config.current()
-    record = find_record(stream) or _new_record(stream)
+    record = record_of(stream)
     record.watch = watch_microseconds(settings) if settings.cuda_debug else 0
     if settings.nvtx:
         with nvtx_range(name):
@@ -127,9 +127,12 @@ def run_record(main: int, record: LaunchRecord, *words: int | npt.NDArray[Any]) 
         raise_failure(record)
 
 
-def _new_record(stream: Stream) -> LaunchRecord:
-    record = new_record(stream)
-    add_record(record)
+def record_of(stream: Stream) -> LaunchRecord:
+    """This thread's record of a stream."""
+    record = find_record(stream)
+    if record is None:
+        record = new_record(stream)
+        add_record(record)
     return record
 
 
@@ -371,6 +374,7 @@ __all__ = [
     "native_symbols",
     "nvtx_range",
     "raise_failure",
+    "record_of",
     "run_program",
     "run_record",
 ]
