@@ -26,10 +26,11 @@ from tessera.runtime.cuda.assembler import Cubin, assemble
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
 from tessera.target.from_tile.host import lower_host
 from tessera.target.from_tile.simt.kernel import lower_kernel
-from tessera.target.gpu import Gpu
+from tessera.target.gpu import GPUS, Gpu, gpu
 from tessera.target.gpu_ops import BlockInfo
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine
+from tessera.target.machine import machine as cpu_machine
 from tessera.target.passes.allocate_shared import allocate_shared, shared_bytes
 from tessera.target.passes.legalize import legalize
 from tessera.target.passes.legalize_gpu import legalize_gpu
@@ -157,9 +158,7 @@ class LoweredGpu(Stages):
         )
         self.context.record("native", time.perf_counter() - start)
         start = time.perf_counter()
-        code = Code(
-            self.traced.name, list(self.gpu_kernels.values()), self.gpu, lambda: self.cubin
-        )
+        code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, lambda: self.cubin)
         program = driver.load(code, device)
         self.context.record("load", time.perf_counter() - start)
         return RemoteExecutable(
@@ -174,6 +173,13 @@ def _place(loc: Loc) -> Location | None:
 def lower_for(graph: Func, machine: Machine | Gpu | None = None) -> Lowered | LoweredGpu:
     """Lowers a closed Graph for a machine; by default the host."""
     return LoweredGpu(graph, machine) if isinstance(machine, Gpu) else Lowered(graph, machine)
+
+
+def machine_named(machine: Machine | Gpu | str) -> Machine | Gpu:
+    """A machine by name: a GPU such as `sm_90a`, a level of CPUs, or `host`."""
+    if not isinstance(machine, str):
+        return machine
+    return gpu(machine) if machine in GPUS else cpu_machine(machine)
 
 
 def lower_on(graph: Func, device: Device) -> LoweredGpu:

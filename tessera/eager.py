@@ -18,15 +18,17 @@ from tessera.config import Config, config
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated
+from tessera.graph.device import CPU, default_device
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
+from tessera.graph.remote import Remote
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
@@ -81,7 +83,7 @@ class Plan:
             self._outputs.append((shape, dtype, math.prod(shape) * dtype.itemsize))
         self._scratch = found.scratch(dims)
 
-    def run(self, inputs: Sequence[np.ndarray]) -> Any:
+    def run(self, inputs: Sequence[Any]) -> Any:
         """The results for contiguous inputs."""
         outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in self._outputs]
         size = self._scratch
@@ -96,13 +98,22 @@ _MOST_SHAPES = 8192
 _BYTE = np.dtype(np.uint8)
 
 
-class Eager:
-    """The engine that computes ops outside any trace."""
+def _no_devices(operands: Sequence[Any]) -> Eager:
+    raise AssertionError("there is only the host")
 
-    def __init__(self) -> None:
+
+class Eager:
+    """The engine that computes ops outside any trace.
+
+    Args:
+        engine_for: gives the engine of the device that operands are on, where that is not the host.
+    """
+
+    def __init__(self, engine_for: Callable[[Sequence[Any]], Eager] = _no_devices) -> None:
+        self._engine_for = engine_for
         self._checked: set[Hashable] = set()
         self._plans: dict[Hashable, Plan] = {}
-        self._cache: dict[Hashable, Executable | None] = {}
+        self._cache: dict[Hashable, Any] = {}
         # The settings that were last in force, and their part of keys.
         self._settings: tuple[Config | None, Hashable] = (None, None)
 
@@ -117,8 +128,10 @@ class Eager:
         """The results of one op."""
         if getattr(cls, "family", None) is Family.ELEMENTWISE:
             return self._elementwise(cls, operands, attrs)
+        if not operands and default_device() is not CPU:
+            return self._elsewhere(cls, operands, attrs)
         if cls is Constant:
-            return _constant(attrs["value"], attrs.get("weak", False))
+            return constant(attrs["value"], attrs.get("weak", False))
         if cls in VIEWS:
             return self._view(cls, operands[0], attrs)
         flat: list[Array] = []
@@ -131,19 +144,33 @@ class Eager:
             else:
                 flat.append(item)
                 groups.append(None)
+        if any([type(x.storage) is Remote for x in flat]):
+            return self._elsewhere(cls, operands, attrs)
+        return self._run(cls, flat, groups, attrs)
+
+    def _run(
+        self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
+    ) -> Any:
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         return self._compute(cls, flat, groups, attrs)
 
+    def _elsewhere(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The results of an op on a device that is not the host."""
+        return self._engine_for(operands).evaluate(cls, operands, attrs)
+
     def _view(self, cls: type[Op], x: Array, attrs: dict[str, Any]) -> Array:
-        key = (cls, x.host.shape, tuple(attrs.items()))
+        data = x.storage
+        if isinstance(data, Remote):
+            return self._elsewhere(cls, (x,), attrs)
+        key = (cls, data.shape, tuple(attrs.items()))
         if key not in self._checked:
             # The op's own check, whose errors are the user's.
             cls(Value(x.type), **attrs)
             if len(self._checked) >= _MOST_SHAPES:
                 self._checked.clear()
             self._checked.add(key)
-        data = VIEWS[cls](x.host, attrs)
+        data = VIEWS[cls](data, attrs)
         return Array(data, x.type.with_shape(data.shape) if x.weak else None)
 
     def _compute(
@@ -154,7 +181,7 @@ class Eager:
             self._settings_key(),
             tuple(groups),
             tuple(attrs.items()),
-            *[(x.host.shape, x.host.dtype, x.weak) for x in flat],
+            *[(x.storage.shape, x.storage.dtype, x.weak) for x in flat],
         )
         plan = self._plans.get(key)
         if plan is None:
@@ -174,7 +201,7 @@ class Eager:
         # The op on concrete sizes first: its errors are the user's.
         op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
         shapes, attrs = collapse(cls, [x.shape for x in flat], attrs)
-        found: Executable | None = None
+        found: Any = None
         for generalize in (symbolic, patterned):
             sizes, dims, generic = generalize(cls, shapes, attrs)
             types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
@@ -189,8 +216,11 @@ class Eager:
                 self._cache[key] = found
             found = self._cache[key]
             if found is not None:
-                return Plan(found, [v.type for v in op.results], sizes.values)
+                return self._new_plan(found, [v.type for v in op.results], sizes.values)
         raise AssertionError("the last resort fails or compiles")
+
+    def _new_plan(self, found: Any, results: Sequence[Type], dims: list[int]) -> Plan:
+        return Plan(found, results, dims)
 
     def _elementwise(
         self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
@@ -198,11 +228,13 @@ class Eager:
         """One result; all operands have one shape, so they are one-dimensional to the kernel, but
         for those that are one number repeated.
         """
-        shape = operands[0].host.shape
+        shape = operands[0].storage.shape
         key: list[Hashable] = [cls, self._settings_key(), *attrs.items()]
         inputs: list[np.ndarray] = []
         for x in operands:
-            data = x.host
+            data: Any = x.storage
+            if type(data) is Remote:
+                return self._elsewhere(cls, operands, attrs)
             if data.shape != shape:
                 # The op's own check of its operands, whose error is the user's.
                 cls(*[Value(x.type) for x in operands], **attrs)
@@ -216,27 +248,38 @@ class Eager:
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:
-            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs)
+            splats = [x.is_splat for x in operands]
+            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
         result = aligned_empty(shape, found.dtypes[0])
         found.run_into(inputs, (result,), (result.size,))
         return Array(result)
 
     def _compile_elementwise(
-        self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
-    ) -> Executable:
+        self,
+        cls: type[Op],
+        operands: Sequence[Array],
+        attrs: dict[str, Any],
+        splats: Sequence[bool],
+    ) -> Any:
         # The op on concrete sizes first: its errors are the user's.
         cls(*[Value(x.type) for x in operands], **attrs)
         size = sym("d0")
         builder = Builder(
-            [TensorType(() if x.is_splat else (size,), x.dtype, x.weak) for x in operands]
+            [
+                TensorType(() if splat else (size,), x.dtype, x.weak)
+                for x, splat in zip(operands, splats, strict=True)
+            ]
         )
         with scoped(Loc.unknown):
             values = [
-                builder.add(s.Broadcast(arg, shape=(size,), dims=())).result if x.is_splat else arg
-                for arg, x in zip(builder.args, operands, strict=True)
+                builder.add(s.Broadcast(arg, shape=(size,), dims=())).result if splat else arg
+                for arg, splat in zip(builder.args, splats, strict=True)
             ]
             op = builder.add(cls(*values, **attrs))
-        func = builder.func(cls.name.split(".")[-1], op.results, ["d0"])
+        return self._executable(builder.func(cls.name.split(".")[-1], op.results, ["d0"]))
+
+    def _executable(self, func: Func) -> Any:
+        """The compiled program."""
         return lower_graph(func).executable()
 
     def _compile(
@@ -246,12 +289,11 @@ class Eager:
         groups: list[int | None],
         attrs: dict[str, Any],
         dims: list[str],
-    ) -> Executable:
+    ) -> Any:
         builder = Builder(types)
         with scoped(Loc.unknown):
             op = builder.add(_build(cls, builder.args, groups, attrs))
-        func = builder.func(cls.name.split(".")[-1], op.results, dims)
-        return lower_graph(func).executable()
+        return self._executable(builder.func(cls.name.split(".")[-1], op.results, dims))
 
     def _control(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
@@ -263,7 +305,7 @@ class Eager:
         key = (content_hash(func), self._settings_key())
         found = self._cache.get(key)
         if found is None:
-            found = self._cache[key] = lower_graph(func).executable()
+            found = self._cache[key] = self._executable(func)
         return tuple([Array(x) for x in found.run([x.contiguous for x in flat])])
 
 
@@ -271,7 +313,7 @@ class Eager:
 _SPLAT = "splat"
 
 
-def _constant(value: Dense, weak: bool) -> Array:
+def constant(value: Dense, weak: bool) -> Array:
     """A constant needs no code, which would be compiled anew for each number."""
     return Array(value.array, TensorType(value.shape, value.dtype, weak=True) if weak else None)
 

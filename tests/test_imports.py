@@ -34,7 +34,7 @@ LAYERS = (
     ("target",),
     ("runtime",),
     ("compile", "compile_gpu"),
-    ("eager_sizes", "eager"),
+    ("eager_sizes", "eager", "eager_remote"),
     ("api",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
     ("__init__",),

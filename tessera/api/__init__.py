@@ -7,17 +7,37 @@ operators of arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.control import cond, fori_loop, while_loop
 from tessera.api.jit import JitFunction, compile, jit
 from tessera.api.traced import make_graph
 from tessera.api.vectorize import vmap
 from tessera.eager import Eager
+from tessera.graph.device import Backend, install_backend
 from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.trace import install_engine
 
-install_engine(Eager())
 install_operators()
+
+
+def cuda_backend() -> Backend:
+    """NVIDIA's GPUs."""
+    from tessera.runtime.cuda.backend import CudaBackend
+
+    return CudaBackend()
+
+
+def _engine_for(operands: Sequence[Any]) -> Eager:
+    from tessera.eager_remote import engine_for
+
+    return engine_for(operands)
+
+
+install_engine(Eager(_engine_for))
+install_backend("cuda", cuda_backend)
 
 __all__ = [
     "JitFunction",

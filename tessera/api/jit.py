@@ -7,16 +7,29 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+import numpy as np
+
 from tessera import pytree
-from tessera.api.leaves import argument_name, check_callable, leaf_error, name_of, owned, to_array
+from tessera.api.leaves import (
+    argument_name,
+    check_callable,
+    leaf_error,
+    name_of,
+    owned,
+    parameter_names,
+    to_array,
+)
 from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
-from tessera.compile import STAGES, Lowered
+from tessera.compile import STAGES, Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
 from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import Array
+from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.ops.control import Call
+from tessera.graph.placement import common_device, device_of, differ, moved
+from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
 
@@ -70,13 +83,23 @@ class _Entry:
 
     __slots__ = ("captured", "is_leaf", "lowered", "run", "treedef", "types")
 
-    def __init__(self, lowered: Lowered, traced: Traced) -> None:
+    def __init__(
+        self, lowered: Stages, run: Callable[..., Any], traced: Traced, captured: Sequence[Any]
+    ) -> None:
         self.lowered = lowered
-        self.run = lowered.executable().run
-        self.captured = [x.contiguous for x in traced.captured]
+        self.run = run
+        self.captured = [x.contiguous for x in captured]
         self.treedef = traced.treedef
         self.types = traced.types
         self.is_leaf = traced.treedef.is_leaf()
+
+
+def _device_of_call(call: _Arguments) -> Device:
+    """Where a call would run."""
+    for x in call.leaves:
+        if device_of(x) != CPU:
+            return device_of(x)
+    return CPU if call.leaves else default_device()
 
 
 def _bind_call(traced: Traced, call: _Arguments) -> Any:
@@ -124,21 +147,28 @@ class JitFunction(Generic[P, R]):
         if is_tracing() or (call is not None and call.is_traced):
             return self._call_traced(self._flatten(args, kwargs, keep=True))
         inputs: list[Any] = []
+        device = CPU
         for x in leaves:
             data = x.contiguous
+            if type(data) is Remote:
+                device = data.device
             inputs.append(data)
             signature += (data.dtype, data.shape)
             if x.weak:
                 signature.append(True)
+        if device is not CPU or default_device() is not CPU:
+            device, inputs = self._gather(device, leaves, inputs, args, kwargs)
+            signature.append(device)
         key = tuple(signature)
         entry = self._entries.get(key)
         if entry is None:
             call = call or self._flatten(args, kwargs)
-            traced = self._trace(call)
+            with using(device):
+                traced = self._trace(call)
             if any([type(x) is Tracer for x in traced.captured]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return _bind_call(traced, call)
-            entry = self._compile_entry(key, traced)
+            entry = self._compile_entry(key, traced, device)
         outputs = entry.run([*entry.captured, *inputs])
         results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
         return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
@@ -174,6 +204,37 @@ class JitFunction(Generic[P, R]):
         is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
         return _Arguments(leaves, treedef, statics, is_flat, is_traced)
 
+    def _gather(
+        self,
+        device: Device,
+        leaves: Sequence[Any],
+        inputs: list[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Device, list[Any]]:
+        """The device of a call and its inputs on it, where one of these or the default device is
+        not the host.
+
+        Args:
+            device: that of the inputs; the host if none is elsewhere.
+            leaves: the arrays.
+            inputs: their elements.
+            args: what the user gave.
+            kwargs: what the user gave.
+        """
+        if device is not CPU and all([type(x) is Remote and x.device == device for x in inputs]):
+            return device, inputs
+        tree: Any = (
+            (args, kwargs) if self._statics is None else self._statics.split(args, kwargs)[0]
+        )
+        given = pytree.leaves(tree)
+        found = common_device(f"jit: {name_of(self._fn)}", leaves, given)
+        if found is None:
+            found = CPU if any([type(x) is Array for x in given]) else default_device()
+        if found is CPU:
+            return CPU, inputs
+        return found, [moved(x, found).contiguous for x in leaves]
+
     # --- compiling ---
 
     def _trace(self, call: _Arguments) -> Traced:
@@ -188,9 +249,23 @@ class JitFunction(Generic[P, R]):
             input_name=lambda k: name(call.treedef, k),
         )
 
-    def _compile_entry(self, key: Hashable, traced: Traced) -> _Entry:
-        lowered = lower_graph(traced.graph)
-        entry = _Entry(lowered, traced)
+    def _compile_entry(self, key: Hashable, traced: Traced, device: Device) -> _Entry:
+        lowered: Stages
+        captured: list[Any] = traced.captured
+        if device == CPU:
+            lowered = lower_graph(traced.graph)
+            elsewhere = [x for x in captured if isinstance(x.storage, Remote)]
+            if elsewhere:
+                name = f"jit: {name_of(self._fn)} captures an array"
+                differ(name, Array(np.empty(0, np.float32)), elsewhere[0])
+            run = lowered.executable().run
+        else:
+            from tessera.compile_gpu import lower_on  # loads the backend
+
+            gpu = lowered = lower_on(traced.graph, device)
+            run = gpu.executable(device).run
+            captured = [moved(x, device) for x in captured]
+        entry = _Entry(lowered, run, traced, captured)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
         with self._lock:
@@ -198,25 +273,43 @@ class JitFunction(Generic[P, R]):
 
     def _call_traced(self, call: _Arguments) -> Any:
         """Inside another trace."""
-        return _bind_call(self._trace(call), call)
+        with using(device_of(call.leaves[0]) if call.leaves else default_device()):
+            return _bind_call(self._trace(call), call)
 
     # --- inspection ---
 
     @api_boundary
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers for these arguments without running.
 
+        Two more arguments, unless the function has some of these names, say what for, and need no
+        such device: `machine="sm_90a"`, or a level of CPUs; or `device="cuda:0"`, for the GPU that
+        is there. By default it is the device of the arguments.
+
         Returns:
-            An object with the stages `graph`, `schedule`, `tile`, `target`, `llvm`, `asm`, all
-            printable, and `why()`.
+            An object with the stages `graph`, `schedule`, `tile`, `target`, `llvm`, `asm`, and for
+            a GPU `host`, `ptx`, `cubin` and `sass`, all printable, and `why()`.
         """
-        return lower_graph(self._trace(self._flatten(args, kwargs)).graph)
+        own = parameter_names(self._fn)
+        names = [n for n in ("machine", "device") if n in kwargs and n not in own]
+        machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
+        call = self._flatten(args, kwargs)
+        where = _device_of_call(call) if device is None else parse_device("lower", device)
+        with using(CPU if machine is not None else where):
+            graph = self._trace(call).graph
+        if machine is None and where == CPU:
+            return lower_graph(graph)
+        from tessera.compile_gpu import lower_for, lower_on, machine_named
+
+        if machine is None:
+            return lower_on(graph, where)
+        return lower_for(graph, machine_named(machine))
 
     def cache_size(self) -> int:
         """How many signatures are compiled."""
         return len(self._entries)
 
-    def compiled(self) -> list[Lowered]:
+    def compiled(self) -> list[Stages]:
         """The lowered programs of the compiled signatures, in order."""
         return [entry.lowered for entry in self._entries.values()]
 
@@ -243,7 +336,7 @@ class BoundJit:
         return self.__func__(self.__self__, *args, **kwargs)
 
     @api_boundary
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers for these arguments without running; see `JitFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
 

@@ -15,6 +15,8 @@ from tessera.dtypes import DType, dtype_of
 from tessera.errors import CallError, DTypeError, LeafError, PytreeError, TesseraError
 from tessera.graph.array import Array, dtype_from_numpy
 from tessera.graph.ops.elementwise import cast as cast_op
+from tessera.graph.placement import gathered
+from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.types import TensorType
@@ -102,6 +104,8 @@ def leaf_arrays(
         if array is None:
             raise leaf_error(x, name(treedef, k), fix)
         found.append(owned(array, x))
+    if found and any([type(x) is Array and type(x.storage) is Remote for x in found]):
+        found = gathered(name(treedef, 0).partition(":")[0], found, leaves)
     return found, treedef
 
 
@@ -231,11 +235,12 @@ def check_structure(
 
 def strong(x: Any) -> Any:
     """An array whose dtype does not yield to others."""
-    return Array(x.host) if isinstance(x, Array) and x.weak else x
+    return Array(x.storage) if isinstance(x, Array) and x.weak else x
 
 
 def cast_weak(x: Any, type: TensorType) -> Any:
     """A number as an array of another dtype."""
-    if isinstance(x, Array) and x.dtype is not type.dtype:
+    known = isinstance(x, Array) and not isinstance(x.storage, Remote)
+    if known and x.dtype is not type.dtype:
         return Array(x.host.astype(type.dtype.np))
     return cast_op(x, type.dtype)

@@ -163,14 +163,14 @@ def test_static_argnums_out_of_range() -> None:
 def test_unknown_stage() -> None:
     expect(
         """
-        ts.compile(lambda x: x, dump=["graph", "ptx"])
+        ts.compile(lambda x: x, dump=["graph", "hlo"])
         """,
         """
-        OptionError: compile: dump has 'ptx', which is no stage
+        OptionError: compile: dump has 'hlo', which is no stage
           at user.py:1
-            1 | ts.compile(lambda x: x, dump=["graph", "ptx"])
+            1 | ts.compile(lambda x: x, dump=["graph", "hlo"])
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: the stages are graph, sched, schedule, tirh, tile, tirt, target, llvm, asm
+          rule: the stages are graph, sched, schedule, tirh, tile, tirt, target, llvm, asm, host, ptx, sass
         """,
     )
 

@@ -24,6 +24,7 @@ from tessera.graph.namespace.arguments import (
     spread,
 )
 from tessera.graph.ops import elementwise as ops
+from tessera.graph.placement import common_device
 from tessera.ir import loc
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
 
 def _both(name: str, op: Callable[[Any, Any], Any], x1: Any, x2: Any) -> Any:
     if type(x1) is type(x2) and isinstance(x1, ArrayBase) and x1.type == x2.type:
+        common_device(name, (x1, x2), (x1, x2))
         return op(x1, x2)
     a, b = operands(name, x1, x2)
     return op(a, b)

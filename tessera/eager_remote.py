@@ -1,0 +1,170 @@
+"""Eager evaluation on a device other than the host.
+
+As on the host (`eager.py`), with other storage: everything is in row-major order, so what would be
+a view there is computed, but for reshaping. Operands that are on the host are copied first; numbers
+are kept on the device for the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.compile_gpu import lower_on
+from tessera.eager import Eager, Plan, constant
+from tessera.graph.array import Array
+from tessera.graph.device import Device, default_device
+from tessera.graph.ops.base import Family
+from tessera.graph.ops.checks import static_shape
+from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.reshape import Reshape
+from tessera.graph.placement import differ, moved
+from tessera.graph.remote import Remote
+from tessera.graph.trace import items_of
+from tessera.ir.core import Func, Op, Value
+from tessera.ir.types import Type
+from tessera.runtime.remote import RemoteExecutable
+
+_ENGINES: dict[Device, RemoteEager] = {}
+
+
+def engine_for(operands: Sequence[Any]) -> RemoteEager:
+    """The engine of the device that the operands are on; without any, of the default one."""
+    device = default_device()
+    for x in [x for item in operands for x in items_of(item)]:
+        if isinstance(x.storage, Remote):
+            device = x.storage.device
+            break
+    found = _ENGINES.get(device)
+    if found is None:
+        found = _ENGINES.setdefault(device, RemoteEager(device))
+    return found
+
+
+def forget_programs() -> None:
+    """Drops all that was compiled: the devices behind it are others now."""
+    _ENGINES.clear()
+
+
+class RemotePlan(Plan):
+    """All that running one op on operands of given shapes takes, worked out once."""
+
+    __slots__ = ("_found", "_shapes", "_sizes")
+
+    def __init__(self, found: RemoteExecutable, results: Sequence[Type], dims: list[int]) -> None:
+        self._found = found
+        self._sizes = dims
+        self._shapes = [static_shape(tuple(type.dims())) for type in results]
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """The results."""
+        outputs = self._found.run(inputs, self._sizes)
+        for out, shape in zip(outputs, self._shapes, strict=True):
+            out.shape = shape  # the program may know fewer dims
+        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
+
+
+# Numbers that wait on the device for their next use.
+_MOST_NUMBERS = 1024
+
+
+class RemoteEager(Eager):
+    """The engine of one device.
+
+    Args:
+        device: which.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.device = device
+        self._numbers: dict[Hashable, Array] = {}
+
+    def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        """The results of one op."""
+        if getattr(cls, "family", None) is Family.ELEMENTWISE:
+            return self._elementwise(cls, operands, attrs)
+        if cls is Constant:
+            # Python's numbers stay on the host, and go where they are used.
+            found = constant(attrs["value"], attrs.get("weak", False))
+            return found if found.weak else self._here(cls, found)
+        flat: list[Array] = []
+        groups: list[int | None] = []
+        for item in operands:
+            found = items_of(item)
+            flat += [self._here(cls, x) for x in found]
+            groups.append(len(found) if isinstance(item, (tuple, list)) else None)
+        if cls is Reshape:
+            return self._reshape(flat[0], attrs)
+        return self._run(cls, flat, groups, attrs)
+
+    def _here(self, cls: type[Op], x: Array) -> Array:
+        """An operand on this device."""
+        data = x.storage
+        if isinstance(data, Remote):
+            if data.device == self.device:
+                return x
+            here = Array(Remote(data.backend, self.device, None, 0, data.shape, data.dtype))
+            differ(cls.name.split(".")[-1], here, x)
+        return self._number(data, x) if not data.ndim else moved(x, self.device)
+
+    def _number(self, data: np.ndarray, x: Array) -> Array:
+        """A number of the host."""
+        key = (data.tobytes(), data.dtype, x.weak)
+        found = self._numbers.get(key)
+        if found is None:
+            if len(self._numbers) >= _MOST_NUMBERS:
+                self._numbers.clear()
+            found = self._numbers[key] = moved(x, self.device)
+        return found
+
+    def _reshape(self, x: Array, attrs: dict[str, Any]) -> Array:
+        data = x.storage
+        assert isinstance(data, Remote)
+        # The op's own check, whose errors are the user's.
+        shape = static_shape(tuple(Reshape(Value(x.type), **attrs).result.type.dims()))
+        return Array(data.reshape(shape), x.type.with_shape(shape) if x.weak else None)
+
+    def _elementwise(
+        self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any]
+    ) -> Array:
+        """One result; all operands have one shape, so they are one-dimensional to the kernel, but
+        for numbers of the host that are repeated to that shape.
+        """
+        shape = operands[0].storage.shape
+        key: list[Hashable] = [cls, self._settings_key(), *attrs.items()]
+        inputs: list[Any] = []
+        splats: list[bool] = []
+        for x in operands:
+            data: Any = x.storage
+            if data.shape != shape:
+                # The op's own check of its operands, whose error is the user's.
+                cls(*[Value(x.type) for x in operands], **attrs)
+            is_splat = x.is_splat
+            if is_splat:
+                one = np.ascontiguousarray(data[(0,) * data.ndim]).reshape(())
+                data = self._number(one, Array(one)).storage
+            elif type(data) is not Remote or data.device is not self.device:
+                data = self._here(cls, x).storage
+            splats.append(is_splat)
+            inputs.append(data)
+            key += (is_splat, data.dtype, x.weak)
+        signature = tuple(key)
+        found = self._cache.get(signature)
+        if found is None:
+            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
+        size = 1
+        for n in shape:
+            size *= n
+        (result,) = found.run(inputs, (size,))
+        result.shape = shape
+        return Array(result)
+
+    def _executable(self, func: Func) -> Any:
+        """The compiled program."""
+        return lower_on(func, self.device).executable(self.device)
+
+    def _new_plan(self, found: Any, results: Sequence[Type], dims: list[int]) -> Plan:
+        return RemotePlan(found, results, dims)
