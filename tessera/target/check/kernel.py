@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from tessera.ir.core import Func, Op
+from tessera.target.check.flow import Flow
 from tessera.target.check.objects import Lifetimes, check_bounds
 from tessera.target.check.races import Races
 from tessera.target.check.report import Report, Verdict, worst
+from tessera.target.check.rules import check_rules
 from tessera.target.check.trace import Trace
 from tessera.target.check.uniform import threads_of
 from tessera.target.gpu import Gpu
 
 
 def check_kernel(func: Func, machine: Gpu) -> Report:
-    """Proves what can be proved about a kernel's memory accesses.
+    """Checks the rules of a kernel, and proves what can be proved about its memory accesses.
 
     Args:
         func: a kernel in Target IR, with barriers and waits put in.
         machine: the GPU that it is for.
+
+    Raises:
+        VerifyError: a numbered rule is broken. Races and the like do not raise: see
+            `Report.raise_if_refuted`.
     """
+    check_rules(func, machine)
     threads = threads_of(func)
     races = Races(func, threads)
     lifetimes = Lifetimes(races.objects)
+    flow = Flow(func)
 
     def visit(op: Op, trace: Trace) -> None:
-        for access in trace.reader.accesses(op):
+        accesses = trace.reader.accesses(op)
+        for access in accesses:
             lifetimes.see(access)
+        flow.visit(op, trace, accesses)
 
     trace = Trace(func, races.at_barrier, visit)
     trace.run()
+    flow.at_end(trace.state)
     verdicts: list[Verdict] = [
         *races.verdicts,
         *check_bounds(trace.accesses, races.objects, threads),

@@ -107,12 +107,10 @@ class Trace:
                     self._op(op)
 
     def _op(self, op: Op) -> None:
-        if not op.get_effects():
-            if self.visit is not None:
-                self.visit(op, self)
-            return
-        if self.visit is not None:
+        if self.visit is not None and (op.effects or isinstance(op, g.ShuffleLanes)):
             self.visit(op, self)
+        if not op.effects:
+            return
         if isinstance(op, SYNCS):
             self._sync(op)
         elif isinstance(op, g.AsyncCommit):
