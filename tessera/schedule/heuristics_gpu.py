@@ -53,6 +53,13 @@ ROW_STREAMS = 4
 ROW_STEP = 4096
 """Elements of a step along a row that is too long for registers."""
 
+LONG_ROW = 1 << 16
+"""Rows of so many elements are read again from the second cache, if a multiprocessor works on one
+at a time."""
+
+LINE_BYTES = 128
+"""Bytes of an operand's step along the depth of a product: a line of shared memory."""
+
 COLUMN_BYTES = 128
 """Bytes of a line of memory, which is what a reduction over rows reads of each."""
 
@@ -188,9 +195,11 @@ class GpuChoice:
             extent = columns[-1].extent
         fits = isinstance(extent, int) and power_above(extent) <= limit
         step = power_above(size_of(extent)) if fits else ROW_STEP
+        if size_of(extent) >= LONG_ROW:
+            step = MAX_ROW
         step = max(step, 2)
         each = ROW_ELEMENTS if streams < ROW_STREAMS else ROW_ELEMENTS // 2
-        if step >= MAX_ROW // 2 and streams < ROW_STREAMS:
+        if fits and step >= MAX_ROW // 2 and streams < ROW_STREAMS:
             each = LONG_ROW_ELEMENTS
         count = max(WARPS * WARP * each // step, 1)
         axis = rows[-1] if rows else None
@@ -240,7 +249,7 @@ class GpuChoice:
     def block(self, op: ops.Contract, row: Axis, col: Axis) -> tuple[int, int, int, int]:
         """Rows, columns and depth of a contraction's block, and its warps."""
         bits = max(scalar_dtype(v.type).bits for v in op.body.outputs)
-        depth = {8: 64, 16: 32, 32: 16, 64: 8}.get(bits, 16)
+        depth = LINE_BYTES * 8 // bits if bits <= 16 else {32: 16, 64: 8}[bits]
         sides = [min(max(power_above(size_of(a.extent)), 16), 128) for a in (row, col)]
         others = self.points() // max(size_of(row.extent) * size_of(col.extent), 1)
         if bits > 16 or op.dtype.bits > 32:
@@ -257,8 +266,11 @@ class GpuChoice:
         while blocks() < self.machine.multiprocessors and max(sides) > 32:
             sides[0 if sides[0] >= sides[1] else 1] //= 2
         long = size_of(op.axes[-1].extent)
-        depth = min(depth * (2 if max(sides) <= 64 else 1), max(power_above(long), 16))
-        warps = max(1, min(8, sides[0] * sides[1] // 2048))
+        twice = 2 if max(sides) <= 64 and bits > 16 else 1
+        depth = min(depth * twice, max(power_above(long), 16))
+        # Large parts for each warp: fragments are then read from shared memory less often.
+        each = 4096 if sides[0] * sides[1] >= 16384 and bits <= 16 else 2048
+        warps = max(1, min(8, sides[0] * sides[1] // each))
         return sides[0], sides[1], depth, warps
 
     # --- parts ------------------------------------------------------------------------------------
