@@ -6,16 +6,18 @@
 
 The gradient of picking an element of each row is of this kind. As elementwise work it becomes part
 of the kernel that computes the rest of the gradient; a scatter would be two kernels before that.
+The sum of such a row, where the rest of it is 0, is the element.
 """
 
 from __future__ import annotations
 
 from tessera.dtypes import int32, int64, uint64
-from tessera.graph.ops.arithmetic import Add, Eq, Max, Min, Select
+from tessera.graph.ops.arithmetic import Add, Eq, Max, Min, Neg, Select
 from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, Dense, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape
+from tessera.graph.ops.reduce import Sum
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Sym, sym
 from tessera.schedule.cost import tensor
@@ -36,6 +38,7 @@ class _Rewriting:
     def __init__(self) -> None:
         self.code: list[Op] = []
         self.env: dict[Value, Value] = {}
+        self.single: dict[Value, tuple[Value, int]] = {}
 
     def op(self, old: Op) -> None:
         """Takes an op over, or what stands for it."""
@@ -46,9 +49,23 @@ class _Rewriting:
         if isinstance(op, Scatter) and axes is not None:
             self.env[old.results[0]] = self.scatter(op, *axes)
             return
+        total = self.total(op)
+        if total is not None:
+            self.env[old.results[0]] = total
+            return
         self.code.append(op)
         if op is not old:
             self.env.update(zip(old.results, op.results, strict=True))
+
+    def total(self, op: Op) -> Value | None:
+        """The sum of rows with one element each."""
+        if isinstance(op, Neg) and op.x in self.single:
+            value, axis = self.single[op.x]
+            self.single[op.result] = (self.add(Neg(value, loc=op.loc)), axis)
+        if not isinstance(op, Sum) or op.operands[0] not in self.single:
+            return None
+        value, axis = self.single[op.operands[0]]
+        return value if op.axes == (axis,) and tensor(value) == tensor(op.result) else None
 
     def add(self, op: Op) -> Value:
         """Appends an op with one result."""
@@ -79,15 +96,30 @@ class _Rewriting:
         value = self.spread(op, op.updates, kept)
         if op.combine is Combine.ADD:
             value = self.add(Add(op.x, value, loc=loc))
-        return self.add(Select(hit, value, op.x, loc=loc))
+        result = self.add(Select(hit, value, op.x, loc=loc))
+        if op.combine is Combine.ADD and op.mode is not IndexMode.DROP and _is_zero(op.x):
+            self.single[result] = (self.row_value(op, op.updates, kept), axis)
+        return result
+
+    def row_value(self, op: Scatter, value: Value, kept: tuple[int, ...]) -> Value:
+        """A value per row, without dims of size 1."""
+        rows = tuple([tensor(op.x).shape[k] for k in kept])
+        if tensor(value).shape != rows:
+            value = self.add(Reshape(value, rows, loc=op.loc))
+        return value
 
     def spread(self, op: Scatter, value: Value, kept: tuple[int, ...]) -> Value:
         """A value per row, repeated along the rows."""
-        shape = tensor(op.x).shape
-        rows = tuple([shape[k] for k in kept])
-        if tensor(value).shape != rows:
-            value = self.add(Reshape(value, rows, loc=op.loc))
-        return self.add(Broadcast(value, shape, kept, loc=op.loc))
+        value = self.row_value(op, value, kept)
+        return self.add(Broadcast(value, tensor(op.x).shape, kept, loc=op.loc))
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is 0 everywhere."""
+    op = value.op
+    if isinstance(op, Broadcast):
+        op = op.x.op
+    return isinstance(op, Constant) and not op.value.array.any()
 
 
 def _row_axes(op: Scatter) -> tuple[int, tuple[int, ...]] | None:

@@ -16,6 +16,7 @@ from tessera.graph.ops.generate import iota
 from tessera.graph.ops.rearrange import broadcast, reshape, transpose
 from tessera.graph.ops.reshape import full
 from tessera.ir.intexpr import sym
+from tessera.schedule import heuristics_gpu
 from tessera.tile import ops as t
 from tests.schedule.gpu import check, lowered
 from tests.schedule.lowering import typed
@@ -282,3 +283,77 @@ def test_ordered_axes_stay_in_a_block() -> None:
         return scatter(x, u, [i], axes=(0,), combine=Combine.ADD)
 
     check(fn, typed(5, 20), typed(9, dtype=dt.int32), typed(9, 20))
+
+
+# --- rows in steps ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of more than 16 elements do not fit."""
+    monkeypatch.setattr(heuristics_gpu, "MAX_ROW", 16)
+    monkeypatch.setattr(heuristics_gpu, "ROW_STEP", 16)
+
+
+def softmax_as_is(x: Any) -> Any:
+    up = e.exp(e.sub(x, rows(red.max_(x, (1,)), x)))
+    return e.div(up, rows(red.sum_(up, (1,)), x))
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.float64])
+@pytest.mark.parametrize("fn", [softmax, softmax_as_is])
+@pytest.mark.parametrize("length", [17, 33, 64, 100])
+@pytest.mark.usefixtures("short")
+def test_a_maximum_and_the_sum_below_it_share_a_pass(dtype: dt.DType, fn: Any, length: int) -> None:
+    found = check(fn, typed(5, length, dtype=dtype))
+    assert found.launches == 1
+    assert len(found.tile_ops(t.For)) == (1 if length < 32 else 2)
+
+
+@pytest.mark.parametrize("fn", [softmax, softmax_as_is])
+@pytest.mark.usefixtures("short")
+def test_the_shared_pass_knows_what_is_not_finite(fn: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32) * 30
+    x[0, 3] = np.inf
+    x[1] = -np.inf
+    x[2, ::2] = -np.inf
+    x[3, 60] = np.nan
+    x[4, :40] = -np.inf
+    x[5, 5] = -np.inf
+    x[6, 69] = 3e38
+    x[7] = 0.0
+    check(fn, typed(9, 70), inputs=[x])
+
+
+@pytest.mark.usefixtures("short")
+def test_independent_reductions_share_a_pass() -> None:
+    found = check(gradient, typed(5, 70), typed(5, 70), typed(70))
+    # mean; spread and the two sums of the gradient, which need it; the result.
+    assert len(found.tile_ops(t.For)) <= 4
+    found = check(cross_entropy, typed(9, 50), typed(9, dtype=dt.int32))
+    assert found.launches == 1
+    assert len(found.tile_ops(t.For)) == 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 16, 40])
+@pytest.mark.usefixtures("short")
+def test_symbolic_rows_in_steps(size: int) -> None:
+    if size:
+        check(softmax, typed(S, T), dims={"S": 3, "T": size})
+    check(normalise, typed(3, T), typed(T), typed(T), dims={"T": size})
+
+
+def test_the_sum_of_a_row_with_one_element_is_the_element() -> None:
+    def fn(x: Any, u: Any, i: Any) -> Any:
+        hot = scatter(
+            full(x.shape, 0.0, x.dtype),
+            u,
+            [iota((x.shape[0],), 0, dt.int32), i],
+            axes=(0, 1),
+            combine=Combine.ADD,
+            mode=IndexMode.CLIP,
+        )
+        return red.sum_(e.neg(hot), (1,)), e.mul(hot, x)
+
+    found = check(fn, typed(5, 9), typed(5), typed(5, dtype=dt.int32))
+    assert not found.tile_ops(t.Reduce)

@@ -28,7 +28,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
-from tessera.tile.lowering import access, pointwise, reduction, scanning
+from tessera.tile.lowering import access, pointwise, reduction, row_passes, scanning
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 
@@ -161,7 +161,8 @@ class _Loops:
 
     def axis(self, k: int, point: Point) -> None:
         """Runs the axes from the k-th on, then the body."""
-        self.low.run(self.stages[k], point)
+        run = row_passes.run if self.low.is_block else State.run
+        run(self.low, self.stages[k], point)
         if k == len(self.plans):
             return
         plan = self.plans[k]
