@@ -22,6 +22,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import ScalarFn
 from tessera.schedule import ops
+from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
 
 Array = np.ndarray[Any, Any]
@@ -149,6 +150,8 @@ class Program:
             for k, target in op.moved():
                 x = order if k < 0 else np.take_along_axis(memory[op.inputs[k]], order, op.axis)
                 memory[target][...] = x
+        elif isinstance(op, ops.SORTS):
+            run_sort(op, memory)
         else:
             raise VerifyError(f"{op.name} cannot stand in a kernel", loc=op.loc)
 

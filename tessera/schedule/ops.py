@@ -5,7 +5,7 @@ Program level (values are buffers, `buf<...>`, each written once by the op that 
   buffer per result).
 - `schedule.while`, `schedule.cond`: control flow; their regions are programs.
 
-Kernel level: the region of a kernel holds `schedule.nest`s, run in order, and `schedule.sort`.
+Kernel level: the region of a kernel holds `schedule.nest`s and sorts, run in order.
 
 Nest level: the region of a nest is scalar code *at one point* of the nest's axes. Index expressions
 (`IntExpr`) may mention the nest's axes by name, the axes of enclosing reductions, symbolic dims of
@@ -233,6 +233,108 @@ class Sort(ScheduleOp):
     def moved(self) -> list[tuple[int, Value]]:
         """The outputs with the number of the input that they have the elements of, or -1."""
         return list(zip(self.sources or range(len(self.inputs)), self.outputs, strict=True))
+
+
+class SortRuns(ScheduleOp):
+    """Packs the keys of each element along an axis into words, and sorts runs of them on a GPU.
+
+    Attributes:
+        keys: buffers of one shape.
+        words: buffers of these shapes with the axis last, as `words.Layout` says.
+        axis: along which elements are compared.
+        descending: the largest first.
+        run: places of a run; the last one of a row may be shorter.
+        warps: warps that share a program.
+    """
+
+    name = "schedule.sort_runs"
+    effects = READ | WRITE
+    keys: tuple[Value, ...] = operands()
+    words: tuple[Value, ...] = operands()
+    axis: int = attr()
+    descending: bool = attr(False)
+    run: int = attr()
+    warps: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+class SplitRuns(ScheduleOp):
+    """Says where tiles of merged runs begin, on a GPU.
+
+    Runs of words along the last axis are merged in pairs. For each tile of the result: how many of
+    the elements before it, in its pair, are of the first run.
+
+    Attributes:
+        words: sorted runs.
+        splits: an i64 buffer with one element per tile along the last axis.
+        run: places of a run, a multiple of the tile.
+        tile: places of a tile.
+        least: rows that are no longer than this are left alone.
+        warps: warps that share a program.
+    """
+
+    name = "schedule.split_runs"
+    effects = READ | WRITE
+    words: tuple[Value, ...] = operands()
+    splits: Value = operand()
+    run: int = attr()
+    tile: int = attr()
+    least: int = attr(0)
+    warps: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+class MergeRuns(ScheduleOp):
+    """Merges runs of words along the last axis in pairs, on a GPU.
+
+    Attributes:
+        words: sorted runs.
+        splits: where tiles begin; see `schedule.split_runs`.
+        outputs: buffers for the merged runs.
+        run: places of a run, a multiple of the tile.
+        tile: places that a program merges.
+        least: rows that are no longer than this are left alone.
+        warps: warps that share a program.
+    """
+
+    name = "schedule.merge_runs"
+    effects = READ | WRITE
+    words: tuple[Value, ...] = operands()
+    splits: Value = operand()
+    outputs: tuple[Value, ...] = operands()
+    run: int = attr()
+    tile: int = attr()
+    least: int = attr(0)
+    warps: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+SORTS = (Sort, SortRuns, SplitRuns, MergeRuns)
+"""What may stand in a kernel besides nests."""
+
+
+def written_by(op: Op) -> tuple[Value, ...]:
+    """The buffers that an op of a kernel writes as a whole."""
+    match op:
+        case Sort():
+            return (*op.outputs, *op.temps)
+        case SortRuns():
+            return op.words
+        case SplitRuns():
+            return (op.splits,)
+        case MergeRuns():
+            return op.outputs
+        case _:
+            return ()
 
 
 # --- nest level ---

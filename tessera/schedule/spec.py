@@ -97,9 +97,7 @@ def check_stores(func: Func) -> None:
         outputs = set(kernel.body.args[len(kernel.inputs) :])
         written: set[Value] = set()
         for op in kernel.body.ops:
-            if isinstance(op, ops.Sort):
-                written.update((*op.outputs, *op.temps))
-                continue
+            written.update(ops.written_by(op))
             for region in op.regions:
                 for one in walk(region):
                     if isinstance(one, (ops.Store, ops.Scan)):

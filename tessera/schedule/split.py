@@ -134,7 +134,7 @@ def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Co
             new = op.rebuild(operands, regions)
         else:
             machine = context.machine.multiprocessors
-            found = split_sort(op, operands, context.used, machine)
+            found = split_sort(op, operands, context.used, context.names, machine)
             if found is not None:
                 new, kept = found
                 results = [op.results[k] for k in kept]

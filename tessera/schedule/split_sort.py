@@ -1,4 +1,5 @@
-"""Sorts on a GPU: rows that a block of threads can hold are sorted by one block.
+"""Sorts on a GPU: rows that a block of threads can hold are sorted by one block; of longer ones
+runs are, which are merged in pairs, from one buffer of words to another.
 
 An operand that holds the places of the elements themselves, as `argsort` has one, is not read: a
 sort on a GPU knows these places anyway.
@@ -8,14 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from tessera.dtypes import DType, int64
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import sym
+from tessera.ir.intexpr import Dim, ceildiv, sym
+from tessera.ir.scalar import SCALARS
+from tessera.ir.types import ScalarType
 from tessera.schedule import ops
+from tessera.schedule.copying import Names
 from tessera.schedule.heuristics import power_above, power_below, size_of
-from tessera.schedule.types import BufType
+from tessera.schedule.types import Axis, BufType
+from tessera.schedule.words import PLACE_BITS, Coder, Layout
 
 MAX_ROW = 8192
 """Elements of the longest row that a block sorts."""
+
+RUN = 8192
+"""Elements of the runs of a longer row that a block sorts."""
+
+MAX_LENGTH = 1 << PLACE_BITS
+"""Elements of the longest row of unknown length."""
+
+TILE = 4096
+"""Elements that a block merges."""
+
+SPLIT_WARPS = 4
+"""Warps of a block that looks for where tiles begin."""
 
 BLOCK_ELEMENTS = 2048
 """Elements that a block sorts if it can have several rows."""
@@ -31,7 +49,11 @@ MAX_WARPS = 16
 
 
 def split_sort(
-    kernel: ops.Kernel, operands: Sequence[Value], used: Container[Value], multiprocessors: int
+    kernel: ops.Kernel,
+    operands: Sequence[Value],
+    used: Container[Value],
+    names: Names,
+    multiprocessors: int,
 ) -> tuple[ops.Kernel, list[int]] | None:
     """The kernel of a sort, for a GPU.
 
@@ -39,6 +61,7 @@ def split_sort(
         kernel: the kernel.
         operands: its inputs in the new program.
         used: values that something reads.
+        names: for new axes.
         multiprocessors: how many the machine has.
 
     Returns:
@@ -51,8 +74,6 @@ def split_sort(
     if not isinstance(op, ops.Sort) or op.warps:
         return None
     extent = _type(op.inputs[0]).shape[op.axis]
-    if not isinstance(extent, int) or extent > MAX_ROW:
-        return None
     env = dict(zip(kernel.body.args, operands, strict=False))
     places = [k >= op.num_keys and holds_places(env[v], op.axis) for k, v in enumerate(op.inputs)]
     kept = [k for k, v in enumerate(kernel.results[: len(op.outputs)]) if v in used]
@@ -63,17 +84,24 @@ def split_sort(
     inner = {v: Value(v.type) for v in values}
     outputs = [Value(type) for type in types]
     rows, warps = block_of(op, multiprocessors)
-    inputs = [inner[op.inputs[k]] for k in needed]
     new = ops.Sort(
-        inputs, outputs, [], op.axis, op.num_keys, op.descending, sources, warps, rows, loc=op.loc
-    )
+        [inner[op.inputs[k]] for k in needed], outputs, [], op.axis, op.num_keys, op.descending,
+        sources, warps, rows, loc=op.loc,
+    )  # fmt: skip
+    code: list[Op] = [new]
+    temps: list[Value] = []
     what = f"{rows} rows" if rows > 1 else "a row"
+    what = f"{what} of {extent} elements in a block of {warps} warps"
+    if not isinstance(extent, int) or extent > MAX_ROW:
+        code, temps = merge_sort(new, names)
+        what = f"runs of {RUN} elements are sorted, and merged in pairs"
     found = ops.Kernel(
         [env[v] for v in values],
-        types,
+        (*types, *[_type(v) for v in temps]),
+        temps=len(temps),
         label=kernel.label,
-        reason=f"{kernel.reason}; {what} of {extent} elements in a block of {warps} warps",
-        body=Block([*inner.values(), *outputs], [new], ()),
+        reason=f"{kernel.reason}; {what}",
+        body=Block([*inner.values(), *outputs, *temps], code, ()),
         loc=kernel.loc,
     )
     return found, kept
@@ -82,9 +110,7 @@ def split_sort(
 def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
     """Rows and warps of a block."""
     type = _type(op.inputs[0])
-    extent = type.shape[op.axis]
-    assert isinstance(extent, int)
-    size = power_above(extent)
+    size = min(power_above(size_of(type.shape[op.axis])), MAX_ROW)
     others = [k for k in range(len(type.shape)) if k != op.axis]
     rows = 1
     if others:
@@ -100,6 +126,92 @@ def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
         rows = min(rows, most)
     warps = max(1, min(rows * size // (32 * THREAD_ELEMENTS), MAX_WARPS))
     return rows, warps
+
+
+def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
+    """The ops of a sort of long rows, and their temporary buffers."""
+    type = _type(op.inputs[0])
+    count = type.shape[op.axis]
+    keys = op.inputs[: op.num_keys]
+    layout = Layout.of([_type(v).dtype for v in keys], PLACE_BITS)
+    shape = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
+    here, there = [
+        [Value(BufType((*shape, count), dtype)) for dtype in layout.dtypes] for _ in range(2)
+    ]
+    splits = Value(BufType((*shape, ceildiv(count, TILE)), int64))
+    temps = [*here, *there, splits]
+    warps = max(1, RUN // (32 * THREAD_ELEMENTS))
+    code: list[Op] = [ops.SortRuns(keys, here, op.axis, op.descending, RUN, warps, loc=op.loc)]
+    run, passes = RUN, 0
+    is_known = isinstance(count, int)
+    # A row of unknown length is merged twice at a time or not at all, so that the result is where
+    # the runs were.
+    while run < count if is_known else (run < MAX_LENGTH or passes % 2):
+        least = 0 if is_known else run >> passes % 2
+        merge_warps = max(1, TILE // (32 * THREAD_ELEMENTS))
+        code += [
+            ops.SplitRuns(here, splits, run, TILE, least, SPLIT_WARPS, loc=op.loc),
+            ops.MergeRuns(here, splits, there, run, TILE, least, merge_warps, loc=op.loc),
+        ]
+        here, there = there, here
+        run, passes = 2 * run, passes + 1
+    code.append(_collect(op, here, layout, names))
+    return code, temps
+
+
+def _collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:
+    """The nest that moves elements to where their words are."""
+    shape = _type(op.inputs[0]).shape
+    axes = [Axis(names.fresh("i"), dim) for dim in shape]
+    index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
+    code = NestCode()
+    at = (*[e for k, e in enumerate(index) if k != op.axis], index[op.axis])
+    found = [code.add(ops.Load(word, (), at)) for word in words]
+    coder = Coder(code, layout, op.descending)
+    place = coder.place(found)
+    for k, target in op.moved():
+        if k < 0:
+            value = code.cast(place, _type(target).dtype)
+        elif k < op.num_keys and layout.holds_keys:
+            value = coder.key(found, k)
+        else:
+            inner = tuple([sym("$0") if d == op.axis else e for d, e in enumerate(index)])
+            value = code.add(ops.Load(op.inputs[k], (place,), inner, loc=op.loc))
+        code.ops.append(ops.Store(target, value, (), tuple(index), loc=op.loc))
+    axes = [axis for axis in axes if axis.extent != 1]
+    return ops.Nest(tuple(axes), body=Block([], code.ops, ()), loc=op.loc)
+
+
+class NestCode:
+    """Emits the code of words in a nest."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.made: dict[object, Value] = {}
+
+    def add(self, op: Op) -> Value:
+        """The result of a new op."""
+        self.ops.append(op)
+        return op.result
+
+    def const(self, value: bool | int | float, dtype: DType) -> Value:
+        """A constant."""
+        key = (repr(value), dtype)
+        if key not in self.made:
+            self.made[key] = self.add(ops.Const(value, dtype))
+        return self.made[key]
+
+    def map(self, fn: str, *args: Value) -> Value:
+        """A row of the scalar table."""
+        return self.add(ops.Map(args, SCALARS[fn]))
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """A conversion."""
+        return x if x.type == ScalarType(dtype) else self.add(ops.Cast(x, dtype))
+
+    def bitcast(self, x: Value, dtype: DType) -> Value:
+        """The same bits as another dtype."""
+        return x if x.type == ScalarType(dtype) else self.add(ops.Bitcast(x, dtype))
 
 
 def holds_places(value: Value, axis: int) -> bool:

@@ -29,6 +29,9 @@ from tessera.ir.scalar import Number
 
 T = TypeVar("T")
 
+PLACE_BITS = 31
+"""Bits of a place in a row of any length."""
+
 UNSIGNED = {8: uint8, 16: uint16, 32: uint32, 64: uint64}
 
 

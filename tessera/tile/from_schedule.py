@@ -22,7 +22,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from tessera.dtypes import bool_, int64, real_of
 from tessera.errors import CompileError
@@ -36,9 +36,13 @@ from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.merge_sort import lower_runs
 from tessera.tile.lowering.nest import lower_nest
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
+
+Unit: TypeAlias = s.Nest | s.Sort | s.SortRuns | s.SplitRuns | s.MergeRuns
+"""What becomes a kernel."""
 
 COPY_WARPS = 4
 """Warps of a block that copies buffers."""
@@ -200,7 +204,7 @@ class _Program:
 
     def unit(self, op: Op, memory: Mapping[Value, Value], label: str) -> None:
         """Launches the kernel of one nest or sort, which is lowered unless an equal one was."""
-        if not isinstance(op, (s.Nest, s.Sort)):
+        if not isinstance(op, (s.Nest, *s.SORTS)):
             raise CompileError(f"{op.name}: may not stand in a kernel", loc=op.loc)
         used = free_values(Block([], [op], ()))
         canonical, args = _Canonical(self.func.dims).unit(op, used)
@@ -218,7 +222,7 @@ class _Program:
 
 
 def lower_unit(
-    op: s.Nest | s.Sort,
+    op: Unit,
     args: Sequence[Value],
     name: str,
     dims: Sequence[str],
@@ -240,8 +244,10 @@ def lower_unit(
     memory = dict(zip(args, em.args, strict=True))
     if isinstance(op, s.Nest):
         grid = lower_nest(em, op, memory, Facts() if facts is None else facts)
-    else:
+    elif isinstance(op, s.Sort):
         grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
+    else:
+        grid = lower_runs(em, op, memory)
     used = [name for name in dims if name in em.used]
     return Func(name, em.close(), used), grid
 
@@ -290,14 +296,12 @@ class _Canonical:
         self.names: dict[str, str] = {}
         self.dims: dict[str, Dim] = {}
 
-    def unit(
-        self, op: s.Nest | s.Sort, used: Sequence[Value]
-    ) -> tuple[s.Nest | s.Sort, list[Value]]:
+    def unit(self, op: Unit, used: Sequence[Value]) -> tuple[Unit, list[Value]]:
         """The copy, and its buffers."""
         args = [Value(v.type) for v in used]
         self.env.update(zip(used, args, strict=True))
         fresh = self.op(op)
-        assert isinstance(fresh, (s.Nest, s.Sort))
+        assert isinstance(fresh, (s.Nest, *s.SORTS))
         return fresh, args
 
     def op(self, op: Op) -> Op:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from tessera import dtypes
 from tessera.dtypes import DType, float32, int64
 from tessera.graph.ops.sort import argsort, sort
 from tessera.ir.core import Module
+from tessera.ir.intexpr import sym
+from tessera.schedule import split_sort
 from tessera.tile import ops as t
 from tests.schedule.lowering import Array, typed
 from tests.tile.gpu_running import check_gpu, ops_of
@@ -98,3 +101,49 @@ def test_words_are_as_short_as_keys_allow() -> None:
 def test_steps_of_the_network() -> None:
     module = check(lambda x: sort((x,), 0), keys(float32, (256,)))
     assert len(ops_of(module, t.FlipBits)) == 8 * 9 // 2
+
+
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of 8 elements, tiles of 4."""
+    monkeypatch.setattr(split_sort, "MAX_ROW", 8)
+    monkeypatch.setattr(split_sort, "RUN", 8)
+    monkeypatch.setattr(split_sort, "TILE", 4)
+
+
+@pytest.mark.usefixtures("short_runs")
+@pytest.mark.parametrize("length", [9, 15, 16, 17, 32, 33, 100])
+def test_long_rows(length: int) -> None:
+    x = keys(float32, (2, length))
+    y = np.arange(2 * length, dtype=np.int16).reshape(2, length)
+    check(lambda x: sort((x,), 1), x)
+    check(lambda x: argsort(x, 1, descending=True), x)
+    check(lambda x, y: sort((x, y), 0), np.ascontiguousarray(x.T), np.ascontiguousarray(y.T))
+
+
+@pytest.mark.usefixtures("short_runs")
+@pytest.mark.parametrize("name", KEYS)
+def test_long_rows_of_every_dtype(name: str) -> None:
+    x = keys(dtypes.dtype_of(name), (45,))
+    check(lambda x: sort((x,), 0, descending=True), x)
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_long_rows_with_several_keys() -> None:
+    a, b = keys(float32, (70,)), keys(int64, (70,))
+    c = np.random.default_rng(0).integers(0, 2, 70).astype(np.int8)
+    check(lambda a, b, c: sort((c, a, b), 0, 2), a, b, c)
+    check(lambda a, b, c: sort((c, b, a), 0, 3, True), a, b, c)
+
+
+@pytest.mark.usefixtures("short_runs")
+def test_rows_of_unknown_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_sort, "MAX_LENGTH", 64)
+    n, m = sym("N"), sym("M")
+    for length in (0, 1, 7, 8, 9, 16, 17, 40):
+        x = keys(float32, (length,))
+        check_gpu(lambda x: sort((x,), 0), typed(n), inputs=[x])
+        x = keys(float32, (3, length))
+        fn = partial(argsort, axis=1)
+        check_gpu(fn, typed(m, n), inputs=[x])
+        check_gpu(lambda x: sort((x, x), 0), typed(n, m), inputs=[np.ascontiguousarray(x.T)])

@@ -22,7 +22,7 @@ from tessera.schedule.types import BufType
 from tessera.schedule.words import Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.sort_words import Words
+from tessera.tile.lowering.sort_words import Network, Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class BlockSort:
         self.shape = (op.rows, self.size) if places_last else (self.size, op.rows)
         keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
         layout = Layout.of(keys, max(self.size.bit_length() - 1, 1))
-        self.words = Words(em, layout, op.descending, self.shape, self.at)
+        self.words = Words(em, layout, op.descending, self.shape)
 
     # --- memory ---------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class BlockSort:
         if self.size != self.extent:
             where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
             found = words.last(em.broadcast(where, self.shape), found)
-        found = words.sorted(found)
+        found = Network(em, self.shape, self.at).sorted(found)
         places = words.coder.place(found)
         for k, target in op.moved():
             if k < 0:

@@ -36,23 +36,19 @@ class TileCode:
 
 
 class Words:
-    """Emits code on tiles of words.
+    """Emits the code of words on tiles of a shape.
 
     Attributes:
-        coder: packs and unpacks them.
         layout: of the words.
+        coder: packs and unpacks them.
         shape: of the tiles.
-        axis: the dim along which tiles are sorted.
     """
 
-    def __init__(
-        self, em: Emitter, layout: Layout, descending: bool, shape: Shape, axis: int
-    ) -> None:
+    def __init__(self, em: Emitter, layout: Layout, descending: bool, shape: Shape) -> None:
         self.em = em
         self.layout = layout
         self.coder = Coder(TileCode(em), layout, descending)
         self.shape = shape
-        self.axis = axis
 
     def pack(self, keys: Sequence[Value], place: Value) -> list[Value]:
         """The words of elements with these keys and places."""
@@ -65,6 +61,20 @@ class Words:
             dtype = tile_type(word).dtype
             found.append(self.em.select(where, word, self.em.const(2**dtype.bits - 1, dtype)))
         return found
+
+
+class Network:
+    """Emits sorting networks on tiles of words.
+
+    Attributes:
+        shape: of the tiles.
+        axis: the dim along which they are sorted.
+    """
+
+    def __init__(self, em: Emitter, shape: Shape, axis: int) -> None:
+        self.em = em
+        self.shape = shape
+        self.axis = axis
 
     def sorted(self, words: Sequence[Value]) -> list[Value]:
         """Sorts along the axis: runs of 1, 2, 4, ... elements are merged, of which the second one

@@ -1,0 +1,92 @@
+"""What the sorts of a GPU mean, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import DType, dtype_of
+from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.core import Op, Value
+from tessera.ir.scalar import SCALARS
+from tessera.schedule import ops
+from tessera.schedule.words import PLACE_BITS, Coder, Layout
+
+Array = np.ndarray[Any, Any]
+
+
+class ArrayCode:
+    """Computes words on arrays."""
+
+    def const(self, value: bool | int | float, dtype: DType) -> Array:
+        """A constant."""
+        return np.asarray(value).astype(dtype.np)
+
+    def map(self, fn: str, *args: Array) -> Array:
+        """A row of the scalar table."""
+        return SCALARS[fn].evaluate(*args)
+
+    def cast(self, x: Array, dtype: DType) -> Array:
+        """A conversion."""
+        return cast_array(x, dtype)
+
+    def bitcast(self, x: Array, dtype: DType) -> Array:
+        """The same bits as another dtype."""
+        return bitcast_array(x, dtype)
+
+
+def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
+    """Runs one of the ops that a long sort consists of."""
+    match op:
+        case ops.SortRuns():
+            _sort_runs(op, memory)
+        case ops.SplitRuns():
+            _split_runs(op, memory)
+        case _:
+            assert isinstance(op, ops.MergeRuns)
+            _merge_runs(op, memory)
+
+
+def _order(words: Sequence[Array], low: int, high: int) -> Array:
+    """The order of words along the last axis, from one place to another."""
+    return np.lexsort([word[..., low:high] for word in reversed(words)], axis=-1)
+
+
+def _sort_runs(op: ops.SortRuns, memory: Mapping[Value, Array]) -> None:
+    keys = [np.moveaxis(memory[v], op.axis, -1) for v in op.keys]
+    layout = Layout.of([dtype_of(key.dtype) for key in keys], PLACE_BITS)
+    count = keys[0].shape[-1]
+    line: Array = np.arange(count)
+    place: Array = np.broadcast_to(line, keys[0].shape)
+    words = Coder(ArrayCode(), layout, op.descending).pack(keys, place)
+    for low in range(0, count, op.run):
+        order = _order(words, low, low + op.run)
+        for word, target in zip(words, op.words, strict=True):
+            part = word[..., low : low + op.run]
+            memory[target][..., low : low + op.run] = np.take_along_axis(part, order, -1)
+
+
+def _split_runs(op: ops.SplitRuns, memory: Mapping[Value, Array]) -> None:
+    words = [memory[v] for v in op.words]
+    count = words[0].shape[-1]
+    if count <= op.least:
+        return
+    for low in range(0, count, 2 * op.run):
+        first = _order(words, low, low + 2 * op.run) < op.run
+        for start in range(0, first.shape[-1], op.tile):
+            at = (low + start) // op.tile
+            memory[op.splits][..., at] = first[..., :start].sum(-1)
+
+
+def _merge_runs(op: ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
+    words = [memory[v] for v in op.words]
+    count = words[0].shape[-1]
+    if count <= op.least:
+        return
+    for low in range(0, count, 2 * op.run):
+        order = _order(words, low, low + 2 * op.run)
+        for word, target in zip(words, op.outputs, strict=True):
+            part = word[..., low : low + 2 * op.run]
+            memory[target][..., low : low + 2 * op.run] = np.take_along_axis(part, order, -1)
