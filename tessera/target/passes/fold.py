@@ -61,6 +61,10 @@ class Fold(Build):
         self.known[key] = op.result
         return op.result
 
+    def inner(self) -> Fold:
+        """A builder of a block inside, whose ops become a region."""
+        return Fold(self)
+
     def find(self, key: object) -> Value | None:
         """The value of a computation that has been made here or around."""
         scope: Fold | None = self

@@ -32,9 +32,12 @@ from tessera.ir.types import ScalarType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.gpu import Gpu, GpuFeature
+from tessera.target.passes.angles import ANGLES
+from tessera.target.passes.approximate import APPROXIMATE, ROUGH
 from tessera.target.passes.expand import EXPANSIONS
 from tessera.target.passes.fold import Fold
 from tessera.target.passes.legalize import is_small, narrow_small, round_to_odd, widen_small
+from tessera.target.passes.library import LIBRARY, LIBRARY_DOUBLE
 from tessera.target.passes.mathematics import MATHEMATICS
 from tessera.target.passes.narrow import NARROW
 from tessera.target.ptx.rows import ROWS, key
@@ -59,6 +62,10 @@ class Legal(Fold):
         self.machine = machine
         self.active: set[str] = set() if outer is None else outer.active
 
+    def inner(self) -> Legal:
+        """A builder of a block inside."""
+        return Legal(self.machine, self)
+
     def map(self, name: str, *args: Value) -> Value:
         """A scalar function."""
         dtype = t.element(args[-1].type)
@@ -80,7 +87,9 @@ class Legal(Fold):
         if name in NARROW:
             return NARROW[name](self, *args)
         working = int8 if dtype is int4 else float32
-        value = self.map(name, *[self.cast(a, working) for a in args])
+        wide = [self.cast(a, working) for a in args]
+        rough = ROUGH.get((name, dtype))
+        value = self.map(name, *wide) if rough is None else rough(self, *wide)
         return self.cast(value, dtype) if t.element(value.type) is working else value
 
     def cast(self, x: Value, dtype: DType) -> Value:
@@ -126,6 +135,12 @@ def expansion(name: str, dtype: DType) -> Expansion | None:
     """What rewrites a function, or None where the writer has a row for it."""
     if is_primitive(name, dtype):
         return None
+    if name in LIBRARY or (dtype is float64 and name in LIBRARY_DOUBLE):
+        return LIBRARY.get(name) or LIBRARY_DOUBLE[name]
+    if name in ANGLES:
+        return ANGLES[name]
+    if dtype is float32 and name in APPROXIMATE:
+        return APPROXIMATE[name]
     if dtype in (float32, float64) and name in MATHEMATICS:
         return MATHEMATICS[name]
     if dtype is float64 and name in ("min", "max"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import functools
+import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,12 @@ from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.ptx.rows import FILES, PREFIX, Row, register_file
 from tessera.target.types import AddressSpace, PtrType, VecType
 
-_SCRATCH = re.compile(r"(?<!\{)\{([hrqpfg])(\d?)\}")
+
+@functools.cache
+def _scratch(line: str) -> tuple[str, ...]:
+    """The scratch registers that a line of a row names."""
+    fields = [field for _, field, _, _ in string.Formatter().parse(line)]
+    return tuple([field for field in fields if field and field[0] in FILES])
 
 
 def is_packed(dtype: DType) -> bool:
@@ -233,9 +239,9 @@ class Writer:
         scratch: dict[str, str] = {}
         given = dict(zip("abc", operands, strict=False))
         for line in row.lines:
-            for letter, digit in _SCRATCH.findall(line):
-                if letter + digit not in scratch:
-                    scratch[letter + digit] = self.register(FILES[letter])
+            for field in _scratch(line):
+                if field not in scratch:
+                    scratch[field] = self.register(FILES[field[0]])
             text = line.format(d=result, **given, **scratch)
             self.always(text.rstrip(";"))
 
