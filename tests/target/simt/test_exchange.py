@@ -1,0 +1,218 @@
+"""Tiles that move between threads: conversions, reductions, scans, flips, transposes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.dtypes import dtype_of, int64
+from tessera.ir.core import Value
+from tessera.ir.scalar import scalar
+from tessera.tile import ops as tile
+from tessera.tile.lowering.emitter import Emitter
+from tests.target.simt.running import both, load, rows, store, view
+from tests.tolerance import assert_close
+
+DTYPES = ["float32", "float64", "float16", "int32", "int8", "int64", "uint8"]
+
+
+def _data(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if np.dtype(dtype).kind in "iu":
+        return rng.integers(0, 7, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+extents = st.integers(0, 6).map(lambda k: 1 << k)
+shapes = st.lists(extents, min_size=1, max_size=3).map(tuple).filter(lambda s: np.prod(s) <= 4096)
+warp_counts = st.sampled_from([1, 2, 4, 8])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, warp_counts, st.sampled_from(DTYPES), st.data())
+def test_reductions(
+    shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObject
+) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    fn = data.draw(st.sampled_from(["add", "max", "min", "mul"]))
+    x = _data(shape, dtype)
+    kept = shape[:axis] + shape[axis + 1 :]
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        total = em.pure(tile.Reduce, value, scalar(fn), axis)
+        store(em, view(em, memory[1], kept, rows(kept) if kept else []), total)
+
+    found, expected = both(build, [x], [np.zeros(kept, dtype)], warps=warps)
+    assert_close(found[0], expected[0], length=shape[axis], factor=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, warp_counts, st.sampled_from(DTYPES), st.booleans(), st.data())
+def test_scans(
+    shape: tuple[int, ...], warps: int, dtype: str, reverse: bool, data: st.DataObject
+) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    fn = data.draw(st.sampled_from(["add", "max", "min"]))
+    x = _data(shape, dtype)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        total = em.pure(tile.Scan, value, scalar(fn), axis, reverse)
+        store(em, view(em, memory[1], shape, rows(shape)), total)
+
+    found, expected = both(build, [x], [np.zeros(shape, dtype)], warps=warps)
+    assert_close(found[0], expected[0], length=shape[axis], factor=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes, warp_counts, st.sampled_from([*DTYPES, "bool"]), st.data())
+def test_flips(shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    mask = data.draw(st.integers(0, shape[axis] - 1))
+    x = _data(shape, dtype)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        store(em, view(em, memory[1], shape, rows(shape)), em.pure(tile.FlipBits, value, axis, mask))
+
+    found, expected = both(build, [x], [np.zeros(shape, dtype)], warps=warps)
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, warp_counts, st.sampled_from([*DTYPES, "bool"]), st.data())
+def test_transposes(
+    shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObject
+) -> None:
+    perm = tuple(data.draw(st.permutations(range(len(shape)))))
+    x = _data(shape, dtype)
+    turned = tuple(shape[p] for p in perm)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        store(em, view(em, memory[1], turned, rows(turned)), em.transpose(value, perm))
+
+    found, expected = both(build, [x], [np.zeros(turned, dtype)], warps=warps)
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, warp_counts, st.sampled_from([*DTYPES, "bool"]), st.data())
+def test_strided_views(
+    shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObject
+) -> None:
+    """Memory whose dims lie in any order, with gaps, and tiles that reach beyond its end."""
+    order = data.draw(st.permutations(range(len(shape))))
+    sizes = [data.draw(st.integers(1, n)) for n in shape]
+    pad = data.draw(st.sampled_from([0, 0, 1, 4]))
+    strides = [0] * len(shape)
+    step = 1
+    for dim in order:
+        strides[dim] = step
+        step *= sizes[dim] + pad
+    x = _data((step,), dtype)
+    check = tuple(k for k, n in enumerate(shape) if sizes[k] < n)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        window = view(em, memory[0], sizes, strides)
+        value = load(em, window, shape, check=check, fill=1)
+        store(em, view(em, memory[1], shape, rows(shape)), value)
+        store(em, view(em, memory[2], sizes, strides), value, check=check)
+
+    outputs = [np.zeros(shape, dtype), np.zeros((step,), dtype)]
+    found, expected = both(build, [x], outputs, warps=warps)
+    np.testing.assert_array_equal(found[0], expected[0])
+    written = expected[1] != np.zeros((step,), dtype)
+    np.testing.assert_array_equal(found[1][written], expected[1][written])
+
+
+@settings(max_examples=40, deadline=None)
+@given(shapes, warp_counts, st.sampled_from(["max", "min"]), st.data())
+def test_arg_reductions(
+    shape: tuple[int, ...], warps: int, fn: str, data: st.DataObject
+) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    x = np.round(_data(shape, "float32") * 2)
+    x[np.random.default_rng(1).random(shape) < 0.05] = np.nan
+    kept = shape[:axis] + shape[axis + 1 :]
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        index = em.pure(tile.Iota, shape, axis)
+        best = em.add(tile.ArgReduce(value, index, scalar(fn), axis))
+        for k in (0, 1):
+            store(em, view(em, memory[1 + k], kept, rows(kept) if kept else []), best[k])
+
+    outputs = [np.zeros(kept, np.float32), np.zeros(kept, np.int64)]
+    found, expected = both(build, [x], outputs, warps=warps)
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("warps", [1, 4, 8])
+@pytest.mark.parametrize("shape", [(8, 64), (1, 1024), (32, 32), (2, 4096)])
+def test_rows_share_what_is_reduced(shape: tuple[int, int], warps: int) -> None:
+    """A softmax: the reduced value goes back to the whole row."""
+    x = _data(shape, "float32")
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        top = em.reshape(em.pure(tile.Reduce, value, scalar("max"), 1), (shape[0], 1))
+        e = em.map("exp", em.map("sub", value, em.broadcast(top, shape)))
+        total = em.reshape(em.pure(tile.Reduce, e, scalar("add"), 1), (shape[0], 1))
+        result = em.map("div", e, em.broadcast(total, shape))
+        store(em, view(em, memory[1], shape, rows(shape)), result)
+
+    found, expected = both(build, [x], [np.zeros(shape, np.float32)], warps=warps)
+    assert_close(found[0], expected[0], factor=2)
+
+
+DOTS = [
+    ("float32", "float32", 1e-5),
+    ("float16", "float32", 1e-3),
+    ("float64", "float64", 1e-12),
+    ("int8", "int32", 0),
+    ("int32", "int32", 0),
+]
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("dtype", "acc", "tol"), DOTS)
+@pytest.mark.parametrize(
+    ("shape", "warps"), [((32, 32, 32), 1), ((64, 32, 64), 4), ((16, 128, 16), 2), ((128, 64, 32), 8)]
+)
+def test_products(
+    shape: tuple[int, int, int], warps: int, dtype: str, acc: str, tol: float, trans: str
+) -> None:
+    """A loop over steps of the depth, whose last one is ragged; operands in either order."""
+    m, n, step = shape
+    depth = step * 3 - 5
+    a = _data((m, depth) if trans[0] == "n" else (depth, m), dtype)
+    b = _data((depth, n) if trans[1] == "n" else (n, depth), dtype)
+    c = np.zeros((m, n), acc)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        left = [depth, 1] if trans[0] == "n" else [1, m]
+        right = [n, 1] if trans[1] == "n" else [1, depth]
+        lhs = view(em, memory[0], (m, depth), left)
+        rhs = view(em, memory[1], (depth, n), right)
+        zero = em.broadcast(em.const(0, dtype_of(acc)), (m, n))
+        bounds = em.const(0, int64), em.const(depth, int64), em.const(step, int64)
+        origin = em.const(0, int64)
+
+        def body(k: Value, carried: list[Value]) -> list[Value]:
+            x = em.add(tile.Load(lhs, (origin, k), (), (m, step), (1,)))[0]
+            y = em.add(tile.Load(rhs, (k, origin), (), (step, n), (0,)))[0]
+            return [em.add(tile.Dot(x, y, carried[0]))[0]]
+
+        (total,) = em.loop(bounds, [zero], body)
+        store(em, view(em, memory[2], (m, n), (n, 1)), total)
+
+    found, expected = both(build, [a, b], [c], warps=warps)
+    scale = np.abs(expected[0]).max() or 1
+    assert np.abs(found[0].astype(float) - expected[0].astype(float)).max() <= tol * scale
