@@ -86,7 +86,7 @@ def element_offset(s: Threads, offset: Value, dtype: DType) -> Array:
 
 def places(at: Array, dtype: DType, lanes: int) -> Array:
     """Addresses as positions of elements; of vectors a row each."""
-    place = at // dtype.itemsize
+    place = at >> dtype.itemsize.bit_length() - 1
     return place[:, None] + np.arange(lanes) if lanes else place
 
 

@@ -31,7 +31,8 @@ class Memory:
         writable: whether the kernel may write them.
         strict: whether reading what nobody wrote is an error: shared and scratch memory.
         watched: whether accesses are checked against each other.
-        grain: bytes that are remembered together.
+        grain: bytes that are remembered together, a power of two.
+        bits: its logarithm.
         locked: ranges that copies under way still read, with their ops.
     """
 
@@ -44,6 +45,7 @@ class Memory:
         self.strict = strict
         self.watched = watched
         self.grain = grain
+        self.bits = grain.bit_length() - 1
         self.locked: list[tuple[int, int, Op]] = []
         self.views: dict[DType, Array] = {}
         count = -(-data.size // grain) if strict or watched else 0
@@ -66,7 +68,7 @@ class Memory:
 
     def grains(self, at: Array, size: int) -> Array:
         """The grains of accesses, one row for each."""
-        start = at // self.grain
+        start = at >> self.bits
         if size <= self.grain:
             return start[:, None]
         return start[:, None] + np.arange(-(-size // self.grain))

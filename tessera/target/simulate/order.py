@@ -16,6 +16,7 @@ from tessera.target.gpu_ops import WARP
 from tessera.target.simulate.state import Array
 
 NOBODY = -1
+_WARP_BITS = WARP.bit_length() - 1
 _WARP = -2
 """All of warp w is _WARP - w."""
 _BLOCK = 1 << 30
@@ -28,6 +29,7 @@ class Order:
 
     Attributes:
         threads: of a block.
+        bits: their logarithm, if it is whole.
         first: the first thread of the launch in the grid.
         now: how many synchronizations there were.
         floor: what was accessed before this time is ordered, within any block.
@@ -36,6 +38,7 @@ class Order:
 
     def __init__(self, first: int, blocks: int, threads: int, relaxed: bool) -> None:
         self.threads = threads
+        self.bits = None if threads & (threads - 1) else threads.bit_length() - 1
         self.first = first * threads
         self.now = 0
         self.floor = 0
@@ -73,12 +76,21 @@ class Order:
         """Whether accesses of a code at times `when` are concurrent to what these threads, given
         by their numbers in the grid, do now."""
         warp, block = self._parts(code)
-        mine = thread - self.first
-        limit = np.where(
-            warp == thread // WARP, self.by_warp[mine // WARP], self.by_block[mine // self.threads]
-        )
-        late = np.where(block == thread // self.threads, when >= limit, not self.relaxed)
+        mine = self._block(thread)
+        here = block == mine
+        late = ~here & (not self.relaxed)
+        if when.size and when.max() >= self.floor:
+            limit = np.where(
+                warp == thread >> _WARP_BITS,
+                self.by_warp[(thread - self.first) >> _WARP_BITS],
+                self.by_block[mine - self.first // self.threads],
+            )
+            late |= here & (when >= limit)
         return late & (code != thread)
+
+    def _block(self, thread: Array) -> Array:
+        """The blocks of threads."""
+        return thread // self.threads if self.bits is None else thread >> self.bits
 
     def unfenced(self, then: Array, when: Array, thread: int) -> Array:
         """Whether writes are unknown to the copy engine when this thread starts it."""
@@ -87,9 +99,14 @@ class Order:
 
     def _parts(self, code: Array) -> tuple[Array, Array]:
         """The warp and the block of a code, -1 for several."""
-        warp = np.where(code >= _BLOCK, -1, np.where(code < NOBODY, _WARP - code, code // WARP))
-        block = np.where(code >= _BLOCK, code - _BLOCK, warp * WARP // self.threads)
-        return warp, np.where(code == _ANYBODY, -1, block)
+        warp = code >> _WARP_BITS
+        block = self._block(code)
+        if code.size and (code.min() < NOBODY or code.max() >= _BLOCK):
+            warps = self.threads // WARP
+            warp = np.where(code >= _BLOCK, -1, np.where(code < NOBODY, _WARP - code, warp))
+            block = np.where(code >= _BLOCK, code - _BLOCK, warp // warps)
+            block = np.where(code == _ANYBODY, -1, block)
+        return warp, block
 
     def joined(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The code for the threads of both, and how wide: 0 for a thread, 3 for several blocks."""

@@ -135,7 +135,12 @@ def fragment(which: str, kind: str, count: int) -> tuple[Array, Array]:
     """
     # What is wider than 32 bits lies as 32-bit elements do.
     itemsize = 4 if kind in ("tf32", "f64") else dtype_of(kind).itemsize
-    layout = mma_c() if which == "c" else mma_a(itemsize) if which == "a" else mma_b(itemsize)
+    step = 32 // itemsize
+    # A lane holds a 32nd of 16 rows or 8 columns.
+    depth = max(step, count * 2 if which == "a" else count * 4)
+    layout = mma_c()
+    if which != "c":
+        layout = mma_a(itemsize, depth) if which == "a" else mma_b(itemsize, depth)
     row, column = layout.apply({"lane": _LANE[:, None], "reg": np.arange(count)[None]})
     shape = (WARP, count)
     return np.broadcast_to(row, shape), np.broadcast_to(column, shape)

@@ -37,6 +37,11 @@ def kernel(body: str, args: Sequence[str], threads: int = 32, info: str = "") ->
     return parse_func(f"func @k({', '.join(args)}) {{ {start} {HEAD} {body} return }}")
 
 
+def run_on(func: Func, args: Sequence[Any], grid: int, mode: Any = "eager") -> None:
+    """Runs a kernel."""
+    run_kernel(func, args, grid, machine=SM90, async_mode=mode)
+
+
 def run(
     body: str,
     *arrays: Array,
