@@ -113,5 +113,6 @@ def both(
     found: list[Array] = []
     for step, mode in ((kernel, "eager"), (legalize_gpu(kernel, machine), "lazy")):
         found = [np.copy(o) for o in outputs]
-        run_program(program, {"kernel": step}, list(inputs), found, machine=machine, async_mode=mode)
+        kernels = {"kernel": step}
+        run_program(program, kernels, list(inputs), found, machine=machine, async_mode=mode)
     return found, expected

@@ -78,7 +78,8 @@ def test_flips(shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObje
 
     def build(em: Emitter, memory: list[Value]) -> None:
         value = load(em, view(em, memory[0], shape, rows(shape)), shape)
-        store(em, view(em, memory[1], shape, rows(shape)), em.pure(tile.FlipBits, value, axis, mask))
+        flipped = em.pure(tile.FlipBits, value, axis, mask)
+        store(em, view(em, memory[1], shape, rows(shape)), flipped)
 
     found, expected = both(build, [x], [np.zeros(shape, dtype)], warps=warps)
     np.testing.assert_array_equal(found[0], expected[0])
@@ -181,11 +182,12 @@ DOTS = [
 ]
 
 
+BLOCKS = [((32, 32, 32), 1), ((64, 32, 64), 4), ((16, 128, 16), 2), ((128, 64, 32), 8)]
+
+
 @pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("dtype", "acc", "tol"), DOTS)
-@pytest.mark.parametrize(
-    ("shape", "warps"), [((32, 32, 32), 1), ((64, 32, 64), 4), ((16, 128, 16), 2), ((128, 64, 32), 8)]
-)
+@pytest.mark.parametrize(("shape", "warps"), BLOCKS)
 def test_products(
     shape: tuple[int, int, int], warps: int, dtype: str, acc: str, tol: float, trans: str
 ) -> None:
