@@ -142,9 +142,10 @@ class RemoteEager(Eager):
             if data.shape != shape:
                 # The op's own check of its operands, whose error is the user's.
                 cls(*[Value(x.type) for x in operands], **attrs)
-            is_splat = x.is_splat
+            is_splat = type(data) is not Remote and (data.size == 1 or x.is_splat)
             if is_splat:
-                one = np.ascontiguousarray(data[(0,) * data.ndim]).reshape(())
+                host: Any = data
+                one: np.ndarray = np.asarray(host[(0,) * host.ndim])
                 data = self._number(one, Array(one)).storage
             elif type(data) is not Remote or data.device is not self.device:
                 data = self._here(cls, x).storage

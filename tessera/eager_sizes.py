@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tessera.graph.ops import cumulative, dynamic_slice, gather, rearrange, reduce, sort
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import RandomBits
+from tessera.graph.ops.reshape import Broadcast
 from tessera.graph.trace import items_of
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, IntExpr, sym
@@ -151,6 +152,11 @@ def symbolic(
         for names, shape in zip(labels, shapes, strict=True)
     ]
     changed = dict(attrs)
+    if cls is Broadcast:
+        # All dims of the operand are the result's: `collapse` has left no others.
+        kept = dict(zip(attrs["dims"], found[0], strict=True))
+        shape = [kept[k] if k in kept else sizes.fresh(n) for k, n in enumerate(attrs["shape"])]
+        return sizes, found, {**changed, "shape": tuple(shape)}
     for name in sorted(_generic_attrs(cls) & attrs.keys()):
         values: tuple[int, ...] = attrs[name]
         changes = _padded(attrs) if cls is rearrange.Pad else range(len(values))
@@ -199,6 +205,8 @@ def collapse(cls: type[Op], shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs
         return [(outer, n) for n in inner], {**attrs, "axis": 1}
     if cls is DotGeneral:
         return _collapse_contract(shapes, attrs)
+    if cls is Broadcast:
+        return _collapse_broadcast(shapes[0], attrs)
     if cls is rearrange.Pad:
         return _collapse_pad(shapes, attrs)
     if issubclass(cls, reduce.Reduce):
@@ -234,6 +242,25 @@ def _collapse_contract(shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:
         for name, pair in pairs.items():
             moved[name].append(tuple([kept.index(axis) for axis in pair[side]]))
     return found, {**attrs, **{name: tuple(pair) for name, pair in moved.items()}}
+
+
+def _collapse_broadcast(operand: tuple[int, ...], attrs: Attrs) -> tuple[Shapes, Attrs]:
+    """Runs of dims that the operand has, and of dims along which it is repeated."""
+    kept = {dim for dim, n in zip(attrs["dims"], operand, strict=True) if n != 1}
+    shape: list[int] = []
+    dims: list[int] = []
+    last: bool | None = None
+    for k, n in enumerate(attrs["shape"]):
+        inside = k in kept
+        if not inside and n == 1:
+            continue
+        if inside is last:
+            shape[-1] *= n
+        else:
+            dims += [len(shape)] if inside else []
+            shape.append(n)
+            last = inside
+    return [tuple([shape[d] for d in dims])], {**attrs, "shape": tuple(shape), "dims": tuple(dims)}
 
 
 def _collapse_pad(shapes: Shapes, attrs: Attrs) -> tuple[Shapes, Attrs]:

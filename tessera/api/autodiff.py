@@ -20,8 +20,11 @@ from tessera.api.leaves import (
 from tessera.api.traced import Traced
 from tessera.dtypes import Kind
 from tessera.errors import DTypeError, GradError, ShapeError, api_boundary
+from tessera.graph.array import Array
+from tessera.graph.device import default_device, using
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
+from tessera.graph.placement import common_device, device_of, moved
 from tessera.graph.transforms.differentiate import (
     Linearized,
     jvp_values,
@@ -73,6 +76,10 @@ class _Problem:
         self.transform = transform
         self.name = name = argument_name(transform, fn, argnums)
         leaves, self.treedef = leaf_arrays(trees, name)
+        given = [x for x in pytree.leaves((args, kwargs)) if isinstance(x, Array)]
+        device = common_device(transform, given, given)
+        if device is not None:
+            leaves = [moved(x, device) if isinstance(x, Array) else x for x in leaves]
         self.leaves = [strong(x) for x in leaves]
         for k, x in enumerate(self.leaves):
             if not is_inexact(x.dtype):
@@ -91,7 +98,8 @@ class _Problem:
             return tuple(full_args), kwargs
 
         types = [x.type for x in self.leaves]
-        self.traced = Traced(fn, rebuild, types, self.leaves, transform)
+        with using(default_device() if device is None else device):
+            self.traced = Traced(fn, rebuild, types, self.leaves, transform)
 
     def primals(self) -> list[Any]:
         """Values of all arguments of the Graph."""
@@ -120,9 +128,12 @@ class _Problem:
     def cotangents(self, linear: Linearized, cts: Sequence[Any]) -> Any:
         """Input cotangents as trees, one per differentiated argument."""
         found = linear.pull_back(cts)
-        filled = [
-            zeros_of(x.type) if ct is None else ct for ct, x in zip(found, self.leaves, strict=True)
-        ]
+        filled: list[Any] = []
+        for ct, x in zip(found, self.leaves, strict=True):
+            with using(device_of(x)):
+                found_ct = zeros_of(x.type) if ct is None else ct
+            here = isinstance(found_ct, Array) and isinstance(x, Array)
+            filled.append(moved(found_ct, device_of(x)) if here else found_ct)
         return pytree.unflatten(self.treedef, filled)
 
 

@@ -65,7 +65,7 @@ def moved(x: Array, device: Device) -> Array:
         data = data.get()
     elif device == CPU:
         return x
-    return placed(np.ascontiguousarray(data), device, type)
+    return placed(np.asarray(data, order="C"), device, type)
 
 
 def goes_along(x: Any, given: object) -> bool:
