@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -19,6 +19,10 @@ from tessera.target.types import AddressSpace, PtrType, VecType
 
 ROW = 16
 """Bytes of a row of a matrix that load_matrix moves."""
+
+
+Signal = tuple[Value | None, Form]
+"""A barrier in memory: its object, and the byte in it."""
 
 
 class Kind(Enum):
@@ -52,6 +56,7 @@ class Access:
         guard: the threads that do it.
         path: choices between paths that it is on, as (choice, path).
         certain: whether it is known to happen.
+        signal: the barrier in memory that says when the engine has done it.
     """
 
     op: Op
@@ -63,6 +68,7 @@ class Access:
     guard: Truth
     path: frozenset[tuple[int, int]] = frozenset()
     certain: bool = True
+    signal: Signal | None = None
 
 
 def byte_size(type: Type) -> int:
@@ -163,16 +169,23 @@ class Reader:
             ]
         if isinstance(op, (g.BulkLoad, g.BulkStore)):
             size = extent(self.values.form(op.size))[1]
-            return [
-                self._side(op, op.dst, op.dst_offset, 1, size, Kind.WRITE, Agent.ENGINE),
-                self._side(op, op.src, op.src_offset, 1, size, Kind.READ, Agent.ENGINE),
-            ]
+            write = self._side(op, op.dst, op.dst_offset, 1, size, Kind.WRITE, Agent.ENGINE)
+            read = self._side(op, op.src, op.src_offset, 1, size, Kind.READ, Agent.ENGINE)
+            if isinstance(op, g.BulkStore):
+                return [write, read]
+            signal = self.signal(op.barrier, op.barrier_offset)
+            return [replace(write, signal=signal), replace(read, signal=signal)]
         if isinstance(op, (g.TensorLoad, g.TensorStore)):
             size = int(np.prod(op.box)) * op.dtype.itemsize
             if isinstance(op, g.TensorLoad):
                 return [self._side(op, op.dst, op.dst_offset, 1, size, Kind.WRITE, Agent.ENGINE)]
             return [self._side(op, op.src, op.src_offset, 1, size, Kind.READ, Agent.ENGINE)]
         return []
+
+    def signal(self, ptr: Value, offset: Value) -> Signal:
+        """The place of a barrier in memory."""
+        place = self.values.place(ptr)
+        return place.base, add(place.offset, self.values.form(offset))
 
     def _side(
         self,

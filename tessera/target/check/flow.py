@@ -1,11 +1,12 @@
-"""The rules of `rules.py` that follow addresses, lanes and copies: G18, G22, G23, G25, G26."""
+"""The rules of `rules.py` that follow addresses, lanes and copies: G18, G22, G23,
+G25 to G27, G30."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tessera.errors import VerifyError
-from tessera.ir.core import Func, Op
+from tessera.ir.core import Func, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.verify import violation
 from tessera.ir.walk import walk
@@ -13,8 +14,9 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.check.access import ROW, Access, Agent, Kind, byte_size
 from tessera.target.check.index import content
-from tessera.target.check.state import State
+from tessera.target.check.state import State, is_bulk
 from tessera.target.check.trace import Trace
+from tessera.target.check.truth import Truth
 from tessera.target.types import VecType
 
 ARGUMENT_ALIGN = 16
@@ -26,11 +28,19 @@ class Flow:
 
     def __init__(self, func: Func) -> None:
         self.func = func
+        # What threads have written to shared memory and not fenced, by object.
+        self._unfenced: dict[Value, Access] = {}
+        # Barriers in memory: the threads that made them; None once all threads know of them.
+        self._made: dict[Value, Truth | None] = {}
 
     def visit(self, op: Op, trace: Trace, accesses: tuple[Access, ...]) -> None:
         """Checks one op."""
         for access in accesses:
             self._aligned(access)
+            self._proxies(access)
+        if isinstance(op, g.Fence):
+            self._fence(op, trace)
+        self._signals(op, trace)
         if isinstance(op, (g.Barrier, g.BarrierArrive)):
             self._counted(op, trace)
         elif isinstance(op, g.ShuffleLanes):
@@ -61,6 +71,51 @@ class Flow:
                 f"it relies on a multiple of {needed}"
             )
             raise self._fail("G18", access.op, message)
+
+    def _proxies(self, access: Access) -> None:
+        base = access.base
+        if base is None or not isinstance(base.op, g.Shared):
+            return
+        if access.agent is not Agent.ENGINE and access.kind is not Kind.READ:
+            self._unfenced[base] = access
+        elif access.agent is Agent.ENGINE and base in self._unfenced:
+            writer = self._unfenced[base].op.name
+            message = f"{access.op.name} of what {writer} wrote, without an async_shared fence"
+            raise self._fail("G30", access.op, message)
+
+    def _fence(self, op: g.Fence, trace: Trace) -> None:
+        if op.scope == "async_shared":
+            must = trace.reader.mask.must
+            # A fence is for the accesses of the thread that runs it.
+            self._unfenced = {
+                base: a for base, a in self._unfenced.items() if (a.guard.may & ~must).any()
+            }
+
+    def _signals(self, op: Op, trace: Trace) -> None:
+        if isinstance(op, g.MbarrierInit):
+            base = trace.values.place(op.ptr).base
+            if base is not None:
+                self._made[base] = trace.reader.mask
+            if op.count < 1:
+                raise self._fail("G27", op, f"a barrier of {op.count} arrivals")
+        elif isinstance(op, (g.Barrier, g.ClusterBarrier)):
+            if not isinstance(op, g.Barrier) or op.threads in (0, trace.threads):
+                self._made = dict.fromkeys(self._made)
+        elif isinstance(op, (g.MbarrierArrive, g.MbarrierWait)):
+            self._use(op, op.ptr, trace)
+        elif isinstance(op, (g.BulkLoad, g.TensorLoad)):
+            self._use(op, op.barrier, trace)
+
+    def _use(self, op: Op, ptr: Value, trace: Trace) -> None:
+        base = trace.values.place(ptr).base
+        if base is None:
+            return
+        if base not in self._made:
+            raise self._fail("G27", op, f"{op.name} of a barrier that was not made")
+        maker = self._made[base]
+        if maker is not None and (trace.reader.mask.may & ~maker.must).any():
+            message = f"{op.name} in threads that no barrier separates from target.mbarrier_init"
+            raise self._fail("G27", op, message)
 
     def _counted(self, op: g.Barrier | g.BarrierArrive, trace: Trace) -> None:
         mask = trace.reader.mask
@@ -109,7 +164,7 @@ class Flow:
                 continue
             if access.agent is Agent.ASYNC and item.age is None:
                 raise self._fail("G25", access.op, f"{access.op.name} is never committed")
-            if access.agent is Agent.ENGINE:
+            if access.agent is Agent.ENGINE and (access.kind is Kind.READ or not is_bulk(access)):
                 kind = "reading" if access.kind is Kind.READ else "writing"
                 message = f"{access.op.name} may still be {kind} when the kernel ends"
                 raise self._fail("G26", access.op, message)

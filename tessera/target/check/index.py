@@ -25,6 +25,13 @@ Bound: TypeAlias = "int | NDArray[np.int64] | None"
 
 MAX_TERMS = 12
 
+_numbers = itertools.count(1)
+
+
+def fresh_number() -> int:
+    """A number that nothing else has."""
+    return next(_numbers)
+
 
 class Scope(IntEnum):
     """Who agrees on a symbol's value: all blocks, all threads of a block, nobody."""
@@ -48,7 +55,6 @@ class Sym:
     """
 
     __slots__ = ("args", "fn", "free", "hi", "lo", "name", "number", "scope")
-    _count = itertools.count()
 
     def __init__(
         self,
@@ -62,7 +68,7 @@ class Sym:
     ) -> None:
         self.name, self.scope, self.lo, self.hi = name, scope, lo, hi
         self.fn, self.args, self.free = fn, args, free
-        self.number = next(Sym._count)
+        self.number = fresh_number()
 
     def __repr__(self) -> str:
         return self.name

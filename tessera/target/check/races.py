@@ -84,6 +84,10 @@ class Races:
         self.threads = threads
         self.verdicts: list[Verdict] = []
         self._seen: set[tuple[object, ...]] = set()
+        # Where threads hand memory back to the engine by arriving, more is ordered than is seen.
+        self._handed_back = any(
+            isinstance(op, g.MbarrierArrive) and not op.expect for op in walk(func.body)
+        )
 
     def at_barrier(self, state: State) -> None:
         """Judges what is open."""
@@ -117,8 +121,9 @@ class Races:
         if any(o.access.width is None for o in items):
             return Finding(Outcome.UNDECIDED, "the size of a copy is not known")
         worst = PROVED
+        doubtful = self._handed_back and any(o.access.agent is Agent.ENGINE for o in items)
         chosen_sets = scenarios(items)
-        mixed = state.mixed or chosen_sets is None
+        mixed = state.mixed or chosen_sets is None or doubtful
         for chosen in chosen_sets or [items]:
             found = judge(chosen, self.threads, state.syncs)
             if found.outcome is Outcome.REFUTED:

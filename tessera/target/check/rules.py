@@ -16,7 +16,8 @@ Invariants of a kernel for a machine:
  G26 bulk copies have ended when the kernel ends;
  G27 a barrier in memory is made, with a barrier behind it, before it is used;
  G28 the parities and counts of barriers in memory go with their phases;
- G29 what a loop carries fits into registers, unless spills are accepted.
+ G29 what a loop carries fits into registers, unless spills are accepted;
+ G30 what threads write to shared memory is fenced before the copy engine touches it.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tessera.target.check.access import Access, Agent, Kind
+from tessera.target import gpu_ops as g
+from tessera.target.check.access import Access, Agent, Kind, Signal
 from tessera.target.check.truth import Flags
 
 
@@ -29,6 +30,31 @@ class Open:
     def in_flight(self) -> bool:
         """Whether hardware may still be at it."""
         return not self.landed
+
+
+Chooser = Callable[[Access], bool]
+
+
+def is_async(access: Access) -> bool:
+    """Whether it is one of `target.async_copy`."""
+    return access.agent is Agent.ASYNC
+
+
+def is_bulk(access: Access) -> bool:
+    """Whether it is one of a store by the copy engine."""
+    return isinstance(access.op, (g.BulkStore, g.TensorStore))
+
+
+def is_bulk_read(access: Access) -> bool:
+    """Whether it is what a store by the copy engine reads."""
+    return is_bulk(access) and access.kind is Kind.READ
+
+
+def _is_meant(signal: Signal | None, by: Signal) -> bool:
+    if signal is None or signal[0] is not by[0]:
+        return False
+    exact = signal[1].is_const and by[1].is_const
+    return not exact or signal[1].key == by[1].key
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +95,35 @@ class State:
         landed = not moving or (access.agent is Agent.ASYNC and access.kind is Kind.READ)
         self.open.append(Open(access, len(self.syncs), landed=landed))
 
-    def commit(self) -> None:
-        """All async copies so far are a group."""
+    def commit(self, chosen: Chooser) -> None:
+        """All copies of a kind so far are a group."""
         self.open = [
             replace(o, age=0 if o.age is None else o.age + 1)
-            if o.in_flight and o.access.agent is Agent.ASYNC
+            if o.in_flight and chosen(o.access)
             else o
             for o in self.open
         ]
 
-    def wait(self, pending: int) -> None:
-        """All but the newest groups have landed."""
-        self.open = [
-            replace(o, landed=True) if o.in_flight and o.age is not None and o.age >= pending else o
-            for o in self.open
-        ]
-
-    def land_engine(self, bases: Iterable[object] | None = None) -> None:
-        """Copies of the engine have ended: all, or those into certain objects."""
+    def wait(self, pending: int, chosen: Chooser) -> None:
+        """All but the newest groups of a kind have landed."""
         self.open = [
             replace(o, landed=True)
-            if o.in_flight
-            and o.access.agent is Agent.ENGINE
-            and (bases is None or o.access.base in bases)
+            if o.in_flight and o.age is not None and o.age >= pending and chosen(o.access)
             else o
             for o in self.open
         ]
+
+    def signalled(self, signal: Signal, everyone: bool) -> None:
+        """A barrier in memory says that copies have ended, to all threads or to some."""
+        found: list[Open] = []
+        for o in self.open:
+            if not o.in_flight or not _is_meant(o.access.signal, signal):
+                found.append(o)
+            elif not everyone:
+                # Who has not waited must still not touch it: that is not followed.
+                access = replace(o.access, certain=False)
+                found.append(replace(o, access=access, landed=True))
+        self.open = found
 
     def barrier(self) -> None:
         """All threads have met."""

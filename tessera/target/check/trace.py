@@ -26,13 +26,14 @@ from tessera.target.check.index import (
     Sym,
     add,
     extent,
+    fresh_number,
     mul,
     scale,
     sub,
     symbol,
 )
 from tessera.target.check.recurrence import Plan, find_plan
-from tessera.target.check.state import State, Sync, join
+from tessera.target.check.state import State, Sync, is_async, is_bulk, is_bulk_read, join
 from tessera.target.check.truth import Truth
 from tessera.target.check.uniform import Analysis
 from tessera.target.check.values import Place, Values
@@ -114,7 +115,9 @@ class Trace:
         if isinstance(op, SYNCS):
             self._sync(op)
         elif isinstance(op, g.AsyncCommit):
-            self.state.commit()
+            self.state.commit(is_async)
+        elif isinstance(op, g.BulkCommit):
+            self.state.commit(is_bulk)
         else:
             for access in self.reader.accesses(op):
                 self.accesses.append(access)
@@ -122,14 +125,15 @@ class Trace:
 
     def _sync(self, op: Op) -> None:
         if isinstance(op, g.AsyncWait):
-            self.state.wait(op.pending)
-            return
-        if isinstance(op, g.MbarrierWait):
-            self.state.land_engine()
+            self.state.wait(op.pending, is_async)
             return
         if isinstance(op, g.BulkWait):
-            if op.pending == 0:
-                self.state.land_engine()
+            self.state.wait(op.pending, is_bulk_read if op.read else is_bulk)
+            return
+        if isinstance(op, g.MbarrierWait):
+            mask = self.reader.mask
+            signal = self.reader.signal(op.ptr, op.offset)
+            self.state.signalled(signal, everyone=bool(mask.must.all()))
             return
         warps = np.asarray(self.reader.mask.may.reshape(-1, g.WARP).any(axis=1))
         if isinstance(op, g.WarpBarrier):
@@ -158,7 +162,7 @@ class Trace:
         for side, region in ((True, op.then), (False, op.otherwise)):
             if apart:
                 self.state = before.copy()
-                self.reader.path = outer[1] | {(id(test), int(side))}
+                self.reader.path = outer[1] | {(test.number, int(side))}
             else:
                 self.reader.mask = tr.both(outer[0], test if side else tr.negate(test))
             self.block(region, dry or (not apart and not self.reader.mask.may.any()))
@@ -284,9 +288,6 @@ class Trace:
             if result in self.values.needed:
                 self.values.env[result] = self.values.unknown(result) if item is None else item
 
-    def _choice(self) -> int:
-        return Sym("choice", Scope.BLOCK).number
-
     def _any(self) -> Form:
         return symbol(Sym("value", Scope.PRIVATE))
 
@@ -315,7 +316,7 @@ class Trace:
             least = extent(sub(hi, lo))[0]
             if least is None or least <= 0:
                 exits.append(entry.uncertain())
-            self.state = join(exits, self._choice())
+            self.state = join(exits, fresh_number())
             items = plan.after(None)
         else:
             self.state = State()
@@ -365,7 +366,7 @@ class Trace:
                     self._start(op, [self.values.env.get(v) if given else None for v in op.init])
                     for _ in range(self._warm(op) + 1):
                         self._turn(op, states)
-                self.state = join(states, self._choice())
+                self.state = join(states, fresh_number())
             else:
                 was, self.values.private = self.values.private, True
                 self._start(op, [None] * len(op.init))

@@ -14,6 +14,7 @@ from tessera.target.check.index import (
     Sym,
     bounds,
     evaluate,
+    fresh_number,
     scale,
     symbol,
 )
@@ -29,9 +30,10 @@ class Truth:
         may: where it is not known to be false.
         must: where it is known to be true.
         scope: who agrees on it.
+        number: its own, among all conditions and symbols.
     """
 
-    __slots__ = ("form", "kind", "may", "must", "parts", "scope")
+    __slots__ = ("form", "kind", "may", "must", "number", "parts", "scope")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Truth:
     ) -> None:
         self.kind, self.may, self.must, self.scope = kind, may, must, scope
         self.parts, self.form = parts, form
+        self.number = fresh_number()
 
     @property
     def is_known(self) -> bool:
