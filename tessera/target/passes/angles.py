@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tessera.dtypes import float32, float64, uint64
+from tessera.dtypes import float64, uint64
 from tessera.ir.core import Block, Value
 from tessera.target import ops as t
 from tessera.target.build import Build
@@ -40,16 +40,19 @@ TWO_OVER_PI = (
 """The binary digits of 2 / pi after the point, 64 in each."""
 
 
-def _reduce_single(x: Num) -> Reduced:
+def _reduce_single(x: Num, name: str) -> Reduced:
     """The parts of a float32 angle of at most `SINGLE_LIMIT`: products are exact until they are
-    subtracted.
+    subtracted. A tangent needs what the last rounding lost.
     """
     shifted = fma(x, 2 / math.pi, x.format.magic)
     k = shifted - x.format.magic
-    r = x
-    for part in HALF_PI_SINGLE:
-        r = fma(k, -part, r)
-    return Reduced(shifted.bits(), r, None)
+    first, second, third = HALF_PI_SINGLE
+    high = fma(k, -first, x)
+    if name != "tan":
+        return Reduced(shifted.bits(), fma(k, -third, fma(k, -second, high)), None)
+    product = k * -second
+    r, lost = fast_two_sum(high, product)
+    return Reduced(shifted.bits(), r, fma(k, -third, lost + fma(k, -second, -product)))
 
 
 def _digits(width: int) -> list[int]:
@@ -103,8 +106,9 @@ def _fraction(x: Num, high: Num, middle: Num, low: Num) -> Reduced:
     if x.grade is Grade.SINGLE:
         wide = (Num(b, b.cast(first.value, uint64)) << 32) | Num(b, b.cast(second.value, uint64))
         angle = Num(b, b.cast(wide.value, float64)) * (math.pi / 2 * 2.0**-64)
-        r = Num(b, b.cast(angle.value, float32))
-        return Reduced(quadrant, where(over, -r, r), None)
+        r = angle.narrow()
+        rest = (angle - r.widen()).narrow()
+        return Reduced(quadrant, where(over, -r, r), where(over, -rest, rest))
     top = Num(b, b.cast((first & ~0x7FF % (1 << 64)).value, float64)) * 2.0**-64
     below = ((first & 0x7FF) << 53) | (second >> 11)
     bottom = Num(b, b.cast(below.value, float64)) * 2.0**-117
@@ -115,13 +119,13 @@ def _fraction(x: Num, high: Num, middle: Num, low: Num) -> Reduced:
     return Reduced(quadrant, where(over, -r, r), where(over, -rest, rest))
 
 
-def _reduced(x: Num) -> Reduced:
+def _reduced(x: Num, name: str) -> Reduced:
     """The parts of an angle; of infinities, NaN."""
     b = x.b
     assert isinstance(b, Fold)
     single = x.grade is Grade.SINGLE
     a = abs(x)
-    near = _reduce_single(a) if single else reduce(a)
+    near = _reduce_single(a, name) if single else reduce(a)
     large = a > (SINGLE_LIMIT if single else LIMIT)
     inner = b.inner()
     far = _reduce_large(Num(inner, x.value, x.grade))
@@ -141,7 +145,7 @@ def _reduced(x: Num) -> Reduced:
 def _function(name: str) -> Callable[..., Value]:
     def expand(b: Build, x: Value) -> Value:
         angle = Num(b, x)
-        result = of_reduced(_reduced(angle), name)
+        result = of_reduced(_reduced(angle, name), name)
         if name == "cos":
             return result.value
         # The parts are those of |x|.

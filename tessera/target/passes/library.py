@@ -186,7 +186,7 @@ def _about_two(x: Num) -> Num:
     """lgamma between 0 and 10: of 2 + w, plus the logarithm of the factors that lead there."""
     low, near_one = x < 0.5, x < 1.5
     w, factor = x - 2.0, x.const(1.0)
-    for k in range(1, LARGE - 2):
+    for k in range(1, LARGE - 1):
         above = x > k + 1.5
         factor = where(above, factor * (x - float(k)), factor)
         w = where(above, x - (2.0 + k), w)
