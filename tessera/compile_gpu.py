@@ -159,11 +159,9 @@ class LoweredGpu(Stages):
         self.context.record("native", time.perf_counter() - start)
         start = time.perf_counter()
         code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, lambda: self.cubin)
-        program = driver.load(code, device)
+        program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
-        return RemoteExecutable(
-            self.signature, driver, device, native.address(ENTRY), program, (native, program)
-        )
+        return RemoteExecutable(self.signature, driver, device, program, (native, program))
 
 
 def _place(loc: Loc) -> Location | None:

@@ -157,8 +157,8 @@ class FakeBackend:
         names = {"tessera_cuda_launch": self._launch, "tessera_cuda_read": self._read}
         return {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in names.items()}
 
-    def load(self, code: Code, device: Device) -> FakeCode:
-        return FakeCode(self, code)
+    def load(self, code: Code, main: int, device: Device) -> FakeCode:
+        return FakeCode(self, code, main)
 
     def launch(
         self, handle: int, grid: int, threads: int, shared: int, record: int, params: Any
@@ -192,22 +192,19 @@ class FakeBackend:
 class FakeCode:
     """A program on a fake device."""
 
-    def __init__(self, backend: FakeBackend, code: Code) -> None:
+    def __init__(self, backend: FakeBackend, code: Code, main: int) -> None:
         self._backend = backend
         first = len(backend.kernels) + 1
         backend.kernels += code.kernels
         self.table = make_table(code.kernels, range(first, first + len(code.kernels)))
-        self._callers: dict[int, Any] = {}
+        self._call = make_caller(main)
 
     def allocate(self, nbytes: int) -> Buffer:
         return FakeBuffer(self._backend.memory, nbytes)
 
-    def run(self, main: int, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
-        caller = self._callers.get(main)
-        if caller is None:
-            caller = self._callers[main] = make_caller(main)
+    def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         before = len(self._backend.launches)
-        caller(0, *words)
+        self._call(0, *words)
         error, self._backend.error = self._backend.error, None
         if error is not None:
             raise error

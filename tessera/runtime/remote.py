@@ -81,11 +81,10 @@ class LoadedCode(Protocol):
         """New memory."""
         ...
 
-    def run(self, main: int, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
+    def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         """Runs the native entry.
 
         Args:
-            main: its address.
             inputs: what it reads, to be ordered after the work that makes them.
             words: its arguments after the record.
         """
@@ -103,8 +102,14 @@ class RemoteBackend(Backend, Protocol):
         """The addresses of the functions that native entries call."""
         ...
 
-    def load(self, code: Code, device: Device) -> LoadedCode:
-        """Loads a program."""
+    def load(self, code: Code, main: int, device: Device) -> LoadedCode:
+        """Loads a program.
+
+        Args:
+            code: its kernels.
+            main: the address of the native entry.
+            device: where.
+        """
         ...
 
 
@@ -130,7 +135,6 @@ class RemoteExecutable:
         signature: what it takes and gives.
         backend: of the device.
         device: where it runs.
-        main: address of the native entry.
         code: the loaded program.
         keep: what must stay alive with it.
     """
@@ -139,7 +143,6 @@ class RemoteExecutable:
         "_arena",
         "_backend",
         "_code",
-        "_main",
         "_outputs",
         "device",
         "dtypes",
@@ -152,7 +155,6 @@ class RemoteExecutable:
         signature: Signature,
         backend: RemoteBackend,
         device: Device,
-        main: int,
         code: LoadedCode,
         keep: object,
     ) -> None:
@@ -162,7 +164,6 @@ class RemoteExecutable:
         self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
         self._backend = backend
         self._code = code
-        self._main = main
         self._outputs = None if signature.dims else self._shapes({})
         self._arena = signature.arena if isinstance(signature.arena, int) else None
 
@@ -198,5 +199,5 @@ class RemoteExecutable:
         words.append(0 if scratch is None else scratch.pointer)
         words.extend(dims)
         words.append(code.table)
-        code.run(self._main, inputs, words)
+        code.run(inputs, words)
         return outputs

@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from tessera.dtypes import dtype_of
+from tessera.graph.array import Array
 from tessera.graph.device import Device
 from tessera.graph.remote import Remote
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.device import CudaDevice, cuda_device
-from tessera.runtime.cuda.errors import CudaError
+from tessera.runtime.cuda.errors import CudaError, ForeignBufferError
 from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.remote import Buffer, Code, LoadedCode, make_table
 from tessera.target.gpu import Gpu
 
 PLATFORM = "cuda"
+
+_DLPACK_CPU = 1
 
 
 class CudaBackend:
@@ -81,9 +85,23 @@ class CudaBackend:
 
     def export_dlpack(self, data: Remote, options: dict[str, Any]) -> Any:
         """A DLPack capsule."""
-        from tessera.runtime.cuda import exchange
+        from tessera.runtime.cuda.exchange import to_dlpack
 
-        return exchange.export_dlpack(data, **options)
+        wanted = options.get("dl_device")
+        if wanted is not None and int(wanted[0]) == _DLPACK_CPU:
+            return self._on_host(data, options)
+        owner = _owner(data)
+        offset = data.address - owner.pointer
+        return to_dlpack(owner, dtype_of(data.dtype), data.shape, offset=offset, **options)
+
+    def _on_host(self, data: Remote, options: dict[str, Any]) -> Any:
+        """The same for a consumer that wants the elements on the host."""
+        if options.get("copy") is False:
+            raise ForeignBufferError(
+                f"__dlpack__: copy=False for an array on {data.device}, on the host",
+                rule="the host has the elements only as a copy",
+            )
+        return Array(self.get(data)).__dlpack__(max_version=options.get("max_version"))
 
     def dlpack_device(self, data: Remote) -> tuple[int, int]:
         """DLPack's numbers of the kind of device (kDLCUDA) and of the device."""
@@ -91,15 +109,22 @@ class CudaBackend:
 
     def interface(self, data: Remote) -> dict[str, Any]:
         """The `__cuda_array_interface__`."""
-        from tessera.runtime.cuda import exchange
+        from tessera.runtime.cuda.exchange import array_interface
 
-        return exchange.array_interface(data)
+        owner = _owner(data)
+        offset = data.address - owner.pointer
+        return array_interface(owner, dtype_of(data.dtype), data.shape, offset=offset)
 
     def adopt(self, x: Any, copy: bool | None) -> Remote | None:
         """Another library's array on a GPU."""
-        from tessera.runtime.cuda import exchange
+        from tessera.runtime.cuda.exchange import from_array_interface, from_dlpack, is_on_cuda
 
-        return exchange.adopt(self, x, copy)
+        if not is_on_cuda(x):
+            return None
+        take = from_dlpack if hasattr(x, "__dlpack_device__") else from_array_interface
+        found = take(x, copy=copy)
+        device = Device(PLATFORM, found.buffer.device.index)
+        return self._remote(device, found.buffer, found.shape, found.dtype.np)
 
     # --- programs ---------------------------------------------------------------------------
 
@@ -109,9 +134,9 @@ class CudaBackend:
 
         return native_symbols()
 
-    def load(self, code: Code, device: Device) -> LoadedCode:
+    def load(self, code: Code, main: int, device: Device) -> LoadedCode:
         """Loads a program."""
-        return CudaCode(code, cuda_device(device.index))
+        return CudaCode(code, main, cuda_device(device.index))
 
 
 def _owner(data: Remote) -> DeviceBuffer:
@@ -124,14 +149,15 @@ class CudaCode:
 
     Args:
         code: the program.
+        main: the address of its native entry.
         device: where.
 
     Attributes:
         table: what its native entry reads.
     """
 
-    def __init__(self, code: Code, device: CudaDevice) -> None:
-        from tessera.runtime.cuda.launch import run_program
+    def __init__(self, code: Code, main: int, device: CudaDevice) -> None:
+        from tessera.runtime.cuda.graphs import GraphProgram
         from tessera.runtime.cuda.module import load_cubin
 
         kernels = list(code.kernels)
@@ -143,17 +169,16 @@ class CudaCode:
         self.table = make_table(kernels, [k.handle for k in self._kernels])
         self._device = device
         self._pool = device.pool
-        self._name = code.name
-        self._run = run_program
+        self._run = GraphProgram(main, name=code.name, owner=(self._kernels, self.table))
 
     def allocate(self, nbytes: int) -> Buffer:
         """New memory in the current stream."""
         return self._pool.allocate(nbytes)
 
-    def run(self, main: int, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
+    def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         """Runs the native entry in the current stream."""
         stream = self._device.current_stream
         for x in inputs:
             owner: Any = x.owner
             owner.use_on(stream)  # nothing where it is the owner's own
-        self._run(main, stream, *words, name=self._name)
+        self._run(stream, *words)
