@@ -136,7 +136,7 @@ def _cast(b: Fold, op: t.Cast) -> Value | None:
     if isinstance(inner, t.Cast) and source.is_integer and op.dtype.is_integer:
         first = t.element(inner.x.type)
         # A wider step keeps all bits, and so does one back.
-        if first.is_integer and source.bits >= op.dtype.bits:
+        if first.is_integer and first.bits >= 8 and source.bits >= op.dtype.bits:
             return Fold.emit(b, t.Cast(inner.x, op.dtype, loc=op.loc))
     return None
 

@@ -117,14 +117,18 @@ class Legal(Fold):
         return self.emit(t.Cast(x, dtype, loc=self.loc))
 
     def cast_int4(self, x: Value, source: DType, target: DType) -> Value:
-        """int4 lives sign-extended in a byte."""
+        """int4 lives in a byte; its upper bits are those of the sign once it has been computed."""
         if source is int4:
-            return self.cast(self.raw_cast(x, int8), target)
+            return self.cast(self.extended(self.raw_cast(x, int8)), target)
         byte = self.cast(x, int8)
         if source.is_float:  # saturates, where integers wrap around
             byte = self.row("max", self.row("min", byte, self.like(byte, 7)), self.like(byte, -8))
+        return self.raw_cast(self.extended(byte), int4)
+
+    def extended(self, byte: Value) -> Value:
+        """The lower half of a byte, extended by its sign."""
         four = self.like(byte, 4)
-        return self.raw_cast(self.row("shr", self.row("shl", byte, four), four), int4)
+        return self.row("shr", self.row("shl", byte, four), four)
 
     def native(self, dtype: DType) -> bool:
         """Whether the machine converts the format to and from float32."""

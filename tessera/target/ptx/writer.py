@@ -264,12 +264,6 @@ def _kernel(func: Func, machine: Gpu, files: dict[str, int]) -> tuple[list[str],
     return [*head, *w.lines, "}"], w.uses_shared
 
 
-def shared_bytes(func: Func) -> int:
-    """The bytes of shared memory that a kernel is launched with."""
-    sizes = [op.offset + op.bytes for op in func.ops if isinstance(op, g.Shared)]
-    return max(sizes, default=0)
-
-
 def write_kernels(funcs: Sequence[Func], machine: Gpu) -> str:
     """PTX text of kernels.
 
