@@ -179,7 +179,10 @@ class _Lowering:
         args += [Value(t, v.name) for t, v in zip(types, targets, strict=True)]
         buffers = dict(zip([*reads, *targets], args, strict=True))
         # The plans of several roots share one nest; a root with several has one nest for each.
-        if len(group.roots) > 1:
+        if group.parts:
+            found = [[nest for root in part for nest in root.nests] for part in group.parts]
+            nests = [nest for part in found for nest in self.bundle(part, buffers, stored)]
+        elif len(group.roots) > 1:
             nests = self.bundle(plans, buffers, stored)
         else:
             nests = [NestEmitter([plan], buffers, stored).run() for plan in plans]
@@ -191,7 +194,13 @@ class _Lowering:
         args = [v for k, v in enumerate(args) if k >= len(reads) or v in used]
         body = Block(args, nests, ())
         kernel = ops.Kernel(
-            inputs, types, label=label(group), reason=reason(group), body=body, loc=loc
+            inputs,
+            types,
+            label=label(group),
+            reason=reason(group),
+            concurrent=bool(group.parts),
+            body=body,
+            loc=loc,
         )
         return kernel, targets
 

@@ -30,6 +30,7 @@ class Group:
         position: place in the order of kernels.
         members: how many scalars the nest computes.
         heavy: reductions and contractions in the nest.
+        parts: the roots of each nest, where there are several that need nothing of each other.
     """
 
     roots: list[Root]
@@ -37,6 +38,7 @@ class Group:
     position: int
     members: int = 0
     heavy: list[GraphOp] = field(default_factory=list[GraphOp])
+    parts: list[list[Root]] = field(default_factory=list[list[Root]])
 
     def add(self, root: Root) -> None:
         """Takes one more root in."""
@@ -199,7 +201,9 @@ def reason(group: Group) -> str:
     else:
         parts.append(f"one pass: {_list(after)}" if after else "moves elements")
     text = " ".join(parts)
-    if len(group.roots) > 1:
+    if group.parts:
+        text += f"; {len(group.parts)} independent nests share the launch"
+    elif len(group.roots) > 1:
         text += f"; {len(group.roots)} values at the same points share the loop"
     return text
 

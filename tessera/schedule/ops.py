@@ -25,6 +25,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
+from tessera.ir.walk import walk
 from tessera.schedule.types import Axis, BufType, Place
 
 Number = bool | int | float | complex
@@ -48,6 +49,8 @@ class Kernel(ScheduleOp):
             reads.
         label: a short readable name, for instance `reduce_sum_exp`.
         reason: why these ops share a kernel.
+        concurrent: whether its nests need nothing of each other, so that a GPU may run them in one
+            launch.
         body: arguments are the input buffers followed by the output buffers.
     """
 
@@ -59,6 +62,7 @@ class Kernel(ScheduleOp):
     temps: int = attr(0)
     label: str = attr("")
     reason: str = attr("")
+    concurrent: bool = attr(False)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:
@@ -75,6 +79,22 @@ class Kernel(ScheduleOp):
             raise VerifyError("one place per output")
         if self.body.outputs:
             raise VerifyError("a kernel's body yields nothing; it stores")
+        if self.concurrent:
+            self._check_concurrent()
+
+    def _check_concurrent(self) -> None:
+        """No nest touches what another one writes."""
+        touched: dict[Value, set[Op]] = {}
+        written: set[Value] = set()
+        for nest in self.body.ops:
+            for op in walk(Block([], [nest], ())):
+                for value in op.operands:
+                    if isinstance(value.type, BufType):
+                        touched.setdefault(value, set()).add(nest)
+                if isinstance(op, (Store, Scan)):
+                    written.add(op.buf)
+        if any(len(touched[value]) > 1 for value in written):
+            raise VerifyError("concurrent nests need nothing of each other")
 
     def get_effects(self) -> Effects:
         """A kernel writes only its own outputs: seen from the program it is pure."""
@@ -235,108 +255,6 @@ class Sort(ScheduleOp):
         return list(zip(self.sources or range(len(self.inputs)), self.outputs, strict=True))
 
 
-class SortRuns(ScheduleOp):
-    """Packs the keys of each element along an axis into words, and sorts runs of them on a GPU.
-
-    Attributes:
-        keys: buffers of one shape.
-        words: buffers of these shapes with the axis last, as `words.Layout` says.
-        axis: along which elements are compared.
-        descending: the largest first.
-        run: places of a run; the last one of a row may be shorter.
-        warps: warps that share a program.
-    """
-
-    name = "schedule.sort_runs"
-    effects = READ | WRITE
-    keys: tuple[Value, ...] = operands()
-    words: tuple[Value, ...] = operands()
-    axis: int = attr()
-    descending: bool = attr(False)
-    run: int = attr()
-    warps: int = attr()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-class SplitRuns(ScheduleOp):
-    """Says where tiles of merged runs begin, on a GPU.
-
-    Runs of words along the last axis are merged in pairs. For each tile of the result: how many of
-    the elements before it, in its pair, are of the first run.
-
-    Attributes:
-        words: sorted runs.
-        splits: an i64 buffer with one element per tile along the last axis.
-        run: places of a run, a multiple of the tile.
-        tile: places of a tile.
-        least: rows that are no longer than this are left alone.
-        warps: warps that share a program.
-    """
-
-    name = "schedule.split_runs"
-    effects = READ | WRITE
-    words: tuple[Value, ...] = operands()
-    splits: Value = operand()
-    run: int = attr()
-    tile: int = attr()
-    least: int = attr(0)
-    warps: int = attr()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-class MergeRuns(ScheduleOp):
-    """Merges runs of words along the last axis in pairs, on a GPU.
-
-    Attributes:
-        words: sorted runs.
-        splits: where tiles begin; see `schedule.split_runs`.
-        outputs: buffers for the merged runs.
-        run: places of a run, a multiple of the tile.
-        tile: places that a program merges.
-        least: rows that are no longer than this are left alone.
-        warps: warps that share a program.
-    """
-
-    name = "schedule.merge_runs"
-    effects = READ | WRITE
-    words: tuple[Value, ...] = operands()
-    splits: Value = operand()
-    outputs: tuple[Value, ...] = operands()
-    run: int = attr()
-    tile: int = attr()
-    least: int = attr(0)
-    warps: int = attr()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-SORTS = (Sort, SortRuns, SplitRuns, MergeRuns)
-"""What may stand in a kernel besides nests."""
-
-
-def written_by(op: Op) -> tuple[Value, ...]:
-    """The buffers that an op of a kernel writes as a whole."""
-    match op:
-        case Sort():
-            return (*op.outputs, *op.temps)
-        case SortRuns():
-            return op.words
-        case SplitRuns():
-            return (op.splits,)
-        case MergeRuns():
-            return op.outputs
-        case _:
-            return ()
-
-
 # --- nest level ---
 
 
@@ -407,7 +325,8 @@ class Load(ScheduleOp):
 
 class Store(ScheduleOp):
     """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf =
-    combine(buf, value).
+    combine(buf, value), which `atomic` lets points of the nest do that meet in one element: all of
+    them are combined, in any order.
     """
 
     name = "schedule.store"
@@ -418,13 +337,16 @@ class Store(ScheduleOp):
     index: tuple[Dim, ...] = attr()
     where: tuple[Dim, ...] = attr(())
     combine: ScalarFn | None = attr(None)
+    atomic: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         return ()
 
     def verify(self) -> None:
-        """One expression per dim; the dtypes agree."""
+        """One expression per dim; the dtypes agree; only what combines is atomic."""
+        if self.atomic and self.combine is None:
+            raise VerifyError("an atomic store combines")
         _check_index(self.buf, self.index)
         assert isinstance(self.buf.type, BufType)
         if _scalar(self.value) is not self.buf.type.dtype:

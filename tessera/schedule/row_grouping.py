@@ -7,7 +7,7 @@ behind them, and is computed once for the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Value
@@ -24,6 +24,9 @@ MIN_ROWS = 64
 SHORT_ROW = 16384
 """Elements that one block reduces quickly."""
 
+MAX_NESTS = 16
+"""Nests that share a launch, at most."""
+
 Axes = tuple[Axis, ...]
 
 
@@ -39,7 +42,24 @@ class RowGrouping(Grouping):
     def run(self, roots: Iterable[Root]) -> list[Group]:
         """The groups, in an order in which they can run."""
         super().run(roots)
-        return [group for group in self.groups if group.roots]
+        return list(self.neighbours([group for group in self.groups if group.roots]))
+
+    def neighbours(self, groups: Iterable[Group]) -> Iterator[Group]:
+        """Elementwise groups that follow each other and need nothing of each other, as one."""
+        run: list[Group] = []
+        for group in groups:
+            members = sum(one.members for one in (*run, group))
+            made = {value for one in run for value in one.targets}
+            fits = _is_plain(group) and len(run) < MAX_NESTS and members <= MAX_MEMBERS
+            if run and not (fits and made.isdisjoint(self.inputs[group])):
+                yield _together(run)
+                run = []
+            if _is_plain(group):
+                run.append(group)
+            else:
+                yield group
+        if run:
+            yield _together(run)
 
     def reads(self, root: Root) -> dict[Value, bool]:
         """The buffers that a root reads, and whether only at its own point or row."""
@@ -192,6 +212,23 @@ class RowGrouping(Grouping):
                     known.append(group)
         if group.axes is not None and len(axes) > len(group.axes):
             group.axes = axes
+
+
+def _is_plain(group: Group) -> bool:
+    """Whether a group is one nest without reductions."""
+    return group.axes is not None and not group.heavy and not any(n.ordered for n in group.plans)
+
+
+def _together(run: list[Group]) -> Group:
+    """One group of several, with a nest for each."""
+    if len(run) == 1:
+        return run[0]
+    result = Group([], None, run[0].position)
+    for group in run:
+        result.parts.append(group.roots)
+        for root in group.roots:
+            result.add(root)
+    return result
 
 
 def _loads(nest: NestPlan) -> list[Key]:

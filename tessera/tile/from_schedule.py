@@ -31,17 +31,18 @@ from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
+from tessera.schedule import sort_ops
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.merge_sort import lower_runs
-from tessera.tile.lowering.nest import lower_nest
+from tessera.tile.lowering.nest import lower_nest, lower_together
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
 
-Unit: TypeAlias = s.Nest | s.Sort | s.SortRuns | s.SplitRuns | s.MergeRuns
+Unit: TypeAlias = s.Nest | s.Sort | sort_ops.SortRuns | sort_ops.SplitRuns | sort_ops.MergeRuns
 """What becomes a kernel."""
 
 COPY_WARPS = 4
@@ -160,6 +161,10 @@ class _Program:
         self.results(op)
         outer = (*op.inputs, *op.results)
         memory = {arg: self.memory[v] for arg, v in zip(op.body.args, outer, strict=True)}
+        nests = [unit for unit in op.body.ops if isinstance(unit, s.Nest)]
+        if op.concurrent and len(nests) == len(op.body.ops) > 1 and self.is_gpu:
+            self.unit(nests, memory, op.label)
+            return
         for unit in op.body.ops:
             self.unit(unit, memory, op.label)
 
@@ -202,36 +207,40 @@ class _Program:
 
     # --- kernels ------------------------------------------------------------------------------
 
-    def unit(self, op: Op, memory: Mapping[Value, Value], label: str) -> None:
-        """Launches the kernel of one nest or sort, which is lowered unless an equal one was."""
-        if not isinstance(op, (s.Nest, *s.SORTS)):
-            raise CompileError(f"{op.name}: may not stand in a kernel", loc=op.loc)
-        used = free_values(Block([], [op], ()))
-        canonical, args = _Canonical(self.func.dims).unit(op, used)
-        body = Block(args, [canonical], ())
-        key = content_hash(Func("f", body, self.func.dims))
+    def unit(self, unit: Op | Sequence[s.Nest], memory: Mapping[Value, Value], label: str) -> None:
+        """Launches the kernel of a nest or sort, or of several nests that share one. It is lowered
+        unless an equal one was."""
+        units: list[Unit] = []
+        for part in [unit] if isinstance(unit, Op) else unit:
+            if not isinstance(part, (s.Nest, *sort_ops.SORTS)):
+                raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
+            units.append(part)
+        used = free_values(Block([], units, ()))
+        canonical, args = _Canonical(self.func.dims).units(units, used)
+        key = content_hash(Func("f", Block(args, canonical, ()), self.func.dims))
         found = self.known.get(key)
         if found is None:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
-            kernel, grid = lower_unit(canonical, args, name, self.func.dims, self.facts)
+            kernel, grid = lower_units(canonical, args, name, self.func.dims, self.facts)
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
         name, grid = found
         operands = tuple([memory[v] for v in used])
-        self.em.add(t.Launch(operands, name, grid, op.warps, loc=op.loc))
+        warps = max(part.warps for part in units)
+        self.em.add(t.Launch(operands, name, grid, warps, loc=units[0].loc))
 
 
-def lower_unit(
-    op: Unit,
+def lower_units(
+    units: Sequence[Unit],
     args: Sequence[Value],
     name: str,
     dims: Sequence[str],
     facts: Facts | None = None,
 ) -> tuple[Func, tuple[Dim, ...]]:
-    """Lowers one nest or sort to a kernel.
+    """Lowers a nest or sort to a kernel, or several nests that share one.
 
     Args:
-        op: the nest or sort.
+        units: the nests or the sort.
         args: its buffers, in the order of the kernel's arguments.
         name: the kernel's name.
         dims: names of the program's symbolic dims.
@@ -242,8 +251,13 @@ def lower_unit(
     """
     em = Emitter(dims, [_memory(_buffer(v)) for v in args])
     memory = dict(zip(args, em.args, strict=True))
-    if isinstance(op, s.Nest):
-        grid = lower_nest(em, op, memory, Facts() if facts is None else facts)
+    known = Facts() if facts is None else facts
+    op, *others = units
+    if others:
+        nests = [unit for unit in units if isinstance(unit, s.Nest)]
+        grid = lower_together(em, nests, memory, known)
+    elif isinstance(op, s.Nest):
+        grid = lower_nest(em, op, memory, known)
     elif isinstance(op, s.Sort):
         grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
     else:
@@ -296,13 +310,16 @@ class _Canonical:
         self.names: dict[str, str] = {}
         self.dims: dict[str, Dim] = {}
 
-    def unit(self, op: Unit, used: Sequence[Value]) -> tuple[Unit, list[Value]]:
-        """The copy, and its buffers."""
+    def units(self, units: Sequence[Unit], used: Sequence[Value]) -> tuple[list[Unit], list[Value]]:
+        """The copies, and their buffers."""
         args = [Value(v.type) for v in used]
         self.env.update(zip(used, args, strict=True))
-        fresh = self.op(op)
-        assert isinstance(fresh, (s.Nest, *s.SORTS))
-        return fresh, args
+        found: list[Unit] = []
+        for unit in units:
+            fresh = self.op(unit)
+            assert isinstance(fresh, (s.Nest, *sort_ops.SORTS))
+            found.append(fresh)
+        return found, args
 
     def op(self, op: Op) -> Op:
         names = s.bound_axes(op)

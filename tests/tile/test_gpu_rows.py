@@ -357,3 +357,39 @@ def test_the_sum_of_a_row_with_one_element_is_the_element() -> None:
 
     found = check(fn, typed(5, 9), typed(5), typed(5, dtype=dt.int32))
     assert not found.tile_ops(t.Reduce)
+
+
+# --- nests that share a launch ----------------------------------------------------------------
+
+
+def adam(*tensors: Any) -> list[Any]:
+    """A step of Adam on parameters, gradients, and two averages each."""
+    count = len(tensors) // 4
+    found: list[Any] = []
+    for p, g, m, v in [tensors[k::count] for k in range(count)]:
+        m = e.add(e.mul(m, 0.9), e.mul(g, 0.1))
+        v = e.add(e.mul(v, 0.999), e.mul(e.square(g), 0.001))
+        found += [e.sub(p, e.div(m, e.add(e.sqrt(e.square(v)), 1e-3))), m, v]
+    return found
+
+
+def test_a_step_of_adam_over_several_tensors_is_one_launch() -> None:
+    shapes = [(40, 33), (7,), (3, 5, 200), (), (5000,), (0, 4)]
+    types = [typed(*shape) for _ in range(4) for shape in shapes]
+    found = check(adam, *types)
+    assert found.launches == 1
+
+
+def test_a_step_of_adam_over_symbolic_tensors_is_one_launch() -> None:
+    types = [typed(*shape) for _ in range(4) for shape in [(S, 3), (T,)]]
+    for dims in ({"S": 5, "T": 700}, {"S": 0, "T": 1}):
+        assert check(adam, *types, dims=dims).launches == 1
+
+
+def test_nests_that_need_each_other_are_launched_in_turn() -> None:
+    def fn(x: Any) -> Any:
+        y = e.exp(x)
+        z = transpose(y, (1, 0))
+        return y, e.add(z, broadcast(red.max_(y), z.shape, ())), e.mul(x, 2.0)
+
+    check(fn, typed(40, 30))

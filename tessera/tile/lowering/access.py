@@ -150,7 +150,7 @@ def _read(
     floor = em.depth
     # A tile that is checked is the rest of a loop, which is seldom there: it stays under its `if`.
     if deepest < floor and not check and low.is_bounded(op):
-        floor = deepest
+        floor = max(deepest, low.floor)
     return em.pure(t.Load, *fields, floor=floor)
 
 
@@ -218,7 +218,8 @@ def _gather(
 def store(low: State, op: s.Store, point: Point) -> None:
     """Writes an element per point of the tile."""
     dyn = low.dyn(op.dyn, point)
-    write(low, op.buf, low.get(op.value, point), op.index, point, op.where, dyn, op.combine)
+    value = low.get(op.value, point)
+    write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic)
 
 
 def write(
@@ -230,6 +231,7 @@ def write(
     where: Sequence[Dim] = (),
     dyn: Sequence[Value] = (),
     combine: ScalarFn | None = None,
+    atomic: bool = False,
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
     conditions = low.conditions(where, point, dyn)
@@ -240,9 +242,9 @@ def write(
     masks = [c for c in conditions if tile_type(c).shape]
 
     def action() -> tuple[Value, ...]:
-        dims = _structured(address, value, masks, index, point, combine)
+        dims = None if atomic else _structured(address, value, masks, index, point, combine)
         if dims is None:
-            _scatter(low, address, value, masks, point, combine)
+            _scatter(low, address, value, masks, point, combine, atomic)
         else:
             _write_box(low, address, value, masks, point, dims, combine)
         return ()
@@ -324,6 +326,7 @@ def _scatter(
     masks: Sequence[Value],
     point: Point,
     combine: ScalarFn | None,
+    atomic: bool,
 ) -> None:
     em = low.em
     is_complex = low.buffer(address.buf).dtype.is_complex
@@ -342,4 +345,5 @@ def _scatter(
     places = _part_offsets(low, offsets, parts)
     for at, part in zip(places, low.spread(value, shape, parts), strict=True):
         where = em.broadcast(at, shape)
-        em.add(t.Scatter(low.memory[address.buf], where, part, spread, combine, loc=em.loc))
+        memory = low.memory[address.buf]
+        em.add(t.Scatter(memory, where, part, spread, combine, atomic, loc=em.loc))

@@ -18,12 +18,12 @@ others are opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, prod, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
@@ -73,7 +73,11 @@ class _AxisPlan:
 
 
 def lower_nest(
-    em: Emitter, nest: s.Nest, memory: Mapping[Value, Value], known: Facts
+    em: Emitter,
+    nest: s.Nest,
+    memory: Mapping[Value, Value],
+    known: Facts,
+    programs: Sequence[Value] | None = None,
 ) -> tuple[Dim, ...]:
     """Emits the body of the kernel; returns its grid.
 
@@ -82,10 +86,11 @@ def lower_nest(
         nest: the nest.
         memory: the kernel's argument for each buffer.
         known: what is known of the program's dims.
+        programs: the program's coordinates in the grid, if they are not its ids.
     """
     em.loc = nest.loc
     tiles = _tiles(nest)
-    chunks = nest.chunk or (0,) * len(nest.axes)
+    chunks = _chunks(nest, tiles)
     vector = max([k for k, tile in enumerate(tiles) if tile > 1], default=-1)
     combines = any(isinstance(op, s.Store) and op.combine is not None for op in walk(nest.body))
     plans: list[_AxisPlan] = []
@@ -94,13 +99,12 @@ def lower_nest(
         extent = axis.extent
         low: Dim = 0
         high = extent
-        if chunk and nest.warps and tile > 1:
-            chunk = tile
         if chunk:
             is_whole = isinstance(extent, int) and extent <= chunk
             if not is_whole:
                 name = f"$p{len(grid)}"
-                em.symbols[name] = em.pure(t.ProgramId, len(grid))
+                at = len(grid)
+                em.symbols[name] = em.pure(t.ProgramId, at) if programs is None else programs[at]
                 low = sym(name) * chunk
                 high = low + chunk
                 high = high if divides(chunk, extent, known) else minimum(extent, high)
@@ -110,6 +114,52 @@ def lower_nest(
         plans.append(_AxisPlan(axis, tile, low, high, single, k == vector, parallel))
     _Loops(State(em, nest, memory, HANDLERS, known), nest, plans).axis(0, Point())
     return tuple(grid)
+
+
+def lower_together(
+    em: Emitter, nests: Sequence[s.Nest], memory: Mapping[Value, Value], known: Facts
+) -> tuple[Dim, ...]:
+    """Emits nests that share a launch, each for programs of its own; returns the grid."""
+    program = em.pure(t.ProgramId, 0)
+    total: Dim = 0
+    for nest in nests:
+        grid = grid_of(nest)
+        begin, total = total, total + prod(grid)
+        conditions = [em.map("lt", program, em.index(total))]
+        if begin != 0:
+            conditions.insert(0, em.map("ge", program, em.index(begin)))
+
+        def branch(
+            nest: s.Nest = nest, begin: Dim = begin, grid: Sequence[Dim] = grid
+        ) -> tuple[()]:
+            rest = em.map("sub", program, em.index(begin)) if begin != 0 else program
+            places: list[Value] = []
+            for extent in reversed(grid):
+                size = em.index(extent)
+                places.append(em.map("mod", rest, size))
+                rest = em.map("floordiv", rest, size)
+            lower_nest(em, nest, memory, known, places[::-1])
+            return ()
+
+        condition = em.all_of(conditions)
+        assert condition is not None
+        em.when(condition, branch)
+    return (total,)
+
+
+def grid_of(nest: s.Nest) -> tuple[Dim, ...]:
+    """The programs of a nest along each axis of its grid."""
+    chunks = _chunks(nest, _tiles(nest))
+    pairs = zip(nest.axes, chunks, strict=True)
+    return tuple([ceildiv(axis.extent, chunk) for axis, chunk in pairs if chunk])
+
+
+def _chunks(nest: s.Nest, tiles: Sequence[int]) -> list[int]:
+    """The chunk of each axis; that of a tiled axis of a block is its tile."""
+    chunks = nest.chunk or (0,) * len(nest.axes)
+    in_block = nest.warps > 0
+    pairs = zip(chunks, tiles, strict=True)
+    return [tile if chunk and in_block and tile > 1 else chunk for chunk, tile in pairs]
 
 
 def _tiles(nest: s.Nest) -> list[int]:

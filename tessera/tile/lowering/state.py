@@ -99,6 +99,7 @@ class State:
 
     Attributes:
         em: emits the kernel.
+        floor: the level of the block in which the nest runs, perhaps under a condition.
         memory: the kernel's argument for each buffer of the nest.
         env: what values of the nest have become, at the point where they were evaluated last.
         deps: names of the symbols on which each value of the nest depends.
@@ -119,6 +120,7 @@ class State:
         known: Facts,
     ) -> None:
         self.em = em
+        self.floor = em.depth
         self.memory = memory
         self.handlers = handlers
         self.env: dict[Value, Val] = {}
