@@ -21,7 +21,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import ScalarFn
-from tessera.schedule import ops
+from tessera.schedule import ops, sort_ops
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
 
@@ -150,7 +150,7 @@ class Program:
             for k, target in op.moved():
                 x = order if k < 0 else np.take_along_axis(memory[op.inputs[k]], order, op.axis)
                 memory[target][...] = x
-        elif isinstance(op, ops.SORTS):
+        elif isinstance(op, sort_ops.SORTS):
             run_sort(op, memory)
         else:
             raise VerifyError(f"{op.name} cannot stand in a kernel", loc=op.loc)
@@ -273,8 +273,22 @@ def _store(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...
         return
     at = tuple([np.broadcast_to(i, grid)[mask] for i in index])
     value = np.broadcast_to(points.values[op.value], grid)[mask]
+    if op.atomic:
+        _combine_each(op.combine, buffer, at, value)
+        return
     value = value if op.combine is None else op.combine.evaluate(buffer[at], value)
     buffer[at] = value if at else value.reshape(-1)[0]
+
+
+def _combine_each(fn: ScalarFn, buffer: Array, at: tuple[Array, ...], value: Array) -> None:
+    """Combines values into elements that may be the same ones."""
+    shape = buffer.shape or (1,)
+    elements = buffer.reshape(-1)
+    place = np.ravel_multi_index(at or (np.zeros(len(value), np.int64),), shape)
+    while place.size:
+        _, first = np.unique(place, return_index=True)
+        elements[place[first]] = fn.evaluate(elements[place[first]], value[first])
+        place, value = np.delete(place, first), np.delete(value, first)
 
 
 def _map(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:

@@ -11,7 +11,7 @@ from tessera.dtypes import DType, dtype_of
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Op, Value
 from tessera.ir.scalar import SCALARS
-from tessera.schedule import ops
+from tessera.schedule import sort_ops
 from tessera.schedule.words import PLACE_BITS, Coder, Layout
 
 Array = np.ndarray[Any, Any]
@@ -40,12 +40,12 @@ class ArrayCode:
 def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
     """Runs one of the ops that a long sort consists of."""
     match op:
-        case ops.SortRuns():
+        case sort_ops.SortRuns():
             _sort_runs(op, memory)
-        case ops.SplitRuns():
+        case sort_ops.SplitRuns():
             _split_runs(op, memory)
         case _:
-            assert isinstance(op, ops.MergeRuns)
+            assert isinstance(op, sort_ops.MergeRuns)
             _merge_runs(op, memory)
 
 
@@ -54,11 +54,11 @@ def _order(words: Sequence[Array], low: int, high: int) -> Array:
     return np.lexsort([word[..., low:high] for word in reversed(words)], axis=-1)
 
 
-def _sort_runs(op: ops.SortRuns, memory: Mapping[Value, Array]) -> None:
+def _sort_runs(op: sort_ops.SortRuns, memory: Mapping[Value, Array]) -> None:
     keys = [np.moveaxis(memory[v], op.axis, -1) for v in op.keys]
     layout = Layout.of([dtype_of(key.dtype) for key in keys], PLACE_BITS)
-    count = keys[0].shape[-1]
-    line: Array = np.arange(count)
+    count: int = keys[0].shape[-1]
+    line: Array = np.arange(count, dtype=np.int64)
     place: Array = np.broadcast_to(line, keys[0].shape)
     words = Coder(ArrayCode(), layout, op.descending).pack(keys, place)
     for low in range(0, count, op.run):
@@ -68,7 +68,7 @@ def _sort_runs(op: ops.SortRuns, memory: Mapping[Value, Array]) -> None:
             memory[target][..., low : low + op.run] = np.take_along_axis(part, order, -1)
 
 
-def _split_runs(op: ops.SplitRuns, memory: Mapping[Value, Array]) -> None:
+def _split_runs(op: sort_ops.SplitRuns, memory: Mapping[Value, Array]) -> None:
     words = [memory[v] for v in op.words]
     count = words[0].shape[-1]
     if count <= op.least:
@@ -80,7 +80,7 @@ def _split_runs(op: ops.SplitRuns, memory: Mapping[Value, Array]) -> None:
             memory[op.splits][..., at] = first[..., :start].sum(-1)
 
 
-def _merge_runs(op: ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
+def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
     words = [memory[v] for v in op.words]
     count = words[0].shape[-1]
     if count <= op.least:

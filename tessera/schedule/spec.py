@@ -21,7 +21,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import ops, sort_ops
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Place, PlaceKind
 
@@ -97,7 +97,7 @@ def check_stores(func: Func) -> None:
         outputs = set(kernel.body.args[len(kernel.inputs) :])
         written: set[Value] = set()
         for op in kernel.body.ops:
-            written.update(ops.written_by(op))
+            written.update(sort_ops.written_by(op))
             for region in op.regions:
                 for one in walk(region):
                     if isinstance(one, (ops.Store, ops.Scan)):

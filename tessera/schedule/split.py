@@ -119,9 +119,11 @@ def rewrite(
 
 def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> Func:
     """The program with reductions and scans split that would not fill the machine."""
-    from tessera.schedule.split_scan import split_scan  # which builds on this module
+    # These build on this module.
+    from tessera.schedule.split_scan import split_scan
+    from tessera.schedule.split_scatter import split_scatter
 
-    return rewrite(func, machine, (split_reduction, split_scan), facts)
+    return rewrite(func, machine, (split_reduction, split_scan, split_scatter), facts)
 
 
 def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Context) -> Block:

@@ -14,7 +14,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
-from tessera.schedule import ops
+from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.heuristics import power_above, power_below, size_of
 from tessera.schedule.types import Axis, BufType
@@ -141,7 +141,7 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     splits = Value(BufType((*shape, ceildiv(count, TILE)), int64))
     temps = [*here, *there, splits]
     warps = max(1, RUN // (32 * THREAD_ELEMENTS))
-    code: list[Op] = [ops.SortRuns(keys, here, op.axis, op.descending, RUN, warps, loc=op.loc)]
+    code: list[Op] = [sort_ops.SortRuns(keys, here, op.axis, op.descending, RUN, warps, loc=op.loc)]
     run, passes = RUN, 0
     is_known = isinstance(count, int)
     # A row of unknown length is merged twice at a time or not at all, so that the result is where
@@ -150,8 +150,8 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
         least = 0 if is_known else run >> passes % 2
         merge_warps = max(1, TILE // (32 * THREAD_ELEMENTS))
         code += [
-            ops.SplitRuns(here, splits, run, TILE, least, SPLIT_WARPS, loc=op.loc),
-            ops.MergeRuns(here, splits, there, run, TILE, least, merge_warps, loc=op.loc),
+            sort_ops.SplitRuns(here, splits, run, TILE, least, SPLIT_WARPS, loc=op.loc),
+            sort_ops.MergeRuns(here, splits, there, run, TILE, least, merge_warps, loc=op.loc),
         ]
         here, there = there, here
         run, passes = 2 * run, passes + 1

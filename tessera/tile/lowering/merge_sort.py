@@ -14,32 +14,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tessera.dtypes import int64
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv, maximum, minimum, sym
-from tessera.schedule import ops as s
+from tessera.schedule import sort_ops
 from tessera.schedule.types import BufType
 from tessera.schedule.words import PLACE_BITS, Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.sort_words import Network, Words, precedes
 
+Merging: TypeAlias = sort_ops.SplitRuns | sort_ops.MergeRuns
+
 DIAGONALS = 128
 """Tiles whose beginnings one program looks for."""
 
 
 def lower_runs(
-    em: Emitter, op: s.SortRuns | s.SplitRuns | s.MergeRuns, memory: dict[Value, Value]
+    em: Emitter,
+    op: sort_ops.SortRuns | Merging,
+    memory: dict[Value, Value],
 ) -> tuple[Dim, ...]:
     """Emits the body of the kernel; returns its grid."""
     em.loc = op.loc
     match op:
-        case s.SortRuns():
+        case sort_ops.SortRuns():
             return _sort_runs(em, op, memory)
-        case s.SplitRuns():
+        case sort_ops.SplitRuns():
             return _split_runs(em, op, memory)
-        case s.MergeRuns():
+        case sort_ops.MergeRuns():
             return _merge_runs(em, op, memory)
 
 
@@ -85,7 +90,7 @@ def _active(count: Dim, least: int, programs: Dim) -> Dim:
     return programs * minimum(maximum(count - least, 0), 1) if least else programs
 
 
-def _sort_runs(em: Emitter, op: s.SortRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
+def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
     first = _type(op.keys[0])
     count = first.shape[op.axis]
     rows = _Grid(em, first, op.axis, ceildiv(count, op.run))
@@ -126,7 +131,7 @@ class _Pair:
     second: Value
 
 
-def _pair(em: Emitter, op: s.SplitRuns | s.MergeRuns, number: Value, count: Value) -> _Pair:
+def _pair(em: Emitter, op: Merging, number: Value, count: Value) -> _Pair:
     """The pair of the tile of a number."""
     run, both = em.const(op.run, int64), em.const(2 * op.run, int64)
     begin = em.map("mul", number, em.const(op.tile, int64))
@@ -137,7 +142,7 @@ def _pair(em: Emitter, op: s.SplitRuns | s.MergeRuns, number: Value, count: Valu
     return _Pair(base, em.map("sub", begin, base), first, second)
 
 
-def _words(op: s.SplitRuns | s.MergeRuns) -> tuple[BufType, int]:
+def _words(op: Merging) -> tuple[BufType, int]:
     """The type of the words, and their last axis."""
     type = _type(op.words[0])
     return type, len(type.shape) - 1
@@ -159,7 +164,7 @@ def _gather(
     return found
 
 
-def _split_runs(em: Emitter, op: s.SplitRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
+def _split_runs(em: Emitter, op: sort_ops.SplitRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
     type, axis = _words(op)
     count = type.shape[axis]
     tiles = ceildiv(count, op.tile)
@@ -195,7 +200,7 @@ def _split_runs(em: Emitter, op: s.SplitRuns, memory: dict[Value, Value]) -> tup
     return rows.grid
 
 
-def _merge_runs(em: Emitter, op: s.MergeRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
+def _merge_runs(em: Emitter, op: sort_ops.MergeRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
     type, axis = _words(op)
     count = type.shape[axis]
     tiles = ceildiv(count, op.tile)
