@@ -223,7 +223,8 @@ class Memory:
 
     def said(self, at: int, size: int) -> str:
         """Bytes, as messages call them."""
-        return f"{size} bytes at byte {at} of {self.name}"
+        count = "1 byte" if size == 1 else f"{size} bytes"
+        return f"{count} at byte {at} of {self.name}"
 
     def _failure(
         self, s: Threads, op: Op, message: str, idents: Array, k: int, *notes: str
