@@ -33,6 +33,7 @@ from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.ops import Kernel, Nest
 from tessera.schedule.spec import SCHEDULE
+from tessera.schedule.split import split
 from tessera.schedule.types import BufType
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
@@ -133,7 +134,10 @@ class Stages:
         start = time.perf_counter()
         lowered = lower_graph(self.graph, machine=self.machine)
         self.decisions: tuple[Decision, ...] = lowered.decisions
-        program = heuristics.choose(lowered.func, self.machine)
+        program = lowered.func
+        if isinstance(self.machine, Gpu):
+            program = split(program, self.machine)
+        program = heuristics.choose(program, self.machine)
         self.schedule, self.arena = plan.plan(program)
         self._done("schedule", start, self.schedule)
 

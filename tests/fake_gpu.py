@@ -68,7 +68,10 @@ class FakeMemory:
         del self._data[buffer.pointer]
 
     def at(self, address: int) -> np.ndarray:
-        """The bytes from an address on, to the end of their buffer."""
+        """The bytes from an address on, to the end of their buffer; none at null, where an arena
+        of no bytes is."""
+        if not address:
+            return np.empty(0, np.uint8)
         place = bisect.bisect_right(self._starts, address) - 1
         assert place >= 0, f"{address:#x} is no address of the device"
         start = self._starts[place]
