@@ -19,6 +19,7 @@ import numpy as np
 
 from tests.ptx.access import ACCESS
 from tests.ptx.arithmetic import ARITHMETIC
+from tests.ptx.bulk import BULK, TensorMap
 from tests.ptx.conversion import CONVERSION
 from tests.ptx.decode import Decoder
 from tests.ptx.machine import Machine
@@ -32,9 +33,10 @@ from tests.ptx.memory import (
     SharedMemory,
 )
 from tests.ptx.parser import Kernel, Param, PtxError, parse
+from tests.ptx.warp import WARP
 
 _LANES = 2048  # about as many lanes are resident as keeps NumPy busy and the caches warm
-_DECODERS = {**ARITHMETIC, **CONVERSION, **ACCESS}
+_DECODERS = {**ARITHMETIC, **CONVERSION, **ACCESS, **WARP, **BULK}
 
 
 def run(
@@ -56,7 +58,8 @@ def run(
         kernel: The entry.
         grid: Blocks, along x.
         block: Threads of a block, along x.
-        args: For each parameter an array (its address is passed), a number, or bytes.
+        args: For each parameter an array (its address is passed), a number, bytes, or a
+            `TensorMap`.
         shared_bytes: Dynamic shared memory of a block.
         async_mode: `eager`: an asynchronous copy is done when it is started; `lazy`: when it is
             waited for.
@@ -78,7 +81,8 @@ def run(
     if not 0 < block <= 1024 or grid < 0 or async_mode not in ("eager", "lazy"):
         raise PtxError(f"{kernel}: a grid of {grid} blocks of {block} threads, {async_mode}")
     memory = GlobalMemory()
-    params, arrays = _bind(entry, args, memory)
+    maps: dict[int, TensorMap] = {}
+    params, arrays = _bind(entry, args, memory, maps)
     padded = -(-block // 32) * 32
     count = max(1, min(grid, resident or max(1, _LANES // padded)))
     symbols, shared, local = _variables(entry, memory, shared_bytes)
@@ -90,6 +94,7 @@ def run(
         params,
     )
     machine = Machine(entry, count, block, memories, async_mode == "lazy", limit)
+    machine.maps.update(maps)
     decoder = Decoder(machine, symbols)
     decoder.special["%nctaid.x"] = np.full(machine.lanes, grid, "u4")
     decoder.special["%gridid"] = np.zeros(machine.lanes, "u8")
@@ -103,7 +108,7 @@ def run(
 
 
 def _bind(
-    entry: Kernel, args: Sequence[Any], memory: GlobalMemory
+    entry: Kernel, args: Sequence[Any], memory: GlobalMemory, maps: dict[int, TensorMap]
 ) -> tuple[bytes, list[tuple[Array, Buffer]]]:
     """The bytes of the parameters, and the arrays with their buffers."""
     if len(args) != len(entry.params):
@@ -114,6 +119,10 @@ def _bind(
         value = arg
         if isinstance(arg, np.ndarray):
             value = _buffer(param, arg, memory, arrays).start
+        elif isinstance(arg, TensorMap):
+            arg.start = _buffer(param, arg.array, memory, arrays).start
+            maps[param.offset] = arg
+            value = bytes(param.size)
         raw[param.offset : param.offset + param.size] = _bytes(param, value)
     return bytes(raw), arrays
 

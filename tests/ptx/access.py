@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.ptx.bulk import bulk_copy
 from tests.ptx.decode import PACKED, SPACES, Decode, Decoder, Place, items
 from tests.ptx.machine import Run, no_op
 from tests.ptx.memory import Array, Fault
 from tests.ptx.parser import Address, Instruction, Operand, Reg, Symbol
-from tests.ptx.rounding import BF16, maximum, minimum
+from tests.ptx.rounding import maximum, minimum
 
 Function = Callable[[Array, Array], Array]
 _HINTS = {
@@ -73,8 +74,7 @@ def _load(d: Decoder, ins: Instruction) -> Run:
 
 def _symbol_space(d: Decoder, operand: Operand) -> str:
     if isinstance(operand, Address) and isinstance(operand.base, Symbol):
-        if operand.base.name in d.symbols:
-            return d.symbols[operand.base.name][0]
+        return d.symbols.get(operand.base.name, ("", 0))[0]
     return ""
 
 
@@ -199,7 +199,7 @@ def _atomic(d: Decoder, ins: Instruction) -> Run:
         for turn in _turns(_keys(machine, space, place.at(lanes), lanes) // size, lanes):
             for whole, old in zip(found, once(turn), strict=True):
                 whole[turn] = old
-        for put, whole in zip(puts, found, strict=True):
+        for put, whole in zip(puts, found, strict=gives):
             put(whole.view(d.dtype(register_type)), mask, False)
 
     return run
@@ -235,17 +235,15 @@ def _turns(keys: Array, lanes: Array) -> list[Array]:
 def _copy(d: Decoder, ins: Instruction) -> Run:
     parts = ins.parts
     if "bulk" in parts:
-        from tests.ptx.bulk import bulk_copy
-
         return bulk_copy(d, ins)
     machine = d.machine
     if "commit_group" in parts:
-        return lambda mask, full: machine.commit_copies(mask)
+        return lambda mask, full: machine.copies.commit(mask)
     if "wait_all" in parts:
-        return lambda mask, full: machine.await_copies(mask, None)
+        return lambda mask, full: machine.copies.wait(mask, None)
     if "wait_group" in parts:
         pending = int(d.src(ins.operands[0], "u32")[0])
-        return lambda mask, full: machine.await_copies(mask, pending)
+        return lambda mask, full: machine.copies.wait(mask, pending)
     if "mbarrier" in parts:
         raise d.fail("arrivals of cp.async at an mbarrier are not supported")
     size = int(d.src(ins.operands[2], "u32")[0])
@@ -257,10 +255,8 @@ def _copy(d: Decoder, ins: Instruction) -> Run:
 
 
 def _has_size(ins: Instruction) -> bool:
-    if (
-        len(ins.operands) < 4
-        or (any("cache_hint" in part for part in ins.parts)
-        and len(ins.operands) == 4)
+    if len(ins.operands) < 4 or (
+        any("cache_hint" in part for part in ins.parts) and len(ins.operands) == 4
     ):
         return False
     return not (isinstance(ins.operands[3], Reg) and ins.operands[3].name.startswith("%p"))
@@ -291,7 +287,7 @@ def _threads_copy(d: Decoder, target: Place, source: Place, size: int, given: Ar
                 parts = [raw.view(f"u{width}")[:, i] for i in range(size // width)]
             memory.store("shared", to[picked], parts, width, picked)
 
-        machine.start_copy(mask, copy)
+        machine.copies.start(mask, copy)
 
     return start
 
@@ -325,5 +321,3 @@ ACCESS: dict[str, Decode] = {
     "griddepcontrol": _prefetch, "discard": _prefetch, "applypriority": _prefetch,
 }  # fmt: skip
 """How each of them is decoded."""
-
-__all__ = ["ACCESS", "BF16"]

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.ptx.decode import CODES, PACKED, Decode, Decoder, items, pair
+from tests.ptx.decode import PACKED, Decode, Decoder, items, pair
 from tests.ptx.machine import Run, no_op
 from tests.ptx.memory import GLOBAL, LOCAL, PARAM, SHARED, Array
 from tests.ptx.parser import SIZES, Address, Group, Instruction, Operand, Reg, Symbol
 from tests.ptx.rounding import (
-    BF16,
     flush,
     fma64,
     fma_wide,
@@ -41,7 +40,7 @@ def _mode(ins: Instruction) -> str:
 def _float_run(
     d: Decoder, ins: Instruction, function: Function, count: int, plain: np.ufunc | None = None
 ) -> Run:
-    """A float operation with .ftz, .sat and .relu; `plain` is it where none of them is asked for."""
+    """A float operation with .ftz, .sat, .relu; `plain` is it where none of them is asked for."""
     type_ = ins.parts[-1]
     result, args = ins.operands[0], [d.src(x, type_) for x in ins.operands[1 : 1 + count]]
     ftz = "ftz" in ins.parts and type_ == "f32"
@@ -66,14 +65,6 @@ def _float_run(
         return out
 
     return d.pure(result, type_, whole, *args)
-
-
-def _directed(d: Decoder, ins: Instruction, exact: Callable[..., tuple[Array, Array]]) -> Function:
-    """A sum in another direction than to the nearest, from its float64 value and its rest."""
-    kind, mode = _base(ins.parts[-1]), _mode(ins)
-    if kind == "f64" and mode != "rn":
-        raise d.fail("directed rounding of float64 is not supported")
-    return lambda *values: narrow(exact(*values)[0], kind, mode)
 
 
 # --- add, sub, mul, mad, fma ---
@@ -707,5 +698,3 @@ ARITHMETIC: dict[str, Decode] = {
     "isspacep": _isspacep, "pragma": _nothing, "nanosleep": _nothing, "setmaxnreg": _nothing,
 }  # fmt: skip
 """How each of them is decoded."""
-
-__all__ = ["ARITHMETIC", "BF16", "CODES"]

@@ -14,7 +14,6 @@ from tests.ptx.rounding import (
     BF16,
     E4M3,
     E5M2,
-    directed,
     flush,
     narrow,
     saturate,
@@ -221,5 +220,3 @@ def _pack_saturated(d: Decoder, ins: Instruction) -> Run:
 
 CONVERSION: dict[str, Decode] = {"cvt": _convert}
 """How it is decoded."""
-
-__all__ = ["CONVERSION", "directed"]

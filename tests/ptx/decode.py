@@ -17,6 +17,7 @@ from tests.ptx.machine import (
     ARRIVE,
     BARRIER,
     BRANCH,
+    CLUSTER,
     COLLECTIVE,
     EXIT,
     PLAIN,
@@ -25,7 +26,7 @@ from tests.ptx.machine import (
     Step,
     no_op,
 )
-from tests.ptx.memory import SHARED_BASE, Array
+from tests.ptx.memory import Array
 from tests.ptx.parser import (
     SIZES,
     Address,
@@ -90,7 +91,7 @@ class Decoder:
             for name, type_ in kernel.registers.items()
         }
         for value in self.values.values():
-            if value.dtype != bool:
+            if value.dtype.kind != "b":
                 value.view("u1")[...] = 0xCD  # poison, should a check be missed
         self.special = self._specials()
         self.reads: list[int] = []
@@ -161,7 +162,7 @@ class Decoder:
             raise self.fail(f"register {operand.name} is not declared")
         if value.dtype == dtype:
             return value
-        if value.dtype == bool or dtype == bool:
+        if value.dtype.kind == "b" or dtype.kind == "b":
             raise self.fail(f"{operand.name} is used as {dtype}")
         if value.dtype.itemsize < dtype.itemsize:
             if operand.name in self.special:
@@ -248,12 +249,12 @@ class Decoder:
         self, whole: Array, dtype: np.dtype[Any], name: str
     ) -> tuple[Array, np.dtype[Any] | None]:
         """The register as it is written, and the bits of a value that is narrower than it."""
-        if (whole.dtype == bool) != (dtype == bool):
+        if (whole.dtype.kind == "b") != (dtype.kind == "b"):
             raise self.fail(f"{name} cannot hold {dtype}")
         if whole.dtype.itemsize < dtype.itemsize:
             raise self.fail(f"{name} has {whole.dtype.itemsize} bytes, not {dtype.itemsize}")
         if whole.dtype.itemsize == dtype.itemsize:
-            return (whole if dtype == bool else whole.view(dtype)), None
+            return (whole if dtype.kind == "b" else whole.view(dtype)), None
         signed = dtype.kind == "i"
         bits = np.dtype(f"{'i' if signed else 'u'}{dtype.itemsize}")
         return whole.view(f"{'i' if signed else 'u'}{whole.dtype.itemsize}"), bits
@@ -297,15 +298,20 @@ class Decoder:
                 found = self.machine.kernel.target(ins.scope, target.name)
             if found is None:
                 raise self.fail(f"there is no label {target}")
-            step.kind, step.target = BRANCH, found
+            step.kind, step.target, step.uniform = BRANCH, found, "uni" in ins.parts
         elif root in ("ret", "exit"):
             step.kind = EXIT
         elif root in ("bar", "barrier") and ins.parts[1] not in ("warp", "cluster"):
             self._barrier(step, ins)
+        elif root == "barrier" and ins.parts[1:3] == ("cluster", "wait"):
+            step.kind, step.barrier = BARRIER, (self.constant(CLUSTER, np.dtype("u4")), None)
         elif root not in decoders:
             raise self.fail("this instruction is not supported")
         else:
-            step.run = decoders[root](self, ins)
+            try:
+                step.run = decoders[root](self, ins)
+            except (ValueError, IndexError, KeyError, StopIteration) as error:
+                raise self.fail(f"these operands or modifiers are not known ({error})") from error
             step.kind, step.members = self.kind, self.collective
         step.reads = tuple(dict.fromkeys(self.reads))
         step.writes = tuple(dict.fromkeys(self.writes))
@@ -335,7 +341,7 @@ def _ufunc(function: np.ufunc, args: tuple[Array, ...], out: Array) -> Run:
 
         def run_two(mask: Array, full: bool) -> None:
             if full:
-                function(a, b, out)
+                function(a, b, out=out)
             else:
                 np.copyto(out, function(a, b), where=mask)
 
@@ -343,7 +349,7 @@ def _ufunc(function: np.ufunc, args: tuple[Array, ...], out: Array) -> Run:
 
     def run(mask: Array, full: bool) -> None:
         if full:
-            function(*args, out)
+            function(*args, out=out)
         else:
             np.copyto(out, function(*args), where=mask)
 
@@ -369,7 +375,7 @@ def number(text: str, type_: str, decoder: Decoder) -> Any:
             return np.array(int(text, 16), "u2").view(dtype)
         return np.array(float(text), dtype)
     value = int(text.rstrip("U"), 0)
-    if dtype == bool:
+    if dtype.kind == "b":
         return value != 0
     bits = value & ((1 << 8 * dtype.itemsize) - 1)
     return np.array(bits, f"u{dtype.itemsize}").view(dtype)
@@ -383,8 +389,3 @@ def items(operand: Operand) -> tuple[Operand, ...]:
 def pair(operand: Operand) -> tuple[Operand, Operand | None]:
     """The parts of `a|b`."""
     return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
-
-
-__all__ = [
-    "CODES", "PACKED", "SHARED_BASE", "SPACES", "Decode", "Decoder", "Place", "items", "pair",
-]  # fmt: skip

@@ -19,7 +19,8 @@ from tests.ptx.parser import Instruction, Kernel, PtxError
 Run = Callable[[Array, bool], None]
 
 PLAIN, BRANCH, EXIT, BARRIER, ARRIVE, COLLECTIVE = range(6)
-_ALL = np.uint32(0xFFFFFFFF)
+CLUSTER = 16
+"""The barrier of a cluster, which has one block here."""
 _BITS = np.left_shift(np.uint32(1), np.arange(32, dtype="u4"))
 # After so many instructions without a rest, lanes let others run: they may wait for them.
 _TURN = 20_000
@@ -39,6 +40,8 @@ class Step:
         target: of a branch.
         members: of a collective, the mask operand; None: its whole warp.
         barrier: its number and its count of threads (0: all), for each lane.
+        aligned: whether whole warps must come.
+        uniform: of a branch, whether all lanes take the same way.
     """
 
     kind: int
@@ -53,6 +56,7 @@ class Step:
     members: Array | None = None
     barrier: tuple[Array, Array | None] | None = None
     aligned: bool = True
+    uniform: bool = False
 
 
 @dataclass(slots=True)
@@ -62,6 +66,51 @@ class Async:
     todo: Array
     group: Array
     run: Callable[[Array], None]
+
+
+class Queue:
+    """Copies that threads start and wait for in groups.
+
+    Without `lazy` they are done when they are started.
+    """
+
+    def __init__(self, lanes: int, lazy: bool) -> None:
+        self.lazy = lazy
+        self.copies: list[Async] = []
+        self.committed = np.zeros(lanes, "i8")
+
+    def reset(self) -> None:
+        """New blocks begin."""
+        self.copies.clear()
+        self.committed[:] = 0
+
+    def start(self, mask: Array, run: Callable[[Array], None]) -> None:
+        """Copies of some lanes begin."""
+        if not self.lazy:
+            run(mask)
+            return
+        self.copies.append(Async(mask.copy(), self.committed.copy(), run))
+
+    def commit(self, mask: Array) -> None:
+        """What the lanes have started since the last time becomes a group."""
+        self.committed += mask
+
+    def wait(self, mask: Array, pending: int | None) -> None:
+        """All groups of the lanes but the last `pending` are complete; None: everything is."""
+        for copy in self.copies:
+            due = mask & copy.todo
+            if pending is not None:
+                due &= copy.group < self.committed - pending
+            if due.any():
+                copy.run(due)
+                copy.todo &= ~due
+        self.copies = [copy for copy in self.copies if copy.todo.any()]
+
+    def finish(self) -> None:
+        """What was started and never awaited still happens, after the last thread has ended."""
+        for copy in self.copies:
+            copy.run(copy.todo)
+        self.copies.clear()
 
 
 @dataclass
@@ -110,8 +159,9 @@ class Machine:
         self.give_way = False
         self.idle = 0
         self.ticks = 0
-        self.copies: list[Async] = []
-        self.committed = np.zeros(n, "i8")
+        self.maps: dict[int, Any] = {}  # tensor maps, by the offset of their parameters
+        self.copies = Queue(n, self.lazy)
+        self.bulk = Queue(n, self.lazy)
         self.on_start: list[Callable[[], None]] = []
         self.waiters: list[Callable[[], bool]] = []
 
@@ -130,8 +180,8 @@ class Machine:
         self.parked.clear()
         self.arrived.clear()
         self.memory.shared.reset()
-        self.committed[:] = 0
-        self.copies.clear()
+        self.copies.reset()
+        self.bulk.reset()
         for start in self.on_start:
             start()
         while self.groups or self.parked:
@@ -149,16 +199,11 @@ class Machine:
 
     def _advance(self, pc: int, mask: Array) -> None:
         """Run lanes until they meet others, wait, or end."""
-        steps, groups, whole = self.steps, self.groups, self.whole
+        steps, groups = self.steps, self.groups
         end = len(steps)
         budget = _TURN
         full = int(np.count_nonzero(mask)) == self.alive
-        while True:
-            if pc in groups:
-                groups[pc] |= mask
-                self.stalled.discard(pc)
-                self.tired.discard(pc)
-                return
+        while pc not in groups:
             if pc >= end:
                 self._exit(mask)
                 return
@@ -175,23 +220,27 @@ class Machine:
                 pc, mask = result
                 full = int(np.count_nonzero(mask)) == self.alive
                 continue
-            active, every = mask, full
-            if step.guard is not None:
+            if step.guard is None:
+                self._execute(step, mask, full)
+            else:
                 active, every = self._guarded(step, mask)
-                if active is None:
-                    pc += 1
-                    continue
-            for r in step.reads:
-                if not whole[r]:
-                    self._check(r, active, step)
-            try:
-                step.run(active, every)
-            except Fault as fault:
-                raise self.error(step, str(fault), fault.lane) from None
-            for r in step.writes:
-                if not whole[r]:
-                    self._written(r, active, every)
+                if active is not None:
+                    self._execute(step, active, every)
             pc += 1
+        self._join(pc, mask)
+
+    def _execute(self, step: Step, mask: Array, full: bool) -> None:
+        whole = self.whole
+        for r in step.reads:
+            if not whole[r]:
+                self._check(r, mask, step)
+        try:
+            step.run(mask, full)
+        except Fault as fault:
+            raise self.error(step, str(fault), fault.lane) from None
+        for r in step.writes:
+            if not whole[r]:
+                self._written(r, mask, full)
 
     def _rest(self, pc: int, mask: Array) -> bool:
         self.executed += _TURN if not self.give_way else 1
@@ -200,9 +249,12 @@ class Machine:
         if self.executed > self.limit or self.idle > 20_000:
             raise self.error(self.steps[pc], "the kernel does not end", int(np.argmax(mask)))
         if waiting:
-            for waiter in self.waiters:
-                if waiter():
-                    self.idle = 0
+            try:
+                moved = [waiter() for waiter in self.waiters]
+            except Fault as fault:
+                raise self.error(self.steps[pc], str(fault), fault.lane) from None
+            if any(moved):
+                self.idle = 0
         if not self.groups:
             return False
         self.groups[pc] = mask
@@ -257,23 +309,31 @@ class Machine:
             rest = mask & ~active
             if rest.any():
                 if step.kind == BRANCH:
-                    self._join(step.target, active)
-                    if step.target > pc:
-                        return pc + 1, rest
-                    self._join(pc + 1, rest)  # the others of a loop go on first
-                    return None
+                    return self._part(step, pc, active, rest)
                 self._join(pc + 1, rest)
                 full = False
-        for r in step.reads:
-            if not self.whole[r]:
-                self._check(r, active, step)
         if step.kind == BRANCH:
             return step.target, active
         if step.kind == EXIT:
-            step.run(active, full)
             self._exit(active)
             return None
-        ready = self._together(step, pc, active, full)
+        return self._collective(step, pc, active, full)
+
+    def _part(self, step: Step, pc: int, taken: Array, rest: Array) -> tuple[int, Array] | None:
+        """Some lanes branch and some do not."""
+        if step.uniform:
+            raise self.error(step, "lanes of a uniform branch part", int(np.argmax(taken)))
+        self._join(step.target, taken)
+        if step.target > pc:
+            return pc + 1, rest
+        self._join(pc + 1, rest)  # the others of a loop go on first
+        return None
+
+    def _collective(self, step: Step, pc: int, mask: Array, full: bool) -> tuple[int, Array] | None:
+        for r in step.reads:
+            if not self.whole[r]:
+                self._check(r, mask, step)
+        ready = self._together(step, pc, mask, full)
         if ready is None:
             return None
         if step.kind == BARRIER:
@@ -282,14 +342,7 @@ class Machine:
         if step.kind == ARRIVE:
             self._arrive(step, ready)
             return pc + 1, ready
-        every = full and ready is mask
-        try:
-            step.run(ready, every)
-        except Fault as fault:
-            raise self.error(step, str(fault), fault.lane) from None
-        for r in step.writes:
-            if not self.whole[r]:
-                self._written(r, ready, every)
+        self._execute(step, ready, full and ready is mask)
         return pc + 1, ready
 
     def _join(self, pc: int, mask: Array) -> None:
@@ -310,7 +363,7 @@ class Machine:
         if step.members is not None:
             members = np.where(mask, step.members, np.uint32(0)).reshape(-1, 32).max(axis=1)
             wanted = wanted & ((members[:, None] & _BITS) != 0)
-        complete = ~(wanted & ~active).any(axis=1)
+        complete = ~((wanted & ~active).any(axis=1) & active.any(axis=1))
         if complete.all():
             return mask
         ready = (active & complete[:, None]).reshape(-1)
@@ -353,7 +406,7 @@ class Machine:
     def _numbers(self, step: Step, mask: Array) -> list[int]:
         assert step.barrier is not None
         numbers = step.barrier[0][mask]
-        if (numbers >= 16).any():
+        if (numbers > CLUSTER).any():
             raise self.error(step, "a block has 16 barriers", int(np.argmax(mask)))
         first = int(numbers[0])
         return [first] if (numbers == first).all() else [int(i) for i in np.unique(numbers)]
@@ -376,6 +429,12 @@ class Machine:
         if not complete.any():
             return
         freed = (here & complete[:, None]).reshape(-1)
+        ended = ~self.live & (self.thread < self.threads)
+        gone = complete & (wanted == 0) & ended.reshape(shape).any(axis=1)
+        if gone.any():
+            lane = int(np.argmax((here & gone[:, None]).reshape(-1)))
+            text = f"not all threads come here: {self._who(ended)} have ended"
+            raise self.error(self.steps[int(self.parked_at[lane])], text, lane)
         if arrived is not None:
             arrived.reshape(shape)[complete] = 0
         if parked is not None:
@@ -407,10 +466,11 @@ class Machine:
     def _finish(self) -> None:
         if any(arrived.any() for arrived in self.arrived.values()):
             raise PtxError(f"{self.kernel.name}: a barrier was arrived at, and nobody waits for it")
-        # What was started and never awaited still happens, after the last thread has ended.
-        for copy in self.copies:
-            copy.run(copy.todo)
-        self.copies.clear()
+        try:
+            self.copies.finish()
+            self.bulk.finish()
+        except Fault as fault:
+            raise self.error(self.steps[-1], str(fault), fault.lane) from None
 
     # --- messages ---
 
@@ -434,35 +494,7 @@ class Machine:
             f"[thread {int(self.thread[lane])} of block {int(self.block_ids[lane])}]{place}"
         )
 
-    # --- asynchronous copies of threads ---
-
-    def start_copy(self, mask: Array, run: Callable[[Array], None]) -> None:
-        """Copies of some lanes begin."""
-        if not self.lazy:
-            run(mask)
-            return
-        self.copies.append(Async(mask.copy(), self.committed.copy(), run))
-
-    def commit_copies(self, mask: Array) -> None:
-        """What the lanes have started since the last time becomes a group."""
-        self.committed += mask
-
-    def await_copies(self, mask: Array, pending: int | None) -> None:
-        """All groups of the lanes but the last `pending` are complete; None: everything is."""
-        for copy in self.copies:
-            due = mask & copy.todo
-            if pending is not None:
-                due &= copy.group < self.committed - pending
-            if due.any():
-                copy.run(due)
-                copy.todo &= ~due
-        self.copies = [copy for copy in self.copies if copy.todo.any()]
-
 
 def no_op(mask: Array, full: bool) -> None:
     """Nothing."""
     del mask, full
-
-
-def unused(*_: Any) -> None:
-    """For what has no effect here."""
