@@ -69,6 +69,14 @@ VIEWS: dict[type[Op], ViewRule] = {
 }
 
 
+def specs_of(
+    results: Sequence[Type], dtypes: Sequence[np.dtype[Any]]
+) -> list[tuple[tuple[int, ...], np.dtype[Any], int]]:
+    """Shape, dtype and bytes of results."""
+    shapes = [static_shape(tuple(type.dims())) for type in results]
+    return [(s, d, math.prod(s) * d.itemsize) for s, d in zip(shapes, dtypes, strict=True)]
+
+
 class Plan:
     """All that running one op on operands of given shapes takes, worked out once."""
 
@@ -77,10 +85,7 @@ class Plan:
     def __init__(self, found: Executable, results: Sequence[Type], dims: list[int]) -> None:
         self._caller = found.caller
         self._dims = dims
-        self._outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        for type, dtype in zip(results, found.dtypes, strict=True):
-            shape = static_shape(tuple(type.dims()))
-            self._outputs.append((shape, dtype, math.prod(shape) * dtype.itemsize))
+        self._outputs = specs_of(results, found.dtypes)
         self._scratch = found.scratch(dims)
 
     def run(self, inputs: Sequence[Any]) -> Any:

@@ -7,13 +7,14 @@ are kept on the device for the next time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tessera.compile_gpu import lower_on
-from tessera.eager import Eager, Plan, constant
+from tessera.eager import Eager, Plan, constant, specs_of
 from tessera.graph.array import Array
 from tessera.graph.device import Device, default_device
 from tessera.graph.ops.base import Family
@@ -32,15 +33,19 @@ _ENGINES: dict[Device, RemoteEager] = {}
 
 def engine_for(operands: Sequence[Any]) -> RemoteEager:
     """The engine of the device that the operands are on; without any, of the default one."""
-    device = default_device()
-    for x in [x for item in operands for x in items_of(item)]:
-        if isinstance(x.storage, Remote):
-            device = x.storage.device
-            break
+    device = _device(operands)
     found = _ENGINES.get(device)
     if found is None:
         found = _ENGINES.setdefault(device, RemoteEager(device))
     return found
+
+
+def _device(operands: Sequence[Any]) -> Device:
+    for item in operands:
+        for x in (item,) if type(item) is Array else items_of(item):
+            if type(x.storage) is Remote:
+                return x.storage.device
+    return default_device()
 
 
 def forget_programs() -> None:
@@ -51,18 +56,17 @@ def forget_programs() -> None:
 class RemotePlan(Plan):
     """All that running one op on operands of given shapes takes, worked out once."""
 
-    __slots__ = ("_found", "_shapes", "_sizes")
+    __slots__ = ("_start",)
 
     def __init__(self, found: RemoteExecutable, results: Sequence[Type], dims: list[int]) -> None:
-        self._found = found
-        self._sizes = dims
-        self._shapes = [static_shape(tuple(type.dims())) for type in results]
+        self._start = found.start
+        self._dims = dims
+        self._outputs = specs_of(results, found.dtypes)
+        self._scratch = found.scratch(dims)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results."""
-        outputs = self._found.run(inputs, self._sizes)
-        for out, shape in zip(outputs, self._shapes, strict=True):
-            out.shape = shape  # the program may know fewer dims
+        outputs = self._start(inputs, self._outputs, self._scratch, self._dims)
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
 
@@ -156,12 +160,9 @@ class RemoteEager(Eager):
         found = self._cache.get(signature)
         if found is None:
             found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
-        size = 1
-        for n in shape:
-            size *= n
-        (result,) = found.run(inputs, (size,))
-        result.shape = shape
-        return Array(result)
+        size, dtype = math.prod(shape), found.dtypes[0]
+        outputs = ((shape, dtype, size * dtype.itemsize),)
+        return Array(found.start(inputs, outputs, found.scratch((size,)), (size,))[0])
 
     def _executable(self, func: Func) -> Any:
         """The compiled program."""

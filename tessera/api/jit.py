@@ -149,7 +149,9 @@ class JitFunction(Generic[P, R]):
         inputs: list[Any] = []
         device = CPU
         for x in leaves:
-            data = x.contiguous
+            data = x.prepared
+            if data is None:
+                data = x.contiguous
             if type(data) is Remote:
                 device = data.device
             inputs.append(data)

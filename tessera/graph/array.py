@@ -187,6 +187,8 @@ class Array(HostProtocols, ArrayBase):
 
         @property
         def storage(self) -> np.ndarray | Remote: ...
+        @property
+        def prepared(self) -> np.ndarray | Remote | None: ...
 
     def __init__(self, data: np.ndarray | Remote, type: TensorType | None = None) -> None:
         if isinstance(data, _DATA):
@@ -291,8 +293,10 @@ _set_contiguous: Any = vars(Array)["_contiguous"].__set__
 _set_data: Any = vars(Array)["_data"].__set__
 _set_type: Any = vars(Array)["_type"].__set__
 
-# A second name of the slot: where the elements are, as they are, read without calling a function.
+# Second names of slots, which are read without calling a function: where the elements are, as they
+# are; and in row-major order, if that is known yet.
 setattr(Array, "storage", vars(Array)["_data"])  # noqa: B010
+setattr(Array, "prepared", vars(Array)["_contiguous"])  # noqa: B010
 
 
 def repeated(data: np.ndarray, shape: tuple[int, ...], dims: Sequence[int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -113,6 +113,9 @@ class RemoteBackend(Backend, Protocol):
         ...
 
 
+Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
+"""Shape, dtype and bytes of an output."""
+
 TABLE_ENTRY = np.dtype([("function", "u8"), ("threads", "i4"), ("shared", "i4")])
 """An entry of the table; the native code reads it at these offsets."""
 
@@ -181,23 +184,46 @@ class RemoteExecutable:
             inputs: elements on the device, of the right types.
             dims: values of the symbolic dims.
         """
-        specs, arena = self._outputs, self._arena
-        if specs is None or arena is None:
-            named = dict(zip(self.signature.dims, dims, strict=True))
-            specs = self._shapes(named) if specs is None else specs
-            arena = int(evaluate(self.signature.arena, named)) if arena is None else arena
+        outputs = self._outputs
+        if outputs is None:
+            outputs = self._shapes(dict(zip(self.signature.dims, dims, strict=True)))
+        return self.start(inputs, outputs, self.scratch(dims), dims)
+
+    def scratch(self, dims: Sequence[int]) -> int:
+        """Bytes of scratch memory that it needs for given dims."""
+        if self._arena is not None:
+            return self._arena
+        named = dict(zip(self.signature.dims, dims, strict=True))
+        return int(evaluate(self.signature.arena, named))
+
+    def start(
+        self,
+        inputs: Sequence[Remote],
+        outputs: Sequence[Output],
+        scratch: int,
+        dims: Sequence[int],
+    ) -> list[Remote]:
+        """`run` for a caller who knows the outputs and the scratch memory.
+
+        Args:
+            inputs: elements on the device.
+            outputs: shape, dtype and bytes of each; the shape may be another one of as many.
+            scratch: bytes.
+            dims: values of the symbolic dims.
+        """
         code, backend, device = self._code, self._backend, self.device
+        allocate = code.allocate
         words: list[Any] = [x.address for x in inputs]
-        outputs: list[Remote] = []
-        for shape, dtype, size in specs:
-            buffer = code.allocate(size)
+        found: list[Remote] = []
+        for shape, dtype, size in outputs:
+            buffer = allocate(size)
             address = buffer.pointer
             words.append(address)
-            outputs.append(Remote(backend, device, buffer, address, shape, dtype))
+            found.append(Remote(backend, device, buffer, address, shape, dtype))
         # Given back when this returns: whoever gets it next uses it after this program.
-        scratch = code.allocate(arena) if arena else None
-        words.append(0 if scratch is None else scratch.pointer)
-        words.extend(dims)
+        room = allocate(scratch) if scratch else None
+        words.append(0 if room is None else room.pointer)
+        words += dims
         words.append(code.table)
         code.run(inputs, words)
-        return outputs
+        return found
