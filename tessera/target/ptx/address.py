@@ -1,8 +1,8 @@
 """Addresses: what an access adds to a base that other accesses share.
 
-The offset of an access is taken apart into `x * scale + constant`. The base plus `x * scale` is one
-register for all accesses of a block that have these; the constant stands in the access. Sums of
-offsets are taken not to overflow, as nothing could be at such an address.
+The offset of an access is taken apart into terms `x * scale` and a constant. The base plus the
+terms is one register for all accesses of a block that have these; the constant stands in the
+access. Sums of offsets are taken not to overflow, as nothing could be at such an address.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SHARED = "smem"
 """The name of the array that all shared memory of a kernel is."""
 
 ACCESSES: Mapping[type[Op], tuple[tuple[str, str], ...]] = {
+    t.PtrAdd: (("ptr", "bytes"),),
     t.Load: (("ptr", "offset"),),
     t.Store: (("ptr", "offset"),),
     g.LoadCached: (("ptr", "offset"),),
@@ -41,15 +42,14 @@ ACCESSES: Mapping[type[Op], tuple[tuple[str, str], ...]] = {
     g.LoadMatrix: (("ptr", "offset"),),
     g.StoreMatrix: (("ptr", "offset"),),
 }
-"""The pairs of pointer and offset of ops that access memory."""
+"""The pairs of pointer and offset of ops that access memory, or move a pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """`x * scale + constant`; x is None where there is only the constant."""
+    """A sum of `x * scale` for each term, and a constant."""
 
-    x: Value | None
-    scale: int
+    terms: tuple[tuple[Value, int], ...]
     constant: int
 
 
@@ -81,19 +81,32 @@ def _step(value: Value) -> tuple[Value, int, int] | None:
             return None
 
 
+def _sum(value: Value) -> tuple[Value, Value] | None:
+    """The terms of a sum of 64 bits, whose parts may have 32."""
+    op = value.op
+    is_sum = isinstance(op, t.Map) and op.fn.name == "add" and t.element(value.type) is int64
+    return (op.args[0], op.args[1]) if isinstance(op, t.Map) and is_sum else None
+
+
 def take_apart(value: Value, size: int) -> Offset:
     """An offset that counts units of `size` bytes, in bytes."""
-    scale, total = size, 0
-    while True:
-        c = constant(value)
+    terms: dict[Value, int] = {}
+    total = 0
+    pending = [(value, size)]
+    while pending:
+        value, scale = pending.pop()
+        c, step, parts = constant(value), _step(value), _sum(value)
         if c is not None:
-            return Offset(None, 0, total + c * scale)
-        step = _step(value)
-        if step is None:
-            return Offset(value, scale, total)
-        value, factor, c = step
-        total += c * scale
-        scale *= factor
+            total += c * scale
+        elif step is not None:
+            x, factor, more = step
+            total += more * scale
+            pending.append((x, scale * factor))
+        elif parts is not None:
+            pending += [(parts[1], scale), (parts[0], scale)]
+        else:
+            terms[value] = terms.get(value, 0) + scale
+    return Offset(tuple(terms.items()), total)
 
 
 def space_of(w: Writer, ptr: Value) -> AddressSpace:
@@ -124,7 +137,7 @@ def address(w: Writer, ptr: Value, offset: Value | None, size: int, more: int = 
 
 def address_parts(w: Writer, ptr: Value, offset: Value | None, size: int) -> tuple[str, int]:
     """The register (or symbol) and the constant of an address."""
-    parts = Offset(None, 0, 0) if offset is None else take_apart(offset, size)
+    parts = Offset((), 0) if offset is None else take_apart(offset, size)
     total = parts.constant
     while isinstance(ptr.op, t.PtrAdd):
         c = constant(ptr.op.bytes)
@@ -137,8 +150,11 @@ def address_parts(w: Writer, ptr: Value, offset: Value | None, size: int) -> tup
         base, about, total = SHARED, None, total + ptr.op.offset
     else:
         base, about = w.use(ptr), ptr
-    if parts.x is not None:
-        base = _moved(w, base, about, parts.x, parts.scale)
+    key: tuple[object, ...] = ("address", about)
+    # What is known outside of a loop comes first, so that it can be moved out.
+    for x, scale in sorted(parts.terms, key=lambda term: w.depth.get(term[0], 0)):
+        key = (*key, w.narrow.get(x, x), scale)
+        base = _moved(w, key, base, is_shared, x, scale)
     if not -(1 << 31) <= total < 1 << 31:
         register = base_register(w, base, is_shared)
         moved = w.register("b64")
@@ -155,19 +171,16 @@ def base_register(w: Writer, base: str, is_shared: bool) -> str:
     return w.once(("symbol", base), file, f"mov.u{file[1:]} {{}}, {base}")
 
 
-def _moved(w: Writer, base: str, about: Value | None, x: Value, scale: int) -> str:
-    """base + x * scale, where the base is a pointer or, for None, that of shared memory.
-
-    What is known is known of values, as registers may be written again.
-    """
-    is_shared = about is None or space_of(w, about) is AddressSpace.SHARED
-    counter = w.narrow.get(x)
-    key = ("address", about, counter or x, scale)
+def _moved(
+    w: Writer, key: tuple[object, ...], base: str, is_shared: bool, x: Value, scale: int
+) -> str:
+    """base + x * scale. The key says it in values, as registers may be written again."""
     for scope in reversed(w.known):
         if key in scope:
             return scope[key]
     register = base_register(w, base, is_shared)
     shift = scale.bit_length() - 1 if scale > 0 and not scale & (scale - 1) else -1
+    counter = w.narrow.get(x)
     narrow = t.element(x.type) is int32 or counter is not None
     operand = counter or w.use(x)
     if is_shared:
@@ -212,7 +225,9 @@ def _find_fused(
             _find_fused(region, total, soft, found)
         if len(op.results) == 1 and 0 < total[op.result] == soft[op.result] and _is_soft(op):
             found.add(op.result)
-            if not is_packing(op):
+            if _sum(op.result) is not None and _step(op.result) is None:
+                soft.update(op.operands)
+            elif not is_packing(op):
                 soft[op.operands[0]] += 1
             continue
         for ptr, offset in ACCESSES.get(type(op), ()):
@@ -220,7 +235,7 @@ def _find_fused(
             soft[getattr(op, ptr)] += 1
         if isinstance(op, g.Pack):
             soft.update([a for a in op.args if a.op is not None and is_packing(a.op)])
-        if is_widening(op):
+        if is_widening(op) or is_rounding(op):
             soft[op.operands[0]] += 1
 
 
@@ -230,7 +245,10 @@ def _is_soft(op: Op) -> bool:
         return constant(op.bytes) is not None
     if isinstance(op, t.Extract):
         return t.element(op.x.type) is bfloat16
-    return is_packing(op) or (isinstance(op, (t.Map, t.Cast)) and _step(op.result) is not None)
+    if is_packing(op):
+        return True
+    is_term = _step(op.result) is not None or _sum(op.result) is not None
+    return isinstance(op, (t.Map, t.Cast)) and is_term
 
 
 def is_packing(op: Op) -> bool:
@@ -245,6 +263,20 @@ def is_packing(op: Op) -> bool:
 
 def is_widening(op: Op) -> bool:
     """A conversion that reads the word of a packed vector."""
-    return isinstance(op, t.Cast) and op.dtype is float32 and (
-        isinstance(op.x.op, t.Extract) and t.element(op.x.type) is bfloat16
+    return (
+        isinstance(op, t.Cast)
+        and op.dtype is float32
+        and isinstance(op.x.op, t.Extract)
+        and t.element(op.x.type) is bfloat16
+    )
+
+
+def is_rounding(op: Op) -> bool:
+    """A conversion of float32 to bfloat16 and back, which is one instruction."""
+    return (
+        isinstance(op, t.Cast)
+        and op.dtype is float32
+        and t.element(op.x.type) is bfloat16
+        and op.x.op is not None
+        and is_packing(op.x.op)
     )

@@ -166,6 +166,7 @@ def for_loop(w: Writer, op: t.For) -> None:
     w.known.append({})
     _bind_counter(w, index, counter, narrow)
     w.names.update(zip(args, carried, strict=True))
+    w.depth.update(dict.fromkeys(op.body.args, len(w.known)))
     _want(w, op.body, carried, args)
     w.block(op.body)
     _yield(w, op.body, carried)
@@ -203,6 +204,7 @@ def while_loop(w: Writer, op: t.While) -> None:
     w.known.append({})
     w.names.update(zip(op.cond.args, carried, strict=True))
     w.names.update(zip(op.body.args, carried, strict=True))
+    w.depth.update(dict.fromkeys([*op.cond.args, *op.body.args], len(w.known)))
     w.block(op.cond)
     going = op.cond.outputs[0]
     bra = "bra" if going in w.divergent else "bra.uni"

@@ -12,7 +12,13 @@ from tessera.dtypes import DType, Kind, bfloat16
 from tessera.ir.core import Value
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
-from tessera.target.ptx.address import address, is_packing, space_of
+from tessera.target.ptx.address import (
+    address,
+    address_parts,
+    base_register,
+    is_packing,
+    space_of,
+)
 from tessera.target.ptx.rows import memory_type, register_file
 from tessera.target.ptx.text import Writer, bits_of, is_packed, value_files
 from tessera.target.types import AddressSpace, VecType
@@ -196,13 +202,13 @@ def ptr_add(w: Writer, op: t.PtrAdd) -> None:
     """A moved pointer."""
     if w.spaces.get(op.ptr) is not None:
         w.spaces[op.result] = w.spaces[op.ptr]
-    base, amount = pointer(w, op.ptr), w.use(op.bytes)
-    if space_of(w, op.ptr) is AddressSpace.SHARED:
-        if amount.startswith("%"):
-            amount = w.once(("low", op.bytes), "b32", f"cvt.u32.u64 {{}}, {amount}")
-        w.always(f"add.s32 {w.result(op.result)}, {base}, {amount}")
-        return
-    w.always(f"add.s64 {w.result(op.result)}, {base}, {amount}")
+    is_shared = space_of(w, op.ptr) is AddressSpace.SHARED
+    base, amount = address_parts(w, op.ptr, op.bytes, 1)
+    base = base_register(w, base, is_shared)
+    if amount:
+        w.always(f"add.s{32 if is_shared else 64} {w.result(op.result)}, {base}, {amount}")
+    else:
+        w.names[op.result] = (base,)
 
 
 def pointer(w: Writer, ptr: Value) -> str:

@@ -89,6 +89,11 @@ class Writer:
         guard: the predicate of a short branch that is written without a jump.
         symbols: declarations of local memory.
         fused: values that are never written by themselves.
+        divergent: values that the lanes of a warp may disagree on.
+        spaces: the spaces of pointers whose type does not say it.
+        known: what has been computed, by scope: the innermost is last.
+        narrow: 32-bit registers of counters that are i64.
+        depth: how many scopes are around a value.
     """
 
     def __init__(
@@ -105,6 +110,7 @@ class Writer:
         self.fused: frozenset[Value] = frozenset()
         self.divergent: frozenset[Value] = frozenset()
         self.narrow: dict[Value, str] = {}
+        self.depth: dict[Value, int] = {}
         self.known: list[dict[Any, str]] = [{}]
         self.guard = ""
         self.counts: dict[str, int] = dict.fromkeys(PREFIX, 0)
@@ -270,6 +276,8 @@ class Writer:
         if op.loc:
             self.loc = op.loc
         rule(self, op)
+        for result in op.results:
+            self.depth[result] = len(self.known)
 
     def region(self, block: Block) -> None:
         """The ops of an inner block, whose addresses are not known outside."""

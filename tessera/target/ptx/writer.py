@@ -20,7 +20,7 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.ptx import collective, control, memory
-from tessera.target.ptx.address import SHARED, fused_values, is_widening
+from tessera.target.ptx.address import SHARED, fused_values, is_rounding, is_widening
 from tessera.target.ptx.rows import (
     BITS,
     BY_CONSTANT,
@@ -78,6 +78,11 @@ def _cast(w: Writer, op: t.Cast) -> None:
         raise CompileError(f"ptx: cast of {op.x.type}; it should have been legalized", loc=op.loc)
     if is_widening(op):
         memory.widen_lane(w, op)
+        return
+    if is_rounding(op) and isinstance(op.x.op, t.Cast):
+        word = w.register("b32")
+        w.always(f"cvt.rn.bf16x2.f32 {word}, {w.use(op.x.op.x)}, 0f00000000")
+        w.always(f"mov.b32 {w.result(op.result)}, {word}")
         return
     counter = w.narrow.get(op.x)
     if counter is not None and target.is_integer and target.bits == 32:
