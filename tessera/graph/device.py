@@ -211,4 +211,5 @@ def _checked(name: str, found: Device) -> Device:
         f"{name}: there is no device {str(found)!r}" + ("" if count else f": {kind.missing()}"),
         loc=loc.current(),
         rule=rule,
+        fix=None if count else "install what is missing, or leave the device out",
     )
