@@ -19,6 +19,7 @@ import numpy as np
 
 from tests.ptx.access import ACCESS
 from tests.ptx.arithmetic import ARITHMETIC
+from tests.ptx.bits import BITS
 from tests.ptx.bulk import BULK, TensorMap
 from tests.ptx.conversion import CONVERSION
 from tests.ptx.decode import Decoder
@@ -32,11 +33,12 @@ from tests.ptx.memory import (
     Memories,
     SharedMemory,
 )
+from tests.ptx.moves import MOVES
 from tests.ptx.parser import Kernel, Param, PtxError, parse
 from tests.ptx.warp import WARP
 
 _LANES = 2048  # about as many lanes are resident as keeps NumPy busy and the caches warm
-_DECODERS = {**ARITHMETIC, **CONVERSION, **ACCESS, **WARP, **BULK}
+_DECODERS = {**ARITHMETIC, **BITS, **MOVES, **CONVERSION, **ACCESS, **WARP, **BULK}
 
 
 def run(

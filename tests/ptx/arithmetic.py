@@ -1,16 +1,15 @@
-"""Arithmetic, logic, comparisons and moves."""
+"""Arithmetic of integers and floats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from tests.ptx.decode import PACKED, Decode, Decoder, items, pair
-from tests.ptx.machine import Run, no_op
-from tests.ptx.memory import GLOBAL, LOCAL, PARAM, SHARED, Array
-from tests.ptx.parser import SIZES, Address, Group, Instruction, Operand, Reg, Symbol
+from tests.ptx.decode import FLOATS, PACKED, Decode, Decoder
+from tests.ptx.machine import Run
+from tests.ptx.memory import Array
+from tests.ptx.parser import Instruction
 from tests.ptx.rounding import (
     flush,
     fma64,
@@ -23,9 +22,8 @@ from tests.ptx.rounding import (
     saturate,
 )
 
-_MODES = ("rn", "rz", "rm", "rp")
-_FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
 Function = Callable[..., Array]
+_MODES = ("rn", "rz", "rm", "rp")
 
 
 def _base(type_: str) -> str:
@@ -74,7 +72,7 @@ def _add(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
     subtract = ins.parts[0] == "sub"
     ufunc = np.subtract if subtract else np.add
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         if _mode(ins) == "rn" or type_ == "f64":
             return _float_run(d, ins, ufunc, 2, ufunc)
         one = np.ones((), "f8")
@@ -161,7 +159,7 @@ def _product(d: Decoder, ins: Instruction) -> tuple[str, Function]:
 
 def _mul(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         if _mode(ins) == "rn" or type_ == "f64":
             return _float_run(d, ins, np.multiply, 2, np.multiply)
 
@@ -188,7 +186,7 @@ def _mul24(d: Decoder, ins: Instruction) -> Run:
 
 def _mad(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         return _fma(d, ins)
     out, function = _product(d, ins)
     a, b = (d.src(x, type_) for x in ins.operands[1:3])
@@ -222,7 +220,7 @@ def quotient(a: Array, b: Array) -> Array:
 
 def _div(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         mode = _mode(ins)
         if mode != "rn" and type_ == "f32":
             return _float_run(
@@ -257,7 +255,7 @@ def _sqrt(d: Decoder, ins: Instruction) -> Run:
 
 def _extreme(d: Decoder, ins: Instruction) -> Run:
     type_, larger = ins.parts[-1], ins.parts[0] == "max"
-    if type_ not in _FLOATS:
+    if type_ not in FLOATS:
         args = [d.src(x, type_) for x in ins.operands[1:3]]
         return d.pure(ins.operands[0], type_, np.maximum if larger else np.minimum, *args)
     if "NaN" in ins.parts:
@@ -271,14 +269,14 @@ def _extreme(d: Decoder, ins: Instruction) -> Run:
 
 def _abs(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         return _float_run(d, ins, np.abs, 1, np.absolute)
     return d.pure(ins.operands[0], type_, np.absolute, d.src(ins.operands[1], type_))
 
 
 def _neg(d: Decoder, ins: Instruction) -> Run:
     type_ = ins.parts[-1]
-    if type_ in _FLOATS:
+    if type_ in FLOATS:
         return _float_run(d, ins, np.negative, 1, np.negative)
     return d.pure(ins.operands[0], type_, np.negative, d.src(ins.operands[1], type_))
 
@@ -303,386 +301,6 @@ def _testp(d: Decoder, ins: Instruction) -> Run:
     return d.pure(ins.operands[0], "pred", tests[ins.parts[1]], x)
 
 
-# --- bits ---
-
-
-def _logic(function: np.ufunc) -> Decode:
-    def decode(d: Decoder, ins: Instruction) -> Run:
-        type_ = ins.parts[-1]
-        if type_ == "pred":
-            makers = [d.predicate(x) for x in ins.operands[1:]]
-            return d.pure(ins.operands[0], type_, lambda: function(*(make() for make in makers)))
-        return d.pure(
-            ins.operands[0], type_, function, *(d.src(x, type_) for x in ins.operands[1:])
-        )
-
-    return decode
-
-
-def _shift(d: Decoder, ins: Instruction) -> Run:
-    type_, left = ins.parts[-1], ins.parts[0] == "shl"
-    a, by = d.src(ins.operands[1], type_), d.src(ins.operands[2], "u32")
-    bits = 8 * a.dtype.itemsize
-    last = np.uint32(bits - 1)
-
-    def run(x: Array, n: Array) -> Array:
-        amount = np.minimum(n, last).astype(x.dtype)
-        y = x << amount if left else x >> amount
-        if x.dtype.kind == "i" and not left:
-            return y
-        return np.where(n > last, np.zeros((), x.dtype), y)
-
-    return d.pure(ins.operands[0], type_, run, a, by)
-
-
-def _funnel(d: Decoder, ins: Instruction) -> Run:
-    low, high, by = (d.src(x, "u32") for x in ins.operands[1:4])
-    left, clamp = ins.parts[1] == "l", "clamp" in ins.parts
-
-    def run(a: Array, b: Array, n: Array) -> Array:
-        amount = np.minimum(n, np.uint32(32)) if clamp else n & np.uint32(31)
-        value = (b.astype("u8") << np.uint64(32)) | a
-        if left:
-            return (value << amount.astype("u8") >> np.uint64(32)).astype("u4")
-        return (value >> amount.astype("u8")).astype("u4")
-
-    return d.pure(ins.operands[0], "b32", run, low, high, by)
-
-
-def _bfe(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    a, at, size = d.src(ins.operands[1], type_), *(d.src(x, "u32") for x in ins.operands[2:4])
-    bits = 8 * a.dtype.itemsize
-
-    def run(x: Array, start: Array, length: Array) -> Array:
-        start, length = start & np.uint32(255), length & np.uint32(255)
-        words = x.view(f"u{x.dtype.itemsize}").astype("u8")
-        inside = np.minimum(length, bits).astype("u8")
-        field = np.where(
-            start < bits, words >> np.minimum(start, bits - 1).astype("u8"), np.uint64(0)
-        )
-        whole = inside >= 64
-        keep = np.where(
-            whole,
-            ~np.uint64(0),
-            (np.uint64(1) << np.where(whole, np.uint64(0), inside)) - np.uint64(1),
-        )
-        value = field & keep
-        if x.dtype.kind == "i":
-            top = np.minimum(start.astype("i8") + length.astype("i8") - 1, bits - 1)
-            sign = (words >> np.maximum(top, 0).astype("u8")) & np.uint64(1)
-            value = np.where((sign == 1) & (length > 0), _fill(value, start, length, bits), value)
-        return (
-            np.where(length == 0, np.uint64(0), value).astype(f"u{x.dtype.itemsize}").view(x.dtype)
-        )
-
-    return d.pure(ins.operands[0], type_, run, a, at, size)
-
-
-def _fill(value: Array, start: Array, length: Array, bits: int) -> Array:
-    """Sign bits above a field, and where the field reaches beyond the number."""
-    known = np.clip(bits - start.astype("i8"), 0, length.astype("i8"))
-    short = known < 64
-    above = np.where(short, ~np.uint64(0) << np.where(short, known, 0).astype("u8"), np.uint64(0))
-    return value | above
-
-
-def _bfi(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    a, b = (d.src(x, type_) for x in ins.operands[1:3])
-    at, size = (d.src(x, "u32") for x in ins.operands[3:5])
-    bits = 8 * a.dtype.itemsize
-
-    def run(x: Array, y: Array, start: Array, length: Array) -> Array:
-        start, length = start & np.uint32(255), np.minimum(length & np.uint32(255), bits)
-        full = length >= 64
-        ones = np.where(
-            full,
-            ~np.uint64(0),
-            (np.uint64(1) << np.where(full, 0, length).astype("u8")) - np.uint64(1),
-        )
-        shift = np.minimum(start, bits - 1).astype("u8")
-        field = np.where(start < bits, ones << shift, np.uint64(0))
-        moved = np.where(start < bits, x.astype("u8") << shift, np.uint64(0))
-        return ((y.astype("u8") & ~field) | (moved & field)).astype(x.dtype)
-
-    return d.pure(ins.operands[0], type_, run, a, b, at, size)
-
-
-def _lop3(d: Decoder, ins: Instruction) -> Run:
-    a, b, c = (d.src(x, "b32") for x in ins.operands[1:4])
-    table = int(d.src(ins.operands[4], "u32")[0])
-
-    def run(x: Array, y: Array, z: Array) -> Array:
-        out = np.zeros_like(x)
-        for i in range(8):
-            if table >> i & 1:
-                out |= (x if i & 4 else ~x) & (y if i & 2 else ~y) & (z if i & 1 else ~z)
-        return out
-
-    return d.pure(ins.operands[0], "b32", run, a, b, c)
-
-
-def _prmt(d: Decoder, ins: Instruction) -> Run:
-    if len(ins.parts) > 2:
-        raise d.fail("modes of prmt are not supported")
-    a, b, select = (d.src(x, "b32") for x in ins.operands[1:4])
-
-    def run(x: Array, y: Array, s: Array) -> Array:
-        source = np.stack([x, y], axis=1).view("u1")
-        shifts = np.arange(0, 16, 4, dtype="u4")
-        nibbles = (s[:, None] >> shifts) & np.uint32(15)
-        picked = np.take_along_axis(source, (nibbles & np.uint32(7)).astype("i8"), axis=1)
-        signs = np.where(picked & 128, np.uint8(255), np.uint8(0))
-        picked = np.where(nibbles & np.uint32(8), signs, picked)
-        return np.ascontiguousarray(picked).view("u4")[:, 0]
-
-    return d.pure(ins.operands[0], "b32", run, a, b, select)
-
-
-def _count(function: Callable[[Array, int], Array]) -> Decode:
-    def decode(d: Decoder, ins: Instruction) -> Run:
-        x = d.src(ins.operands[1], "b" + ins.parts[-1][1:])
-        bits = 8 * x.dtype.itemsize
-        return d.pure(ins.operands[0], "u32", lambda a: function(a, bits).astype("u4"), x)
-
-    return decode
-
-
-def leading_zeros(x: Array, bits: int) -> Array:
-    """How many of the upper bits are zero."""
-    high = np.frexp((x >> np.array(bits // 2, x.dtype)).astype("f8"))[1]
-    low = np.frexp((x & np.array((1 << bits // 2) - 1, x.dtype)).astype("f8"))[1]
-    return bits - np.where(high > 0, high + bits // 2, low)
-
-
-def _brev(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    x = d.src(ins.operands[1], type_)
-
-    def run(a: Array) -> Array:
-        raw = np.unpackbits(a.view("u1").reshape(-1, a.dtype.itemsize), axis=1, bitorder="little")
-        return np.packbits(raw[:, ::-1], axis=1, bitorder="little").view(a.dtype)[:, 0]
-
-    return d.pure(ins.operands[0], type_, run, x)
-
-
-def _bfind(d: Decoder, ins: Instruction) -> Run:
-    x = d.src(ins.operands[1], ins.parts[-1])
-    bits = 8 * x.dtype.itemsize
-
-    def run(a: Array) -> Array:
-        words = np.where(a < 0, ~a, a).view(f"u{a.dtype.itemsize}")
-        zeros = leading_zeros(words, bits)
-        place = zeros if "shiftamt" in ins.parts else bits - 1 - zeros
-        return np.where(words == 0, 0xFFFFFFFF, place).astype("u4")
-
-    return d.pure(ins.operands[0], "u32", run, x)
-
-
-def _dp4a(d: Decoder, ins: Instruction) -> Run:
-    a_type, b_type = ins.parts[1:3]
-    a, b = d.src(ins.operands[1], "b32"), d.src(ins.operands[2], "b32")
-    c = d.src(ins.operands[3], "s32")
-
-    def run(x: Array, y: Array, z: Array) -> Array:
-        x8 = x.view("i1" if a_type == "s32" else "u1").reshape(-1, 4).astype("i4")
-        y8 = y.view("i1" if b_type == "s32" else "u1").reshape(-1, 4).astype("i4")
-        return z + (x8 * y8).sum(axis=1, dtype="i4")
-
-    return d.pure(ins.operands[0], "s32", run, a, b, c)
-
-
-# --- comparisons and choices ---
-
-_ORDERED: dict[str, Function] = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
-    "hs": np.greater_equal,
-}  # fmt: skip
-
-
-def compare(name: str, type_: str) -> Function:
-    """A comparison; of floats, the plain ones are false for NaN and those with u true."""
-    if type_ not in _FLOATS:
-        return _ORDERED[name]
-    if name == "ne":
-        return lambda a, b: (a < b) | (a > b)
-    if name == "num":
-        return lambda a, b: (a == a) & (b == b)
-    if name == "nan":
-        return lambda a, b: (a != a) | (b != b)
-    if name == "neu":
-        return np.not_equal
-    if name.endswith("u"):
-        plain = _ORDERED[name[:-1]]
-        return lambda a, b: plain(a, b) | (a != a) | (b != b)
-    return _ORDERED[name]
-
-
-def _setp(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    function = compare(ins.parts[1], type_)
-    a, b = (d.src(x, type_) for x in ins.operands[1:3])
-    if "ftz" in ins.parts:
-        inner = function
-        function = lambda x, y: inner(flush(x), flush(y))  # noqa: E731
-    first, second = pair(ins.operands[0])
-    if len(ins.operands) == 3 and second is None:
-        return d.pure(first, "pred", function, a, b)
-    join: Function = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}.get(
-        ins.parts[2], np.logical_and
-    )
-    third = d.predicate(ins.operands[3]) if len(ins.operands) > 3 else None
-    put, put_not = d.put(first, "pred"), None if second is None else d.put(second, "pred")
-
-    def run(mask: Array, full: bool) -> None:
-        held = function(a, b)
-        no = ~held
-        if third is not None:
-            c = third()
-            held, no = join(held, c), join(no, c)
-        put(held, mask, full)
-        if put_not is not None:
-            put_not(no, mask, full)
-
-    return run
-
-
-def _set(d: Decoder, ins: Instruction) -> Run:
-    out, type_ = ins.parts[-2:]
-    function = compare(ins.parts[1], type_)
-    a, b = (d.src(x, type_) for x in ins.operands[1:3])
-    if type_ in PACKED:
-        raise d.fail("set of packed numbers is not supported")
-    yes: Any = 1.0 if out in _FLOATS else ~np.zeros((), d.dtype(out))
-    dtype = d.dtype(out)
-    return d.pure(
-        ins.operands[0], out,
-        lambda x, y: np.where(function(x, y), np.array(yes, dtype), np.zeros((), dtype)), a, b,
-    )  # fmt: skip
-
-
-def _selp(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    a, b = (d.src(x, type_) for x in ins.operands[1:3])
-    choose = d.predicate(ins.operands[3])
-    return d.pure(ins.operands[0], type_, lambda x, y: np.where(choose(), x, y), a, b)
-
-
-def _slct(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-2]
-    a, b = (d.src(x, type_) for x in ins.operands[1:3])
-    c = d.src(ins.operands[3], ins.parts[-1])
-    return d.pure(ins.operands[0], type_, lambda x, y, z: np.where(z >= 0, x, y), a, b, c)
-
-
-# --- moves ---
-
-
-def _mov(d: Decoder, ins: Instruction) -> Run:
-    type_ = ins.parts[-1]
-    result, value = ins.operands
-    if isinstance(result, Group) or isinstance(value, Group):
-        return _repack(d, ins, result, value, type_)
-    if isinstance(value, Reg) and value.name in ("%clock64", "%globaltimer", "%clock"):
-        put = d.put(result, type_)
-        dtype = d.dtype(type_)
-        machine = d.machine
-
-        def clock(mask: Array, full: bool) -> None:
-            machine.ticks += 1
-            put(np.full(machine.lanes, machine.ticks, dtype), mask, full)
-
-        return clock
-    if isinstance(value, Symbol) and value.name in d.params:
-        # The address of a parameter, which only cvta.param and ld.param take.
-        offset = d.params[value.name].offset
-        return d.pure(result, type_, _same, d.constant(offset, d.dtype(type_)))
-    if isinstance(value, Address):
-        raise d.fail("mov takes no address in brackets")
-    if type_ == "pred":
-        make = d.predicate(value)
-        return d.pure(result, type_, lambda: make())
-    return d.pure(
-        result,
-        type_,
-        np.positive
-        if type_ in ("u32", "b32", "u64", "b64", "f32", "s32", "s64", "f64", "u16", "s16")
-        else _same,
-        d.src(value, "b" + type_[1:] if type_ == "bf16" else type_),
-    )
-
-
-def _same(x: Array) -> Array:
-    return x
-
-
-def _repack(d: Decoder, ins: Instruction, result: Operand, value: Operand, type_: str) -> Run:
-    """Parts of a register to and from several."""
-    size = SIZES[type_]
-    if isinstance(result, Group):
-        parts = result.items
-        part = f"b{8 * size // len(parts)}"
-        if type_ == "b128":
-            assert isinstance(value, Reg)
-            source = d.values[value.name].view(d.dtype(part)).reshape(d.machine.lanes, -1)
-            d.reads.append(d.machine.index[value.name])
-        else:
-            source = d.src(value, type_).view(d.dtype(part)).reshape(d.machine.lanes, -1)
-        puts = [d.put(x, part) for x in parts]
-
-        def unpack(mask: Array, full: bool) -> None:
-            # A part may be written to the register that is taken apart.
-            columns = [source[:, i].copy() for i in range(len(puts))]
-            for put, column in zip(puts, columns, strict=True):
-                put(column, mask, full)
-
-        return unpack
-    parts = items(value)
-    part = f"b{8 * size // len(parts)}"
-    sources = [d.src(x, part) for x in parts]
-    if type_ == "b128":
-        raise d.fail("packing 128 bits is not supported")
-    whole = d.dtype("b" + type_[1:])
-    return d.pure(
-        result, "b" + type_[1:],
-        lambda *xs: np.ascontiguousarray(np.stack(xs, axis=1)).view(whole)[:, 0], *sources,
-    )  # fmt: skip
-
-
-_WINDOWS = {"global": 0, "const": 0, "shared": SHARED, "local": LOCAL, "param": PARAM}
-
-
-def _cvta(d: Decoder, ins: Instruction) -> Run:
-    to = "to" in ins.parts
-    space = ins.parts[2 if to else 1].split("::")[0]
-    operand = ins.operands[1]
-    type_ = ins.parts[-1]
-    base = np.uint64(_WINDOWS[space])
-    value = d.src(operand, type_)
-    if to:
-        return d.pure(ins.operands[0], type_, lambda x: x - base, value)
-    return d.pure(ins.operands[0], type_, lambda x: x + base, value)
-
-
-def _isspacep(d: Decoder, ins: Instruction) -> Run:
-    space = ins.parts[1].split("::")[0]
-    bounds = {
-        "global": (GLOBAL, SHARED), "shared": (SHARED, LOCAL), "local": (LOCAL, PARAM),
-        "param": (PARAM, 1 << 62),
-    }  # fmt: skip
-    low, high = map(np.uint64, bounds[space])
-    return d.pure(
-        ins.operands[0], "pred", lambda x: (x >= low) & (x < high), d.src(ins.operands[1], "u64")
-    )
-
-
-def _nothing(d: Decoder, ins: Instruction) -> Run:
-    del d, ins
-    return no_op
-
-
 ARITHMETIC: dict[str, Decode] = {
     "add": _add, "sub": _add, "addc": _add_carry, "subc": _add_carry, "mul": _mul, "mad": _mad,
     "fma": _fma, "div": _div, "rem": _rem, "min": _extreme, "max": _extreme, "abs": _abs,
@@ -690,11 +308,5 @@ ARITHMETIC: dict[str, Decode] = {
     "rcp": _in_double(lambda x: 1.0 / x), "rsqrt": _in_double(lambda x: 1.0 / np.sqrt(x)),
     "ex2": _in_double(np.exp2), "lg2": _in_double(np.log2), "sin": _in_double(np.sin),
     "cos": _in_double(np.cos), "tanh": _in_double(np.tanh),
-    "and": _logic(np.bitwise_and), "or": _logic(np.bitwise_or), "xor": _logic(np.bitwise_xor),
-    "not": _logic(np.invert), "shl": _shift, "shr": _shift, "shf": _funnel, "bfe": _bfe,
-    "bfi": _bfi, "lop3": _lop3, "prmt": _prmt, "brev": _brev, "bfind": _bfind, "dp4a": _dp4a,
-    "popc": _count(lambda x, _: np.bitwise_count(x)), "clz": _count(leading_zeros),
-    "setp": _setp, "set": _set, "selp": _selp, "slct": _slct, "mov": _mov, "cvta": _cvta,
-    "isspacep": _isspacep, "pragma": _nothing, "nanosleep": _nothing, "setmaxnreg": _nothing,
 }  # fmt: skip
 """How each of them is decoded."""

@@ -57,6 +57,8 @@ PACKED: dict[str, np.dtype[Any]] = {
 """Two numbers in one register."""
 
 SPACES = ("param", "global", "shared", "shared::cta", "shared::cluster", "local", "const")
+FLOATS = ("f16", "bf16", "f32", "f64", "f16x2", "bf16x2")
+"""The types of floats."""
 _FLOATS = {"f16", "bf16", "f32", "f64", "tf32"}
 Decode = Callable[["Decoder", Instruction], Run]
 
