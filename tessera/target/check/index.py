@@ -255,6 +255,11 @@ def _bound_times(coef: Coef, mono: Mono) -> tuple[Bound, Bound]:
 
 def bounds(a: Form) -> tuple[Bound, Bound]:
     """The least and the greatest value in each thread; None where there is no bound."""
+    for sym in a.symbols():
+        if sym.fn == "floordiv":
+            found = _remainder_bounds(a, sym)
+            if found is not None:
+                return found
     low: Bound = a.base
     high: Bound = a.base
     for mono, coef in a.terms.items():
@@ -262,6 +267,24 @@ def bounds(a: Form) -> tuple[Bound, Bound]:
         low = None if low is None or lo is None else low + lo
         high = None if high is None or hi is None else high + hi
     return low, high
+
+
+def _remainder_bounds(a: Form, sym: Sym) -> tuple[Bound, Bound] | None:
+    """Bounds by `0 <= x - (x // n) * n < n`, where the form holds such a difference."""
+    x, n = sym.args
+    by = n.base
+    if not n.is_const or not isinstance(by, int) or by <= 0:
+        return None
+    coef = a.terms.get((sym,), 0)
+    if not isinstance(coef, int) or coef % by:
+        return None
+    times = -coef // by
+    rest = sub(a, scale(sub(x, scale(symbol(sym), by)), times))
+    if len(rest.terms) >= len(a.terms) or times == 0:
+        return None
+    low, high = bounds(rest)
+    least, most = (0, times * (by - 1)) if times > 0 else (times * (by - 1), 0)
+    return (None if low is None else low + least), (None if high is None else high + most)
 
 
 def extent(a: Form) -> tuple[int | None, int | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import product
 from math import gcd
 
 import numpy as np
@@ -82,10 +83,10 @@ class Meeting:
     byte: int
 
 
-def _owner(item: Open, threads: int) -> int:
+def _owner(item: Open, threads: int, moving: bool) -> int:
     """Who touches memory, as an offset to the thread's number."""
-    if item.in_flight:
-        return threads if item.access.agent is Agent.ASYNC else 3 * threads
+    if moving and item.in_flight:
+        return threads
     return 2 * threads if item.access.agent is Agent.WARP else 0
 
 
@@ -104,6 +105,7 @@ def elements(
     must: bool = False,
     modulus: int = 0,
     values: Sequence[Assignment] | None = None,
+    moving: bool = False,
 ) -> Elements | None:
     """All units that the accesses touch.
 
@@ -114,6 +116,7 @@ def elements(
         modulus: addresses count modulo this; 0: as they are.
         values: symbols' values for each access; without, only the known part of each address is
             taken.
+        moving: whether copies in flight are nobody's own.
     """
     bases: list[Coef] = []
     kept: list[tuple[int, Open, NDArray[np.bool_]]] = []
@@ -145,7 +148,7 @@ def elements(
         use = _USES[item.access.kind]
         parts.append(
             (
-                place, owner + _owner(item, threads), np.full(size, use),
+                place, owner + _owner(item, threads, moving), np.full(size, use),
                 np.full(size, number), np.full(size, item.segment),
             )
         )  # fmt: skip
@@ -232,7 +235,7 @@ def _within_warps(found: Elements, threads: int, syncs: Sequence[Sync]) -> Meeti
     warps = threads // WARP
     passed = np.zeros((len(syncs) + 1, warps), np.int64)
     for number, sync in enumerate(syncs):
-        passed[number + 1] = passed[number] + sync.warps
+        passed[number + 1] = passed[number] + (sync.warps if sync.waits else 0)
     warp = found.owner % threads // WARP
     epoch = passed[found.segment, warp]
     key = (found.place * warps + warp) * (len(syncs) + 1) + epoch
@@ -244,45 +247,76 @@ def _across_warps(found: Elements, threads: int, syncs: Sequence[Sync]) -> Meeti
     warps = threads // WARP
     _, slot = np.unique(found.place, return_inverse=True)
     span = int(slot.max()) + 1
-    warp = found.owner % threads // WARP
+    warp_of = found.owner % threads // WARP
     present = sorted(set(found.segment.tolist()))
     masks: dict[tuple[int, Use], Array] = {}
     for segment in present:
         for use in Use:
             here = (found.segment == segment) & (found.use == use)
             table = np.zeros(span, np.int64)
-            np.bitwise_or.at(table, slot[here], np.int64(1) << warp[here])
+            np.bitwise_or.at(table, slot[here], np.int64(1) << warp_of[here])
             masks[segment, use] = table
+    order = happens_before(syncs, warps)
     for position, before in enumerate(present):
         for after in present[position:]:
-            ordered = _ordered(before, after, syncs, warps)
-            for first in Use:
-                for second in Use:
-                    if first is second and first is not Use.WRITE:
-                        continue
-                    where = _unordered(masks[before, first], masks[after, second], ordered)
-                    if where is not None:
-                        place, a, b = where
-                        one = (found.segment == before) & (found.use == first)
-                        two = (found.segment == after) & (found.use == second)
-                        x = np.flatnonzero(one & (slot == place) & (warp == a))[0]
-                        y = np.flatnonzero(two & (slot == place) & (warp == b))[0]
-                        return meeting(found, int(x), int(y), threads)
+            either = order[before, :, after, :] | order[after, :, before, :].T
+            allowed = [
+                sum(1 << int(w) for w in np.flatnonzero(either[:, warp])) | 1 << warp
+                for warp in range(warps)
+            ]
+            for first, second in product(Use, Use):
+                if first is second and first is not Use.WRITE:
+                    continue
+                where = _unordered(masks[before, first], masks[after, second], allowed)
+                if where is not None:
+                    place, a, b = where
+                    one = (found.segment == before) & (found.use == first)
+                    two = (found.segment == after) & (found.use == second)
+                    x = np.flatnonzero(one & (slot == place) & (warp_of == a))[0]
+                    y = np.flatnonzero(two & (slot == place) & (warp_of == b))[0]
+                    return meeting(found, int(x), int(y), threads)
     return None
 
 
-def _ordered(before: int, after: int, syncs: Sequence[Sync], warps: int) -> list[int]:
-    """For each warp, the set of warps whose part before it comes before its own part after."""
-    reached = [1 << w for w in range(warps)]
-    for sync in syncs[before:after]:
-        if sync.among_warps:
-            taking = [w for w in range(warps) if sync.warps[w]]
-            union = 0
-            for w in taking:
-                union |= reached[w]
-            for w in taking:
-                reached[w] = union
-    return reached
+def happens_before(syncs: Sequence[Sync], warps: int) -> NDArray[np.bool_]:
+    """Whether what a warp does in one segment comes before what another does in a segment:
+    `[segment, warp, segment, warp]`.
+    """
+    count = len(syncs) + 1
+    size = count * warps
+    edges = np.eye(size, dtype=np.bool_)
+    for segment in range(count - 1):
+        here = np.arange(warps) + segment * warps
+        edges[here, here + warps] = True
+    for meeting_point in _rendezvous(syncs):
+        leave = [s * warps + int(w) for s in meeting_point for w in np.flatnonzero(syncs[s].warps)]
+        enter = [
+            (s + 1) * warps + int(w)
+            for s in meeting_point
+            if syncs[s].waits
+            for w in np.flatnonzero(syncs[s].warps)
+        ]
+        edges[np.ix_(leave, enter)] = True
+    while True:
+        paths = edges.astype(np.float32)
+        more = edges | (paths @ paths > 0)
+        if (more == edges).all():
+            return edges.reshape(count, warps, count, warps)
+        edges = more
+
+
+def _rendezvous(syncs: Sequence[Sync]) -> list[list[int]]:
+    """The arrivals, by position, that make one completion of a named barrier together."""
+    waiting: dict[int, list[int]] = {}
+    found: list[list[int]] = []
+    for position, sync in enumerate(syncs):
+        if sync.id < 0:
+            continue
+        arrivals = waiting.setdefault(sync.id, [])
+        arrivals.append(position)
+        if sum(int(syncs[p].warps.sum()) for p in arrivals) * WARP >= sync.threads:
+            found.append(waiting.pop(sync.id))
+    return found
 
 
 def _unordered(first: Array, second: Array, ordered: Sequence[int]) -> tuple[int, int, int] | None:

@@ -125,7 +125,7 @@ class Races:
         chosen_sets = scenarios(items)
         mixed = state.mixed or chosen_sets is None or doubtful
         for chosen in chosen_sets or [items]:
-            found = judge(chosen, self.threads, state.syncs)
+            found = judge_all(chosen, self.threads, state.syncs)
             if found.outcome is Outcome.REFUTED:
                 return replace(found, outcome=Outcome.UNDECIDED) if mixed else found
             if found.outcome is Outcome.UNDECIDED:
@@ -198,8 +198,26 @@ def scenarios(items: list[Open]) -> list[list[Open]] | None:
     return found
 
 
-def judge(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding:
-    """Whether different threads meet in these accesses."""
+def judge_all(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding:
+    """Whether threads meet in these accesses, each other or copies that they started before."""
+    worst = judge(items, threads, syncs)
+    start = 0
+    while worst.outcome is not Outcome.REFUTED and start < len(items):
+        if not items[start].in_flight:
+            start += 1
+            continue
+        end = start
+        while end < len(items) and items[end].in_flight:
+            end += 1
+        if end < len(items):
+            found = judge(items[start:], threads, syncs, moving=True)
+            worst = worst if found.outcome is Outcome.PROVED else found
+        start = end
+    return worst
+
+
+def judge(items: list[Open], threads: int, syncs: Sequence[Sync], moving: bool = False) -> Finding:
+    """Whether different owners meet in these accesses."""
     groups: dict[tuple[object, ...], list[Open]] = {}
     for item in items:
         groups.setdefault(item.access.form.terms_key, []).append(item)
@@ -207,7 +225,7 @@ def judge(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding:
     listed = list(groups.values())
     for number, one in enumerate(listed):
         form = one[0].access.form
-        found = _compare(one, threads, syncs, stride(form, form))
+        found = _compare(one, threads, syncs, stride(form, form), moving)
         if found is not None and found.outcome is Outcome.REFUTED:
             return found
         if found is not None:
@@ -216,11 +234,12 @@ def judge(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding:
             if not (_writes(one) or _writes(other)):
                 continue
             pair = _near(one, other)
-            if pair and _compare(pair, threads, syncs, stride(form, other[0].access.form)):
+            step = stride(form, other[0].access.form)
+            if pair and _compare(pair, threads, syncs, step, moving):
                 doubt = doubt or _doubt(pair)
     if not doubt:
         return PROVED
-    return search(items, threads, syncs) or Finding(Outcome.UNDECIDED, doubt)
+    return search(items, threads, syncs, moving) or Finding(Outcome.UNDECIDED, doubt)
 
 
 def _near(one: list[Open], other: list[Open]) -> list[Open]:
@@ -241,24 +260,28 @@ def _doubt(items: Sequence[Open]) -> str:
     return f"addresses depend on {shown if len(shown) < 100 else shown[:97] + '...'}"
 
 
-def _compare(items: list[Open], threads: int, syncs: Sequence[Sync], step: int) -> Finding | None:
+def _compare(
+    items: list[Open], threads: int, syncs: Sequence[Sync], step: int, moving: bool
+) -> Finding | None:
     """None if nobody meets."""
     if step == 1:
         return Finding(Outcome.UNDECIDED, _doubt(items)) if _writes(items) else None
-    found = elements(items, threads, modulus=step)
+    found = elements(items, threads, modulus=step, moving=moving)
     met = None if found is None else find(found, threads, syncs)
     if met is None:
         return None
     if step == 0:
         sure = [o for o in items if o.access.certain]
-        found = elements(sure, threads, must=True)
+        found = elements(sure, threads, must=True, moving=moving)
         met = None if found is None else find(found, threads, syncs)
         if met is not None:
             return Finding(Outcome.REFUTED, "", met, tuple(sure))
     return Finding(Outcome.UNDECIDED, _doubt(items))
 
 
-def search(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding | None:
+def search(
+    items: list[Open], threads: int, syncs: Sequence[Sync], moving: bool = False
+) -> Finding | None:
     """Looks for values of the unknowns with which threads meet."""
     sure = [o for o in items if o.access.certain]
     symbols: set[Sym] = set()
@@ -272,7 +295,7 @@ def search(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding | 
         both = any(s.scope is Scope.PRIVATE for s in free)
         doubled = [*sure, *sure] if both else sure
         values = [*([runs[0]] * len(sure)), *([runs[1]] * len(sure) if both else [])]
-        found = elements(doubled, threads, values=values)
+        found = elements(doubled, threads, values=values, moving=moving)
         met = None if found is None else find(found, threads, syncs)
         if met is not None:
             worth = ", ".join(f"{s.name} = {runs[0][s]}" for s in free if s.scope is Scope.GRID)

@@ -189,11 +189,11 @@ def check_barriers(func: Func, machine: Gpu) -> None:
 
 def check_control(func: Func, machine: Gpu) -> None:
     """G21."""
-    threads = threads_of(func)
     for op, around in control(func).items():
         if not isinstance(op, g.GpuOp) or not op.collective:
             continue
-        partial = isinstance(op, g.Barrier) and op.threads not in (0, threads)
+        # One that says how many come may stand in several places.
+        partial = isinstance(op, g.Barrier) and op.threads != 0
         if around > (WARP if op.collective == "warp" or partial else BLOCK):
             whom = "warp" if op.collective == "warp" or partial else "block"
             message = f"{op.name} under {around} control; all threads of the {whom} must run it"

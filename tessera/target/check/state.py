@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tessera.ir.core import Value
 from tessera.target import gpu_ops as g
 from tessera.target.check.access import Access, Agent, Kind, Signal
 from tessera.target.check.truth import Flags
@@ -59,15 +60,19 @@ def _is_meant(signal: Signal | None, by: Signal) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A barrier of some threads.
+    """Some threads come to a barrier.
 
     Attributes:
-        warps: the warps that take part.
-        among_warps: whether warps wait for each other, or each for its own lanes.
+        warps: the warps that come.
+        id: the barrier; -1 for one of each warp for itself.
+        threads: how many it waits for.
+        waits: whether those who come wait.
     """
 
     warps: Flags
-    among_warps: bool
+    id: int
+    threads: int
+    waits: bool = True
 
 
 @dataclass(slots=True)
@@ -78,15 +83,19 @@ class State:
         open: the accesses.
         syncs: the partial barriers since the last full one.
         mixed: whether paths that came together had passed different partial barriers.
+        arrived: for barriers in memory, the accesses of those who arrived, from before they did.
     """
 
     open: list[Open] = field(default_factory=list[Open])
     syncs: list[Sync] = field(default_factory=list[Sync])
     mixed: bool = False
+    arrived: dict[Value | None, frozenset[int]] = field(
+        default_factory=dict["Value | None", "frozenset[int]"]
+    )
 
     def copy(self) -> State:
         """A state of its own."""
-        return State(list(self.open), list(self.syncs), self.mixed)
+        return State(list(self.open), list(self.syncs), self.mixed, dict(self.arrived))
 
     def add(self, access: Access) -> None:
         """Opens an access."""
@@ -113,16 +122,25 @@ class State:
             for o in self.open
         ]
 
+    def arrive(self, base: Value | None, mask: Flags) -> None:
+        """Threads arrive at a barrier in memory: what they did is done for who waits there."""
+        own = {
+            id(o.access) for o in self.open if o.landed and not (o.access.guard.may & ~mask).any()
+        }
+        self.arrived[base] = self.arrived.get(base, frozenset()) | own
+
     def signalled(self, signal: Signal, everyone: bool) -> None:
         """A barrier in memory says that copies have ended, to all threads or to some."""
         found: list[Open] = []
+        done = self.arrived.get(signal[0], frozenset()) if everyone else frozenset[int]()
         for o in self.open:
-            if not o.in_flight or not _is_meant(o.access.signal, signal):
-                found.append(o)
-            elif not everyone:
+            meant = o.in_flight and _is_meant(o.access.signal, signal)
+            if meant and not everyone:
                 # Who has not waited must still not touch it: that is not followed.
                 access = replace(o.access, certain=False)
                 found.append(replace(o, access=access, landed=True))
+            elif not meant and id(o.access) not in done:
+                found.append(o)
         self.open = found
 
     def barrier(self) -> None:
@@ -130,9 +148,10 @@ class State:
         self.open = [replace(o, segment=0) for o in self.open if o.in_flight]
         self.syncs = []
         self.mixed = False
+        self.arrived = {}
 
     def partial(self, sync: Sync) -> None:
-        """Some threads have met."""
+        """Some threads come to a barrier."""
         self.syncs.append(sync)
 
     def uncertain(self) -> State:
@@ -181,4 +200,4 @@ def _differ(a: State, b: State) -> bool:
     if len(a.syncs) != len(b.syncs):
         return True
     pairs = zip(a.syncs, b.syncs, strict=True)
-    return any(x.among_warps != y.among_warps or (x.warps != y.warps).any() for x, y in pairs)
+    return any(x.id != y.id or (x.warps != y.warps).any() for x, y in pairs)

@@ -44,7 +44,7 @@ BUDGET = 40_000
 """Ops that unrolled iterations may run altogether."""
 
 BLOCK_SYNCS = (g.Barrier, g.ClusterBarrier, g.AsyncWait, g.MbarrierWait, g.BulkWait)
-SYNCS = (*BLOCK_SYNCS, g.WarpBarrier)
+SYNCS = (*BLOCK_SYNCS, g.WarpBarrier, g.BarrierArrive)
 Observer = Callable[[State], None]
 
 
@@ -118,12 +118,18 @@ class Trace:
             self.state.commit(is_async)
         elif isinstance(op, g.BulkCommit):
             self.state.commit(is_bulk)
+        elif isinstance(op, g.MbarrierArrive):
+            self.state.arrive(self.values.place(op.ptr).base, self.reader.mask.must)
         else:
             for access in self.reader.accesses(op):
                 self.accesses.append(access)
                 self.state.add(access)
 
     def _sync(self, op: Op) -> None:
+        waits = isinstance(op, (g.AsyncWait, g.BulkWait, g.MbarrierWait))
+        if waits and any(o.in_flight for o in self.state.open):
+            # What has been done until here was done while copies were in flight.
+            self.at_barrier(self.state)
         if isinstance(op, g.AsyncWait):
             self.state.wait(op.pending, is_async)
             return
@@ -136,10 +142,13 @@ class Trace:
             self.state.signalled(signal, everyone=bool(mask.must.all()))
             return
         warps = np.asarray(self.reader.mask.may.reshape(-1, g.WARP).any(axis=1))
+        full = isinstance(op, g.Barrier) and op.threads in (0, self.threads)
         if isinstance(op, g.WarpBarrier):
-            self.state.partial(Sync(warps, False))
-        elif isinstance(op, g.Barrier) and op.threads not in (0, self.threads):
-            self.state.partial(Sync(warps, True))
+            self.state.partial(Sync(warps, -1, g.WARP))
+        elif isinstance(op, g.BarrierArrive):
+            self.state.partial(Sync(warps, op.id, op.threads, waits=False))
+        elif isinstance(op, g.Barrier) and (not full or (op.threads and not warps.all())):
+            self.state.partial(Sync(warps, op.id, op.threads))
         else:
             self.at_barrier(self.state)
             self.state.barrier()
