@@ -25,7 +25,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import contractions, ops
 from tessera.schedule.axes import collapse, split
 from tessera.schedule.cost import tensor
 from tessera.schedule.emit import NestEmitter
@@ -187,7 +187,10 @@ class _Lowering:
         else:
             nests = [NestEmitter([plan], buffers, stored).run() for plan in plans]
         if self.options.reshape_axes:
-            nests = [collapse(split(nest, self.facts), self.facts) for nest in nests]
+            nests = [split(nest, self.facts) for nest in nests]
+            if self.options.strategy.finds_contractions:
+                nests = [contractions.find(nest) for nest in nests]
+            nests = [collapse(nest, self.facts) for nest in nests]
         loc = next((root.op.loc for root in group.roots if root.op is not None), Loc.unknown)
         used = {v for nest in nests for op in walk(nest.body) for v in op.operands}
         inputs = [v for v, arg in zip(inputs, args, strict=False) if arg in used]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tessera.dtypes import DType
 from tessera.ir.core import Op
-from tessera.ir.intexpr import Dim, Facts
+from tessera.ir.intexpr import Dim, Facts, symbols
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import heuristics_gpu_scan, ops
@@ -188,7 +188,9 @@ class GpuChoice:
 
     def reduce_rows(self, rows: list[Axis], columns: list[Axis], longest: Dim) -> None:
         """Whole rows in registers if they fit, else steps along them."""
-        streams = len({(a.op.buf, len(a.inner) + 1) for a in self.accesses if not a.is_store})
+        names = {axis.name for axis in rows}
+        loads = [a for a in self.accesses if not a.is_store and (a.inner or columns)]
+        streams = len({a.op.buf for a in loads if not names.isdisjoint(symbols(a.offset))})
         limit = MAX_ROW if streams < ROW_STREAMS else MAX_ROW // 2
         extent = longest
         if columns and size_of(columns[-1].extent) > size_of(longest):

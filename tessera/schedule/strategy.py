@@ -22,6 +22,7 @@ class Strategy:
             vectors read them.
         computes_operands: whether operands of large contractions may be computed as they are
             loaded.
+        finds_contractions: whether sums of products become contractions.
     """
 
     rows: bool = False
@@ -31,6 +32,7 @@ class Strategy:
     max_copies: int = 2
     copies_operands: bool = True
     computes_operands: bool = True
+    finds_contractions: bool = False
 
 
 CPU = Strategy()
@@ -44,5 +46,6 @@ GPU = Strategy(
     max_copies=16,
     copies_operands=False,
     computes_operands=False,
+    finds_contractions=True,
 )
 """Arithmetic is cheap beside memory, and every kernel more is a pass over memory more."""

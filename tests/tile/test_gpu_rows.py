@@ -223,6 +223,26 @@ def test_a_transposed_product_is_written_in_order() -> None:
     assert t.tile_type(store.value).shape == t.tile_type(found.tile_ops(t.Dot)[0].acc).shape
 
 
+def test_a_product_whose_heads_are_joined_again_is_a_product() -> None:
+    def fn(a: Any, v: Any) -> Any:
+        heads, n = 3, a.shape[1]
+        v = transpose(reshape(v, (n, heads, 16)), (1, 0, 2))
+        found = dot_general(a, v, ((2,), (1,)), ((0,), (0,)))
+        return e.add(reshape(transpose(found, (1, 0, 2)), (n, 48)), 1.0)
+
+    found = check(fn, typed(3, 20, 20), typed(20, 48))
+    assert found.launches == 1
+    assert found.tile_ops(t.Dot)
+
+
+def test_a_sum_of_products_is_a_product() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        shape = (20, 30, 40)
+        return red.sum_(e.mul(broadcast(x, shape, (0, 1)), broadcast(y, shape, (1, 2))), (1,))
+
+    assert check(fn, typed(20, 30), typed(30, 40)).tile_ops(t.Dot)
+
+
 @pytest.mark.parametrize("k", [0, 1, 5, 70])
 def test_products_of_symbolic_sizes(k: int) -> None:
     dims = {"S": 20, "T": k}
