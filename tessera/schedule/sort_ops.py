@@ -44,7 +44,8 @@ class SplitRuns(ops.ScheduleOp):
     Attributes:
         words: sorted runs.
         splits: an i64 buffer with one element per tile along the last axis.
-        run: places of a run, a multiple of the tile.
+        runs: perhaps one i64 scalar, which holds the places of a run.
+        run: places of a run, a multiple of the tile; 0 where `runs` says it.
         tile: places of a tile.
         least: rows that are no longer than this are left alone.
         warps: warps that share a program.
@@ -54,7 +55,8 @@ class SplitRuns(ops.ScheduleOp):
     effects = READ | WRITE
     words: tuple[Value, ...] = operands()
     splits: Value = operand()
-    run: int = attr()
+    runs: tuple[Value, ...] = operands()
+    run: int = attr(0)
     tile: int = attr()
     least: int = attr(0)
     warps: int = attr()
@@ -71,7 +73,8 @@ class MergeRuns(ops.ScheduleOp):
         words: sorted runs.
         splits: where tiles begin; see `schedule.split_runs`.
         outputs: buffers for the merged runs.
-        run: places of a run, a multiple of the tile.
+        runs: perhaps one i64 scalar, which holds the places of a run.
+        run: places of a run, a multiple of the tile; 0 where `runs` says it.
         tile: places that a program merges.
         least: rows that are no longer than this are left alone.
         warps: warps that share a program.
@@ -82,7 +85,8 @@ class MergeRuns(ops.ScheduleOp):
     words: tuple[Value, ...] = operands()
     splits: Value = operand()
     outputs: tuple[Value, ...] = operands()
-    run: int = attr()
+    runs: tuple[Value, ...] = operands()
+    run: int = attr(0)
     tile: int = attr()
     least: int = attr(0)
     warps: int = attr()

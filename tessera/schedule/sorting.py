@@ -68,13 +68,19 @@ def _sort_runs(op: sort_ops.SortRuns, memory: Mapping[Value, Array]) -> None:
             memory[target][..., low : low + op.run] = np.take_along_axis(part, order, -1)
 
 
+def _run(op: sort_ops.SplitRuns | sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> int:
+    """Places of a run."""
+    return op.run or int(memory[op.runs[0]])
+
+
 def _split_runs(op: sort_ops.SplitRuns, memory: Mapping[Value, Array]) -> None:
     words = [memory[v] for v in op.words]
     count = words[0].shape[-1]
     if count <= op.least:
         return
-    for low in range(0, count, 2 * op.run):
-        first = _order(words, low, low + 2 * op.run) < op.run
+    run = _run(op, memory)
+    for low in range(0, count, 2 * run):
+        first = _order(words, low, low + 2 * run) < run
         for start in range(0, first.shape[-1], op.tile):
             at = (low + start) // op.tile
             memory[op.splits][..., at] = first[..., :start].sum(-1)
@@ -85,8 +91,9 @@ def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
     count = words[0].shape[-1]
     if count <= op.least:
         return
-    for low in range(0, count, 2 * op.run):
-        order = _order(words, low, low + 2 * op.run)
+    both = 2 * _run(op, memory)
+    for low in range(0, count, both):
+        order = _order(words, low, low + both)
         for word, target in zip(words, op.outputs, strict=True):
-            part = word[..., low : low + 2 * op.run]
-            memory[target][..., low : low + 2 * op.run] = np.take_along_axis(part, order, -1)
+            part = word[..., low : low + both]
+            memory[target][..., low : low + both] = np.take_along_axis(part, order, -1)

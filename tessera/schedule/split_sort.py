@@ -142,21 +142,38 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     temps = [*here, *there, splits]
     warps = max(1, RUN // (32 * THREAD_ELEMENTS))
     code: list[Op] = [sort_ops.SortRuns(keys, here, op.axis, op.descending, RUN, warps, loc=op.loc)]
-    run, passes = RUN, 0
     is_known = isinstance(count, int)
+    merge_warps = max(1, TILE // (32 * THREAD_ELEMENTS))
+    sizes = [RUN]
     # A row of unknown length is merged twice at a time or not at all, so that the result is where
     # the runs were.
-    while run < count if is_known else (run < MAX_LENGTH or passes % 2):
-        least = 0 if is_known else run >> passes % 2
-        merge_warps = max(1, TILE // (32 * THREAD_ELEMENTS))
+    while 2 * sizes[-1] < count if is_known else (2 * sizes[-1] < MAX_LENGTH or len(sizes) % 2):
+        sizes.append(2 * sizes[-1])
+    runs = [] if is_known else [Value(BufType((), int64)) for _ in sizes]
+    if runs:
+        code.append(_constants(runs, sizes))
+        temps += runs
+    for k, run in enumerate(sizes):
+        size = runs[k : k + 1]
+        known, least = (run, 0) if is_known else (0, run >> k % 2)
         code += [
-            sort_ops.SplitRuns(here, splits, run, TILE, least, SPLIT_WARPS, loc=op.loc),
-            sort_ops.MergeRuns(here, splits, there, run, TILE, least, merge_warps, loc=op.loc),
+            sort_ops.SplitRuns(here, splits, size, known, TILE, least, SPLIT_WARPS, loc=op.loc),
+            sort_ops.MergeRuns(
+                here, splits, there, size, known, TILE, least, merge_warps, loc=op.loc
+            ),
         ]
         here, there = there, here
-        run, passes = 2 * run, passes + 1
     code.append(_collect(op, here, layout, names))
     return code, temps
+
+
+def _constants(buffers: Sequence[Value], values: Sequence[int]) -> ops.Nest:
+    """A nest that stores numbers."""
+    code: list[Op] = []
+    for buffer, value in zip(buffers, values, strict=True):
+        const = ops.Const(value, int64)
+        code += [const, ops.Store(buffer, const.result, (), ())]
+    return ops.Nest((), body=Block([], code, ()))
 
 
 def _collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:

@@ -37,7 +37,7 @@ from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.merge_sort import lower_runs
+from tessera.tile.lowering.merge_sort import lower_runs, repeats
 from tessera.tile.lowering.nest import lower_nest, lower_together
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
@@ -211,7 +211,11 @@ class _Program:
         """Launches the kernel of a nest or sort, or of several nests that share one. It is lowered
         unless an equal one was."""
         units: list[Unit] = []
+        times: Dim = 1
         for part in [unit] if isinstance(unit, Op) else unit:
+            if isinstance(part, (sort_ops.SplitRuns, sort_ops.MergeRuns)):
+                # Passes that differ in nothing else share a kernel.
+                times, part = repeats(part), part.rebuild(least=0)
             if not isinstance(part, (s.Nest, *sort_ops.SORTS)):
                 raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
             units.append(part)
@@ -227,6 +231,7 @@ class _Program:
         name, grid = found
         operands = tuple([memory[v] for v in used])
         warps = max(part.warps for part in units)
+        grid = (*grid[:-1], grid[-1] * times) if grid else grid
         self.em.add(t.Launch(operands, name, grid, warps, loc=units[0].loc))
 
 

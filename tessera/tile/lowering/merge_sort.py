@@ -85,9 +85,10 @@ def _view(em: Emitter, mem: Value, base: Value, count: Value, step: Dim = 1) -> 
     return em.pure(t.View, mem, base, (count,), (em.index(step),))
 
 
-def _active(count: Dim, least: int, programs: Dim) -> Dim:
-    """So many programs, but none for rows that are left alone."""
-    return programs * minimum(maximum(count - least, 0), 1) if least else programs
+def repeats(op: Merging) -> Dim:
+    """How often the kernel runs: 1, or 0 if rows are so short that they are left alone."""
+    type, axis = _words(op)
+    return minimum(maximum(type.shape[axis] - op.least, 0), 1) if op.least else 1
 
 
 def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -> tuple[Dim, ...]:
@@ -131,9 +132,15 @@ class _Pair:
     second: Value
 
 
-def _pair(em: Emitter, op: Merging, number: Value, count: Value) -> _Pair:
+def _pair(
+    em: Emitter, op: Merging, memory: dict[Value, Value], number: Value, count: Value
+) -> _Pair:
     """The pair of the tile of a number."""
-    run, both = em.const(op.run, int64), em.const(2 * op.run, int64)
+    run = em.const(op.run, int64)
+    if op.runs:
+        view = em.pure(t.View, memory[op.runs[0]], em.const(0, int64), (), ())
+        run = em.pure(t.Load, view, (), (), (), (), 0)
+    both = em.map("add", run, run)
     begin = em.map("mul", number, em.const(op.tile, int64))
     base = em.map("mul", em.map("floordiv", begin, both), both)
     left = em.map("sub", count, base)
@@ -168,11 +175,11 @@ def _split_runs(em: Emitter, op: sort_ops.SplitRuns, memory: dict[Value, Value])
     type, axis = _words(op)
     count = type.shape[axis]
     tiles = ceildiv(count, op.tile)
-    rows = _Grid(em, type, axis, _active(count, op.least, ceildiv(tiles, DIAGONALS)))
+    rows = _Grid(em, type, axis, ceildiv(tiles, DIAGONALS))
     start = em.map("mul", rows.at, em.const(DIAGONALS, int64))
     base = rows.base(type, axis)
     number = em.map("add", start, em.pure(t.Iota, (DIAGONALS,), 0))
-    pair = _pair(em, op, number, em.index(count))
+    pair = _pair(em, op, memory, number, em.index(count))
     zero, one = em.const(0, int64), em.const(1, int64)
     low = em.map("max", em.map("sub", pair.diagonal, pair.second), zero)
     high = em.map("min", pair.diagonal, pair.first)
@@ -192,7 +199,7 @@ def _split_runs(em: Emitter, op: sort_ops.SplitRuns, memory: dict[Value, Value])
         stays = em.map("and", goes_on, em.map("not", before))
         return [lower, em.select(stays, middle, high)]
 
-    steps = em.const(op.run.bit_length(), int64)
+    steps = em.const(op.run.bit_length() or PLACE_BITS, int64)
     found, _ = em.loop((zero, steps, one), [low, high], halve)
     splits = _type(op.splits)
     view = _view(em, memory[op.splits], rows.base(splits, axis), em.index(tiles))
@@ -204,8 +211,8 @@ def _merge_runs(em: Emitter, op: sort_ops.MergeRuns, memory: dict[Value, Value])
     type, axis = _words(op)
     count = type.shape[axis]
     tiles = ceildiv(count, op.tile)
-    rows = _Grid(em, type, axis, _active(count, op.least, tiles))
-    pair = _pair(em, op, rows.at, em.index(count))
+    rows = _Grid(em, type, axis, tiles)
+    pair = _pair(em, op, memory, rows.at, em.index(count))
     size, one = em.const(op.tile, int64), em.const(1, int64)
     splits = _type(op.splits)
     view = _view(em, memory[op.splits], rows.base(splits, axis), em.index(tiles))
