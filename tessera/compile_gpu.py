@@ -24,6 +24,8 @@ from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.cuda.assembler import Cubin, assemble
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
+from tessera.target.check.kernel import check_kernel
+from tessera.target.check.report import Report
 from tessera.target.from_tile.host import lower_host
 from tessera.target.from_tile.simt.kernel import lower_kernel
 from tessera.target.gpu import GPUS, Gpu, gpu
@@ -55,6 +57,7 @@ class LoweredGpu(Stages):
         llvm: its LLVM IR text.
         ptx: the kernels' text.
         cubin: the kernels assembled.
+        reports: what is proved about each kernel; with `config.verify`, refutations are errors.
         sass: the GPU's instructions.
         asm: the same.
     """
@@ -94,6 +97,14 @@ class LoweredGpu(Stages):
         return KernelCode(func, info.threads, shared_bytes(func), _place(launch.loc))
 
     @functools.cached_property
+    def reports(self) -> dict[str, Report]:
+        """What is proved about the memory accesses of each kernel."""
+        start = time.perf_counter()
+        found = {name: check_kernel(k.func, self.gpu) for name, k in self.gpu_kernels.items()}
+        self.context.record("check", time.perf_counter() - start)
+        return found
+
+    @functools.cached_property
     def target(self) -> Module:
         """The kernels in Target IR."""
         return Module({name: kernel.func for name, kernel in self.gpu_kernels.items()})
@@ -102,6 +113,9 @@ class LoweredGpu(Stages):
     def ptx(self) -> str:
         """The kernels' text."""
         kernels = self.gpu_kernels
+        if self.context.verify:
+            for report in self.reports.values():
+                report.raise_if_refuted()
         start = time.perf_counter()
         text = write_kernels([k.func for k in kernels.values()], self.gpu)
         self.context.record("ptx", time.perf_counter() - start)
@@ -113,7 +127,8 @@ class LoweredGpu(Stages):
         """The kernels' machine code."""
         text = self.ptx
         start = time.perf_counter()
-        found = assemble(text, self.gpu, name=self.traced.name)
+        proofs = [r.to_json() for r in self.reports.values()] if self.context.verify else []
+        found = assemble(text, self.gpu, name=self.traced.name, notes={"proofs": proofs})
         self.context.record("cubin", time.perf_counter() - start)
         self.context.write("sass", lambda: found.disassembly(), ".sass")
         return found
