@@ -11,7 +11,8 @@ It calls two functions, whose addresses are in `native_symbols`:
 ``stream`` is that first word. The second copies to the host and waits, for predicates of loops.
 Both give 0, or what the driver answered; from then on launches and reads of the run do nothing,
 reads give zeros, and `run_program` raises the error, with the kernel's name and the user's line.
-So a program need not look at what they give. A launch of no blocks does nothing.
+So a program need not look at what they give, but a long loop should, so as to end early. A launch
+of no blocks does nothing.
 
 ``tessera_cuda_launch_with`` has two more arguments of type i32: blocks of a cluster, and whether
 the kernel may start before the one before it has ended (programmatic dependent launch).
