@@ -275,18 +275,28 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
             x = masked(low, x, neutral, inner, frame.axis)
             number = em.map("floordiv", dim.start, em.const(step, int64))
         em.loc = loc
-        found = _better(low, op.fn, carried, x.parts[0], em.cast(number, counter))
+        number = em.cast(number, counter)
+        found = (x.parts[0], number)
+        if not is_single:
+            found = _better(low, op.fn, carried, x.parts[0], number)
         return [em.broadcast(v, shape) for v in found]
 
+    is_single = low.is_block and _is_covered(op.axis, step)
     start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, counter))]
     best, number = _loops(low, (op.axis,), _Steps(step), start, body)
-    at = em.cast(number, int64)
-    if step > 1:
-        axis = frame.axis % len(shape)
-        lane = em.pure(t.Iota, tuple([step if k == axis else 1 for k in range(len(shape))]), axis)
-        at = em.map("add", em.map("mul", at, em.const(step, int64)), lane)
+    if step == 1:
+        return Val((em.cast(number, int64),), frame.outer.names)
+    axis = frame.axis % len(shape)
+    lane = em.pure(t.Iota, tuple([step if k == axis else 1 for k in range(len(shape))]), axis)
+    # A block compares pairs of values and places, which are short if they can be.
+    wide = int32 if low.is_block and isinstance(extent, int) and is_short else int64
+    first = em.map("mul", em.cast(number, wide), em.const(step, wide))
+    at = em.map("add", first, em.cast(lane, wide))
+    if low.is_block:
+        at = em.add(t.ArgReduce(best, em.broadcast(at, shape), op.fn, axis, loc=loc))[1]
+    else:
         at = _first_of_best(low, op.fn, best, at, axis)
-    return Val((at,), frame.outer.names)
+    return Val((em.cast(at, int64),), frame.outer.names)
 
 
 def _first_of_best(low: State, fn: ScalarFn, best: Value, at: Value, axis: int) -> Value:
