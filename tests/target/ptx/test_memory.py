@@ -1,5 +1,4 @@
-"""Loads and stores as PTX: every dtype, lane count and alignment, masked and not, run and assembled.
-"""
+"""Loads and stores as PTX: every dtype, lane count and alignment, with masks, run and assembled."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_a_matrix_shape_that_the_machine_lacks_is_refused() -> None:
     a, b = bench.value(d.float8_e5m2, 16), bench.value(d.float8_e5m2, 8)
     c = bench.code.add(t.Const(0, VecType(4, d.float32), loc=PLACE))
     bench.put(g.Mma(a, b, c, 16, 8, 32, "f8e5m2", loc=PLACE))
-    with pytest.raises(CompileError, match="sm_80 lacks mma.sync m16n8k32 f8e5m2") as error:
+    with pytest.raises(CompileError, match=r"sm_80 lacks mma\.sync m16n8k32 f8e5m2") as error:
         text_of(bench.func(), gpu("sm_80"))
     assert "model.py:7" in str(error.value)
 
