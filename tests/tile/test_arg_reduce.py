@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import DType, bfloat16, float32, float64, int32, int64, uint8
+from tessera.dtypes import DType, bfloat16, float32, float64, int32, uint8
 from tessera.graph.ops.elementwise import mul
 from tessera.graph.ops.reduce import argmax, argmin
 from tessera.ir.intexpr import sym
@@ -33,7 +33,7 @@ def test_a_pair_of_value_and_place_is_one_reduction() -> None:
     assert op.index.type.dtype is int32
     assert not ops_of(module, t.Reduce)
     module = check_gpu(lambda x: argmax(x, 1), typed(2, sym("N")), inputs=[x])
-    assert ops_of(module, t.ArgReduce)[0].index.type.dtype is int64
+    assert len(ops_of(module, t.ArgReduce)) == 2
 
 
 @pytest.mark.parametrize("fn", [argmax, argmin])
