@@ -170,11 +170,13 @@ class GpuChoice:
         found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
         longest = max([inner_axes(op)[-1].extent for op in found], key=size_of)
         inside = [a for a in self.accesses if a.inner]
-        along = sum(1 for a in inside if a.stride(a.inner[-1].name) == 1)
+        axes = self.nest.axes
+        along = sum(traffic(a, axes) for a in inside if a.stride(a.inner[-1].name) == 1)
         columns = self.columns(found)
         rows = [axis for axis in self.free if axis not in columns]
-        axis = best_of(rows, inside)
-        across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) == 1)
+        axis = best_of(rows, inside, axes)
+        name = "" if axis is None else axis.name
+        across = sum(traffic(a, axes) for a in inside if name and a.stride(name) == 1)
         if axis is not None and across > along:
             self.reduce_columns(axis, longest)
         else:
@@ -290,7 +292,7 @@ class GpuChoice:
 
     def best_axis(self, found: list[Access]) -> Axis | None:
         """The axis along which most bytes are contiguous."""
-        return best_of(self.free, found)
+        return best_of(self.free, found, self.nest.axes)
 
     def turned_axis(self, axis: Axis) -> Axis | None:
         """An axis along which other accesses are contiguous that jump along the first one."""
@@ -334,15 +336,32 @@ class GpuChoice:
         return f"{text}, {zeros} constant" if zeros else text
 
 
-def best_of(axes: list[Axis], found: list[Access]) -> Axis | None:
-    """The axis along which most bytes are contiguous, the last of equal ones."""
+def traffic(access: Access, axes: Sequence[Axis]) -> float:
+    """Bytes that an access moves over all points of a nest, each element once."""
+    total = float(access.dtype.itemsize)
+    # What is looked up at run time may be anywhere at every point.
+    anywhere = bool(getattr(access.op, "dyn", ()))
+    for axis in (*axes, *access.inner):
+        if anywhere or access.stride(axis.name) != 0:
+            total *= max(size_of(axis.extent), 1)
+    return total
+
+
+def best_of(axes: list[Axis], found: list[Access], every: Sequence[Axis]) -> Axis | None:
+    """The axis along which most bytes are contiguous, the last of equal ones.
+
+    Args:
+        axes: to choose from.
+        found: accesses.
+        every: all axes of the nest.
+    """
     best, score = None, -1.0
     for axis in axes:
         total = 0.0
         for access in found:
             stride = access.stride(axis.name)
             weight = {1: 4.0, 0: 1.0}.get(stride, 0.0) if isinstance(stride, int) else 0.0
-            total += weight * access.dtype.itemsize * (1.5 if access.is_store else 1.0)
+            total += weight * traffic(access, every) * (1.5 if access.is_store else 1.0)
         total = (total + 0.1) * min(size_of(axis.extent), WARP) / WARP
         if total >= score:
             best, score = axis, total
