@@ -50,6 +50,8 @@ def locate(
         size: bytes of an access.
         align: what the address is a multiple of.
     """
+    if s.early and not ptr.memory.strict:
+        raise s.fail(op, "a dependent kernel touches memory before grid_wait", 0)
     at = ptr.at + at
     if chosen is not None:
         at = at[:0] if not chosen.size else at[chosen] if at.shape[0] > 1 else at

@@ -146,6 +146,11 @@ def _nothing(s: Threads, op: Op) -> None:
     del s, op
 
 
+def _grid_wait(s: Threads, op: g.GridWait) -> None:
+    del op
+    s.early = False
+
+
 def _clock(s: Threads, op: g.Clock) -> None:
     # Time that goes on and says nothing.
     s.launch.ticks += 1
@@ -167,7 +172,7 @@ RULES: dict[type[Op], Callable[[Threads, Any], None]] = {
     g.Pack: _pack,
     g.Approximate: _approximate,
     g.BlockInfo: _nothing,
-    g.GridWait: _nothing,
+    g.GridWait: _grid_wait,
     g.GridRelease: _nothing,
     g.ThreadId: _thread_id,
     g.BlockId: _block_id,

@@ -106,13 +106,15 @@ class Memory:
         """Keeps who read."""
         order = s.launch.order
         grains, code = np.broadcast_arrays(grains, idents[:, None])
-        when, old = self.when_read[grains], self.reader[grains]
+        when = self.when_read[grains]
+        recent = bool(when.size) and int(when.max()) >= self._recent(order)
+        old = self.reader[grains] if recent else code
         self.reader[grains] = code
         won = self.reader[grains]
         beaten = won != code
         if beaten.any():
             self._join(order, grains[beaten], won[beaten], code[beaten])
-        if when.size and when.max() >= self._recent(order):
+        if recent:
             late = (when >= 0) & order.unordered(old, when, code)
             if late.any():
                 now = grains[late]
@@ -191,8 +193,13 @@ class Memory:
 
     def _holds(self, at: Array, value: Array) -> Array:
         """Whether memory holds the values already, bit for bit; one row for each."""
-        rows = np.ascontiguousarray(value).view(np.uint8).reshape(at.size, -1)
-        return (self.data[at[:, None] + np.arange(rows.shape[1])] == rows).all(axis=1)
+        raw = np.ascontiguousarray(value).view(f"u{value.itemsize}").reshape(at.size, -1)
+        whole = self.data.size // value.itemsize * value.itemsize
+        bits = self.data[:whole].view(raw.dtype)
+        first = at >> (value.itemsize.bit_length() - 1)
+        if raw.shape[1] == 1:
+            return bits[first] == raw[:, 0]
+        return (bits[first[:, None] + np.arange(raw.shape[1])] == raw).all(axis=1)
 
     def check_stored(self, s: Threads, op: Op, at: Array, value: Array, idents: Array) -> None:
         """Raises if threads have just written different values to one place."""

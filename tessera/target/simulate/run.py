@@ -83,6 +83,7 @@ def run_kernel(
                 Threads.make(launch, k, size) for k in range(0, launch.blocks * threads, size)
             ]
             for group in groups:
+                group.early = kernel.info.dependent
                 group.values.update(zip(func.args, values, strict=True))
             _schedule(launch, [(s, run_block(s, func.body)) for s in groups])
 

@@ -132,6 +132,7 @@ class Threads:
         values: registers.
         mask: which threads are active; None: all.
         active: their positions; None: all.
+        early: whether the grid in front of this one may still run.
     """
 
     launch: Launch
@@ -142,6 +143,7 @@ class Threads:
     values: dict[Value, Any] = field(default_factory=dict[Value, Any])
     mask: Array | None = None
     active: Array | None = None
+    early: bool = False
 
     @classmethod
     def make(cls, launch: Launch, first: int, count: int) -> Threads:

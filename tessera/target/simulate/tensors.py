@@ -82,6 +82,8 @@ def boxes(s: Threads, op: g.BulkLoad | g.BulkStore | g.TensorLoad | g.TensorStor
 def _tensor(s: Threads, op: g.TensorLoad | g.TensorStore) -> list[Box]:
     tensor: TensorMap = s.values[op.map]
     _check_map(s, op, tensor)
+    if s.early:
+        raise s.fail(op, "a dependent kernel touches memory before grid_wait", 0)
     pointer: Pointer = s.values[op.dst if isinstance(op, g.TensorLoad) else op.src]
     offset = s.values[op.dst_offset if isinstance(op, g.TensorLoad) else op.src_offset]
     coords = [s.full(s.values[v]).astype(np.int64) for v in op.coords]

@@ -36,16 +36,26 @@ def _uniform(s: Threads, op: g.Uniform) -> None:
 
 def _shuffle_lanes(s: Threads, op: g.ShuffleLanes) -> None:
     s.warps(op)
-    x, by = s.values[op.x], s.full(s.values[op.by]).reshape(-1, WARP).astype(np.int64)
+    x, by = s.values[op.x], s.values[op.by].astype(np.int64)
     limit = op.width if op.kind in ("index", "xor") else WARP
     wrong = (by < 0) | (by >= limit)
-    if wrong.any() and s.of_active(wrong.reshape(-1)).any():
-        k = int(s.positions()[np.flatnonzero(s.of_active(wrong.reshape(-1)))[0]])
-        message = f"{op.kind} by {int(by.reshape(-1)[k])} in groups of {op.width} lanes"
+    if wrong.any() and s.of_active(wrong).any():
+        k = int(s.positions()[np.flatnonzero(s.of_active(wrong))[0]])
+        message = f"{op.kind} by {int(s.full(by)[k])} in groups of {op.width} lanes"
         raise s.fail(op, message, k)
     if x.shape[0] == 1:
         s.values[op.result] = x
         return
+    rows = x.reshape(-1, WARP)
+    if by.shape[0] == 1:
+        s.values[op.result] = rows[:, _source(op, by)].reshape(-1)
+    else:
+        source = _source(op, by.reshape(-1, WARP))
+        s.values[op.result] = np.take_along_axis(rows, source, axis=1).reshape(-1)
+
+
+def _source(op: g.ShuffleLanes, by: Array) -> Array:
+    """The lane that each lane takes its value from."""
     within, start = _LANE % op.width, _LANE // op.width * op.width
     if op.kind == "xor":
         source = within ^ by
@@ -54,9 +64,9 @@ def _shuffle_lanes(s: Threads, op: g.ShuffleLanes) -> None:
     elif op.kind == "down":
         source = np.where(within + by < op.width, within + by, within)
     else:
-        source = by
-    source = np.clip(source + start, 0, WARP - 1)
-    s.values[op.result] = np.take_along_axis(x.reshape(-1, WARP), source, axis=1).reshape(-1)
+        source = np.broadcast_to(by, np.broadcast_shapes(by.shape, _LANE.shape))
+    # Lanes that do not take part may hold anything.
+    return np.clip(source + start, 0, WARP - 1)
 
 
 def _vote(s: Threads, op: g.Vote) -> None:

@@ -218,6 +218,15 @@ def test_pointers_are_chosen() -> None:
     assert y[36:].tolist() == list(range(4, 32))
 
 
+def test_a_dependent_kernel_waits_first() -> None:
+    y = np.zeros(32, np.int32)
+    run("target.grid_wait() target.store(%x0, %t, %t, []) target.grid_release()", y,
+        info="dependent=true")  # fmt: skip
+    assert y.tolist() == list(range(32))
+    with pytest.raises(SimulationError, match="touches memory before grid_wait"):
+        run("target.store(%x0, %t, %t, []) target.grid_wait()", y, info="dependent=true")
+
+
 def test_a_trap_ends_the_kernel() -> None:
     body = "%p = target.map([%t, %i4]) {fn=eq} : bool target.trap(%p)"
     with pytest.raises(SimulationError, match=r"target.trap: .* \(thread 4 of block 0\)"):
