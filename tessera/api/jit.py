@@ -160,7 +160,7 @@ class JitFunction(Generic[P, R]):
                 signature.append(True)
         if device is not CPU or default_device() is not CPU:
             device, inputs = self._gather(device, leaves, inputs, args, kwargs)
-            signature.append(device)
+            signature += (device.platform, device.index)
         key = tuple(signature)
         entry = self._entries.get(key)
         if entry is None:
@@ -224,7 +224,7 @@ class JitFunction(Generic[P, R]):
             args: what the user gave.
             kwargs: what the user gave.
         """
-        if device is not CPU and all([type(x) is Remote and x.device == device for x in inputs]):
+        if all([type(x) is Remote and x.device is device for x in inputs]) and inputs:
             return device, inputs
         tree: Any = (
             (args, kwargs) if self._statics is None else self._statics.split(args, kwargs)[0]

@@ -46,6 +46,14 @@ class Device:
 CPU: Final = Device("cpu")
 """The host."""
 
+_DEVICES: dict[tuple[str, int], Device] = {("cpu", 0): CPU}
+
+
+def device_at(platform: str, index: int) -> Device:
+    """The one object for a device: comparing with `is` finds equal ones sooner than `==`."""
+    key = (platform, index)
+    return _DEVICES.get(key) or _DEVICES.setdefault(key, Device(platform, index))
+
 
 class Backend(Protocol):
     """What a kind of device does for arrays."""
@@ -139,7 +147,7 @@ def devices(platform: str | None = None) -> list[Device]:
         )
     found = [CPU] if platform in (None, "cpu") else []
     for name in _LOADERS if platform is None else {platform} & set(_LOADERS):
-        found += [Device(name, k) for k in range(backend(name).count())]
+        found += [device_at(name, k) for k in range(backend(name).count())]
     return found
 
 
@@ -192,7 +200,7 @@ def parse_device(name: str, device: object) -> Device:
     if kind == "cpu" and not index:
         return CPU
     if kind in _LOADERS and index >= 0:
-        return _checked(name, Device(kind, index))
+        return _checked(name, device_at(kind, index))
     raise DeviceError(
         f"{name}: there is no device {str(device)!r}",
         loc=loc.current(),

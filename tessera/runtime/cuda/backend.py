@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.dtypes import dtype_of
 from tessera.graph.array import Array
-from tessera.graph.device import Device
+from tessera.graph.device import Device, device_at
 from tessera.graph.remote import Remote
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.device import CudaDevice, cuda_device
@@ -123,7 +123,7 @@ class CudaBackend:
             return None
         take = from_dlpack if hasattr(x, "__dlpack_device__") else from_array_interface
         found = take(x, copy=copy)
-        device = Device(PLATFORM, found.buffer.device.index)
+        device = device_at(PLATFORM, found.buffer.device.index)
         return self._remote(device, found.buffer, found.shape, found.dtype.np)
 
     # --- programs ---------------------------------------------------------------------------
