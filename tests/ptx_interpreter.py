@@ -104,44 +104,72 @@ def run(
         machine.steps = [decoder.step(ins, _DECODERS) for ins in entry.code]
         for first in range(0, grid, count):
             machine.run(first, min(count, grid - first))
-    for array, buffer in arrays:
-        array.reshape(-1).view("u1")[...] = memory.read(buffer)
+    for array, buffer, offset in arrays:
+        _give_back(kernel, array, buffer, offset, memory)
     return count
 
 
 def _bind(
     entry: Kernel, args: Sequence[Any], memory: GlobalMemory, maps: dict[int, TensorMap]
-) -> tuple[bytes, list[tuple[Array, Buffer]]]:
-    """The bytes of the parameters, and the arrays with their buffers."""
+) -> tuple[bytes, list[tuple[Array, Buffer, int]]]:
+    """The bytes of the parameters, and the arrays with their places in buffers."""
     if len(args) != len(entry.params):
         raise PtxError(f"{entry.name} has {len(entry.params)} parameters, not {len(args)}")
     raw = bytearray(max((p.offset + p.size for p in entry.params), default=0))
-    arrays: list[tuple[Array, Buffer]] = []
+    found: list[tuple[Param, Array]] = []
+    for param, arg in zip(entry.params, args, strict=True):
+        if isinstance(arg, np.ndarray | TensorMap):
+            array = arg.array if isinstance(arg, TensorMap) else arg
+            if not array.flags.c_contiguous:
+                raise PtxError(f"the array of parameter {param.name} is not contiguous")
+            found.append((param, array))
+    places = _place(found, memory)
+    arrays = [(array, *places[i]) for i, (_, array) in enumerate(found)]
+    starts = iter([buffer.start + offset for _, buffer, offset in arrays])
     for param, arg in zip(entry.params, args, strict=True):
         value = arg
         if isinstance(arg, np.ndarray):
-            value = _buffer(param, arg, memory, arrays).start
+            value = next(starts)
         elif isinstance(arg, TensorMap):
-            arg.start = _buffer(param, arg.array, memory, arrays).start
+            arg.start = next(starts)
             maps[param.offset] = arg
             value = bytes(param.size)
         raw[param.offset : param.offset + param.size] = _bytes(param, value)
     return bytes(raw), arrays
 
 
-def _buffer(
-    param: Param, array: Array, memory: GlobalMemory, arrays: list[tuple[Array, Buffer]]
-) -> Buffer:
-    for other, buffer in arrays:
-        if other is array:
-            return buffer
-        if np.may_share_memory(other, array):
-            raise PtxError(f"parameter {param.name} overlaps {buffer.name}")
-    if not array.flags.c_contiguous:
-        raise PtxError(f"the array of parameter {param.name} is not contiguous")
-    buffer = memory.add(param.name, array.tobytes())
-    arrays.append((array, buffer))
-    return buffer
+def _place(
+    arrays: list[tuple[Param, Array]], memory: GlobalMemory
+) -> dict[int, tuple[Buffer, int]]:
+    """A buffer and an offset for each array; arrays that overlap share one buffer."""
+    firsts = [array.__array_interface__["data"][0] for _, array in arrays]
+    order = sorted(range(len(arrays)), key=lambda i: firsts[i])
+    found: dict[int, tuple[Buffer, int]] = {}
+    while order:
+        first = firsts[order[0]]
+        group = [order.pop(0)]
+        end = first + arrays[group[0]][1].nbytes
+        while order and firsts[order[0]] < end:
+            group.append(order.pop(0))
+            end = max(end, firsts[group[-1]] + arrays[group[-1]][1].nbytes)
+        content = bytearray(end - first)
+        for i in group:
+            array = arrays[i][1]
+            content[firsts[i] - first : firsts[i] - first + array.nbytes] = array.tobytes()
+        names = " and ".join(dict.fromkeys(arrays[i][0].name for i in sorted(group)))
+        buffer = memory.add(names, bytes(content))
+        found.update({i: (buffer, firsts[i] - first) for i in group})
+    return found
+
+
+def _give_back(
+    kernel: str, array: Array, buffer: Buffer, offset: int, memory: GlobalMemory
+) -> None:
+    content = memory.read(buffer)[offset : offset + array.nbytes]
+    if array.flags.writeable:
+        array.reshape(-1).view("u1")[...] = content
+    elif content.tobytes() != array.tobytes():
+        raise PtxError(f"{kernel}: the array of {buffer.name} may not be written")
 
 
 def _bytes(param: Param, value: Any) -> bytes:

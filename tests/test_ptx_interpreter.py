@@ -188,7 +188,7 @@ WRONG = {
     shfl.sync.idx.b32 %r3, %r1, 20, 31, 0xff; E:""": "lane 20 takes no part",
     "shfl.sync.idx.b32 %r3, %r1, 20, 31, 0xff;": "not in its own mask",
     "setp.lt.u32 %p1, %r1, 5; @%p1 bra.uni A; mov.u32 %r3, 1; A: ": (
-        "lanes of a uniform branch part"
+        "the lanes of a warp part at a uniform branch"
     ),
     "trap;": "gives up",
     "L: bra L;": "does not end",
@@ -206,12 +206,21 @@ def test_wrong_use_is_an_error(body: str) -> None:
         run(kernel(LOAD + body), "k", 2, 64, arrays, 256, limit=100_000)
 
 
+def test_arrays_that_overlap_share_a_buffer() -> None:
+    body = """    ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; ld.global.u32 %r1, [%rd2];
+    add.u32 %r1, %r1, 1; st.global.u32 [%rd1+8], %r1; ld.global.u32 %r2, [%rd2];
+    st.global.u32 [%rd1], %r2;"""
+    x = np.arange(4, dtype="u4")
+    run(kernel(body), "k", 1, 1, [x, x[2:]])
+    assert x.tolist() == [3, 1, 3, 3]
+
+
 def test_wrong_calls() -> None:
     text = kernel("")
     x = np.zeros(4, "f4")
     for args, block, name, expected in (
         ([x], 32, "k", "2 parameters, not 1"),
-        ([x, x[::2]], 32, "k", "overlaps"),
+        ([x, x[::2]], 32, "k", "not contiguous"),
         ([x, np.zeros((4, 4))[:, 1]], 32, "k", "not contiguous"),
         ([x, b"123"], 32, "k", "8 bytes, not 3"),
         ([x, 1], 2000, "k", "2000 threads"),

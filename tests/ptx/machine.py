@@ -322,7 +322,10 @@ class Machine:
     def _part(self, step: Step, pc: int, taken: Array, rest: Array) -> tuple[int, Array] | None:
         """Some lanes branch and some do not."""
         if step.uniform:
-            raise self.error(step, "lanes of a uniform branch part", int(np.argmax(taken)))
+            both = taken.reshape(-1, 32).any(axis=1) & rest.reshape(-1, 32).any(axis=1)
+            if both.any():
+                lane = 32 * int(np.argmax(both))
+                raise self.error(step, "the lanes of a warp part at a uniform branch", lane)
         self._join(step.target, taken)
         if step.target > pc:
             return pc + 1, rest
