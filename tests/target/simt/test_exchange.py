@@ -218,3 +218,51 @@ def test_products(
     found, expected = both(build, [a, b], [c], warps=warps)
     scale = np.abs(expected[0]).max() or 1
     assert np.abs(found[0].astype(float) - expected[0].astype(float)).max() <= tol * scale
+
+
+def test_division_by_few() -> None:
+    """Quotients are those of division, also where reciprocals overflow or do not exist."""
+    rng = np.random.default_rng(5)
+    x = (rng.standard_normal((64, 128)) * 2.0 ** rng.integers(-80, 80, (64, 128))).astype("f4")
+    y = (rng.standard_normal(64) * 2.0 ** rng.integers(-90, 90, 64)).astype("f4")
+    y[:8] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, 2e-38]
+    x[8:12, :5] = [np.inf, -np.inf, np.nan, 0.0, 1e-44]
+    shape = (64, 128)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        by = load(em, view(em, memory[1], (64, 1), (1, 1)), (64, 1))
+        quotient = em.map("div", value, em.broadcast(by, shape))
+        store(em, view(em, memory[2], shape, rows(shape)), quotient)
+
+    with np.errstate(all="ignore"):
+        found, _ = both(build, [x, y], [np.zeros(shape, np.float32)])
+        expected = x / y[:, None]
+    same = (found[0] == expected) | (np.isnan(found[0]) & np.isnan(expected))
+    assert same.all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("shape", [(16, 64), (1, 1024), (64, 8)])
+def test_rows_that_are_looked_up(shape: tuple[int, int], dtype: str) -> None:
+    """Offsets that count up along the last dim, from anywhere: gathered, scattered, added."""
+    count, width = shape
+    rng = np.random.default_rng(3)
+    table = _data((97, width), dtype)
+    ids = rng.permutation(97)[:count].astype(np.int64)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        picked = load(em, view(em, memory[1], (count, 1), (1, 1)), (count, 1))
+        starts = em.map("mul", picked, em.const(width, int64))
+        across = em.pure(tile.Iota, (1, width), 1)
+        at = em.map("add", em.broadcast(starts, shape), em.broadcast(across, shape))
+        value = em.add(tile.Gather(memory[0], at, ()))[0]
+        store(em, view(em, memory[2], shape, rows(shape)), value)
+        em.add(tile.Scatter(memory[3], at, value, ()))
+        if dtype != "int8":
+            em.add(tile.Scatter(memory[4], at, value, (), scalar("add"), True))
+
+    outputs = [np.zeros(shape, dtype), np.ones((97, width), dtype), np.ones((97, width), dtype)]
+    found, expected = both(build, [table, ids], outputs)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.walk import walk
-from tessera.target.from_tile.simt.divide import Divisibility, constant
+from tessera.target.from_tile.simt.divide import Divisibility, constant, step_along
 from tessera.target.from_tile.simt.spread import Spread, blocked, flat_bits, log2
 from tessera.tile import ops as tile
 from tessera.tile.types import TileType, ViewType
@@ -180,6 +180,10 @@ class Assignment:
                 self._wish(op, op.result, op.view, op.coords, op.check)
             case tile.Store():
                 self._wish(op, op.value, op.view, op.coords, op.check)
+            case tile.Gather():
+                self._wish_of_offsets(op, op.result, op.offsets)
+            case tile.Scatter():
+                self._wish_of_offsets(op, op.value, op.offsets)
             case tile.Reduce() | tile.ArgReduce():
                 self._late(op.x, op.axis)
                 axis = op.axis
@@ -240,6 +244,22 @@ class Assignment:
             order = _reordered(wish.order, value.type.shape, found.shape)
             if order is not None:
                 found.wishes.append(replace(wish, order=order))
+
+    def _wish_of_offsets(self, op: Op, value: Value, offsets: Value) -> None:
+        """Where offsets count up along the last dim, neighbours move together."""
+        assert isinstance(value.type, TileType)
+        shape, itemsize = value.type.shape, value.type.dtype.itemsize
+        if not is_spread(value) or step_along(offsets, len(shape) - 1) != 1:
+            return
+        last = len(shape) - 1
+        vector = self.divisors.elements(offsets, last)
+        vector = min(vector, VECTOR_BYTES // itemsize, shape[last])
+        order = tuple(reversed(range(len(shape))))
+        wish = Wish(order, vector, vector, itemsize, itemsize << flat_bits(shape))
+        self.wishes[op] = wish
+        found = self._class(value)
+        if found.shape == shape:
+            found.wishes.append(wish)
 
     def wish(
         self, type: TileType, view: Value, coords: Sequence[Value], check: Sequence[int]

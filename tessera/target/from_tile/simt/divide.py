@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, fold
 from tessera.tile import ops as tile
+from tessera.tile.types import TileType
 
 MOST = 1 << 12
 """Zero is divisible by everything; this much is enough to know."""
@@ -68,6 +69,25 @@ class Divisibility:
             case _:
                 return 1
 
+    def elements(self, value: Value, dim: int) -> int:
+        """The largest power of two that surely divides all elements of a tile at coordinates of a
+        dim that are multiples of it."""
+        assert isinstance(value.type, TileType)
+        if not value.type.shape:
+            return self.of(value)
+        op = value.op
+        match op:
+            case tile.Iota():
+                return MOST if op.axis == dim else 1
+            case tile.Broadcast() | tile.Cast() | tile.Reshape() if _same_dims(op):
+                return self.elements(op.operands[0], dim)
+            case tile.Map() if op.fn.name in ("add", "sub", "min", "max", "select"):
+                return min(self.elements(a, dim) for a in op.args[-2:])
+            case tile.Map() if op.fn.name == "mul":
+                return min(self.elements(op.args[0], dim) * self.elements(op.args[1], dim), MOST)
+            case _:
+                return 1
+
     def expr(self, e: Dim) -> int:
         """Of an index expression over the dims."""
 
@@ -77,6 +97,57 @@ class Divisibility:
             return min(a, b) if name in ("add", "sub", "min", "max") else 1
 
         return fold(e, self.dims, power_of_two, combine)
+
+
+def _same_dims(op: tile.Broadcast | tile.Cast | tile.Reshape) -> bool:
+    """Whether the operand has the result's dims, or none."""
+    x, y = op.operands[0].type, op.result.type
+    assert isinstance(x, TileType) and isinstance(y, TileType)
+    if isinstance(op, tile.Reshape):
+        return x.shape == y.shape
+    return True
+
+
+def step_along(value: Value, dim: int) -> int | None:
+    """By how much a tile of integers grows from one coordinate of a dim to the next; None where
+    that is not one known number.
+    """
+    assert isinstance(value.type, TileType)
+    if not value.type.shape or value.type.shape[dim] == 1:
+        return 0
+    op = value.op
+    match op:
+        case tile.Iota():
+            return int(op.axis == dim)
+        case tile.Broadcast():
+            return step_along(op.x, dim)
+        case tile.Cast() if op.dtype.is_integer:
+            return step_along(op.x, dim)
+        case tile.Map():
+            return _step_of_map(op, [step_along(a, dim) for a in op.args])
+        case _:
+            return None
+
+
+def _step_of_map(op: tile.Map, steps: list[int | None]) -> int | None:
+    name = op.fn.name
+    if all(step == 0 for step in steps):
+        return 0
+    if name not in ("add", "sub", "mul") or None in steps:
+        return None
+    a, b = [step or 0 for step in steps]
+    if name == "mul":
+        factors = [_uniform(op.args[1]), _uniform(op.args[0])]
+        if b == 0 and factors[0] is not None:
+            return a * factors[0]
+        return b * factors[1] if a == 0 and factors[1] is not None else None
+    return a + b if name == "add" else a - b
+
+
+def _uniform(value: Value) -> int | None:
+    """The number that all elements of a tile are known to be."""
+    op = value.op
+    return _uniform(op.x) if isinstance(op, tile.Broadcast) else constant(value)
 
 
 _POWERS = {1 << k for k in range(13)}

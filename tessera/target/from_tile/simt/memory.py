@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tessera.dtypes import bool_, int32, int64
+from tessera.dtypes import bool_, float32, int32, int64
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import gpu_ops as g
@@ -18,6 +18,7 @@ from tessera.target.from_tile.simt.assign import Wish
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import LARGEST_I32, Held, Simt, Window
 from tessera.target.from_tile.simt.spread import Spread, bits_of_dim
+from tessera.target.gpu import GpuFeature
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
 from tessera.tile.types import TileType
@@ -57,25 +58,11 @@ class Access:
         order = self.wish.order
         if not order or self.strides[order[0]] != 1:
             return []
-        found: list[int] = []
-        for bit in bits_of_dim(self.spread.shape, order[0]):
-            if bit not in self.spread.regs or 2 << len(found) > self.wish.vector:
-                break
-            found.append(self.spread.regs.index(bit))
-        return found
+        return run_of(self.spread, self.wish)
 
     def groups(self, width: int) -> list[list[int]]:
         """Registers that one instruction moves."""
-        bits = self.run[: width.bit_length() - 1]
-        used = sum(1 << b for b in bits)
-        starts = [r for r in range(self.spread.registers) if not r & used]
-        result: list[list[int]] = []
-        for start in starts:
-            group = [start]
-            for b in bits:
-                group += [r | 1 << b for r in group]
-            result.append(group)
-        return result
+        return groups_of(self.spread, self.run[: width.bit_length() - 1])
 
     # --- addresses --------------------------------------------------------------------------------
 
@@ -186,6 +173,30 @@ class Access:
         return self.s.branch(
             interior, lambda: move(width, first), lambda: move(self.wish.safe, None)
         )
+
+
+def run_of(spread: Spread, wish: Wish) -> list[int]:
+    """Bits of the register number that are the lowest ones along a wish's first dim."""
+    found: list[int] = []
+    for bit in bits_of_dim(spread.shape, wish.order[0]):
+        if bit not in spread.regs or 2 << len(found) > wish.vector:
+            break
+        found.append(spread.regs.index(bit))
+    return found
+
+
+def groups_of(spread: Spread, bits: Sequence[int]) -> list[list[int]]:
+    """Registers in groups that differ in some bits, in the order of these."""
+    used = sum(1 << b for b in bits)
+    result: list[list[int]] = []
+    for start in range(spread.registers):
+        if start & used:
+            continue
+        group = [start]
+        for b in bits:
+            group += [r | 1 << b for r in group]
+        result.append(group)
+    return result
 
 
 def _together(mask: Sequence[Value], groups: Sequence[Sequence[int]]) -> bool:
@@ -324,37 +335,68 @@ def store(s: Simt, op: tile.Store) -> None:
     access.choose(move, mask)
 
 
+def _neighbours(
+    s: Simt, op: tile.Gather | tile.Scatter, spread: Spread | None, mask: Sequence[Value]
+) -> list[list[int]]:
+    """Registers whose elements lie side by side in memory and move together."""
+    wish = s.spreads.wishes.get(op)
+    if spread is None or wish is None:
+        return [[r] for r in range(1 if spread is None else spread.registers)]
+    bits = run_of(spread, wish)
+    while bits and mask and not _together(mask, groups_of(spread, bits)):
+        bits.pop()
+    return groups_of(spread, bits)
+
+
 def gather(s: Simt, op: tile.Gather) -> None:
-    """Reads single elements."""
+    """Reads elements at offsets."""
     assert isinstance(op.result.type, TileType)
     assert not isinstance(op.fill, complex)
     dtype = op.result.type.dtype
     spread = s.spread_of(op.result)
     offsets = to_spread(s, s.held(op.offsets), spread).values
     mask = to_spread(s, s.held(op.mask[0]), spread).values if op.mask else ()
-    fill = s.const(op.fill, dtype)
     memory = s.memory[op.mem]
-    found: list[Value] = []
-    for r, offset in enumerate(offsets):
-        guard = mask[r] if mask else None
-        found.append(_read(s, memory, offset, ScalarType(dtype), guard, fill, 0))
-    s.define(op.result, found)
+    found: dict[int, Value] = {}
+    for group in _neighbours(s, op, spread, mask):
+        first, width = group[0], len(group)
+        guard = mask[first] if mask else None
+        type = ScalarType(dtype) if width == 1 else VecType(width, dtype)
+        fill = s.pure(t.Const, op.fill, type)
+        align = width * dtype.itemsize
+        value = _read(s, memory, offsets[first], type, guard, fill, align)
+        for lane, register in enumerate(group):
+            one = value if width == 1 else s.emit(t.Extract(value, lane, loc=s.loc))
+            found[register] = one
+    s.define(op.result, [found[r] for r in range(len(found))])
 
 
 def scatter(s: Simt, op: tile.Scatter) -> None:
-    """Writes single elements, or combines them with what is there, one at a time."""
+    """Writes elements at offsets, or combines them with what is there, one at a time."""
     x = s.held(op.value)
     spread = x.spread
     offsets = to_spread(s, s.held(op.offsets), spread).values
     mask = to_spread(s, s.held(op.mask[0]), spread).values if op.mask else ()
     memory = s.memory[op.mem]
     first = s.first_copy(s.threads - 1 if spread is None else spread.copies)
-    for r, (offset, value) in enumerate(zip(offsets, x.values, strict=True)):
-        guard = s.all_of([first, mask[r] if mask else None])
+    groups = _neighbours(s, op, spread, mask)
+    if op.combine is not None and not _adds_vectors(s, op, x):
+        groups = [[r] for group in groups for r in group]
+    for group in groups:
+        guard = s.all_of([first, mask[group[0]] if mask else None])
         masks = () if guard is None else (guard,)
+        value = x.values[group[0]]
+        if len(group) > 1:
+            value = s.emit(g.Pack([x.values[r] for r in group], loc=s.loc))
+        at = offsets[group[0]]
         if op.combine is None:
-            s.emit(t.Store(memory, offset, value, masks, 0, loc=s.loc))
+            align = len(group) * x.dtype.itemsize
+            s.emit(t.Store(memory, at, value, masks, align, loc=s.loc))
         else:
-            s.emit(
-                g.AtomicReduce(memory, offset, value, masks, op.combine, "device", loc=s.loc)
-            )
+            s.emit(g.AtomicReduce(memory, at, value, masks, op.combine, "device", loc=s.loc))
+
+
+def _adds_vectors(s: Simt, op: tile.Scatter, x: Held) -> bool:
+    """Whether several neighbours are combined by one instruction."""
+    adds = op.combine is not None and op.combine.name == "add" and x.dtype is float32
+    return adds and s.machine.has(GpuFeature.VECTOR_RED)

@@ -9,6 +9,7 @@ from tessera.ir.core import Block, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.from_tile.simt import pipeline
+from tessera.target.from_tile.simt.division import quotients, shares_divisors
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
 from tessera.target.from_tile.simt.spread import dim_starts
@@ -54,6 +55,9 @@ def map_(s: Simt, op: tile.Map) -> None:
     if spread is None and len(args) == 2 and args[0][0].type == args[1][0].type == I64:
         # Uniform index arithmetic is hoisted.
         s.define(op.result, [s.index(op.fn.name, args[0][0], args[1][0])])
+        return
+    if shares_divisors(op.fn, args):
+        s.define(op.result, quotients(s, op.fn, args[0], args[1]))
         return
     # Copies of one value (a broadcast scalar) are computed once.
     done: dict[tuple[Value, ...], Value] = {}
