@@ -1,0 +1,78 @@
+"""Random programs agree on a simulated GPU with the Graph interpreter.
+
+What is tested is all of it but the PTX: schedules for GPUs, the kernels' Target IR, which the
+simulator runs and checks for races, and the host code that launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+
+from tessera.compile_gpu import lower_on
+from tessera.graph import interp as graph_interp
+from tessera.graph.device import device_at
+from tests.differential.programs import Program, random_program
+from tests.fake_gpu import FakeBackend, fake_gpu
+from tests.tolerance import assert_close
+
+BATCH = 5
+STATIC = 60
+SYMBOLIC = 30
+
+# As on the CPU (`test_random_programs.py`).
+FACTOR = 20.0
+LENGTH = 100
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Generator[FakeBackend]:
+    with fake_gpu() as found:
+        yield found
+
+
+def check(gpu: FakeBackend, program: Program, seed: int, symbolic: bool) -> None:
+    graph = program.graph(symbolic)
+    inputs = program.arrays(np.random.default_rng(seed))
+    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
+    dims = {k: v for k, v in dims.items() if k in graph.dims}
+    expected = graph_interp.run(graph, inputs, dims)
+    device = device_at("cuda", 0)
+    lowered = lower_on(graph, device)
+    values = [dims[name] for name in lowered.schedule.dims]
+    given = [gpu.put(np.asarray(x, order="C"), device) for x in inputs]
+    found = lowered.executable(device).run(given, values)
+    assert len(found) == len(expected)
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        try:
+            assert_close(gpu.get(a), b, length=LENGTH, factor=FACTOR)
+        except AssertionError as err:
+            raise AssertionError(f"output {k}: {err}") from None
+
+
+def run_batch(gpu: FakeBackend, first: int, count: int, symbolic: bool) -> None:
+    for seed in range(first, first + count):
+        program = random_program(seed, symbolic)
+        try:
+            check(gpu, program, seed, symbolic)
+        except Exception as err:
+            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, STATIC, BATCH))
+def test_static(gpu: FakeBackend, first: int) -> None:
+    run_batch(gpu, first, BATCH, symbolic=False)
+
+
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
+def test_symbolic(gpu: FakeBackend, first: int) -> None:
+    run_batch(gpu, first, BATCH, symbolic=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(100_000, 101_000, 25))
+def test_many(gpu: FakeBackend, first: int) -> None:
+    run_batch(gpu, first, 25, symbolic=first % 50 == 0)
