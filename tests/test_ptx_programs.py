@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.compile_gpu import LoweredGpu
 from tessera.errors import CompileError
+from tessera.graph.trace import Trace, active
+from tessera.ir.intexpr import evaluate
+from tessera.ir.types import TensorType
 from tessera.runtime.cuda.assemblers import find_assembler
+from tessera.target.gpu import gpu
+from tests.differential.test_symbolic_sizes import PROGRAMS as SYMBOLIC
+from tests.differential.test_symbolic_sizes import Program, random_input, static
 from tests.ptx.program import run_lowered
 from tests.tolerance import assert_close
 
@@ -127,3 +134,23 @@ def test_other_machines(name: str, machine: str) -> None:
     run_lowered(lowered, arrays, outputs, async_mode="lazy")
     assert_close(outputs[0], np.asarray(ts.jit(function)(*inputs)), length=5000, factor=4)
     assemble(lowered)
+
+
+@pytest.mark.parametrize("program", SYMBOLIC, ids=[p[0] for p in SYMBOLIC])
+def test_symbolic_sizes(program: Program) -> None:
+    _, function, reference, inputs = program
+    with active(Trace("jit", "program", staging=True)) as trace:
+        result = function(*[trace.input(TensorType(shape, dtype)) for shape, dtype in inputs])
+        graph, captured = trace.finish([result], "program")
+    assert not captured
+    lowered = LoweredGpu(graph, gpu("sm_90a"))
+    rng = np.random.default_rng(0)
+    for sizes in ((0, 3, 2), (1, 1, 1), (5, 33, 17), (3, 2, 0), (40, 130, 9)):
+        dims = dict(zip("nmk", sizes, strict=True))
+        arrays = [random_input(rng, static(shape, dims), dtype) for shape, dtype in inputs]
+        ((shape, dtype),) = lowered.signature.outputs
+        found = np.zeros([evaluate(extent, dims) for extent in shape], dtype.np)
+        run_lowered(lowered, arrays, [found], dims=dims, async_mode="lazy")
+        wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
+        expected = np.asarray(reference(*wide)).astype(found.dtype)
+        assert_close(found, expected, length=max(sizes[2], sizes[1] * sizes[0], 1), factor=4)
