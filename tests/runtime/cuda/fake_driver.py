@@ -1,4 +1,4 @@
-"""A driver in memory, in the shape of `cuda.bindings.driver`: what our own bookkeeping is tested on.
+"""A driver in memory, shaped like `cuda.bindings.driver`: our own bookkeeping is tested on it.
 
 It knows nothing of the device's speed or faults. Work in a stream ends when a test says so
 (`finish`), so what is ordered after what can be seen. Every call is in `calls`.
@@ -199,7 +199,7 @@ class FakeDriver:
     def _cuMemPoolCreate(self, properties: Any) -> int:
         return next(self._numbers)
 
-    def CUmemPoolProps(self) -> Any:  # noqa: N802, as the bindings call it
+    def CUmemPoolProps(self) -> Any:
         return SimpleNamespace(location=SimpleNamespace())
 
     def _cuMemPoolSetAttribute(self, pool: int, attribute: str, value: int) -> None:
@@ -277,10 +277,10 @@ class FakeDriver:
     ) -> int:
         return 2
 
-    def CUlaunchAttribute(self) -> Any:  # noqa: N802
+    def CUlaunchAttribute(self) -> Any:
         return SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
 
-    def CUlaunchConfig(self) -> Any:  # noqa: N802
+    def CUlaunchConfig(self) -> Any:
         return SimpleNamespace()
 
     def _cuLaunchKernel(self, kernel: int, *arguments: Any) -> None:

@@ -146,7 +146,7 @@ def test_dtypes(device: CudaDevice, dtype: DType) -> None:
 def test_dtypes_that_dlpack_lacks(buffer: DeviceBuffer) -> None:
     with pytest.raises(ForeignBufferError, match="int4"):
         to_dlpack(buffer, dtypes.int4, (4,), max_version=(1, 1))
-    with pytest.raises(ForeignBufferError, match="since version 1.1"):
+    with pytest.raises(ForeignBufferError, match=r"since version 1\.1"):
         to_dlpack(buffer, dtypes.float8_e5m2, (4,), max_version=(1, 0))
 
 
