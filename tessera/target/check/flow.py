@@ -14,9 +14,10 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.check.access import ROW, Access, Agent, Kind, byte_size
 from tessera.target.check.index import content
-from tessera.target.check.state import State, is_bulk
+from tessera.target.check.state import State
 from tessera.target.check.trace import Trace
 from tessera.target.check.truth import Truth
+from tessera.target.check.uniform import base_of
 from tessera.target.types import VecType
 
 ARGUMENT_ALIGN = 16
@@ -164,10 +165,18 @@ class Flow:
                 continue
             if access.agent is Agent.ASYNC and item.age is None:
                 raise self._fail("G25", access.op, f"{access.op.name} is never committed")
-            if access.agent is Agent.ENGINE and (access.kind is Kind.READ or not is_bulk(access)):
+            if access.agent is Agent.ENGINE and self._is_left(access):
                 kind = "reading" if access.kind is Kind.READ else "writing"
                 message = f"{access.op.name} may still be {kind} when the kernel ends"
                 raise self._fail("G26", access.op, message)
+
+    def _is_left(self, access: Access) -> bool:
+        """Whether nobody waits for a copy that is under way at the end."""
+        if access.signal is None:
+            return access.kind is Kind.READ
+        # Which of several waits is meant, the search through phases finds out.
+        waits = (op for op in walk(self.func.body) if isinstance(op, g.MbarrierWait))
+        return all(base_of(op.ptr) is not access.signal[0] for op in waits)
 
 
 def _alignment(access: Access) -> int:

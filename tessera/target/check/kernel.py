@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tessera.ir.core import Func, Op
 from tessera.target.check.flow import Flow
 from tessera.target.check.objects import Lifetimes, check_bounds
-from tessera.target.check.races import Races
-from tessera.target.check.report import Report, Verdict, worst
+from tessera.target.check.phases import check_phases
+from tessera.target.check.races import BY_PHASES, Races
+from tessera.target.check.report import Outcome, Report, Verdict, worst
 from tessera.target.check.rules import check_rules
 from tessera.target.check.trace import Trace
 from tessera.target.check.uniform import threads_of
@@ -39,9 +42,15 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
     trace = Trace(func, races.at_barrier, visit)
     trace.run()
     flow.at_end(trace.state)
+    phases = check_phases(func, races.objects.names)
+    by_phases = any(v.outcome is Outcome.PROVED for v in phases)
     verdicts: list[Verdict] = [
-        *races.verdicts,
+        *(
+            replace(v, outcome=Outcome.PROVED) if by_phases and v.why == BY_PHASES else v
+            for v in races.verdicts
+        ),
         *check_bounds(trace.accesses, races.objects, threads),
         *lifetimes.verdicts,
+        *phases,
     ]
     return Report(func, str(machine), worst(verdicts))

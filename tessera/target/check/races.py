@@ -42,6 +42,15 @@ class Finding:
 PROVED = Finding(Outcome.PROVED)
 
 
+BY_PHASES = "the copy engine and threads take turns by barriers in memory"
+"""Why a race is not decided without the search through the phases of those barriers."""
+
+
+def _by_engine(item: Open) -> bool:
+    """Whether it reads, or it is the engine that writes."""
+    return item.access.kind is Kind.READ or item.access.agent is Agent.ENGINE
+
+
 class Objects:
     """Which objects share memory, and what messages call them."""
 
@@ -126,6 +135,8 @@ class Races:
         mixed = state.mixed or chosen_sets is None or doubtful
         for chosen in chosen_sets or [items]:
             found = judge_all(chosen, self.threads, state.syncs)
+            if found.outcome is not Outcome.PROVED and doubtful and all(map(_by_engine, items)):
+                return Finding(Outcome.UNDECIDED, BY_PHASES)
             if found.outcome is Outcome.REFUTED:
                 return replace(found, outcome=Outcome.UNDECIDED) if mixed else found
             if found.outcome is Outcome.UNDECIDED:
@@ -210,7 +221,9 @@ def judge_all(items: list[Open], threads: int, syncs: Sequence[Sync]) -> Finding
         while end < len(items) and items[end].in_flight:
             end += 1
         if end < len(items):
-            found = judge(items[start:], threads, syncs, moving=True)
+            # Later copies are compared with what follows them in their turn.
+            later = [replace(o, landed=True) for o in items[end:]]
+            found = judge([*items[start:end], *later], threads, syncs, moving=True)
             worst = worst if found.outcome is Outcome.PROVED else found
         start = end
     return worst

@@ -135,7 +135,8 @@ class Report:
 def refusal(func: Func, verdict: Verdict) -> VerifyError:
     """The error that a refuted verdict is."""
     ops = verdict.witness.ops if verdict.witness else ()
-    error = violation(verdict.what, func, ops[0] if ops else None, _sentence(verdict))
+    rule = "G28" if verdict.what == "mbarrier" else verdict.what
+    error = violation(rule, func, ops[0] if ops else None, _sentence(verdict))
     if len(ops) < 2:
         return error
     other = ops[1].loc.render() or repr(ops[1]).splitlines()[0]

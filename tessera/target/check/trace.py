@@ -48,6 +48,10 @@ SYNCS = (*BLOCK_SYNCS, g.WarpBarrier, g.BarrierArrive)
 Observer = Callable[[State], None]
 
 
+class Untraceable(Exception):
+    """What a kernel does is not known in advance."""
+
+
 class Trace:
     """One run of a kernel.
 
@@ -73,6 +77,8 @@ class Trace:
         self.at_barrier = at_barrier
         self.visit = visit
         self.budget = BUDGET
+        # Ops around which every loop must be unrolled.
+        self.only_exact: tuple[type[Op], ...] = ()
         self._sizes: dict[int, int] = {}
         self._contains: dict[tuple[int, tuple[type, ...]], bool] = {}
 
@@ -210,6 +216,8 @@ class Trace:
             self._skip(op, trips)
         elif known is not None and self._affordable(op.body, known):
             self._unroll(op, lo, step, range(known))
+        elif self.only_exact and self.contains(op.body, self.only_exact):
+            raise Untraceable("how long a loop runs depends on data, or is long")
         elif self.contains(op.body, BLOCK_SYNCS):
             self._periods(op, lo, hi, step, known)
         else:
@@ -367,6 +375,8 @@ class Trace:
     def _while(self, op: t.While, dry: bool) -> None:
         if not dry and any(self._matters(r) for r in op.regions):
             outer = self.reader.mask
+            if self.only_exact and any(self.contains(r, self.only_exact) for r in op.regions):
+                raise Untraceable("how long a loop runs depends on data")
             if any(self.contains(r, BLOCK_SYNCS) for r in op.regions):
                 states: list[State] = []
                 for given in (True, False):

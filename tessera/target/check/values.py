@@ -107,6 +107,7 @@ class Values:
         needed: the values that are followed.
         moduli: pairs (symbol, factor): a quotient would be exact if the symbol were a multiple of
             the factor.
+        in_block_zero: whether only the first block is meant.
         private: whether each thread is in an iteration of its own, so that nothing is common.
     """
 
@@ -118,6 +119,7 @@ class Values:
         self.env: dict[Value, Item] = {}
         self.moduli: set[tuple[Sym, int]] = set()
         self.private = False
+        self.in_block_zero = False
         self.block = Sym("block", Scope.BLOCK, 0, GRID_BLOCKS, free=True)
         self.rank = Sym("rank", Scope.BLOCK, 0, 15, free=True)
         for arg in func.args:
@@ -186,6 +188,8 @@ class Values:
         if isinstance(op, g.ThreadId):
             return Form(np.arange(self.threads, dtype=np.int64))
         if isinstance(op, (g.BlockId, g.ClusterRank)):
+            if self.in_block_zero:
+                return Form(0)
             return symbol(self.block if isinstance(op, g.BlockId) else self.rank)
         if isinstance(op, t.PtrAdd):
             start = self.place(op.ptr)

@@ -190,6 +190,40 @@ MUTANTS = (
     Mutant("the copy engine on an old machine", "bulk", "threads=128", "threads=128",
            "G15: target.bulk_(wait|load|store) needs cp.async.bulk, which sm_80 lacks; instead",
            "sm_80"),
+    Mutant("a parity that stays", "bulk", "target.map([%p, %i1]) {fn=xor}",
+           "target.map([%p, %i1]) {fn=mul}",
+           "G28: shared object 'full': .*it reads|G28: shared object 'full': .*another copy"),
+    Mutant("the wrong first parity", "bulk", "%one, [%i0]) : i32", "%one, [%i1]) : i32",
+           "G28: shared object 'full': target.load: it reads what a copy is still bringing"),
+    Mutant("too few bytes expected", "bulk", "target.mbarrier_arrive(%full, %i0, [%size])",
+           "target.mbarrier_arrive(%full, %i0, [%i4])",
+           "G28: shared object 'full': target.mbarrier_wait: nobody can go on"),
+    Mutant("an arrival too many", "bulk", "target.mbarrier_init(%full, %i0) {count=1}",
+           "target.mbarrier_init(%full, %i0) {count=2}",
+           "G28: shared object 'full': target.mbarrier_wait: nobody can go on: it waits forever"),
+    Mutant("parity of the empty slots not inverted", "ring",
+           "%free = target.map([%odd, %i1]) {fn=xor} : i32 // inverted",
+           "%free = target.map([%odd, %i0]) {fn=xor} : i32",
+           "G28: .*target.mbarrier_wait: nobody can go on: it waits forever"),
+    Mutant("too few arrivals on empty slots", "ring",
+           "target.mbarrier_init(%empty, %i8) {count=64}",
+           "target.mbarrier_init(%empty, %i8) {count=32}",
+           "G28: .*target.mbarrier_arrive: more arrivals than the 32 that are counted"),
+    Mutant("too many arrivals on empty slots", "ring",
+           "target.mbarrier_init(%empty, %i0) {count=64}",
+           "target.mbarrier_init(%empty, %i0) {count=96}",
+           "G28: .*target.mbarrier_wait: nobody can go on"),
+    Mutant("slots are not waited for", "ring", "      target.mbarrier_wait(%empty, %bar, %free)\n",
+           "", "G28: .*(it reads what|another copy to the same place|more arrivals)"),
+    Mutant("slots handed back before they are read", "ring",
+           "      %v = target.load(%slots, %at, []) {type=vec<4 x f32>, align=16} : vec<4 x f32>\n"
+           "      target.mbarrier_arrive(%empty, %jbar, [])\n",
+           "      target.mbarrier_arrive(%empty, %jbar, [])\n"
+           "      %v = target.load(%slots, %at, []) {type=vec<4 x f32>, align=16} : vec<4 x f32>\n",
+           "G28: .*target.load: it reads what a (copy is still bringing|later copy has replaced)"),
+    Mutant("one iteration less is read", "ring",
+           "%sum = target.for(%zero, %n, %one, [%f0])", "%sum = target.for(%one, %n, %one, [%f0])",
+           "G28: "),
     Mutant("bins out of range", "histogram", "{bytes=1024,", "{bytes=512,",
            "bounds: shared object 'counts'"),
 )  # fmt: skip
@@ -214,6 +248,16 @@ def test_what_depends_on_data_is_not_decided(old: str) -> None:
     (verdict,) = report.of(Outcome.UNDECIDED)
     assert (verdict.what, verdict.subject) == ("races", "shared object 'counts'")
     assert verdict.why.startswith("addresses depend on %v")
+
+
+def test_own_copies_are_waited_for() -> None:
+    # Each thread reads what it has copied itself: no barrier is needed, but the wait is.
+    text = text_of("pipeline").replace("{value=96, type=i32}", "{value=0, type=i32}")
+    text = text.replace("target.barrier() // landed", "")
+    check_kernel(parsed(text), gpu("sm_80")).raise_if_refuted()
+    late = text.replace("{pending=1}", "{pending=2}")
+    with pytest.raises(VerifyError, match="the copy has not been waited for"):
+        check_kernel(parsed(late), gpu("sm_80")).raise_if_refuted()
 
 
 def test_there_are_many_mistakes() -> None:
