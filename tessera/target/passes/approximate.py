@@ -17,7 +17,7 @@ from tessera.ir.core import Value
 from tessera.target import gpu_ops as g
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_tables as tables
-from tessera.target.passes.expression import Num, fast_two_sum, fma, where
+from tessera.target.passes.expression import Num, fast_two_sum, fma, horner, where
 from tessera.target.passes.mathematics_exponential import LN2_PARTS, LOG2_E, odd
 from tessera.target.passes.mathematics_logarithm import (
     LN2,
@@ -218,6 +218,21 @@ def _rough_log2(x: Num, unit: float) -> Num:
     return fma(found, unit, where(tiny, x.const(-24.0 * unit), 0.0))
 
 
+def rough_tanh(x: Num) -> Num:
+    """The unit's, with the digits of a bfloat16."""
+    return _unit(x, "tanh")
+
+
+# erf(x) = tanh(x * polynomial(x**2)) to 2**-14.
+ERF_TANH = (1.12831288, 0.10364823, -0.00161952)
+
+
+def rough_erf(x: Num) -> Num:
+    """By the unit's tanh; from 4 on both are 1."""
+    square = (x * x).map("min", 16.0)
+    return _unit(x * horner(square, ERF_TANH), "tanh")
+
+
 def _expansion(fn: Callable[..., Num]) -> Callable[..., Value]:
     def expand(b: Build, *args: Value) -> Value:
         return fn(*[Num(b, x) for x in args]).value
@@ -238,6 +253,8 @@ ROUGH: dict[tuple[str, DType], Callable[..., Value]] = {
     **{("exp", d): _expansion(rough_exp) for d in _EITHER},
     **{("exp2", d): _expansion(rough_exp2) for d in _EITHER},
     **{("sigmoid", d): _expansion(rough_sigmoid) for d in _EITHER},
+    ("tanh", bfloat16): _expansion(rough_tanh),
+    ("erf", bfloat16): _expansion(rough_erf),
     ("log", bfloat16): _expansion(rough_log),
     ("log2", bfloat16): _expansion(rough_log2),
 }

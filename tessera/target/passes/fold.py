@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tessera.dtypes import DType, Kind, bool_, dtype_of
+from tessera.dtypes import DType, Kind, bool_, dtype_of, uint32
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Op, Value
 from tessera.ir.scalar import scalar
@@ -21,6 +21,7 @@ from tessera.ir.types import ScalarType, Type
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.passes.bounds import Bounds, bounds_of, decided
 from tessera.target.types import VecType
 
 Number = bool | int | float
@@ -31,14 +32,17 @@ class Fold(Build):
 
     Attributes:
         outer: the builder of the block around, whose values may be used.
+        known: values by what computes them.
+        bounds: of integer values.
     """
 
-    __slots__ = ("known", "outer")
+    __slots__ = ("bounds", "known", "outer")
 
     def __init__(self, outer: Fold | None = None) -> None:
         super().__init__(fused=True)
         self.outer = outer
         self.known: dict[object, Value] = {}
+        self.bounds: dict[Value, Bounds] = {} if outer is None else outer.bounds
         if outer is not None:
             self.loc = outer.loc
 
@@ -59,11 +63,18 @@ class Fold(Build):
             return known
         self.ops.append(op)
         self.known[key] = op.result
+        found_bounds = bounds_of(op, self.bounds)
+        if found_bounds is not None:
+            self.bounds[op.result] = found_bounds
         return op.result
 
     def inner(self) -> Fold:
         """A builder of a block inside, whose ops become a region."""
         return Fold(self)
+
+    def simplified(self, name: str, *args: Value) -> Value | None:
+        """What a scalar function is known to give, or None."""
+        return _map(self, t.Map(args, scalar(name), loc=self.loc))
 
     def find(self, key: object) -> Value | None:
         """The value of a computation that has been made here or around."""
@@ -196,10 +207,18 @@ def _map(b: Fold, op: t.Map) -> Value | None:
         return _select(b, op)
     if dtype.is_bool:
         return _logical(b, name, op.args)
-    if name in _DECIDED and dtype.is_integer and op.args[0] is op.args[1]:
-        return b.const(_DECIDED[name], ScalarType(bool_))
+    if name in _DECIDED and dtype.is_integer:
+        return _compare(b, name, *op.args)
     rule = _INTEGER.get(name) if dtype.is_integer else _FLOAT.get(name)
     return None if rule is None else rule(b, dtype, *op.args)
+
+
+def _compare(b: Fold, name: str, x: Value, y: Value) -> Value | None:
+    """A comparison of integers whose answer is known."""
+    answer = _DECIDED[name] if x is y else None
+    if answer is None and x in b.bounds and y in b.bounds:
+        answer = decided(name, b.bounds[x], b.bounds[y])
+    return None if answer is None else b.const(answer, ScalarType(bool_))
 
 
 _DECIDED = {"eq": True, "ne": False, "lt": False, "le": True, "gt": False, "ge": True}
@@ -413,9 +432,29 @@ def _mod(b: Fold, dtype: DType, x: Value, y: Value) -> Value | None:
     return None if power is None else b.row("and", x, b.const((1 << power) - 1, x.type))
 
 
-def _unsigned(rule: Callable[..., Value | None]) -> Callable[..., Value | None]:
+def _division(name: str) -> Callable[..., Value | None]:
+    """Division where neither operand is negative: the quotient has no sign to take care of, and
+    32 bits are enough where the operands fit.
+    """
+    power = _floordiv if name in ("trunc_div", "floordiv") else _mod
+    rounds_down = name in ("floordiv", "mod")
+
     def apply(b: Fold, dtype: DType, x: Value, y: Value) -> Value | None:
-        return rule(b, dtype, x, y) if dtype.kind is Kind.UINT or integer(y) == 1 else None
+        a, c = b.bounds.get(x), b.bounds.get(y)
+        positive = dtype.kind is Kind.UINT or (a is not None and a[0] >= 0)
+        if positive or rounds_down or integer(y) == 1:
+            found = power(b, dtype, x, y)
+            if found is not None:
+                return found
+        if a is None or c is None or a[0] < 0 or c[0] < 1:
+            return None
+        if a[1] < c[0]:
+            return b.const(0, x.type) if power is _floordiv else x
+        if dtype is uint32 or a[1] >= 1 << 32 or c[1] >= 1 << 32 or dtype.bits < 32:
+            return None
+        low, by = (Fold.emit(b, t.Cast(v, uint32, loc=b.loc)) for v in (x, y))
+        found = b.row("trunc_div" if power is _floordiv else "rem", low, by)
+        return Fold.emit(b, t.Cast(found, dtype, loc=b.loc))
 
     return apply
 
@@ -431,10 +470,10 @@ _INTEGER: dict[str, Callable[..., Value | None]] = {
     "xor": _xor,
     "min": _same,
     "max": _same,
-    "floordiv": _floordiv,
-    "mod": _mod,
-    "trunc_div": _unsigned(_floordiv),
-    "rem": _unsigned(_mod),
+    "floordiv": _division("floordiv"),
+    "mod": _division("mod"),
+    "trunc_div": _division("trunc_div"),
+    "rem": _division("rem"),
 }
 
 

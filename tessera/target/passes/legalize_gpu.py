@@ -71,6 +71,11 @@ class Legal(Fold):
         dtype = t.element(args[-1].type)
         if name == "select":
             return self.row(name, *args) if not dtype.is_bool else _select_bool(self, *args)
+        if is_primitive(name, dtype):
+            return self.row(name, *args)
+        known = self.simplified(name, *args)
+        if known is not None:
+            return known
         if is_small(dtype):
             return self.small(name, args, dtype)
         if name not in self.active:
@@ -136,9 +141,7 @@ class Legal(Fold):
 
 
 def expansion(name: str, dtype: DType) -> Expansion | None:
-    """What rewrites a function, or None where the writer has a row for it."""
-    if is_primitive(name, dtype):
-        return None
+    """What rewrites a function that the writer has no row for."""
     if name in LIBRARY or (dtype is float64 and name in LIBRARY_DOUBLE):
         return LIBRARY.get(name) or LIBRARY_DOUBLE[name]
     if name in ANGLES:
@@ -217,6 +220,10 @@ class _Legalizer:
         if not op.regions and all(x is y for x, y in zip(operands, op.operands, strict=True)):
             fresh = op
         else:
+            if isinstance(op, t.For):
+                lo, hi = b.bounds.get(operands[0]), b.bounds.get(operands[1])
+                if lo is not None and hi is not None:
+                    b.bounds[op.body.args[0]] = lo[0], max(lo[0], hi[1] - 1)
             fresh = op.rebuild(operands, [self.block(r, b) for r in op.regions])
         if len(fresh.results) == 1 and not fresh.regions:
             self.env[op.result] = b.emit(fresh)

@@ -91,7 +91,7 @@ def _same(text: str, *keys: str) -> Rows:
     wide = {k: k for k in (*WIDE, *FLOATS)} | {k: f"{k[0]}32" for k in SMALL}
     rows: Rows = {}
     for k in keys:
-        bits = wide.get(k, k).replace("s", "b").replace("u", "b")
+        bits = f"b{wide.get(k, k)[1:]}"
         rows[k] = _row(text.replace("{T}", wide.get(k, k)).replace("{B}", bits))
     return rows
 
@@ -194,7 +194,7 @@ ROWS: dict[str, Rows] = {
     "sub": _wrapped("sub.{T} {d}, {a}, {b}") | _same("sub.rn.{T} {d}, {a}, {b}", *FLOATS),
     "mul": _wrapped("mul.lo.{T} {d}, {a}, {b}") | _same("mul.rn.{T} {d}, {a}, {b}", *FLOATS),
     "div": _same("div.rn.{T} {d}, {a}, {b}", *FLOATS),
-    "fma": _same("fma.rn.{T} {d}, {a}, {b}, {c}", *FLOATS),
+    "fma": _same("fma.rn.{T} {d}, {a}, {b}, {c}", *FLOATS, "f16", "bf16"),
     "sqrt": _same("sqrt.rn.{T} {d}, {a}", *FLOATS),
     "neg": _same("neg.{T} {d}, {a}", "s32", "s64", *FLOATS)
     | {"u32": _row("neg.s32 {d}, {a}"), "u64": _row("neg.s64 {d}, {a}")}

@@ -62,14 +62,10 @@ def _map(w: Writer, op: t.Map) -> None:
             loc=op.loc,
         )
     operands = [w.use(a) for a in op.args]
-    if op.fn.name == "select":
-        operands[1:] = [_movable(w, x, k) for x in operands[1:]]
+    if register_file(t.element(type)) == "b16":  # literals of 16 bits go through a register
+        first = 1 if op.fn.name == "select" else 0
+        operands[first:] = [w.in_register(x, "b16") for x in operands[first:]]
     w.row(row, f"{op.fn.name} of {type}", w.result(op.result), operands, op.loc)
-
-
-def _movable(w: Writer, operand: str, k: str) -> str:
-    """Literals of 16 bits go through a register."""
-    return w.in_register(operand, "b16") if k in ("f16", "bf16", "e4m3", "e5m2") else operand
 
 
 def _cast(w: Writer, op: t.Cast) -> None:
