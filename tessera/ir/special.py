@@ -35,7 +35,7 @@ def _lgamma(x: float) -> float:
         return math.inf
 
 
-def _fma(a: float, b: float, c: float) -> float:
+def _fma_of_floats(a: float, b: float, c: float) -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
     if not math.isfinite(c):
@@ -55,7 +55,7 @@ def _fma(a: float, b: float, c: float) -> float:
 erf = _elementwise(math.erf, 1)
 erfc = _elementwise(math.erfc, 1)
 lgamma = _elementwise(_lgamma, 1)
-fma = _elementwise(_fma, 3)
+_fma_exactly = _elementwise(_fma_of_floats, 3)
 
 # B(2k) / (2k) of the asymptotic series psi(x) ~ log(x) - 1/(2x) - sum(c[k] / x**(2k)).
 DIGAMMA_SERIES = (
@@ -132,6 +132,47 @@ def to_float32_odd(wide: Floats) -> npt.NDArray[np.float32]:
     inexact = ~np.isnan(wide) & (near != wide)
     toward = np.where(near < wide, np.float32(np.inf), np.float32(-np.inf))
     return np.asarray(np.where(inexact & even, np.nextafter(near, toward), near))
+
+
+def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """The rounded sum, and what it lacks, exactly."""
+    total = np.asarray(a + b)
+    back = total - a
+    return total, np.asarray((a - (total - back)) + (b - back))
+
+
+def _two_product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """The rounded product, and what it lacks, exactly, far from the ends of the range."""
+
+    def split(x: Floats) -> tuple[Floats, Floats]:
+        scaled = x * 134217729.0  # 2**27 + 1
+        high = scaled - (scaled - x)
+        return high, x - high
+
+    product = np.asarray(a * b)
+    (a_high, a_low), (b_high, b_low) = split(a), split(b)
+    rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, np.asarray(rest)
+
+
+def fma(a: Floats, b: Floats, c: Floats) -> Floats:
+    """``a * b + c``, rounded once."""
+    a, b, c = (np.asarray(x) for x in np.broadcast_arrays(a, b, c))
+    # Parts that do not overlap are added with the last one rounded to odd (Boldo and Melquiond).
+    product, low = _two_product(a, b)
+    middle, rest = _two_sum(c, low)
+    high, lost = _two_sum(product, middle)
+    result = np.asarray(high + round_to_odd(*_two_sum(rest, lost)))
+    size = np.abs(product)
+    usual = (size > 1e-280) & (size < 1e300) & (np.abs(c) < 1e300)
+    usual &= (np.abs(a) < 1e290) & (np.abs(b) < 1e290)
+    plain = (a == 0) | (b == 0)
+    result = np.where(plain, product + c, result)
+    rare = ~(usual | plain)
+    if rare.any():
+        result = np.array(result)
+        result[rare] = _fma_exactly(a[rare], b[rare], c[rare])
+    return result
 
 
 def fma_wide(a: Floats, b: Floats, c: Floats) -> Floats:

@@ -25,6 +25,29 @@ def test_erfinv() -> None:
     assert np.allclose(found, scipy_special.erfinv(x), rtol=8 * EPS, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["values", "cancellation", "bits", "halves"])
+def test_fma_rounds_once(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = rng.standard_normal((3, 4000))
+    if kind == "cancellation":
+        c = -(a * b) * rng.choice([1, 1 + EPS, 1 - EPS, 1 + 2**-30], a.size)
+    elif kind == "bits":
+        a, b, c = rng.integers(0, 2**64, (3, 4000), np.uint64).view(np.float64)
+        c[::3] = a[::3] * b[::3]
+    elif kind == "halves":
+        # Sums that lie on the middle between two numbers, or beside it by very little.
+        a, b = np.full(4000, 1 + EPS), 1 + EPS * rng.integers(0, 4, 4000)
+        c = rng.choice([2.0**53, 2.0**52 + 0.5, -0.5, 2.0**106, 2.0**-54, -(2.0**-106)], 4000)
+    zeros = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 5e-324, 1e308, -1e308]
+    grid = np.stack(np.meshgrid(zeros, zeros, zeros)).reshape(3, -1)
+    a, b, c = (np.concatenate([x, y]) for x, y in zip((a, b, c), grid, strict=True))
+    found = special.fma(a, b, c)
+    exact: Any = special._fma_exactly(a, b, c)  # pyright: ignore[reportPrivateUsage]
+    assert np.isnan(found).tolist() == np.isnan(exact).tolist()
+    known = ~np.isnan(exact)
+    assert (found.view(np.int64) == exact.view(np.int64))[known].all()
+
+
 def test_digamma() -> None:
     x = np.concatenate([np.logspace(-10, 10, 1001), np.linspace(-20.3, 20.3, 1000)])
     # Between its poles SciPy's digamma is far less accurate, so mpmath is the measure.
