@@ -149,7 +149,8 @@ class Program:
             order = sort_order(keys, op.axis, op.descending)
             for k, target in op.moved():
                 x = order if k < 0 else np.take_along_axis(memory[op.inputs[k]], order, op.axis)
-                memory[target][...] = x
+                wanted = slice(memory[target].shape[op.axis])
+                memory[target][...] = np.moveaxis(np.moveaxis(x, op.axis, 0)[wanted], 0, op.axis)
         elif isinstance(op, sort_ops.SORTS):
             run_sort(op, memory)
         else:

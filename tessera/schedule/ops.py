@@ -51,6 +51,8 @@ class Kernel(ScheduleOp):
         reason: why these ops share a kernel.
         concurrent: whether its nests need nothing of each other, so that a GPU may run them in one
             launch.
+        joined: whether its first two nests go over the same rows, and are one pass on a GPU; see
+            `schedule/join_columns.py`.
         body: arguments are the input buffers followed by the output buffers.
     """
 
@@ -63,6 +65,7 @@ class Kernel(ScheduleOp):
     label: str = attr("")
     reason: str = attr("")
     concurrent: bool = attr(False)
+    joined: bool = attr(False)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:
@@ -216,7 +219,8 @@ class Sort(ScheduleOp):
 
     Attributes:
         inputs: buffers of one shape.
-        outputs: as many, unless `sources` says what they are.
+        outputs: as many, unless `sources` says what they are; shorter along the axis where only
+            the first places are wanted.
         temps: two i64 buffers of the same shape; none on a GPU.
         axis: along which elements are moved.
         num_keys: how many of the inputs are compared.

@@ -19,6 +19,9 @@ class SortRuns(ops.ScheduleOp):
         descending: the largest first.
         run: places of a run; the last one of a row may be shorter.
         warps: warps that share a program.
+        packed: whether the keys are words already.
+        keep: a power of two: only so many places of each run are stored, the largest word where
+            there are none; 0 stores all.
     """
 
     name = "schedule.sort_runs"
@@ -29,6 +32,8 @@ class SortRuns(ops.ScheduleOp):
     descending: bool = attr(False)
     run: int = attr()
     warps: int = attr()
+    packed: bool = attr(False)
+    keep: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

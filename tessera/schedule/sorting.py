@@ -56,16 +56,22 @@ def _order(words: Sequence[Array], low: int, high: int) -> Array:
 
 def _sort_runs(op: sort_ops.SortRuns, memory: Mapping[Value, Array]) -> None:
     keys = [np.moveaxis(memory[v], op.axis, -1) for v in op.keys]
-    layout = Layout.of([dtype_of(key.dtype) for key in keys], PLACE_BITS)
     count: int = keys[0].shape[-1]
-    line: Array = np.arange(count, dtype=np.int64)
-    place: Array = np.broadcast_to(line, keys[0].shape)
-    words = Coder(ArrayCode(), layout, op.descending).pack(keys, place)
-    for low in range(0, count, op.run):
-        order = _order(words, low, low + op.run)
+    words = keys
+    if not op.packed:
+        layout = Layout.of([dtype_of(key.dtype) for key in keys], PLACE_BITS)
+        line: Array = np.arange(count, dtype=np.int64)
+        place: Array = np.broadcast_to(line, keys[0].shape)
+        words = Coder(ArrayCode(), layout, op.descending).pack(keys, place)
+    keep = op.keep or op.run
+    for k, low in enumerate(range(0, count, op.run)):
+        order = _order(words, low, low + op.run)[..., :keep]
+        size: int = order.shape[-1]
         for word, target in zip(words, op.words, strict=True):
-            part = word[..., low : low + op.run]
-            memory[target][..., low : low + op.run] = np.take_along_axis(part, order, -1)
+            found = np.take_along_axis(word[..., low : low + op.run], order, -1)
+            memory[target][..., k * keep : k * keep + size] = found
+            if op.keep:
+                memory[target][..., k * keep + size : (k + 1) * keep] = np.iinfo(found.dtype).max
 
 
 def _run(op: sort_ops.SplitRuns | sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> int:

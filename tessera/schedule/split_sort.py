@@ -77,6 +77,8 @@ def split_sort(
     env = dict(zip(kernel.body.args, operands, strict=False))
     places = [k >= op.num_keys and holds_places(env[v], op.axis) for k, v in enumerate(op.inputs)]
     kept = [k for k, v in enumerate(kernel.results[: len(op.outputs)]) if v in used]
+    if not kept:
+        return None
     needed = [k for k in range(len(op.inputs)) if k < op.num_keys or (k in kept and not places[k])]
     sources = tuple([-1 if places[k] else needed.index(k) for k in kept])
     values = list(dict.fromkeys(op.inputs[k] for k in needed))
@@ -93,8 +95,14 @@ def split_sort(
     what = f"{rows} rows" if rows > 1 else "a row"
     what = f"{what} of {extent} elements in a block of {warps} warps"
     if not isinstance(extent, int) or extent > MAX_ROW:
-        code, temps = merge_sort(new, names)
-        what = f"runs of {RUN} elements are sorted, and merged in pairs"
+        limit = types[0].shape[op.axis]
+        if limit != extent:
+            assert isinstance(limit, int)
+            code, temps = best_of_runs(new, limit, names)
+            what = f"the first {limit} elements of runs of {RUN}, and of what these leave"
+        else:
+            code, temps = merge_sort(new, names)
+            what = f"runs of {RUN} elements are sorted, and merged in pairs"
     found = ops.Kernel(
         [env[v] for v in values],
         (*types, *[_type(v) for v in temps]),
@@ -167,6 +175,34 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     return code, temps
 
 
+def best_of_runs(op: ops.Sort, limit: int, names: Names) -> tuple[list[Op], list[Value]]:
+    """The ops that find the first places of sorted long rows, and their temporary buffers."""
+    type = _type(op.inputs[0])
+    count = type.shape[op.axis]
+    assert isinstance(count, int)
+    keep = power_above(limit)
+    keys = op.inputs[: op.num_keys]
+    layout = Layout.of([_type(v).dtype for v in keys], PLACE_BITS)
+    shape = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
+    code: list[Op] = []
+    temps: list[Value] = []
+    axis = op.axis
+    while not code or count > keep:
+        run = min(RUN, max(power_above(count), 2 * keep))
+        count = -(-count // run) * keep
+        words = [Value(BufType((*shape, count), dtype)) for dtype in layout.dtypes]
+        warps = max(1, run // (32 * THREAD_ELEMENTS))
+        code.append(
+            sort_ops.SortRuns(
+                keys, words, axis, op.descending, run, warps, bool(code), keep, loc=op.loc
+            )
+        )
+        temps += words
+        keys, axis = tuple(words), len(shape)
+    code.append(_collect(op, keys, layout, names))
+    return code, temps
+
+
 def _constants(buffers: Sequence[Value], values: Sequence[int]) -> ops.Nest:
     """A nest that stores numbers."""
     code: list[Op] = []
@@ -178,7 +214,7 @@ def _constants(buffers: Sequence[Value], values: Sequence[int]) -> ops.Nest:
 
 def _collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:
     """The nest that moves elements to where their words are."""
-    shape = _type(op.inputs[0]).shape
+    shape = _type(op.outputs[0]).shape
     axes = [Axis(names.fresh("i"), dim) for dim in shape]
     index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
     code = NestCode()

@@ -11,6 +11,7 @@ import pytest
 
 from tessera import dtypes
 from tessera.dtypes import DType, float32, int64
+from tessera.graph.ops.rearrange import iota, slice_axis
 from tessera.graph.ops.sort import argsort, sort
 from tessera.ir.core import Module
 from tessera.ir.intexpr import sym
@@ -147,3 +148,44 @@ def test_rows_of_unknown_length(monkeypatch: pytest.MonkeyPatch) -> None:
         fn = partial(argsort, axis=1)
         check_gpu(fn, typed(m, n), inputs=[x])
         check_gpu(lambda x: sort((x, x), 0), typed(n, m), inputs=[np.ascontiguousarray(x.T)])
+
+
+def top(k: int, axis: int, descending: bool = True) -> Callable[..., Any]:
+    """The first places of sorted rows, and where their elements were."""
+
+    def fn(x: Any) -> Any:
+        found = sort((x, iota(x.shape, axis, int64)), axis, 1, descending)
+        return [slice_axis(y, axis, 0, k) for y in found]
+
+    return fn
+
+
+@pytest.mark.parametrize("name", ["f32", "bf16", "f64", "i8"])
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+def test_first_places(k: int, name: str) -> None:
+    x = keys(dtypes.dtype_of(name), (3, 64))
+    module = check(top(k, 1), x)
+    size = 1 << (k - 1).bit_length()
+    assert all(op.shape[-1] <= 64 for op in ops_of(module, t.Load))
+    assert {op.value.type.shape[-1] for op in ops_of(module, t.Store)} >= {size}
+    check(top(k, 1, False), x[:, :37])
+    check(top(k, 0), np.ascontiguousarray(x.T))
+
+
+@pytest.mark.usefixtures("short_runs")
+@pytest.mark.parametrize("name", ["f32", "u16", "i64"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_first_places_of_long_rows(k: int, name: str) -> None:
+    for length in (16, 33, 100):
+        x = keys(dtypes.dtype_of(name), (2, length))
+        check(top(k, 1), x)
+        check(top(k, 0, False), np.ascontiguousarray(x.T))
+
+
+def test_all_places_are_wanted() -> None:
+    def fn(x: Any) -> Any:
+        (found,) = sort((x,), 1)
+        return found, slice_axis(found, 1, 0, 2)
+
+    check(fn, keys(float32, (3, 40)))
+    check(lambda x: slice_axis(sort((x,), 1)[0], 1, 30, 40), keys(float32, (3, 40)))

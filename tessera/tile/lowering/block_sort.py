@@ -22,7 +22,7 @@ from tessera.schedule.types import BufType
 from tessera.schedule.words import Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.sort_words import Network, Words
+from tessera.tile.lowering.sort_words import Network, Words, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class BlockSort:
         first, count = self._row()
         step = em.const(0, int64) if row is None else em.index(strides[row] * scale)
         along = em.index(strides[self.op.axis] * scale)
-        sizes, steps = [count, em.const(self.extent, int64)], [step, along]
+        sizes, steps = [count, em.index(type.shape[self.op.axis])], [step, along]
         coords = [first, em.const(0, int64)]
         if self.at == 0:
             sizes, steps, coords = sizes[::-1], steps[::-1], coords[::-1]
@@ -177,6 +177,18 @@ class BlockSort:
 
     # --- sorting --------------------------------------------------------------------------------
 
+    def first(self, network: Network, words: Sequence[Value]) -> list[Value]:
+        """The sorted words, as many as are wanted: the tile becomes shorter."""
+        limits = {_type(v).shape[self.op.axis] for v in self.op.outputs}
+        (limit,) = limits
+        assert isinstance(limit, int)
+        size = 1 << max(limit - 1, 0).bit_length()
+        if size == self.size:
+            return network.sorted(words)
+        self.size, self.extent = size, limit
+        self.shape = tuple([size if k == self.at else n for k, n in enumerate(self.shape)])
+        return network.first(words, size)
+
     def run(self) -> tuple[Dim, ...]:
         """Emits the kernel's body; its grid."""
         em, op, words = self.em, self.op, self.words
@@ -186,8 +198,8 @@ class BlockSort:
         found = words.pack(keys, self._iota(self.at))
         if self.size != self.extent:
             where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
-            found = words.last(em.broadcast(where, self.shape), found)
-        found = Network(em, self.shape, self.at).sorted(found)
+            found = last(em, em.broadcast(where, self.shape), found)
+        found = self.first(Network(em, self.shape, self.at), found)
         places = words.coder.place(found)
         for k, target in op.moved():
             if k < 0:

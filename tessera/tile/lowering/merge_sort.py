@@ -24,7 +24,7 @@ from tessera.schedule.types import BufType
 from tessera.schedule.words import PLACE_BITS, Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.sort_words import Network, Words, precedes
+from tessera.tile.lowering.sort_words import Network, Words, last, precedes
 
 Merging: TypeAlias = sort_ops.SplitRuns | sort_ops.MergeRuns
 
@@ -103,15 +103,22 @@ def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -
         step = type.element_strides()[op.axis]
         view = _view(em, memory[buf], rows.base(type, op.axis), length, step)
         keys.append(em.pure(t.Load, view, (start,), (), shape, (0,), 0))
-    layout = Layout.of([_type(v).dtype for v in op.keys], PLACE_BITS)
-    words = Words(em, layout, op.descending, shape)
     place = em.map("add", start, em.pure(t.Iota, shape, 0))
-    found = words.last(em.map("lt", place, length), words.pack(keys, place))
-    for word, buf in zip(Network(em, shape, 0).sorted(found), op.words, strict=True):
+    packed = keys
+    if not op.packed:
+        layout = Layout.of([_type(v).dtype for v in op.keys], PLACE_BITS)
+        packed = Words(em, layout, op.descending, shape).pack(keys, place)
+    network = Network(em, shape, 0)
+    found = last(em, em.map("lt", place, length), packed)
+    found = network.first(found, op.keep) if op.keep else network.sorted(found)
+    check = (0,)
+    if op.keep:
+        start, check = em.map("mul", rows.at, em.const(op.keep, int64)), ()
+    for word, buf in zip(found, op.words, strict=True):
         type = _type(buf)
-        base = rows.base(type, len(type.shape) - 1)
-        view = _view(em, memory[buf], base, length)
-        em.add(t.Store(view, word, (start,), (), (0,), loc=em.loc))
+        axis = len(type.shape) - 1
+        view = _view(em, memory[buf], rows.base(type, axis), em.index(type.shape[axis]))
+        em.add(t.Store(view, word, (start,), (), check, loc=em.loc))
     return rows.grid
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tessera.dtypes import DType, bool_, uint32
 from tessera.ir.core import Value
+from tessera.ir.scalar import SCALARS
 from tessera.schedule.words import Coder, Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter, Shape
@@ -54,14 +55,6 @@ class Words:
         """The words of elements with these keys and places."""
         return [self.em.broadcast(word, self.shape) for word in self.coder.pack(keys, place)]
 
-    def last(self, where: Value, words: Sequence[Value]) -> list[Value]:
-        """The words where the condition holds, else ones that come after all others."""
-        found: list[Value] = []
-        for word in words:
-            dtype = tile_type(word).dtype
-            found.append(self.em.select(where, word, self.em.const(2**dtype.bits - 1, dtype)))
-        return found
-
 
 class Network:
     """Emits sorting networks on tiles of words.
@@ -76,15 +69,50 @@ class Network:
         self.shape = shape
         self.axis = axis
 
-    def sorted(self, words: Sequence[Value]) -> list[Value]:
-        """Sorts along the axis: runs of 1, 2, 4, ... elements are merged, of which the second one
-        is read backwards (Batcher, "Sorting networks and their applications", 1968)."""
+    def sorted(self, words: Sequence[Value], until: int = 0) -> list[Value]:
+        """Sorts along the axis, or runs of some length: runs of 1, 2, 4, ... elements are merged,
+        of which the second one is read backwards (Batcher, "Sorting networks and their
+        applications", 1968)."""
         size = 1
-        while size < self.shape[self.axis]:
+        while size < (until or self.shape[self.axis]):
             size *= 2
             words = self.exchanged(words, size - 1, size // 2)
             words = self.merged(words, size // 2)
         return list(words)
+
+    def first(self, words: Sequence[Value], keep: int) -> list[Value]:
+        """The first `keep` elements, a power of two, in order. Runs of so many are sorted, and the
+        better half of each two stays until there is one."""
+        words, shape, at = self.sorted(words, keep), self.shape, self.axis
+        front, back = shape[:at], shape[at + 1 :]
+        size = shape[at]
+        while size > keep:
+            size //= 2
+            halves = Network(self.em, (*front, 2, size // keep, keep, *back), at)
+            runs = Network(self.em, (*front, size, *back), at)
+            better = halves.better([self.em.reshape(word, halves.shape) for word in words])
+            words = runs.merged([self.em.reshape(word, runs.shape) for word in better], keep)
+        return list(words)
+
+    def better(self, words: Sequence[Value]) -> list[Value]:
+        """Of a sorted run in each of two halves the elements that come first, not in order: the
+        first one of one run meets the last one of the other."""
+        em, at = self.em, self.axis
+        second = self.upper(1)
+        met: list[Value] = []
+        for word in words:
+            turned = em.pure(t.FlipBits, word, at + 2, self.shape[at + 2] - 1)
+            met.append(em.select(second, turned, word))
+        found = met
+        if len(words) > 1:
+            # The least of all words is not that of each: what loses is made the largest.
+            others = [em.pure(t.FlipBits, word, at, 1) for word in met]
+            loses = precedes(em, others, met)
+            found = list[Value]()
+            for word in met:
+                dtype = tile_type(word).dtype
+                found.append(em.select(loses, em.const(2**dtype.bits - 1, dtype), word))
+        return [em.pure(t.Reduce, word, SCALARS["min"], at) for word in found]
 
     def merged(self, words: Sequence[Value], size: int) -> list[Value]:
         """Sorts runs of a size that rise and then fall, or fall and then rise."""
@@ -121,3 +149,12 @@ def precedes(em: Emitter, a: Sequence[Value], b: Sequence[Value]) -> Value:
         result = less
     assert result is not None
     return result
+
+
+def last(em: Emitter, where: Value, words: Sequence[Value]) -> list[Value]:
+    """The words where the condition holds, else ones that come after all others."""
+    found: list[Value] = []
+    for word in words:
+        dtype = tile_type(word).dtype
+        found.append(em.select(where, word, em.const(2**dtype.bits - 1, dtype)))
+    return found
