@@ -108,11 +108,10 @@ def _from_float(d: Decoder, out: str, source: str, modes: tuple[str, ...]) -> Fu
     def run(x: Array) -> Array:
         if ftz and source == "f32":
             x = flush(x)
-        wide = x.astype("f8")
         if to_int is not None:
-            wide = np.copysign(_TO_INT[to_int](wide), wide)
+            x = np.copysign(_TO_INT[to_int](x.astype("f8")), x.astype("f8"))
         mode = next((m for m in modes if m in ("rn", "rz", "rm", "rp")), "rn")
-        y = narrow(wide, out, mode)
+        y = _rounded(x, out, mode)
         if ftz and out == "f32":
             y = flush(y)
         if "sat" in modes:
@@ -120,6 +119,13 @@ def _from_float(d: Decoder, out: str, source: str, modes: tuple[str, ...]) -> Fu
         return _limited(y, out, modes)
 
     return run
+
+
+def _rounded(x: Array, kind: str, mode: str) -> Array:
+    """A float as another; one cast where NumPy rounds once."""
+    if mode == "rn" and x.dtype.itemsize <= 4:
+        return x.astype(BF16 if kind == "bf16" else f"f{int(kind[1:]) // 8}")
+    return narrow(x.astype("f8"), kind, mode)
 
 
 def _limited(y: Array, out: str, modes: tuple[str, ...]) -> Array:
@@ -155,7 +161,7 @@ def _pair_from_floats(d: Decoder, ins: Instruction, out: str, modes: tuple[str, 
     mode = "rz" if "rz" in modes else "rn"
 
     def run(a: Array, b: Array) -> Array:
-        halves = [_limited(narrow(x.astype("f8"), kind, mode), kind, modes) for x in (b, a)]
+        halves = [_limited(_rounded(x, kind, mode), kind, modes) for x in (b, a)]
         return np.stack(halves, axis=1)
 
     return d.pure(ins.operands[0], out, run, upper, lower)

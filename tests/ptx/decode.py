@@ -228,11 +228,15 @@ class Decoder:
         self.writes.append(self.machine.index[operand.name])
         whole = self.values[operand.name]
         if type_ in PACKED:
-            out = whole.view(PACKED[type_]).reshape(-1, 2)
+            halves = whole.view("u2").reshape(-1, 2)
+            half = PACKED[type_]
 
             def put_pair(values: Array, mask: Array, full: bool) -> None:
-                del full
-                np.copyto(out, values, where=mask[:, None], casting="unsafe")
+                bits = np.ascontiguousarray(values, half).view("u2")
+                if full:
+                    halves[...] = bits
+                else:
+                    np.copyto(halves, bits, where=mask[:, None])
 
             return put_pair
         out, bits = self._out(whole, self.dtype(type_), operand.name)
@@ -330,6 +334,7 @@ class Decoder:
         if counts is None and step.kind == ARRIVE:
             raise self.fail("an arrival needs a count of threads")
         step.barrier = numbers, counts
+        step.simple = counts is None and isinstance(ins.operands[0], Imm)
 
     def warpwide(self, members: Operand | None) -> None:
         """The instruction is run by lanes together: those of a mask operand, or all."""

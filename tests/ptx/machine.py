@@ -42,6 +42,7 @@ class Step:
         barrier: its number and its count of threads (0: all), for each lane.
         aligned: whether whole warps must come.
         uniform: of a branch, whether all lanes take the same way.
+        simple: of a barrier, whether all threads of a block meet at one that the text numbers.
     """
 
     kind: int
@@ -57,6 +58,7 @@ class Step:
     barrier: tuple[Array, Array | None] | None = None
     aligned: bool = True
     uniform: bool = False
+    simple: bool = False
 
 
 @dataclass(slots=True)
@@ -147,7 +149,7 @@ class Machine:
         self.part: dict[int, Array] = {}
         self.block_ids = np.zeros(n, "u4")
         self.live = np.zeros(n, bool)
-        self.alive = 0
+        self.alive = self.begun = 0
         self.groups: dict[int, Array] = {}
         self.stalled: set[int] = set()
         self.tired: set[int] = set()
@@ -174,6 +176,7 @@ class Machine:
         self.block_ids[:] = first + self.lane // self.padded
         self.live[:] = (self.thread < self.threads) & (self.lane < count * self.padded)
         self.alive = int(self.live.sum())
+        self.begun = self.alive
         self.groups = {0: self.live.copy()}
         self.stalled.clear()
         self.tired.clear()
@@ -340,6 +343,8 @@ class Machine:
         if ready is None:
             return None
         if step.kind == BARRIER:
+            if full and step.simple and self.alive == self.begun and not self.parked:
+                return pc + 1, ready  # everybody is here
             self._park(step, pc, ready)
             return None
         if step.kind == ARRIVE:

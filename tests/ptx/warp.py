@@ -9,10 +9,11 @@ import numpy as np
 from tests.ptx.decode import Decode, Decoder, items, pair
 from tests.ptx.machine import Run, no_op
 from tests.ptx.memory import SHARED, Array, Fault
-from tests.ptx.parser import Instruction
+from tests.ptx.parser import Imm, Instruction
 from tests.ptx.rounding import BF16, E4M3, E5M2, narrow
 
 _LANE = np.arange(32)
+_EVERYBODY = np.uint32(0xFFFFFFFF)
 _BITS = np.left_shift(np.uint32(1), np.arange(32, dtype="u4"))
 
 
@@ -44,37 +45,47 @@ def _shuffle(d: Decoder, ins: Instruction) -> Run:
     first, second = pair(ins.operands[0])
     put = d.put(first, "b32")
     put_inside = None if second is None else d.put(second, "pred")
-    lane = (d.machine.lane % 32).astype("i8")
-    base = d.machine.lane - lane
+    base = d.machine.lane - d.machine.lane % 32
     partners = _partners(d, members)
+    fixed = all(isinstance(x, Imm) for x in ins.operands[2:5])
+    known = _source(d, mode, by, limit) if fixed else None
+    everybody = fixed and bool((members == _EVERYBODY).all())
+    machine = d.machine
 
     def run(mask: Array, full: bool) -> None:
-        b = (by & np.uint32(31)).astype("i8")
-        end = (limit & np.uint32(31)).astype("i8")
-        segment = ((limit >> np.uint32(8)) & np.uint32(31)).astype("i8")
-        last = (lane & segment) | (end & ~segment)
-        if mode == "up":
-            source = lane - b
-            inside = source >= last
-        else:
-            source = {
-                "down": lane + b,
-                "bfly": lane ^ b,
-                "idx": (lane & segment) | (b & ~segment),
-            }[mode]
-            inside = source <= last
-        source = np.where(inside, source, lane)
-        present = (partners(mask) >> source.astype("u4")) & np.uint32(1)
-        lost = mask & (present == 0)
-        if lost.any():
-            at = int(np.argmax(lost))
-            raise Fault(f"lane {int(source[at])} takes no part in the shuffle", at)
+        source, inside = known or _source(d, mode, by, limit)
+        if not (everybody and full and machine.alive == machine.lanes):
+            present = (partners(mask) >> source.astype("u4")) & np.uint32(1)
+            lost = mask & (present == 0)
+            if lost.any():
+                at = int(np.argmax(lost))
+                raise Fault(f"lane {int(source[at])} takes no part in the shuffle", at)
         result = value[base + source]
         put(result, mask, full)
         if put_inside is not None:
             put_inside(inside, mask, full)
 
     return run
+
+
+def _source(d: Decoder, mode: str, by: Array, limit: Array) -> tuple[Array, Array]:
+    """The lane that each lane reads, and whether it lies in its part of the warp."""
+    lane = (d.machine.lane % 32).astype("i8")
+    b = (by & np.uint32(31)).astype("i8")
+    end = (limit & np.uint32(31)).astype("i8")
+    segment = ((limit >> np.uint32(8)) & np.uint32(31)).astype("i8")
+    last = (lane & segment) | (end & ~segment)
+    if mode == "up":
+        source = lane - b
+        inside = source >= last
+    else:
+        source = {
+            "down": lane + b,
+            "bfly": lane ^ b,
+            "idx": (lane & segment) | (b & ~segment),
+        }[mode]
+        inside = source <= last
+    return np.where(inside, source, lane), inside
 
 
 def _vote(d: Decoder, ins: Instruction) -> Run:
