@@ -39,11 +39,41 @@ def test_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("VERIFY", "maybe"), ("THREADS", "0"), ("THREADS", "many")]
+    ("name", "value"),
+    [
+        ("VERIFY", "maybe"),
+        ("THREADS", "0"),
+        ("THREADS", "many"),
+        ("CUDA_DEBUG", "perhaps"),
+        ("CUDA_TIMEOUT", "-1"),
+        ("CUDA_GRAPHS", "all"),
+        ("NVTX", "2"),
+    ],
 )
 def test_bad_variables(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"TESSERA_{name} is '{value}'"):
         from_environment({f"TESSERA_{name}": value})
+
+
+def test_settings_of_gpus(settings: Settings) -> None:
+    assert not settings.cuda_debug
+    assert not settings.nvtx
+    assert settings.cuda_graphs == 0
+    found = Settings(
+        from_environment(
+            {
+                "TESSERA_CUDA_DEBUG": "on",
+                "TESSERA_CUDA_TIMEOUT": "2.5",
+                "TESSERA_CUDA_GRAPHS": "20",
+                "TESSERA_NVTX": "1",
+            }
+        )
+    )
+    assert (found.cuda_debug, found.nvtx) == (True, True)
+    assert (found.cuda_timeout, found.cuda_graphs) == (2.5, 20)
+    for name in ("cuda_timeout", "cuda_graphs"):
+        with pytest.raises(ConfigError, match=name), settings.update(**{name: -1}):
+            pass
 
 
 def test_update_holds_for_a_while(settings: Settings) -> None:

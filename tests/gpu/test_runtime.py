@@ -30,7 +30,13 @@ from tessera.runtime.cuda.errors import (
     HangError,
 )
 from tessera.runtime.cuda.graphs import GraphProgram
-from tessera.runtime.cuda.launch import kernel_table, launch, native_symbols, run_program
+from tessera.runtime.cuda.launch import (
+    NativeProgram,
+    kernel_table,
+    launch,
+    native_symbols,
+    run_program,
+)
 from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.cuda.module import CudaModule, DriverAssembler, Kernel, load_cubin
 from tessera.runtime.cuda.stream import Event, Stream
@@ -279,7 +285,7 @@ def test_the_cost_of_a_native_launch(device: CudaDevice, kernels: CudaModule) ->
     """Prints what a launch costs the host, beside a bare call of the bindings."""
     buffer = transfer.to_device(np.zeros(4, np.float32), device)
     kernel = kernels.kernel("add_one")
-    main, table = programs().addresses["add"], kernel_table([kernel])
+    program, table = NativeProgram(programs().addresses["add"]), kernel_table([kernel])
     packed = np.array([buffer.pointer, 4], np.uint64)
     pointers = np.array([packed.ctypes.data, packed.ctypes.data + 8], np.uint64)
     api, address, stream = driver.api(), pointers.ctypes.data, device.stream
@@ -297,7 +303,7 @@ def test_the_cost_of_a_native_launch(device: CudaDevice, kernels: CudaModule) ->
             device.synchronize()
             start = time.perf_counter()
             for _ in range(200):
-                run_program(main, stream, table, buffer.pointer, 4, 0, 1)
+                program.run(stream, (table, buffer.pointer, 4, 0, 1))
             ours.append((time.perf_counter() - start) / 200)
     print(f"launch: bindings {np.median(bare) * 1e6:.2f} us, native {np.median(ours) * 1e6:.2f} us")
 
@@ -369,17 +375,17 @@ def test_graphs(device: CudaDevice, kernels: CudaModule) -> None:
     program = GraphProgram(programs().addresses["add"], name="add", owner=(kernel, table))
     with config.update(cuda_graphs=5):
         for _ in range(6):
-            program(device.stream, table, buffer.pointer, 100, host, 10)
+            program.run(device.stream, (table, buffer.pointer, 100, host, 10))
         assert program.graphs == 1
         assert (transfer.to_host(buffer, (100,), F32) == 60).all()
         other = transfer.to_device(np.zeros(100, np.float32), device)
-        program(device.stream, table, other.pointer, 100, host, 10)
+        program.run(device.stream, (table, other.pointer, 100, host, 10))
         assert (transfer.to_host(other, (100,), F32) == 10).all()
         counter = transfer.to_device(np.array([3, 1], np.uint32), device)
         down = GraphProgram(programs().addresses["count"])
         handles = kernel_table([kernels.kernel("count_down")])
         for _ in range(3):
-            down(device.stream, handles, counter.pointer, 0, host, 1)
+            down.run(device.stream, (handles, counter.pointer, 0, host, 1))
         assert down.graphs == 0
     program.clear()
     device.synchronize()

@@ -18,22 +18,22 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tessera.config import config
+from tessera.runtime.call import Word
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.device import CudaDevice
 from tessera.runtime.cuda.errors import CudaError
 from tessera.runtime.cuda.launch import (
+    NativeProgram,
     nvtx_range,
     raise_failure,
     record_of,
-    run_program,
     run_record,
 )
 from tessera.runtime.cuda.record import new_record
@@ -42,8 +42,6 @@ from tessera.runtime.memory import pointer
 
 _MOST_GRAPHS = 8
 _MOST_SEEN = 64
-
-Word = int | npt.NDArray[Any]
 
 
 class GraphProgram:
@@ -56,9 +54,7 @@ class GraphProgram:
     """
 
     def __init__(self, main: int, *, name: str = "program", owner: object = None) -> None:
-        self.main = main
-        self.name = name
-        self.owner = owner
+        self.program = NativeProgram(main, name=name, owner=owner)
         self._lock = threading.Lock()
         self._graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
         self._seen: OrderedDict[tuple[int, ...], int] = OrderedDict()
@@ -69,14 +65,14 @@ class GraphProgram:
         """How many graphs there are."""
         return len(self._graphs)
 
-    def __call__(self, stream: Stream, *words: Word) -> None:
-        """Run it in a stream; see `run_program`. Arrays among the words are known by their
+    def run(self, stream: Stream, words: Sequence[Word]) -> None:
+        """Run it in a stream; see `NativeProgram.run`. Arrays among the words are known by their
         addresses: their content must not change between runs.
         """
         settings = config.current()
         least = settings.cuda_graphs
         if not least or settings.cuda_debug or not self._possible:
-            run_program(self.main, stream, *words, name=self.name)
+            self.program.run(stream, words)
             return
         key = (stream.device.index, *map(_number, words))
         with self._lock:
@@ -85,15 +81,15 @@ class GraphProgram:
                 graph = self._record(key, stream, words)
             if graph is not None:
                 self._graphs.move_to_end(key)
-                with nvtx_range(self.name) if settings.nvtx else nullcontext():
+                with nvtx_range(self.program.name) if settings.nvtx else nullcontext():
                     graph.launch(stream)
                 return
         self._run_and_count(key, stream, words)
 
-    def _run_and_count(self, key: tuple[int, ...], stream: Stream, words: tuple[Word, ...]) -> None:
+    def _run_and_count(self, key: tuple[int, ...], stream: Stream, words: Sequence[Word]) -> None:
         record = record_of(stream)
         launches, reads = record.launches, record.reads
-        run_program(self.main, stream, *words, name=self.name)
+        self.program.run(stream, words)
         if record.reads != reads:
             self._possible = False
             return
@@ -102,12 +98,10 @@ class GraphProgram:
             if len(self._seen) > _MOST_SEEN:
                 self._seen.popitem(last=False)
 
-    def _record(
-        self, key: tuple[int, ...], stream: Stream, words: tuple[Word, ...]
-    ) -> _Graph | None:
+    def _record(self, key: tuple[int, ...], stream: Stream, words: Sequence[Word]) -> _Graph | None:
         """Record a run; None, and never again, if the driver cannot. Under the lock."""
         try:
-            graph = capture(stream.device, self.main, *words)
+            graph = capture(stream.device, self.program.main, words)
         except CudaError:
             self._possible = False
             return None
@@ -147,7 +141,7 @@ class _Graph:
             driver.retire(self.device.context, "cuGraphExecDestroy", self.executable)
 
 
-def capture(device: CudaDevice, main: int, *words: Word) -> _Graph:
+def capture(device: CudaDevice, main: int, words: Sequence[Word]) -> _Graph:
     """Record a run of a native program, which starts nothing.
 
     Raises:
@@ -161,7 +155,7 @@ def capture(device: CudaDevice, main: int, *words: Word) -> _Graph:
         driver.call("cuStreamBeginCapture", stream.raw_handle, mode)
         failure: CudaError | None = None
         try:
-            run_record(main, record, *words)
+            run_record(main, record, words)
         except CudaError as error:
             failure = error
         finally:

@@ -10,9 +10,9 @@ It calls two functions, whose addresses are in `native_symbols`:
 ``kernel`` is a `Kernel`'s handle, ``params`` points to the addresses of its parameters, and
 ``stream`` is that first word. The second copies to the host and waits, for predicates of loops.
 Both give 0, or what the driver answered; from then on launches and reads of the run do nothing,
-reads give zeros, and `run_program` raises the error, with the kernel's name and the user's line.
-So a program need not look at what they give, but a long loop should, so as to end early. A launch
-of no blocks does nothing.
+reads give zeros, and `NativeProgram.run` raises the error, with the kernel's name and the user's
+line. So a program need not look at what they give, but a long loop should, so as to end early. A
+launch of no blocks does nothing.
 
 ``tessera_cuda_launch_with`` has two more arguments of type i32: blocks of a cluster, and whether
 the kernel may start before the one before it has ended (programmatic dependent launch).
@@ -24,6 +24,7 @@ import ctypes
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -31,13 +32,13 @@ import numpy.typing as npt
 
 from tessera.config import config
 from tessera.runtime.cache import default_cache
-from tessera.runtime.call import Caller, make_caller
+from tessera.runtime.call import Caller, Word, make_caller
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.errors import INTERRUPTED, TIMED_OUT, CudaError
 from tessera.runtime.cuda.launcher_text import IMPORTS, LAUNCHER_TEXT
 from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.cuda.module import Kernel, kernel_at
-from tessera.runtime.cuda.record import LaunchRecord, add_record, find_record, new_record
+from tessera.runtime.cuda.record import LaunchRecord, new_record
 from tessera.runtime.cuda.watchdog import hang_error, watch_microseconds
 from tessera.runtime.engine import Loaded, Source, load
 from tessera.target.machine import machine
@@ -53,6 +54,7 @@ LAUNCH_SYMBOL = "tessera_cuda_launch"
 LAUNCH_WITH_SYMBOL = "tessera_cuda_launch_with"
 READ_SYMBOL = "tessera_cuda_read"
 _RUN_SYMBOL = "tessera_cuda_run"
+_MOST_RECORDS = 256
 
 
 def load_launcher(addresses: Mapping[str, int]) -> Loaded:
@@ -90,39 +92,61 @@ def kernel_table(kernels: Sequence[Kernel]) -> npt.NDArray[np.uint64]:
     return np.array([kernel.handle for kernel in kernels], np.uint64)
 
 
-def run_program(
-    main: int, stream: Stream, *words: int | npt.NDArray[Any], name: str = "program"
-) -> None:
-    """Run a native program, which starts its kernels in a stream; does not wait for them.
-
-    The device's context is current meanwhile, and other Python threads run.
+class NativeProgram:
+    """A native program, ready to run.
 
     Args:
         main: the address of its ``void main(ptr words)``.
-        stream: where.
-        words: what it gets after the record: integers, or arrays of the host, which stand for their
-            addresses.
         name: what a range of NVTX is called.
-
-    Raises:
-        CudaError: A launch failed, or work that was started before it.
-        HangError: In debug mode: a kernel did not end.
+        owner: what keeps the code, its kernels, and what they refer to alive.
     """
-    driver.api()  # refuses a child of fork
-    settings = config.current()
-    record = record_of(stream)
-    record.watch = watch_microseconds(settings) if settings.cuda_debug else 0
-    if settings.nvtx:
-        with nvtx_range(name):
-            _run()(main, record.address, *words)
-    else:
-        _run()(main, record.address, *words)
-    if record.status:
-        raise_failure(record)
+
+    __slots__ = ("__weakref__", "_run", "main", "name", "owner")
+
+    def __init__(self, main: int, *, name: str = "program", owner: object = None) -> None:
+        self.main = main
+        self.name = name
+        self.owner = owner
+        self._run = _run()
+
+    def run(self, stream: Stream, words: Sequence[Word]) -> None:
+        """Run it, which starts its kernels in a stream; does not wait for them.
+
+        The device's context is current meanwhile, and other Python threads run.
+
+        Args:
+            stream: where.
+            words: what it gets after the record: integers, or arrays of the host, which stand for
+                their addresses.
+
+        Raises:
+            CudaError: A launch failed, or work that was started before it.
+            HangError: In debug mode: a kernel did not end.
+        """
+        driver.api()  # refuses a child of fork
+        record = stream.records.get(get_ident()) or record_of(stream)
+        settings = config.current()
+        if settings.cuda_debug or settings.nvtx:
+            record.watch = watch_microseconds(settings)
+            with nvtx_range(self.name) if settings.nvtx else nullcontext():
+                self._run(self.main, record.address, *words)
+            # The next run need not look whether it is watched.
+            limit, record.watch = record.watch, 0
+            if record.status:
+                raise_failure(record, limit)
+            return
+        self._run(self.main, record.address, *words)
+        if record.status:
+            raise_failure(record)
 
 
-def run_record(main: int, record: LaunchRecord, *words: int | npt.NDArray[Any]) -> None:
-    """`run_program` with a record of the caller's own, for a capture."""
+def run_program(main: int, stream: Stream, *words: Word, name: str = "program") -> None:
+    """Run a native program once; see `NativeProgram`."""
+    NativeProgram(main, name=name).run(stream, words)
+
+
+def run_record(main: int, record: LaunchRecord, words: Sequence[Word]) -> None:
+    """Run a native program with a record of the caller's own, for a capture."""
     _run()(main, record.address, *words)
     if record.status:
         raise_failure(record)
@@ -130,21 +154,29 @@ def run_record(main: int, record: LaunchRecord, *words: int | npt.NDArray[Any]) 
 
 def record_of(stream: Stream) -> LaunchRecord:
     """This thread's record of a stream."""
-    record = find_record(stream)
-    if record is None:
-        record = new_record(stream)
-        add_record(record)
-    return record
+    records = stream.records
+    found = records.get(get_ident())
+    if found is None:
+        if len(records) >= _MOST_RECORDS:
+            # Of threads that are gone; who runs meanwhile has a reference to its own.
+            records.clear()
+        found = records[get_ident()] = new_record(stream)
+    return found
 
 
-def raise_failure(record: LaunchRecord) -> NoReturn:
-    """Raise the error that a record tells of, and clear it."""
+def raise_failure(record: LaunchRecord, limit: int = 0) -> NoReturn:
+    """Raise the error that a record tells of, and clear it.
+
+    Args:
+        record: whose status is not 0.
+        limit: the microseconds that a kernel could take.
+    """
     status, failed = record.status, record.failed & (1 << 64) - 1
     record.status = record.failed = 0
     if status == INTERRUPTED:
         _raise_fetched(record)
     if status == TIMED_OUT:
-        raise hang_error(record.owner.device, failed, record.watch / 1e6)
+        raise hang_error(record.owner.device, failed, limit / 1e6)
     kernel = kernel_at(failed) if failed else None
     if failed:
         raise launch_error(
@@ -366,6 +398,7 @@ __all__ = [
     "LAUNCH_SYMBOL",
     "LAUNCH_WITH_SYMBOL",
     "READ_SYMBOL",
+    "NativeProgram",
     "PackedParameters",
     "Parameter",
     "kernel_table",

@@ -7,10 +7,7 @@ code reads and writes it by the offsets that are given here.
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import TYPE_CHECKING, Final
-
-from tessera.runtime.cuda.driver import Handle
 
 if TYPE_CHECKING:
     from tessera.runtime.cuda.stream import Stream
@@ -90,29 +87,6 @@ def new_record(stream: Stream) -> LaunchRecord:
     record.stream = _signed(stream.handle)
     record.context = _signed(stream.device.context)
     return record
-
-
-class _Records(threading.local):
-    def __init__(self) -> None:
-        self.by_stream: dict[Handle, LaunchRecord] = {}
-
-
-_records = _Records()
-_MOST_RECORDS = 64
-
-
-def find_record(stream: Stream) -> LaunchRecord | None:
-    """This thread's record of a stream, if it has one."""
-    found = _records.by_stream.get(stream.handle)
-    return found if found is not None and found.owner is stream else None
-
-
-def add_record(record: LaunchRecord) -> None:
-    """Make a record this thread's for its stream."""
-    records = _records.by_stream
-    if len(records) >= _MOST_RECORDS:
-        records.clear()
-    records[record.owner.handle] = record
 
 
 def _signed(word: int) -> int:

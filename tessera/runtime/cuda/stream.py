@@ -19,6 +19,7 @@ from tessera.runtime.cuda.errors import CudaError
 
 if TYPE_CHECKING:
     from tessera.runtime.cuda.device import CudaDevice
+    from tessera.runtime.cuda.record import LaunchRecord
 
 _NOT_READY = 600
 _NON_BLOCKING = 1
@@ -72,9 +73,19 @@ class Stream:
         device: where.
         handle: the driver's.
         homes: where the pool's blocks of this stream wait, by the bytes that are asked for.
+        records: what native programs of each thread start kernels with.
     """
 
-    __slots__ = ("__weakref__", "_owned", "_owner", "device", "handle", "homes", "raw_handle")
+    __slots__ = (
+        "__weakref__",
+        "_owned",
+        "_owner",
+        "device",
+        "handle",
+        "homes",
+        "raw_handle",
+        "records",
+    )
 
     def __init__(self, device: CudaDevice, *, priority: int = 0) -> None:
         with device:
@@ -100,6 +111,7 @@ class Stream:
         # The bindings' own object: they make one of a number at each call.
         self.raw_handle: Any = found
         self.homes: dict[int, list[Any]] = {}
+        self.records: dict[int, LaunchRecord] = {}
         self._owned = owned
         self._owner = owner
 

@@ -29,16 +29,20 @@ class Program:
         self.launches = launches
         self.reads = reads
         self.fails = False
-        monkeypatch.setattr(graphs, "run_program", self._run)
+        monkeypatch.setattr(graphs, "NativeProgram", self._make)
         monkeypatch.setattr(graphs, "run_record", self._capture)
 
-    def _run(self, main: int, stream: Stream, *words: Any, name: str) -> None:
+    def _make(self, main: int, *, name: str, owner: object) -> Any:
+        self.main, self.name = main, name
+        return self
+
+    def run(self, stream: Stream, words: Any) -> None:
         self.runs += 1
         record = record_of(stream)
         record.launches += self.launches
         record.reads += self.reads
 
-    def _capture(self, main: int, record: Any, *words: Any) -> None:
+    def _capture(self, main: int, record: Any, words: Any) -> None:
         self.captures += 1
         if self.fails:
             raise CudaError("no")
@@ -50,7 +54,7 @@ def test_graphs_are_off_by_default(
     native = Program(monkeypatch)
     program = GraphProgram(1)
     for _ in range(5):
-        program(device.stream, 1, 2)
+        program.run(device.stream, (1, 2))
     assert (native.runs, native.captures) == (5, 0)
 
 
@@ -62,19 +66,19 @@ def test_the_second_run_with_the_same_words_is_recorded(
     array = np.zeros(3)
     with config.update(cuda_graphs=3, nvtx=True):
         for _ in range(4):
-            program(device.stream, 1, array)
+            program.run(device.stream, (1, array))
         assert (native.runs, native.captures, program.graphs) == (1, 1, 1)
         assert len(fake.called("cuGraphLaunch")) == 3
         assert fake.called("cuGraphLaunch")[0][1] == device.stream.raw_handle
         # Recorded elsewhere, so that work of other threads stays out.
         assert fake.called("cuStreamBeginCapture")[0][0] != device.stream.raw_handle
         assert len(fake.called("cuGraphDestroy")) == 1
-        program(device.stream, 2, array)
+        program.run(device.stream, (2, array))
         assert native.runs == 2
         with config.update(cuda_debug=True):
-            program(device.stream, 1, array)
+            program.run(device.stream, (1, array))
         assert native.runs == 3
-        program(cuda_device(1).stream, 1, array)
+        program.run(cuda_device(1).stream, (1, array))
         assert native.runs == 4
 
 
@@ -86,7 +90,7 @@ def test_what_is_not_recorded(
     program = GraphProgram(1)
     with config.update(cuda_graphs=3):
         for _ in range(4):
-            program(device.stream, 1)
+            program.run(device.stream, (1,))
     assert (native.runs, native.captures) == (4, 0)
 
 
@@ -98,7 +102,7 @@ def test_a_recording_that_fails_is_not_tried_again(
     program = GraphProgram(1)
     with config.update(cuda_graphs=1):
         for _ in range(4):
-            program(device.stream, 1)
+            program.run(device.stream, (1,))
     assert (native.runs, native.captures, program.graphs) == (4, 1, 0)
     assert len(fake.called("cuStreamEndCapture")) == 1
     assert len(fake.called("cuGraphDestroy")) == 1
@@ -113,7 +117,7 @@ def test_a_driver_that_cannot(
     program = GraphProgram(1)
     with config.update(cuda_graphs=1):
         for _ in range(3):
-            program(device.stream, 1)
+            program.run(device.stream, (1,))
     assert (native.runs, program.graphs) == (3, 0)
 
 
@@ -124,8 +128,8 @@ def test_old_graphs_go_after_their_last_run(
     program = GraphProgram(1)
     with config.update(cuda_graphs=1):
         for word in range(10):
-            program(device.stream, word)
-            program(device.stream, word)
+            program.run(device.stream, (word,))
+            program.run(device.stream, (word,))
     assert program.graphs == 8
     device.pool.collect()
     gc.collect()

@@ -308,10 +308,13 @@ def test_signals_end_a_long_run_of_launches(native: NativeDriver, kernel: Kernel
 
 def test_each_thread_has_its_own_record(native: NativeDriver, kernel: Kernel) -> None:
     records: list[int] = []
+    together = threading.Barrier(3)
 
     def work() -> None:
+        together.wait()
         for _ in range(200):
             run(kernel)
+        together.wait()
         records.append(record_of(kernel.device.stream).launches)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
