@@ -143,20 +143,21 @@ def _place(
 ) -> dict[int, tuple[Buffer, int]]:
     """A buffer and an offset for each array; arrays that overlap share one buffer."""
     firsts = [array.__array_interface__["data"][0] for _, array in arrays]
-    order = sorted(range(len(arrays)), key=lambda i: firsts[i])
+    ends = [first + array.nbytes for first, (_, array) in zip(firsts, arrays, strict=True)]
+    groups: list[list[int]] = []
+    for i in sorted(range(len(arrays)), key=lambda i: firsts[i]):
+        if groups and firsts[i] < max(ends[j] for j in groups[-1]):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
     found: dict[int, tuple[Buffer, int]] = {}
-    while order:
-        first = firsts[order[0]]
-        group = [order.pop(0)]
-        end = first + arrays[group[0]][1].nbytes
-        while order and firsts[order[0]] < end:
-            group.append(order.pop(0))
-            end = max(end, firsts[group[-1]] + arrays[group[-1]][1].nbytes)
-        content = bytearray(end - first)
+    # In the order of the parameters, wherever the arrays happen to lie.
+    for group in sorted(map(sorted, groups)):
+        first = min(firsts[i] for i in group)
+        content = bytearray(max(ends[i] for i in group) - first)
         for i in group:
-            array = arrays[i][1]
-            content[firsts[i] - first : firsts[i] - first + array.nbytes] = array.tobytes()
-        names = " and ".join(dict.fromkeys(arrays[i][0].name for i in sorted(group)))
+            content[firsts[i] - first : ends[i] - first] = arrays[i][1].tobytes()
+        names = " and ".join(dict.fromkeys(arrays[i][0].name for i in group))
         buffer = memory.add(names, bytes(content))
         found.update({i: (buffer, firsts[i] - first) for i in group})
     return found

@@ -94,13 +94,14 @@ class GlobalMemory:
 
     def _outside(self, address: int, size: int) -> str:
         text = f"{size} bytes at {address:#x} are in no buffer"
-        i = bisect.bisect_right(self.starts, address) - 1
-        near = [b for b in self.buffers[max(i, 0) : i + 2]]
-        for buffer in near:
-            if abs(address - buffer.start) < 1 << 30:
-                offset = address - buffer.start
-                text += f"; it is byte {offset} of {buffer.name}, which has {buffer.size}"
-                break
+        if self.buffers:
+            near = min(
+                self.buffers,
+                key=lambda b: max(b.start - address, address + size - b.start - b.size),
+            )
+            offset = address - near.start
+            if abs(offset) < 1 << 30:
+                text += f"; it is byte {offset} of {near.name}, which has {near.size}"
         return text
 
     def load(self, addresses: Array, width: int) -> Array:
