@@ -92,9 +92,7 @@ class LoweredGpu(Stages):
         func = lower_kernel(tile, grid, self.gpu, launch.warps)
         for _, step in KERNEL_PASSES:
             func = step(func, self.gpu)
-        info = func.ops[0]
-        assert isinstance(info, BlockInfo)
-        return KernelCode(func, info.threads, shared_bytes(func), _place(launch.loc))
+        return KernelCode(func, _info(func).threads, shared_bytes(func), _place(launch.loc))
 
     @functools.cached_property
     def reports(self) -> dict[str, Report]:
@@ -127,8 +125,13 @@ class LoweredGpu(Stages):
         """The kernels' machine code."""
         text = self.ptx
         start = time.perf_counter()
+        kernels = self.gpu_kernels
         proofs = [r.to_json() for r in self.reports.values()] if self.context.verify else []
-        found = assemble(text, self.gpu, name=self.traced.name, notes={"proofs": proofs})
+        found = assemble(
+            text, self.gpu, name=self.traced.name,
+            allow_spills=[name for name, k in kernels.items() if _info(k.func).spills],
+            notes={"proofs": proofs, "shared": {name: k.shared for name, k in kernels.items()}},
+        )  # fmt: skip
         self.context.record("cubin", time.perf_counter() - start)
         self.context.write("sass", lambda: found.disassembly(), ".sass")
         return found
@@ -177,6 +180,12 @@ class LoweredGpu(Stages):
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
         return RemoteExecutable(self.signature, driver, device, program, (native, program))
+
+
+def _info(kernel: Func) -> BlockInfo:
+    info = kernel.ops[0]
+    assert isinstance(info, BlockInfo)
+    return info
 
 
 def _place(loc: Loc) -> Location | None:
