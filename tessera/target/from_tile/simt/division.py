@@ -31,21 +31,27 @@ def shares_divisors(fn: ScalarFn, args: Sequence[Sequence[Value]]) -> bool:
     return str(x[0].type) == "f32" and len(set(y)) * FEW <= len(set(zip(x, y, strict=True)))
 
 
-def quotients(s: Simt, fn: ScalarFn, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
-    """x / y, register by register."""
+def quotients(
+    s: Simt, fn: ScalarFn, x: Sequence[Value], y: Sequence[Value], rough: bool
+) -> list[Value]:
+    """x / y, register by register; `rough` if the last bit does not matter, because what is needed
+    is the quotient rounded to a much narrower format."""
     divisors = list(dict.fromkeys(y))
     large, small = s.const(LARGE, float32), s.const(SMALL, float32)
-    most: Value | None = None
-    for value in dict.fromkeys(x):
-        size = s.map("abs", value)
-        most = size if most is None else s.map("max", most, size)
-    assert most is not None
     # NaN and infinities fail these comparisons.
-    tame = s.map("lt", most, large)
+    conditions: list[Value] = []
     for value in divisors:
         size = s.map("abs", value)
-        tame = s.map("and", tame, s.map("lt", size, large))
-        tame = s.map("and", tame, s.map("gt", size, small))
+        conditions += [s.map("lt", size, large), s.map("gt", size, small)]
+    if not rough:
+        sizes = [s.map("abs", value) for value in dict.fromkeys(x)]
+        most = sizes[0]
+        for size in sizes[1:]:
+            most = s.map("max", most, size)
+        conditions.append(s.map("lt", most, large))
+    tame = conditions[0]
+    for condition in conditions[1:]:
+        tame = s.map("and", tame, condition)
 
     def fast() -> list[Value]:
         one = s.const(1.0, float32)
@@ -59,7 +65,7 @@ def quotients(s: Simt, fn: ScalarFn, x: Sequence[Value], y: Sequence[Value]) -> 
         for a, b in zip(x, y, strict=True):
             minus, r = inverse[b]
             q = s.map("mul", a, r)
-            found.append(s.map("fma", s.map("fma", minus, q, a), r, q))
+            found.append(q if rough else s.map("fma", s.map("fma", minus, q, a), r, q))
         return found
 
     def exact() -> list[Value]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tessera.dtypes import DType, bool_, int32, int64
+from tessera.dtypes import DType, Kind, bool_, int32, int64
 from tessera.errors import CompileError
 from tessera.ir import intexpr
 from tessera.ir.builder import Builder
@@ -22,6 +22,7 @@ from tessera.target.from_tile.simt.divide import Divisibility
 from tessera.target.from_tile.simt.spread import Piece, Spread, flat_bits
 from tessera.target.gpu import Gpu
 from tessera.target.types import PtrType
+from tessera.tile import ops as tile
 from tessera.tile.types import TileType
 
 I32 = ScalarType(int32)
@@ -95,6 +96,8 @@ class Simt:
         self.program_ids: list[Value] = []
         self.written: set[Value] = set()
         self.func = func
+        self.users: dict[Value, list[Op | None]] = {}
+        _collect_users(func.body, self.users)
         self.loc: Loc = Loc.unknown
 
     # --- emission -----------------------------------------------------------------------------
@@ -295,6 +298,13 @@ class Simt:
         spread = self.spread_of(value)
         return 1 if spread is None else spread.registers
 
+    def is_narrowed(self, value: Value) -> bool:
+        """Whether all that is made of a tile is a conversion to a float of 16 bits or fewer."""
+        return all(
+            isinstance(op, tile.Cast) and op.dtype.kind is Kind.FLOAT and op.dtype.bits <= 16
+            for op in self.users.get(value, ())
+        )
+
     def element_coordinate(self, spread: Spread, dim: int, register: int) -> Value:
         """The coordinate along a dim of the element in a register, i32."""
         own = self.coordinate(spread, dim)
@@ -332,6 +342,17 @@ class Simt:
             if rule is None:
                 raise CompileError(f"simt: no lowering for {op.name}", loc=op.loc)
             rule(self, op)
+
+
+def _collect_users(block: Block, users: dict[Value, list[Op | None]]) -> None:
+    """The ops that use each value; None stands for the end of a block."""
+    for op in block.ops:
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+        for region in op.regions:
+            _collect_users(region, users)
+    for value in block.outputs:
+        users.setdefault(value, []).append(None)
 
 
 def _wrapped(value: int, bits: int) -> int:

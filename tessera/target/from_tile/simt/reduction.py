@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.dtypes import DType, Kind, float32
+from tessera.dtypes import DType, Kind, float32, int64
 from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
+from tessera.target.from_tile.simt.divide import step_along
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import Held, Simt
 from tessera.target.from_tile.simt.side import VECTOR_BYTES, memory_dtype, shared
@@ -188,11 +189,49 @@ def arg_reduce(s: Simt, op: tile.ArgReduce) -> None:
         s.define(op.results[1], index.values)
         return
     spread = x.spread.reshaped(x.shape)
-    items = list(zip(x.values, index.values, strict=True))
-    found = combine_axis(s, items, spread, op.axis, lambda a, b: _pick(s, op.fn, a, b))
+    if step_along(op.index, op.axis) == 1:
+        found = _counted(s, op, spread, x.values, index.values)
+    else:
+        items = list(zip(x.values, index.values, strict=True))
+        found = combine_axis(s, items, spread, op.axis, lambda a, b: _pick(s, op.fn, a, b))
     out = spread.without(op.axis)
     _finish(s, op.results[0], [f[0] for f in found], x.dtype, out)
     _finish(s, op.results[1], [f[1] for f in found], index.dtype, out)
+
+
+def _counted(
+    s: Simt,
+    op: tile.ArgReduce,
+    spread: Spread,
+    values: Sequence[Value],
+    index: Sequence[Value],
+) -> list[Item]:
+    """Where indices count up along the axis: the extreme first, then the first place where it is.
+
+    NaN is the extreme if there is any; then places that hold NaN count.
+    """
+    best = combine_axis(
+        s, [(v,) for v in values], spread, op.axis, lambda a, b: (s.map(op.fn, a[0], b[0]),)
+    )
+    inner = sum(1 << k for k in _along(spread, op.axis)[0])
+    starts = [r for r in range(spread.registers) if not r & inner]
+    extreme = dict(zip(starts, [item[0] for item in best], strict=True))
+    none = s.i32(spread.shape[op.axis])
+    floating = t.element(values[0].type).kind is Kind.FLOAT
+    places: list[Item] = []
+    for r, value in enumerate(values):
+        hit = s.map("eq", value, extreme[r & ~inner])
+        if floating:
+            hit = s.map("or", hit, s.map("ne", value, value))
+        places.append((s.map("select", hit, s.element_coordinate(spread, op.axis, r), none),))
+    first = combine_axis(
+        s, places, spread, op.axis, lambda a, b: (s.map("min", a[0], b[0]),)
+    )
+    found: list[Item] = []
+    for r, (place,) in zip(starts, first, strict=True):
+        base = s.map("sub", index[r], s.cast(s.coordinate(spread, op.axis), int64))
+        found.append((extreme[r], s.map("add", base, s.convert(place, int64))))
+    return found
 
 
 # --- scans ---

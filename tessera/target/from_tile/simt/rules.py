@@ -57,7 +57,7 @@ def map_(s: Simt, op: tile.Map) -> None:
         s.define(op.result, [s.index(op.fn.name, args[0][0], args[1][0])])
         return
     if shares_divisors(op.fn, args):
-        s.define(op.result, quotients(s, op.fn, args[0], args[1]))
+        s.define(op.result, quotients(s, op.fn, args[0], args[1], s.is_narrowed(op.result)))
         return
     # Copies of one value (a broadcast scalar) are computed once.
     done: dict[tuple[Value, ...], Value] = {}
