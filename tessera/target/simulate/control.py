@@ -47,13 +47,14 @@ def run_block(s: Threads, block: Block) -> Steps:
     return [values[v] for v in block.outputs]
 
 
-def choose(s: Threads, mask: Array, new: Any, old: Any) -> Any:
+def choose(s: Threads, op: Op, mask: Array, new: Any, old: Any) -> Any:
     """A register that is `new` where the mask is set, `old` elsewhere."""
     if new is old:
         return old
     if isinstance(new, Pointer):
         if new.memory is not old.memory:
-            raise ValueError("pointers to different memories meet")
+            message = f"pointers to {new.memory.name} and {old.memory.name} meet"
+            raise s.fail(op, message, int(s.positions()[0]))
         at = np.where(mask, new.at, old.at)
         window = None
         if new.window is not None and old.window is not None:
@@ -97,7 +98,7 @@ def _divergent_for(
         s.values[counter] = i
         s.values.update(zip(args, carried, strict=True))
         found = yield from run_block(s, op.body)
-        carried = [choose(s, going, new, old) for new, old in zip(found, carried, strict=True)]
+        carried = [choose(s, op, going, new, old) for new, old in zip(found, carried, strict=True)]
         after = i + step
         going = going & (after > i) & (after < hi)
         i = after
@@ -127,7 +128,9 @@ def _while(s: Threads, op: t.While) -> Steps:
         if mask is before or mask is None:
             carried = found
         else:
-            carried = [choose(s, mask, new, old) for new, old in zip(found, carried, strict=True)]
+            carried = [
+                choose(s, op, mask, new, old) for new, old in zip(found, carried, strict=True)
+            ]
         if spins:
             count += 1
             if count > SPINS:
@@ -154,7 +157,7 @@ def _if(s: Threads, op: t.If) -> Steps:
     s.narrow(before)
     found = results[0]
     if len(results) == 2:
-        found = [choose(s, sides[0], a, b) for a, b in zip(*results, strict=True)]
+        found = [choose(s, op, sides[0], a, b) for a, b in zip(*results, strict=True)]
     s.values.update(zip(op.results, found, strict=True))
     return []
 

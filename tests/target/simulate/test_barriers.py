@@ -62,6 +62,14 @@ def test_barriers_that_do_not_meet(writer: str, reader: str, message: str, mode:
         run(body, np.zeros(32, np.int32), threads=64, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["eager", "lazy"])
+def test_a_block_meets_at_one_barrier(mode: str) -> None:
+    body = HANDOVER.format(writer="target.barrier()", reader="target.barrier()")
+    body += "target.barrier() {id=1, threads=64}"
+    with pytest.raises(SimulationError, match="divergent barrier: other threads of the block"):
+        run(body, np.zeros(32, np.int32), threads=64, mode=mode)
+
+
 def test_a_barrier_that_part_of_a_warp_reaches() -> None:
     body = """
     %p = target.map([%t, %i4]) {fn=ge} : bool

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import SimulationError
+from tessera.ir.parser import parse_func
 from tests.target.simulate.kernels import kernel, run, run_on
 
 # --- programs on one i64 variable, drawn at random ------------------------------------------------
@@ -190,6 +191,25 @@ def test_loops_of_no_and_one_turn_keep_what_they_carry() -> None:
     assert y.tolist()[:8] == [1] * 8
 
 
+def test_loops_that_all_threads_leave_together() -> None:
+    body = """
+    %l9 = target.const() {value=9, type=i64} : i64
+    %tl = target.cast(%t) {dtype=i64} : i64
+    %n, %sum = target.while([%l9, %tl]) : (i64, i64) cond(%a: i64, %b1: i64) {
+      %go = target.map([%a, %l0]) {fn=gt} : bool
+      yield %go
+    } body(%c: i64, %d: i64) {
+      %e = target.map([%c, %l1]) {fn=sub} : i64
+      %f = target.map([%d, %c]) {fn=add} : i64
+      yield %e, %f
+    }
+    target.store(%x0, %t, %sum, [])
+    """
+    y = np.zeros(32, np.int64)
+    run(body, y)
+    assert y.tolist() == [45 + k for k in range(32)]
+
+
 def test_a_step_must_be_positive() -> None:
     body = """
     %tl = target.cast(%t) {dtype=i64} : i64
@@ -218,6 +238,40 @@ def test_pointers_are_chosen() -> None:
     assert y[36:].tolist() == list(range(4, 32))
 
 
+def test_pointers_to_different_arrays_do_not_meet() -> None:
+    body = """
+    %p = target.map([%t, %i4]) {fn=lt} : bool
+    %q = target.if(%p) : ptr<global> then() {
+      yield %x0
+    } otherwise() {
+      yield %x1
+    }
+    """
+    with pytest.raises(SimulationError, match="pointers to %x0 and %x1 meet"):
+        run(body, np.zeros(1), np.zeros(1))
+
+
+def test_pointers_to_shared_memory_are_chosen() -> None:
+    body = """
+    %s = target.shared() {bytes=128, label="s"} : ptr<shared>
+    %u = target.shared() {bytes=128, label="u"} : ptr<shared>
+    target.store(%s, %t, %i1, [])
+    target.store(%u, %t, %i2, [])
+    %p = target.map([%t, %i4]) {fn=lt} : bool
+    %q = target.if(%p) : ptr<shared> then() {
+      yield %s
+    } otherwise() {
+      yield %u
+    }
+    %v = target.load(%q, %t, []) {type=i32} : i32
+    target.store(%x0, %b, %v, [%p])
+    target.store(%x1, %b, %v, [%not])
+    """.replace("target.store(%x0", "%not = target.map([%p]) {fn=not} : bool target.store(%x0")
+    x, y = np.zeros(3, np.int32), np.zeros(3, np.int32)
+    run(body, x, y, grid=3)
+    assert (x.tolist(), y.tolist()) == ([1, 1, 1], [2, 2, 2])
+
+
 def test_a_dependent_kernel_waits_first() -> None:
     y = np.zeros(32, np.int32)
     run("target.grid_wait() target.store(%x0, %t, %t, []) target.grid_release()", y,
@@ -243,5 +297,13 @@ def test_launches_that_the_machine_refuses() -> None:
     big = kernel("%s = target.shared() {bytes=232449} : ptr<shared>", [])
     with pytest.raises(SimulationError, match="232449 bytes of shared memory; sm_90a has 232448"):
         run_on(big, [], 1)
+    with pytest.raises(SimulationError, match=r"a kernel begins with target.block_info"):
+        run_on(parse_func("func @k() { return }"), [], 1)
+    odd = kernel("%s = target.shared() {bytes=16, align=16, offset=8} : ptr<shared>", [])
+    with pytest.raises(SimulationError, match="byte 8 is not aligned to 16 bytes"):
+        run_on(odd, [], 1)
+    call = kernel('target.call([]) {callee="f"}', [])
+    with pytest.raises(SimulationError, match="no op of a GPU kernel that can be simulated"):
+        run_on(call, [], 1)
     with pytest.raises(SimulationError, match="3 blocks in clusters of 2"):
         run_on(kernel("", [], info="cluster=2"), [], 3)

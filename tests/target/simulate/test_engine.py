@@ -22,6 +22,7 @@ RING = """
 %i8 = target.const() {value=8, type=i32} : i32
 %i16 = target.const() {value=16, type=i32} : i32
 %i128 = target.const() {value=128, type=i32} : i32
+%tooMany = target.const() {value=2000000, type=i32} : i32
 %lane = target.map([%t, %i32]) {fn=mod} : i32
 %warp = target.map([%t, %i32]) {fn=floordiv} : i32
 %first = target.map([%t, %i0]) {fn=eq} : bool
@@ -138,6 +139,10 @@ MISTAKES = {
     "a barrier elsewhere": (
         FULL_WAIT, FULL_WAIT.replace("%full2", "%i4"), "is not aligned to 8 bytes"
     ),
+    "too many bytes expected": (
+        "[%i128])", "[%tooMany])", "2000000 bytes are expected"
+    ),
+    "no arrivals": ("{count=1}", "{count=0}", "a barrier of 0 arrivals"),
     "15 bytes": ("%i128, %bar, %full)", "%i1, %bar, %full)", "1 bytes are no positive multiple of"),
 }  # fmt: skip
 
@@ -182,13 +187,36 @@ target.store(%s, %t, %i0, [])
 """
 
 
+APART = "target.barrier() {id=1, threads=32}"
+"""Makes warps run by themselves."""
+
+
+@pytest.mark.parametrize("apart", ["", APART])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_bulk_store(mode: str) -> None:
+def test_a_bulk_store(mode: str, apart: str) -> None:
     y = np.zeros(32, np.int32)
-    run(STORE, y, mode=mode)
+    run(STORE + apart, y, mode=mode)
     assert y.tolist() == list(range(32))
 
 
+@pytest.mark.parametrize("apart", ["", APART])
+def test_who_starts_a_store_may_fence(apart: str) -> None:
+    """A fence covers what the thread has learnt from a barrier, too."""
+    fence = 'target.fence() {scope="async_shared"}'
+    first = "target.if(%first) then() {\n"
+    body = STORE.replace(fence, "").replace(first, first + fence) + apart
+    y = np.zeros(32, np.int32)
+    run(body, y)
+    assert y.tolist() == list(range(32))
+    # A fence before the barrier covers nobody else's writes.
+    zero = "%z = target.map([%t, %i0]) {fn=eq} : bool"
+    alone = f"{zero} target.if(%z) then() {{ {fence} yield }} otherwise() {{ yield }}"
+    only = STORE.replace(fence, alone)
+    with pytest.raises(SimulationError, match=r"no fence .async_shared. lies between"):
+        run(only + apart, y)
+
+
+@pytest.mark.parametrize("apart", ["", APART])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("old", "new", "message"),
@@ -201,10 +229,11 @@ def test_a_bulk_store(mode: str) -> None:
         ("yield\n}\ntarget.barrier()", "yield\n}", "without a barrier between them"),
     ],
 )
-def test_mistakes_around_stores(old: str, new: str, message: str, mode: str) -> None:
+def test_mistakes_around_stores(old: str, new: str, message: str, mode: str, apart: str) -> None:
     y = np.zeros(32, np.int32)
     body = STORE.replace(old, new)
     assert body != STORE
+    body += apart
     if not message:
         run(body, y, mode=mode)
         assert y.tolist() == [*range(8), *[0] * 24]
@@ -263,6 +292,7 @@ def box_kernel(box: tuple[int, int], coords: tuple[int, int], swizzle: int, dtyp
     """
 
 
+BOX_ARGS = ("%m: ptr<constant>", "%w: ptr<constant>", "%y: ptr<global>")
 CASES: list[tuple[tuple[int, int], tuple[int, int], int, str]] = [
     ((16, 4), (0, 0), 0, "bf16"),
     ((64, 8), (0, 0), 128, "bf16"),
@@ -285,7 +315,7 @@ def test_boxes_of_tensors(
     maps = [TensorMap(a, element, shape, strides, box, swizzle) for a in (x, z)]
     y = np.zeros(box[0] * box[1], element.np)
     text = box_kernel(box, coords, swizzle, dtype)
-    func = kernel(text, ["%m: ptr<constant>", "%w: ptr<constant>", "%y: ptr<global>"])
+    func = kernel(text, BOX_ARGS)
     run_on(func, [*maps, y], 1, mode)
     # What lies outside of the tensor is zero, and is not written back.
     wanted, written = np.zeros((box[1], box[0]), element.np), np.zeros_like(x)
@@ -301,22 +331,45 @@ def test_boxes_of_tensors(
     assert (z == written).all()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_block_may_not_end_before_its_copies(mode: str) -> None:
+    text = box_kernel((16, 4), (0, 0), 0, "bf16")
+    start = text.index("target.mbarrier_wait")
+    func = kernel(text[:start], ["%m: ptr<constant>"])
+    x = np.zeros((20, 64), ml_dtypes.bfloat16)
+    tensor = TensorMap(x, bfloat16, (64, 20), (2, 128), (16, 4))
+    if mode == "eager":
+        run_on(func, [tensor], 1, mode)
+    else:
+        with pytest.raises(SimulationError, match="the block ends while the copy is under way"):
+            run_on(func, [tensor], 1, mode)
+
+
 def test_tensor_maps_must_agree() -> None:
     x = np.zeros((20, 64), ml_dtypes.bfloat16)
     func = kernel(
         box_kernel((64, 8), (0, 0), 128, "bf16"),
-        ["%m: ptr<constant>", "%w: ptr<constant>", "%y: ptr<global>"],
+        BOX_ARGS,
     )
     y = np.zeros(512, ml_dtypes.bfloat16)
     good = TensorMap(x, bfloat16, (64, 20), (2, 128), (64, 8), 128)
     bad = [
         (TensorMap(x, bfloat16, (64, 20), (2, 128), (64, 8), 64), "the tensor map says box"),
         (TensorMap(x, bfloat16, (64, 20), (2, 120), (64, 8), 128), "no multiples of 16"),
-        (TensorMap(x, bfloat16, (64, 21), (2, 128), (64, 8), 128), ""),
     ]
     for tensor, message in bad:
-        if message:
-            with pytest.raises(SimulationError, match=message):
-                run_on(func, [tensor, good, y], 1)
+        with pytest.raises(SimulationError, match=message):
+            run_on(func, [tensor, good, y], 1)
+    far = kernel(
+        box_kernel((64, 8), (0, 16), 128, "bf16"),
+        BOX_ARGS,
+    )
+    tall = TensorMap(x, bfloat16, (64, 21), (2, 128), (64, 8), 128)
+    with pytest.raises(SimulationError, match="the tensor map reaches beyond"):
+        run_on(far, [tall, good, y], 1)
+    wide = kernel(box_kernel((64, 8), (0, 0), 32, "bf16"), BOX_ARGS)
+    tensor = TensorMap(x, bfloat16, (64, 20), (2, 128), (64, 8), 32)
+    with pytest.raises(SimulationError, match="rows of 128 bytes with a swizzle of 32"):
+        run_on(wide, [tensor, tensor, y], 1)
     with pytest.raises(SimulationError, match="is ptr<constant>, not ndarray"):
         run_on(func, [x, good, y], 1)

@@ -45,6 +45,41 @@ def test_lanes_that_a_warp_has_not(kind: str, by: int, width: int) -> None:
         shuffled(kind, by, width)
 
 
+def test_lanes_may_ask_different_lanes() -> None:
+    body = """
+    %h = target.const() {value=31, type=i32} : i32
+    %r = target.map([%h, %t]) {fn=sub} : i32
+    %y = target.shuffle_lanes(%t, %r) {kind="index"} : i32
+    %same = target.shuffle_lanes(%i4, %r) {kind="index"} : i32
+    %z = target.map([%y, %same]) {fn=add} : i32
+    target.store(%x0, %t, %z, [])
+    """
+    y = np.zeros(32, np.int32)
+    run(body, y)
+    assert y.tolist() == [35 - k for k in range(32)]
+
+
+def test_some_warps_only() -> None:
+    body = """
+    %p = target.map([%t, %i32]) {fn=ge} : bool
+    target.if(%p) then() {
+      %s = target.shared() {bytes=256} : ptr<shared>
+      target.store(%s, %t, %t, [])
+      target.warp_barrier()
+      %y = target.map([%t, %i1]) {fn=xor} : i32
+      %z = target.load(%s, %y, []) {type=i32} : i32
+      %u = target.shuffle_lanes(%z, %i1) {kind="xor"} : i32
+      target.store(%x0, %t, %u, [])
+      yield
+    } otherwise() {
+      yield
+    }
+    """
+    y = np.zeros(64, np.int32)
+    run(body, y, threads=64, grid=1)
+    assert y.tolist() == [0] * 32 + list(range(32, 64))
+
+
 def test_votes_and_reductions() -> None:
     body = """
     %n = target.const() {value=37, type=i32} : i32
