@@ -23,6 +23,7 @@ from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.cuda.assembler import Cubin, assemble
+from tessera.runtime.cuda.assemblers import Assembler
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
 from tessera.target.check.kernel import check_kernel
 from tessera.target.check.report import Report
@@ -123,6 +124,15 @@ class LoweredGpu(Stages):
     @functools.cached_property
     def cubin(self) -> Cubin:
         """The kernels' machine code."""
+        return self._assemble(None)
+
+    def _cubin_by(self, driver: Assembler) -> Cubin:
+        """The same; the driver of a GPU may assemble it."""
+        if "cubin" not in self.__dict__:
+            self.__dict__["cubin"] = self._assemble(driver)
+        return self.cubin
+
+    def _assemble(self, driver: Assembler | None) -> Cubin:
         text = self.ptx
         start = time.perf_counter()
         kernels = self.gpu_kernels
@@ -131,6 +141,7 @@ class LoweredGpu(Stages):
             text, self.gpu, name=self.traced.name,
             allow_spills=[name for name, k in kernels.items() if _info(k.func).spills],
             notes={"proofs": proofs, "shared": {name: k.shared for name, k in kernels.items()}},
+            driver=driver,
         )  # fmt: skip
         self.context.record("cubin", time.perf_counter() - start)
         self.context.write("sass", lambda: found.disassembly(), ".sass")
@@ -176,7 +187,7 @@ class LoweredGpu(Stages):
         )
         self.context.record("native", time.perf_counter() - start)
         start = time.perf_counter()
-        code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, lambda: self.cubin)
+        code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, self._cubin_by)
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
         return RemoteExecutable(self.signature, driver, device, program, (native, program))

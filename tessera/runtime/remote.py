@@ -62,13 +62,14 @@ class Code:
         name: what messages call it.
         kernels: in the order of the table.
         machine: what they are for.
-        cubin: assembles them.
+        cubin: assembles them; by the assembler of the device's driver, which it is given, where
+            the settings say so or no other is there.
     """
 
     name: str
     kernels: Sequence[KernelCode]
     machine: Gpu
-    cubin: Callable[[], Any]
+    cubin: Callable[[Any], Any]
 
 
 class LoadedCode(Protocol):

@@ -158,13 +158,14 @@ class CudaCode:
 
     def __init__(self, code: Code, main: int, device: CudaDevice) -> None:
         from tessera.runtime.cuda.graphs import GraphProgram
-        from tessera.runtime.cuda.module import load_cubin
+        from tessera.runtime.cuda.module import DriverAssembler, load_cubin
 
         kernels = list(code.kernels)
         # Programs without kernels, which give back their inputs, have nothing to load.
         self._kernels: list[Any] = []
         if kernels:
-            module = load_cubin(device, code.cubin().data, code.name)
+            cubin = code.cubin(DriverAssembler(device))
+            module = load_cubin(device, cubin.data, code.name)
             self._kernels = [module.kernel(k.name, shared=k.shared, place=k.place) for k in kernels]
         self.table = make_table(kernels, [k.handle for k in self._kernels])
         self._device = device
