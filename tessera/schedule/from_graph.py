@@ -32,6 +32,7 @@ from tessera.schedule.emit import NestEmitter
 from tessera.schedule.fusion import Fusion
 from tessera.schedule.grouping import Group, Grouping, label, reason
 from tessera.schedule.heuristics import Cpu, Gpu
+from tessera.schedule.join_columns import join
 from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.prepare import prepare
 from tessera.schedule.row_grouping import RowGrouping
@@ -97,6 +98,8 @@ def lower(func: Func, options: Options | None = None, machine: Cpu | Gpu | None 
     lowering = _Lowering(options, AxisNames(dims))
     code, outputs = lowering.block(func.body, dict(zip(func.args, args, strict=True)))
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
+    if isinstance(machine, Gpu):
+        program = join(program, machine)
     return Lowered(program, tuple(lowering.decisions))
 
 

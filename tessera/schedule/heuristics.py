@@ -114,6 +114,10 @@ def choose(
                 if overrides and kernel.label in overrides:
                     op = overrides[kernel.label].apply(op)
             code.append(op)
+        if kernel.joined and isinstance(machine, Gpu):
+            from tessera.schedule.heuristics_gpu import choose_joined  # which builds on this module
+
+            code[:2] = choose_joined(code[:2])
         return Block(kernel.body.args, code, ())
 
     return with_bodies(func, body)

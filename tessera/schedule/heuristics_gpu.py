@@ -41,7 +41,7 @@ SQUARE = 64
 MAX_ROW = 16384
 """Elements of the longest row that stays in the registers of one block."""
 
-ROW_ELEMENTS = 16
+ROW_ELEMENTS = 32
 """Elements of a row in one thread."""
 
 LONG_ROW_ELEMENTS = 32
@@ -65,6 +65,9 @@ COLUMN_BYTES = 128
 
 COLUMN_ELEMENTS = 8
 """Elements of a step of a reduction over rows in one thread."""
+
+JOINED_ELEMENTS = 16
+"""Elements in one thread of the rows that a pass takes at a time, which also sums up columns."""
 
 WASTE = 8
 """A tile may reach beyond an axis by this part of the axis if a smaller one would not."""
@@ -345,6 +348,27 @@ def traffic(access: Access, axes: Sequence[Axis]) -> float:
         if anywhere or access.stride(axis.name) != 0:
             total *= max(size_of(axis.extent), 1)
     return total
+
+
+def choose_joined(nests: Sequence[Op]) -> list[Op]:
+    """The first two nests of a joined kernel: a program has as many rows as the second says."""
+    rows, parts = nests
+    assert isinstance(rows, ops.Nest)
+    assert isinstance(parts, ops.Nest)
+    chunk = next(op.axes[0].extent for op in parts.body.ops if isinstance(op, ops.Reduce))
+    width = power_above(size_of(rows.axes[1].extent))
+    warps = max(width // (WARP * ROW_ELEMENTS), WARPS)
+    count = max(JOINED_ELEMENTS * WARP * warps // width, 1)
+    assert isinstance(chunk, int)
+    count = min(count, chunk)
+    first = rows.rebuild(
+        tile=(count, width),
+        chunk=(chunk, 0),
+        reduce_tile=width,
+        reason=f"{chunk} rows, {count} at a time in registers; {warps} warps",
+        warps=warps,
+    )
+    return [first, parts.rebuild(warps=warps, reason="in the same pass")]
 
 
 def best_of(axes: list[Axis], found: list[Access], every: Sequence[Axis]) -> Axis | None:

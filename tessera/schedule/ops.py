@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tessera.dtypes import DType, Kind, bool_, int64
+from tessera.dtypes import DType, Kind, bool_, int64, uint32
 from tessera.errors import VerifyError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import READ, WRITE, Effects
@@ -290,6 +290,23 @@ class Index(ScheduleOp):
     def infer(self) -> Type:
         """i64."""
         return ScalarType(int64)
+
+
+class Random(Index):
+    """Word `expr` of the sequence of random words of a key; see `graph.random_bits`."""
+
+    name = "schedule.random"
+    key0: Value = operand()
+    key1: Value = operand()
+
+    def infer(self) -> Type:
+        """u32."""
+        return ScalarType(uint32)
+
+    def verify(self) -> None:
+        """The key is two words."""
+        if any(key.type != ScalarType(uint32) for key in (self.key0, self.key1)):
+            raise VerifyError(f"a key is two words, not {self.key0.type} and {self.key1.type}")
 
 
 class Holds(ScheduleOp):

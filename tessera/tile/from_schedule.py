@@ -37,8 +37,9 @@ from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.joined import lower_joined
 from tessera.tile.lowering.merge_sort import lower_runs, repeats
-from tessera.tile.lowering.nest import lower_nest, lower_together
+from tessera.tile.lowering.nest import HANDLERS, lower_nest, lower_together
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
 
@@ -165,7 +166,11 @@ class _Program:
         if op.concurrent and len(nests) == len(op.body.ops) > 1 and self.is_gpu:
             self.unit(nests, memory, op.label)
             return
-        for unit in op.body.ops:
+        units = op.body.ops
+        if op.joined and self.is_gpu:
+            self.unit(nests[:2], memory, op.label, joined=True)
+            units = units[2:]
+        for unit in units:
             self.unit(unit, memory, op.label)
 
     def loop(self, op: s.While) -> None:
@@ -207,9 +212,15 @@ class _Program:
 
     # --- kernels ------------------------------------------------------------------------------
 
-    def unit(self, unit: Op | Sequence[s.Nest], memory: Mapping[Value, Value], label: str) -> None:
-        """Launches the kernel of a nest or sort, or of several nests that share one. It is lowered
-        unless an equal one was."""
+    def unit(
+        self,
+        unit: Op | Sequence[s.Nest],
+        memory: Mapping[Value, Value],
+        label: str,
+        joined: bool = False,
+    ) -> None:
+        """Launches the kernel of a nest or sort, or of several nests that share one, perhaps in one
+        pass. It is lowered unless an equal one was."""
         units: list[Unit] = []
         times: Dim = 1
         for part in [unit] if isinstance(unit, Op) else unit:
@@ -221,11 +232,13 @@ class _Program:
             units.append(part)
         used = free_values(Block([], units, ()))
         canonical, args = _Canonical(self.func.dims).units(units, used)
-        key = content_hash(Func("f", Block(args, canonical, ()), self.func.dims))
+        body = Block(args, canonical, ())
+        key = content_hash(Func("joined" if joined else "f", body, self.func.dims))
         found = self.known.get(key)
         if found is None:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
-            kernel, grid = lower_units(canonical, args, name, self.func.dims, self.facts)
+            lower = lower_pass if joined else lower_units
+            kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
         name, grid = found
@@ -267,6 +280,25 @@ def lower_units(
         grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
     else:
         grid = lower_runs(em, op, memory)
+    used = [name for name in dims if name in em.used]
+    return Func(name, em.close(), used), grid
+
+
+def lower_pass(
+    units: Sequence[Unit],
+    args: Sequence[Value],
+    name: str,
+    dims: Sequence[str],
+    facts: Facts | None = None,
+) -> tuple[Func, tuple[Dim, ...]]:
+    """Lowers a nest over rows and one of sums over these rows to a kernel that is one pass.
+
+    Args and results are those of `lower_units`.
+    """
+    em = Emitter(dims, [_memory(_buffer(v)) for v in args])
+    memory = dict(zip(args, em.args, strict=True))
+    nests = [unit for unit in units if isinstance(unit, s.Nest)]
+    grid = lower_joined(em, nests, memory, Facts() if facts is None else facts, HANDLERS)
     used = [name for name in dims if name in em.used]
     return Func(name, em.close(), used), grid
 

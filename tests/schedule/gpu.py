@@ -24,7 +24,7 @@ from tessera.schedule.heuristics import choose
 from tessera.schedule.plan import plan
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.spec import SCHEDULE
-from tessera.target.gpu import gpu
+from tessera.target.gpu import Gpu, gpu
 from tessera.tile import interp as tile_interp
 from tessera.tile import ops as t
 from tessera.tile.from_schedule import lower_program
@@ -71,12 +71,12 @@ class Lowered:
         return [op for code in found for op in code if isinstance(op, cls)]
 
 
-def lower_graph(func: Func) -> Lowered:
+def lower_graph(func: Func, machine: Gpu = MACHINE) -> Lowered:
     """Lowers a Graph and verifies each stage."""
     graph = run_pipeline(func, GRAPH_PASSES, PassContext(True))
-    program = lower(graph, machine=MACHINE).func
+    program = lower(graph, machine=machine).func
     verify(program, SCHEDULE)
-    placed, size = plan(choose(program, MACHINE))
+    placed, size = plan(choose(program, machine))
     verify(placed, SCHEDULE)
     module = lower_program(placed)
     verify_tile(module)
@@ -100,12 +100,13 @@ def check(
     inputs: Sequence[Array] | None = None,
     length: int = 64,
     factor: float = 8.0,
+    machine: Gpu = MACHINE,
 ) -> Lowered:
     """Compares the interpreters on random inputs."""
     dims = dict(dims or {})
     arrays = list(inputs) if inputs is not None else random_inputs(types, dims)
     func = traced(fn, *types)
-    result = lower_graph(func)
+    result = lower_graph(func, machine)
     expected = graph_interp.run(func, arrays, dims)
     for found in runs(result, arrays, expected, dims):
         for a, b in zip(found, expected, strict=True):

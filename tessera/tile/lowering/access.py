@@ -149,7 +149,8 @@ def _read(
     deepest = max([em.levels[v] for v in (view, *coords, *mask)])
     floor = em.depth
     # A tile that is checked is the rest of a loop, which is seldom there: it stays under its `if`.
-    if deepest < floor and not check and low.is_bounded(op):
+    # In a block it is a tile like all others.
+    if deepest < floor and (low.is_block or not check) and low.is_bounded(op):
         floor = max(deepest, low.floor)
     return em.pure(t.Load, *fields, floor=floor)
 

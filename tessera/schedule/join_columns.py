@@ -1,0 +1,339 @@
+"""Joins work on rows with sums over these rows, so that both read their arrays once.
+
+The gradient of a normalisation is of this kind: each row of the result needs sums along the row,
+and the gradients of the weights are sums over all rows, of the same arrays. A program of the joined
+kernel goes over some rows, and keeps the sums of its columns in registers:
+
+    kernel: nest i, j: y[i, j] = f(i, j)
+    kernel: nest j: z[j] = h(reduce i < M: g(i, j))
+    ==>
+    kernel {joined}: nest i, j: y[i, j] = f(i, j)
+                     nest p, j: part[p, j] = reduce k < chunk: g(p*chunk + k, j)
+                     nest j: z[j] = h(reduce p: part[p, j])
+
+The first two nests are lowered as one; the last is a launch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, substitute, sym, symbols
+from tessera.ir.types import ScalarType
+from tessera.ir.walk import free_values, walk
+from tessera.schedule import ops
+from tessera.schedule.access import accesses
+from tessera.schedule.copying import Copy, Names
+from tessera.schedule.dependence import expressions
+from tessera.schedule.emit import without_dead
+from tessera.schedule.heuristics import Gpu, power_above
+from tessera.schedule.types import Axis, BufType
+
+LONGEST = 8192
+"""Elements of the longest row whose columns' sums fit the registers of a block besides it."""
+
+SHORTEST = 128
+"""Shorter rows leave the lanes of a block to sums over rows."""
+
+THREADS = 512
+"""Threads of a multiprocessor whose blocks keep sums in registers."""
+
+ELEMENTS = 16
+"""Elements of a row in one thread."""
+
+MIN_CHUNK = 8
+"""Rows for which it pays to write sums of columns."""
+
+
+def join(func: Func, machine: Gpu) -> Func:
+    """The program with row kernels and column sums joined where both read the same array."""
+    taken = {*func.dims}
+    for op in walk(func.body):
+        taken.update(ops.bound_axes(op))
+    return func.with_body(_Joining(machine, Names(taken)).block(func.body, {}))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A kernel of one nest over rows and columns."""
+
+    kernel: ops.Kernel
+    nest: ops.Nest
+
+    @property
+    def row(self) -> Axis:
+        """The axis of rows."""
+        return self.nest.axes[0]
+
+    @property
+    def col(self) -> Axis:
+        """The axis of columns."""
+        return self.nest.axes[1]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """A kernel of one nest over columns, with reductions over rows."""
+
+    kernel: ops.Kernel
+    nest: ops.Nest
+    found: Sequence[ops.Reduce]
+
+    @property
+    def col(self) -> Axis:
+        """The axis of columns."""
+        return self.nest.axes[0]
+
+
+class _Joining:
+    def __init__(self, machine: Gpu, names: Names) -> None:
+        self.machine = machine
+        self.names = names
+
+    def block(self, old: Block, env: dict[Value, Value]) -> Block:
+        """A block with its kernels joined, those of regions too."""
+        code: list[Op] = []
+        for op in old.ops:
+            operands = [env.get(v, v) for v in op.operands]
+            if isinstance(op, ops.Kernel):
+                new = op.rebuild(operands, op.regions)
+            else:
+                new = op.rebuild(operands, [self.block(region, env) for region in op.regions])
+            env.update(zip(op.results, new.results, strict=True))
+            code.append(new)
+        outputs = [env.get(v, v) for v in old.outputs]
+        while (found := self.first(code)) is not None:
+            i, j, at, rows, sums, chunk = found
+            joined = self.kernel(rows, sums, chunk)
+            results = (*rows.kernel.results, *sums.kernel.results)
+            again = dict(zip(results, joined.results, strict=False))
+            code[at] = joined
+            del code[i + j - at]
+            code, outputs = _renamed(code, outputs, again)
+        return Block(old.args, code, outputs)
+
+    def first(self, code: Sequence[Op]) -> tuple[int, int, int, _Rows, _Sums, int] | None:
+        """Two kernels to join, where, and how many rows a program takes."""
+        rows = {k: found for k, op in enumerate(code) if (found := _rows(op)) is not None}
+        sums = {k: found for k, op in enumerate(code) if (found := _sums(op)) is not None}
+        for a, first in rows.items():
+            for b, second in sums.items():
+                chunk = self.chunk(first, second)
+                at = _place(code, min(a, b), max(a, b)) if chunk else None
+                if at is not None and a != b and _is_local(first, second):
+                    return min(a, b), max(a, b), at, first, second, chunk
+        return None
+
+    def chunk(self, rows: _Rows, sums: _Sums) -> int:
+        """Rows of a program; 0 where joining does not pay."""
+        count, width = rows.row.extent, rows.col.extent
+        if not isinstance(count, int) or not isinstance(width, int) or sums.col.extent != width:
+            return 0
+        if not SHORTEST <= width <= LONGEST or {op.axes[0].extent for op in sums.found} != {count}:
+            return 0
+        whole = (count, width)
+        shared = set(rows.kernel.inputs) & set(sums.kernel.inputs)
+        shared |= set(rows.kernel.results) & set(sums.kernel.inputs)
+        sizes = [v.type.size for v in shared if isinstance(v.type, BufType)]
+        if count * width not in sizes or 0 in whole:
+            return 0
+        threads = max(power_above(width) // ELEMENTS, 128)
+        programs = self.machine.multiprocessors * max(THREADS // threads, 1)
+        chunk = 1
+        while count % (2 * chunk) == 0 and count > programs * chunk:
+            chunk *= 2
+        return chunk if chunk >= MIN_CHUNK and count <= 2 * programs * chunk else 0
+
+    def kernel(self, rows: _Rows, sums: _Sums, chunk: int) -> ops.Kernel:
+        """The joined kernel."""
+        a, b = rows.kernel, sums.kernel
+        inputs = list(dict.fromkeys([*a.inputs, *[v for v in b.inputs if v not in a.results]]))
+        part = Axis(self.names.fresh("p"), rows.row.extent // chunk)
+        types = [
+            BufType((part.extent, sums.col.extent), op.result.type.dtype)
+            for op in sums.found
+            if isinstance(op.result.type, ScalarType)
+        ]
+        given = {v: Value(v.type, v.name) for v in inputs}
+        given.update((v, Value(v.type, v.name)) for v in (*a.results, *b.results))
+        partial = [Value(t) for t in types]
+        env = {arg: given[v] for k in (a, b) for arg, v in _bound(k)}
+        nest = Copy(env=dict(env)).op(rows.nest).rebuild((), None, tile=(1, 1))
+        nests = [nest, *_split(sums, part, chunk, partial, env)]
+        outputs = [given[v] for v in (*a.results, *b.results)]
+        body = Block([*[given[v] for v in inputs], *outputs, *partial], nests, ())
+        return ops.Kernel(
+            inputs, (*a.types, *b.types, *types), temps=len(types), label=a.label,
+            reason=f"{a.reason}; on the way, {b.reason}, in {part.extent} parts",
+            joined=True, body=body, loc=a.loc,
+        )  # fmt: skip
+
+
+def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
+    """The arguments of a kernel's body, and the values of the program that they are."""
+    yield from zip(kernel.body.args, (*kernel.inputs, *kernel.results), strict=True)
+
+
+def _split(
+    sums: _Sums, part: Axis, chunk: int, partial: Sequence[Value], env: Mapping[Value, Value]
+) -> list[Op]:
+    """The nest of the parts, and the one that combines them."""
+    first, last = Copy(env=dict(env)), Copy(env=dict(env))
+    parts: list[Op] = []
+    total: list[Op] = []
+    place = (sym(part.name), sym(sums.col.name))
+    for op in sums.nest.body.ops:
+        if op not in sums.found:
+            total.append(last.op(op))
+            if not isinstance(op, ops.Store) and not _needs(op, sums.found):
+                parts.append(first.op(op))
+            continue
+        assert isinstance(op, ops.Reduce)
+        buffer = partial[sums.found.index(op)]
+        (axis,) = op.axes
+        inner = Copy({axis.name: sym(part.name) * chunk + sym(axis.name)}, env=dict(first.env))
+        short = ops.Reduce((Axis(axis.name, chunk),), op.fn, inner.block(op.body), loc=op.loc)
+        parts += [short, ops.Store(buffer, short.result, (), place, loc=op.loc)]
+        load = ops.Load(buffer, (), place, loc=op.loc)
+        whole = ops.Reduce((part,), op.fn, Block([], [load], (load.result,)), loc=op.loc)
+        last.env[op.result] = whole.result
+        total.append(whole)
+    made: list[Op] = []
+    for axes, code in (((part, sums.col), parts), ((sums.col,), total)):
+        body = Block([], without_dead(code), ())
+        made.append(ops.Nest(axes, tile=(1,) * len(axes), body=body, loc=sums.nest.loc))
+    return made
+
+
+def _needs(op: Op, found: Sequence[Op]) -> bool:
+    """Whether an op needs the result of one of some others."""
+    stack, seen = [op], set[Op]()
+    while stack:
+        one = stack.pop()
+        if one in found and one is not op:
+            return True
+        if one in seen:
+            continue
+        seen.add(one)
+        stack += [v.op for v in free_values(Block([], [one], ())) if v.op is not None]
+    return False
+
+
+# --- what can be joined -----------------------------------------------------------------------
+
+
+def _nest(op: Op) -> ops.Nest | None:
+    """The only nest of a kernel that nothing has been decided on."""
+    if not isinstance(op, ops.Kernel) or op.temps or len(op.body.ops) != 1:
+        return None
+    (nest,) = op.body.ops
+    if not isinstance(nest, ops.Nest) or nest.tile or nest.ordered:
+        return None
+    combines = any(isinstance(x, ops.Store) and x.combine is not None for x in nest.body.ops)
+    return None if combines else nest
+
+
+def _rows(op: Op) -> _Rows | None:
+    nest = _nest(op)
+    if nest is None or len(nest.axes) != 2:
+        return None
+    _, col = nest.axes
+    assert isinstance(op, ops.Kernel)
+    for inner in nest.body.ops:
+        if inner.regions and not (isinstance(inner, ops.Reduce) and _is_along(inner, col)):
+            return None
+    along = all(access.stride(col.name) in (0, 1) for access in accesses(nest))
+    return _Rows(op, nest) if along else None
+
+
+def _sums(op: Op) -> _Sums | None:
+    nest = _nest(op)
+    if nest is None or len(nest.axes) != 1:
+        return None
+    assert isinstance(op, ops.Kernel)
+    found = [x for x in nest.body.ops if x.regions]
+    reductions = [x for x in found if isinstance(x, ops.Reduce) and len(x.axes) == 1]
+    if not found or len(reductions) != len(found):
+        return None
+    for one in reductions:
+        dtype = one.result.type
+        if not isinstance(dtype, ScalarType) or dtype.dtype.is_complex or one.fn.identity is None:
+            return None
+        if any(x.regions for x in one.body.ops) or _needs(one, reductions):
+            return None
+    return _Sums(op, nest, reductions)
+
+
+def _is_along(op: ops.Reduce, col: Axis) -> bool:
+    """Whether a reduction goes along rows, whatever the column."""
+    if len(op.axes) != 1 or op.axes[0].extent != col.extent:
+        return False
+    loads = [one for one in op.body.ops if isinstance(one, (ops.Load, ops.Holds, ops.Index))]
+    if any(one.regions for one in op.body.ops):
+        return False
+    return all(col.name not in symbols(e) for one in loads for e in expressions(one))
+
+
+def _is_local(rows: _Rows, sums: _Sums) -> bool:
+    """Whether neither kernel reads of the other one what another row or column has."""
+    if set(sums.kernel.results) & set(rows.kernel.inputs):
+        return False
+    made = {
+        arg: [x for x in rows.nest.body.ops if isinstance(x, ops.Store) and x.buf is own]
+        for arg, value in _bound(sums.kernel)
+        for own, result in _bound(rows.kernel)
+        if result is value and value in rows.kernel.results
+    }
+    for op in sums.nest.body.ops:
+        if isinstance(op, ops.Load) and op.buf in made:
+            return False
+    for one in sums.found:
+        to: dict[str, Dim] = {
+            one.axes[0].name: sym(rows.row.name),
+            sums.col.name: sym(rows.col.name),
+        }
+        for op in one.body.ops:
+            if not isinstance(op, ops.Load) or op.buf not in made:
+                continue
+            index = tuple([substitute(e, to) for e in op.index])
+            stores = made[op.buf]
+            if len(stores) != 1 or op.dyn or op.where or stores[0].where or stores[0].dyn:
+                return False
+            if stores[0].index != index:
+                return False
+    return True
+
+
+def _place(code: Sequence[Op], i: int, j: int) -> int | None:
+    """Where two ops of a program can run as one; None if nowhere."""
+    between = code[i + 1 : j]
+    made = {v for op in between for v in op.results}
+    if made.isdisjoint(code[j].operands):
+        return i
+    own = set(code[i].results)
+    used = {v for op in between for v in free_values(Block([], [op], ()))}
+    return j if own.isdisjoint(used) else None
+
+
+def _renamed(
+    code: Sequence[Op], outputs: Sequence[Value], env: dict[Value, Value]
+) -> tuple[list[Op], list[Value]]:
+    """The code with values replaced."""
+    found: list[Op] = []
+    for op in code:
+        new = op
+        if any(v in env for v in free_values(Block([], [op], ()))):
+            regions = op.regions
+            if not isinstance(op, ops.Kernel):
+                regions = [_region(region, env) for region in op.regions]
+            new = op.rebuild([env.get(v, v) for v in op.operands], regions)
+            env.update(zip(op.results, new.results, strict=True))
+        found.append(new)
+    return found, [env.get(v, v) for v in outputs]
+
+
+def _region(block: Block, env: dict[Value, Value]) -> Block:
+    code, outputs = _renamed(block.ops, block.outputs, env)
+    return Block(block.args, code, outputs)

@@ -1,0 +1,124 @@
+"""A nest over rows, and sums over these rows, in one pass (`schedule.join_columns`).
+
+A program has `chunk` rows. The code of both nests is evaluated at each tile of rows, as if it were
+one body, so that what both read or compute is there once; sums of columns are carried along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int64
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, Facts, divides, sym
+from tessera.schedule import ops as s
+from tessera.schedule.copying import Copy
+from tessera.tile import ops as t
+from tessera.tile.lowering import reduction, row_passes
+from tessera.tile.lowering.access import write
+from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.state import Handler, Point, State, TileDim, Val, dtype_of
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum of columns.
+
+    Attributes:
+        op: the reduction over rows.
+        value: what is added for each row.
+        store: what is done with the sum.
+    """
+
+    op: s.Reduce
+    value: Value
+    store: s.Store
+
+
+def lower_joined(
+    em: Emitter,
+    nests: Sequence[s.Nest],
+    memory: Mapping[Value, Value],
+    known: Facts,
+    handlers: Mapping[type[Op], Handler],
+) -> tuple[Dim, ...]:
+    """Emits the body of the kernel; returns its grid.
+
+    Args:
+        em: receives the body.
+        nests: over rows and columns, and over parts and columns.
+        memory: the kernel's argument for each buffer.
+        known: what is known of the program's dims.
+        handlers: by class of op, how it is lowered.
+    """
+    rows, parts = nests
+    body, sums = _common(rows, parts)
+    common = rows.rebuild((), [Block([], body, ())])
+    assert isinstance(common, s.Nest)
+    low = State(em, common, memory, handlers, known)
+    (row, col), (part, _) = rows.axes, parts.axes
+    (count, width), chunk = rows.tile, rows.chunk[0]
+    inner = [op for op in body if col.name in low.dependence.ops[op]]
+    outer = [op for op in body if col.name not in low.dependence.ops[op]]
+    checked = not divides(width, col.extent, known)
+    columns = TileDim(col.name, width, em.const(0, int64), col.extent, checked)
+    program = em.pure(t.ProgramId, 0)
+    neutral = [reduction.identity(low, one.op.fn, dtype_of(one.value)) for one in sums]
+
+    def step(i: Value, carried: list[Value]) -> Sequence[Value]:
+        with em.bound({row.name: i} if count == 1 else {}):
+            point = Point() if count == 1 else Point((TileDim(row.name, count, i, row.extent),))
+            row_passes.run(low, outer, point)
+            whole = point.plus(columns)
+            row_passes.run(low, inner, whole)
+            found: list[Value] = []
+            for one, before in zip(sums, carried, strict=True):
+                x = em.broadcast(low.get(one.value, whole).parts[0], whole.shape)
+                if count > 1:
+                    x = em.pure(t.Reduce, x, one.op.fn, 0)
+                found.append(em.map(one.op.fn, before, x))
+            return found
+
+    begin = em.map("mul", program, em.const(chunk, int64))
+    bounds = (begin, em.map("add", begin, em.const(chunk, int64)), em.const(count, int64))
+    start = [em.broadcast(x.parts[0], (width,)) for x in neutral]
+    totals = em.loop(bounds, start, step)
+    with em.bound({part.name: program}):
+        for one, total in zip(sums, totals, strict=True):
+            em.loc = one.store.loc
+            write(
+                low, one.store.buf, Val((total,), (col.name,)), one.store.index, Point((columns,))
+            )
+    return (part.extent,)
+
+
+def _common(rows: s.Nest, parts: s.Nest) -> tuple[list[Op], list[_Sum]]:
+    """The code of both nests in terms of the axes of the first."""
+    (row, col), (part, other) = rows.axes, parts.axes
+    chunk = rows.chunk[0]
+    stored = {op.buf: op.value for op in rows.body.ops if isinstance(op, s.Store)}
+    code = list(rows.body.ops)
+    same: dict[str, Dim] = {other.name: sym(col.name)}
+    copy = Copy(dict(same))
+    reduced: dict[Value, tuple[s.Reduce, Value]] = {}
+    sums: list[_Sum] = []
+    for op in parts.body.ops:
+        if isinstance(op, s.Reduce):
+            to = {**same, op.axes[0].name: sym(row.name) - sym(part.name) * chunk}
+            inner = Copy(to, env=dict(copy.env))
+            for one in op.body.ops:
+                if isinstance(one, s.Load) and one.buf in stored:
+                    inner.env[one.result] = stored[one.buf]
+                else:
+                    code.append(inner.op(one))
+            reduced[op.result] = op, inner.find(op.body.outputs[0])
+        elif isinstance(op, s.Store):
+            total, value = reduced[op.value]
+            index = tuple(copy.places(op.index))
+            fields = op.rebuild(op.operands, index=index)
+            assert isinstance(fields, s.Store)
+            sums.append(_Sum(total, value, fields))
+        else:
+            code.append(copy.op(op))
+    return code, sums
