@@ -170,7 +170,8 @@ class CudaCode:
         self.table = make_table(kernels, [k.handle for k in self._kernels])
         self._device = device
         self._pool = device.pool
-        self._run = GraphProgram(main, name=code.name, owner=(self._kernels, self.table))
+        program = GraphProgram(main, name=code.name, owner=(self._kernels, self.table))
+        self._run = program.run
 
     def allocate(self, nbytes: int) -> Buffer:
         """New memory in the current stream."""
@@ -182,4 +183,4 @@ class CudaCode:
         for x in inputs:
             owner: Any = x.owner
             owner.use_on(stream)  # nothing where it is the owner's own
-        self._run(stream, *words)
+        self._run(stream, words)

@@ -72,7 +72,7 @@ class GraphProgram:
         settings = config.current()
         least = settings.cuda_graphs
         if not least or settings.cuda_debug or not self._possible:
-            self.program.run(stream, words)
+            self.program.run(stream, words, settings)
             return
         key = (stream.device.index, *map(_number, words))
         with self._lock:

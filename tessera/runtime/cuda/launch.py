@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tessera.config import config
+from tessera.config import Config, config
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import Caller, Word, make_caller
 from tessera.runtime.cuda import driver
@@ -109,7 +109,7 @@ class NativeProgram:
         self.owner = owner
         self._run = _run()
 
-    def run(self, stream: Stream, words: Sequence[Word]) -> None:
+    def run(self, stream: Stream, words: Sequence[Word], settings: Config | None = None) -> None:
         """Run it, which starts its kernels in a stream; does not wait for them.
 
         The device's context is current meanwhile, and other Python threads run.
@@ -118,6 +118,7 @@ class NativeProgram:
             stream: where.
             words: what it gets after the record: integers, or arrays of the host, which stand for
                 their addresses.
+            settings: the ones in force, from a caller who looked.
 
         Raises:
             CudaError: A launch failed, or work that was started before it.
@@ -125,7 +126,7 @@ class NativeProgram:
         """
         driver.api()  # refuses a child of fork
         record = stream.records.get(get_ident()) or record_of(stream)
-        settings = config.current()
+        settings = settings or config.current()
         if settings.cuda_debug or settings.nvtx:
             record.watch = watch_microseconds(settings)
             with nvtx_range(self.name) if settings.nvtx else nullcontext():

@@ -36,7 +36,7 @@ class Program:
         self.main, self.name = main, name
         return self
 
-    def run(self, stream: Stream, words: Any) -> None:
+    def run(self, stream: Stream, words: Any, settings: Any = None) -> None:
         self.runs += 1
         record = record_of(stream)
         record.launches += self.launches
