@@ -2,11 +2,12 @@
 
 The namespace is only ops, so by default its functions are computed by the ops' own definitions,
 which is exact and takes no compilation. TESSERA_TEST_ENGINE=native runs the same tests on compiled
-code.
+code, and TESSERA_TEST_ENGINE=gpu on a simulated GPU (`tests/fake_gpu.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import tessera as ts
 from tessera.graph import trace
 from tessera.graph.interp import NumpyEngine
+from tests.fake_gpu import fake_gpu
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -36,10 +38,27 @@ def engine() -> Iterator[None]:
     if os.environ.get("TESSERA_TEST_ENGINE") == "native":
         yield
         return
+    if os.environ.get("TESSERA_TEST_ENGINE") == "gpu":
+        with _one_gpu(), ts.device("cuda:0"):
+            yield
+        return
     outer = trace._ENGINE[0]
     trace.install_engine(NumpyEngine())
     yield
     trace.install_engine(outer)
+
+
+@contextlib.contextmanager
+def _one_gpu() -> Iterator[None]:
+    """The same simulated GPU for all tests, so that programs are compiled once."""
+    if not _GPUS:
+        found = fake_gpu()
+        found.__enter__()
+        _GPUS.append(found)
+    yield
+
+
+_GPUS: list[Any] = []
 
 
 def dtype_of(name: str) -> Any:
@@ -71,6 +90,8 @@ def host(x: Any) -> np.ndarray:
 def same(found: Any, wanted: Any, dtype: str | None = None, rtol: float | None = None) -> None:
     """A result has the elements of an array of NumPy's, and a dtype: by default its own."""
     data = host(found)
+    if _GPUS:
+        assert str(found.device) == "cuda:0"
     wanted = np.asarray(wanted)
     name = dtype or wanted.dtype.name
     assert found.dtype.full_name == name

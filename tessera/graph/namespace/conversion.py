@@ -33,7 +33,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import concatenate, expand_dims
-from tessera.graph.placement import adopted, moved, to_device
+from tessera.graph.placement import adopted, device_of, moved, to_device
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
@@ -101,7 +101,11 @@ def asarray(
     found = _from_data(obj, wanted, copy)
     if isinstance(found, Tracer) or (device is None and isinstance(found.storage, Remote)):
         return found
-    return found if found.storage.__class__ is np.ndarray and where is CPU else moved(found, where)
+    if where is CPU and not isinstance(found.storage, Remote):
+        return found
+    if copy is False and device_of(found) != where:
+        _refuse_no_copy(copy, f"the data are on {device_of(found)}, not on {where}")
+    return moved(found, where)
 
 
 def _from_data(obj: Any, wanted: DType | None, copy: bool | None) -> Any:
