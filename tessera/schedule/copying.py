@@ -85,6 +85,8 @@ class Copy:
         assert isinstance(op, (ops.Load, ops.Store, ops.Holds, ops.Index))
         fields: dict[str, Any] = {**op.attrs, **attrs}
         fields["dyn"] = (*[self.find(v) for v in op.dyn], *dyn)
+        if isinstance(op, ops.Random):
+            fields.update(key0=self.find(op.key0), key1=self.find(op.key1))
         if isinstance(op, (ops.Load, ops.Store)):
             fields["buf"] = self.find(op.buf)
         if isinstance(op, ops.Store):

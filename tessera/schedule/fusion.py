@@ -258,7 +258,7 @@ class Fusion:
 
     def new_nest(self, shape: Sequence[Dim]) -> NestPlan:
         """A nest over the elements of a shape."""
-        return NestPlan(shape, self.facts, self.names)
+        return NestPlan(shape, self.facts, self.names, self.strategy.draws_blocks)
 
     def nests(self, op: GraphOp) -> list[NestPlan]:
         """The loops that compute the op's stored result."""

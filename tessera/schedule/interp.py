@@ -16,11 +16,12 @@ import numpy as np
 
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import VerifyError
+from tessera.graph.ops.generate import philox
 from tessera.graph.ops.sort import sort_order
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
-from tessera.ir.scalar import ScalarFn
+from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -251,6 +252,25 @@ def _index(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...
     return points.exprs([op.expr], op, env)[0]
 
 
+def _apply(name: str, *values: Array) -> Array:
+    return SCALARS[name].evaluate(*values)
+
+
+def _random(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    place = points.exprs([op.expr], op, env)[0].astype(np.uint64)
+    counter = (place >> np.uint64(2)).astype(np.uint64)
+    low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
+    zero = np.uint32(0)
+    words = philox(
+        (low, high, np.asarray(zero), np.asarray(zero)),
+        (points.values[op.key0], points.values[op.key1]),
+        _apply,
+        lambda value, dtype: np.asarray(value, dtype.np),
+    )
+    which = (place % np.uint64(4)).astype(np.int64)
+    return np.choose(which, words)
+
+
 def _holds(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
     return points.mask(op, env)
 
@@ -373,6 +393,7 @@ RULES: Mapping[
 ] = {
     ops.Const: _const,
     ops.Index: _index,
+    ops.Random: _random,
     ops.Holds: _holds,
     ops.Load: _load,
     ops.Store: _store,

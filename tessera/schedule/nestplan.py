@@ -124,9 +124,17 @@ class NestPlan:
         stores: what it writes.
         ordered: axes that run in order.
         points: products of extents.
+        draws_blocks: whether random words are ops of their own.
     """
 
-    def __init__(self, shape: Sequence[Dim], facts: Facts, names: AxisNames) -> None:
+    def __init__(
+        self,
+        shape: Sequence[Dim],
+        facts: Facts,
+        names: AxisNames,
+        draws_blocks: bool = False,
+    ) -> None:
+        self.draws_blocks = draws_blocks
         self.axes = names.axes("i", shape)
         self.index = names.index("i", shape)
         self.facts = with_axes(facts, self.axes)

@@ -22,6 +22,8 @@ class Strategy:
             vectors read them.
         computes_operands: whether operands of large contractions may be computed as they are
             loaded.
+        draws_blocks: whether random words are ops of their own, so that neighbours can share the
+            block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
     """
 
@@ -32,6 +34,7 @@ class Strategy:
     max_copies: int = 2
     copies_operands: bool = True
     computes_operands: bool = True
+    draws_blocks: bool = False
     finds_contractions: bool = False
 
 
@@ -46,6 +49,7 @@ GPU = Strategy(
     max_copies=16,
     copies_operands=False,
     computes_operands=False,
+    draws_blocks=True,
     finds_contractions=True,
 )
 """Arithmetic is cheap beside memory, and every kernel more is a pass over memory more."""

@@ -15,7 +15,7 @@ from tessera.ir.types import TensorType
 from tessera.ir.verify import verify
 from tessera.ir.walk import walk
 from tessera.schedule import interp
-from tessera.schedule.from_graph import from_graph
+from tessera.schedule.from_graph import lower
 from tessera.schedule.heuristics import choose
 from tessera.schedule.plan import plan
 from tessera.schedule.spec import SCHEDULE
@@ -108,4 +108,5 @@ def check_gpu(
     arrays = list(inputs) if inputs is not None else random_inputs(types, dims or {})
     graph = traced(fn, *types)
     expected = graph_interp.run(graph, arrays, dict(dims or {}))
-    return check_program(from_graph(graph), arrays, expected, dims, length, factor, machine)
+    func = lower(graph, machine=machine).func
+    return check_program(func, arrays, expected, dims, length, factor, machine)

@@ -28,13 +28,14 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
-from tessera.tile.lowering import access, pointwise, reduction, row_passes, scanning
+from tessera.tile.lowering import access, drawing, pointwise, reduction, row_passes, scanning
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 
 HANDLERS: Mapping[type[Op], Handler] = {
     s.Const: pointwise.const,
     s.Index: pointwise.index,
+    s.Random: drawing.random,
     s.Holds: pointwise.holds,
     s.Map: pointwise.apply,
     s.Cast: pointwise.cast,
