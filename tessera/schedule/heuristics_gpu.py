@@ -44,9 +44,6 @@ MAX_ROW = 16384
 ROW_ELEMENTS = 32
 """Elements of a row in one thread."""
 
-LONG_ROW_ELEMENTS = 32
-"""The same where a row would need more warps than a multiprocessor runs well."""
-
 ROW_STREAMS = 4
 """A row kernel that reads so many rows keeps half as much of each."""
 
@@ -206,8 +203,6 @@ class GpuChoice:
             step = MAX_ROW
         step = max(step, 2)
         each = ROW_ELEMENTS if streams < ROW_STREAMS else ROW_ELEMENTS // 2
-        if fits and step >= MAX_ROW // 2 and streams < ROW_STREAMS:
-            each = LONG_ROW_ELEMENTS
         count = max(WARPS * WARP * each // step, 1)
         axis = rows[-1] if rows else None
         if axis is not None:

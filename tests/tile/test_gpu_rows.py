@@ -275,10 +275,10 @@ def test_reasons_and_warps() -> None:
     (nest,) = found.nests
     assert nest.tile == (1, 4096)
     assert nest.chunk == (1, 0)
-    assert nest.warps == 8
+    assert nest.warps == 4
     assert "a row in registers" in nest.reason
     (launch,) = [op for op in found.tile.entry.ops if isinstance(op, t.Launch)]
-    assert launch.warps == 8
+    assert launch.warps == 4
     assert launch.grid == (4096,)
 
 

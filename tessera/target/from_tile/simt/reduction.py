@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.dtypes import DType, Kind, float32, int64
+from tessera.dtypes import DType, Kind, float32
 from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
@@ -229,8 +229,9 @@ def _counted(
     )
     found: list[Item] = []
     for r, (place,) in zip(starts, first, strict=True):
-        base = s.map("sub", index[r], s.cast(s.coordinate(spread, op.axis), int64))
-        found.append((extreme[r], s.map("add", base, s.convert(place, int64))))
+        dtype = t.element(index[r].type)
+        base = s.map("sub", index[r], s.cast(s.coordinate(spread, op.axis), dtype))
+        found.append((extreme[r], s.map("add", base, s.convert(place, dtype))))
     return found
 
 
