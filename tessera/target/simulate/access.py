@@ -270,6 +270,7 @@ def _alloca(s: Threads, op: t.Alloca) -> None:
     room = -(-size // 64) * 64
     data = np.full(room * s.count, POISON, np.uint8)
     memory = Memory(data, "scratch memory", 1, strict=True, watched=False, writable=True)
+    memory.span = room
     window = np.arange(s.count) * room
     s.values[op.result] = Pointer(memory, np.zeros(1, np.int64), 0, size, window, memory.name)
 

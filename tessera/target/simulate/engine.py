@@ -164,7 +164,7 @@ def barrier_at(s: Threads, op: Op, place: int, position: int) -> Mbarrier:
     """The barrier at an address."""
     found = s.launch.engine.barriers.get(place)
     if found is None:
-        at = s.launch.offset(s.launch.shared, place)
+        at = s.launch.offset(place)
         raise s.fail(op, f"there is no barrier at byte {at} of shared memory", position)
     return found
 
@@ -286,7 +286,7 @@ def _check_published(s: Threads, op: Op, at: Array, position: int) -> None:
     bad = (when >= 0) & s.launch.order.unfenced(memory.writer[grains], when, who)
     if bad.any():
         k = int(np.flatnonzero(bad.any(axis=1))[0])
-        text = memory.said(s.launch.offset(memory, int(at[k])), 1)
+        text = s.launch.place(memory, int(at[k]), 1)
         message = f"no fence (async_shared) lies between the write of {text} and this copy"
         raise s.fail(op, message, position)
 

@@ -33,6 +33,7 @@ class Memory:
         watched: whether accesses are checked against each other.
         grain: bytes that are remembered together, a power of two.
         bits: its logarithm.
+        span: bytes of the part that one thread sees; 0: all.
         locked: ranges that copies under way still read, with their ops.
     """
 
@@ -46,6 +47,7 @@ class Memory:
         self.watched = watched
         self.grain = grain
         self.bits = grain.bit_length() - 1
+        self.span = 0
         self.locked: list[tuple[int, int, Op]] = []
         self.views: dict[DType, Array] = {}
         count = -(-data.size // grain) if strict or watched else 0
@@ -154,7 +156,8 @@ class Memory:
         when = self.when_written[grains]
         if self.strict and when.size and when.min() == IN_FLIGHT:
             k = int(np.flatnonzero((when == IN_FLIGHT).any(axis=1))[0])
-            message = f"writes {self.said(int(at[k]), size)}, which a copy under way will write"
+            place = s.launch.place(self, int(at[k]), size)
+            message = f"writes {place}, which a copy under way will write"
             raise self._failure(s, op, message, idents, k)
         if atomic and self.strict and when.size and when.min() < 0:
             self._unwritten(s, op, at, when, idents)
@@ -208,7 +211,9 @@ class Memory:
             if lost.any():
                 k = int(np.flatnonzero(lost)[0])
                 size = value.nbytes // at.size
-                message = f"threads write different values to {self.said(int(at[k]), size)}"
+                message = (
+                    f"threads write different values to {s.launch.place(self, int(at[k]), size)}"
+                )
                 raise self._failure(s, op, message, idents, k)
 
     # --- copies -----------------------------------------------------------------------------------
@@ -228,11 +233,6 @@ class Memory:
 
     # --- mistakes ---------------------------------------------------------------------------------
 
-    def said(self, at: int, size: int) -> str:
-        """Bytes, as messages call them."""
-        count = "1 byte" if size == 1 else f"{size} bytes"
-        return f"{count} at byte {at} of {self.name}"
-
     def _failure(
         self, s: Threads, op: Op, message: str, idents: Array, k: int, *notes: str
     ) -> Exception:
@@ -244,7 +244,7 @@ class Memory:
         what = "nobody has written"
         if when[row, column] == IN_FLIGHT:
             what = "a copy under way will write"
-        message = f"reads {self.said(s.launch.offset(self, place), 1)}, which {what}"
+        message = f"reads {s.launch.place(self, place, 1)}, which {what}"
         raise self._failure(s, op, message, idents, row)
 
     def race(
@@ -274,7 +274,7 @@ class Memory:
         else:
             code, when, number = self.reader[place], self.when_read[place], self.read_by[place]
         other = s.launch.order.said(int(code), int(when))
-        text = self.said(s.launch.offset(self, grain * self.grain), self.grain)
+        text = s.launch.place(self, grain * self.grain, self.grain)
         message = f"{verbs[0]} {text}, which {other} {verbs[1]} without a barrier between them"
         note = f"{other} {verbs[1]} in {described(s.launch.ops[int(number)])}"
         raise self._failure(s, op, message, thread[:, 0], row, note)
@@ -284,6 +284,6 @@ class Memory:
             inside = (at < hi) & (at + size > lo)
             if inside.any():
                 k = int(np.flatnonzero(inside)[0])
-                place = self.said(s.launch.offset(self, int(at[k])), size)
+                place = s.launch.place(self, int(at[k]), size)
                 message = f"writes {place}, which a copy under way still reads"
                 raise self._failure(s, op, message, idents, k, described(copy))

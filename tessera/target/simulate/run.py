@@ -143,6 +143,7 @@ def _launch(
     threads = kernel.info.threads
     data = np.full(kernel.window * blocks, POISON, np.uint8)
     shared = _memory(data, "shared memory", kernel, True, check, True)
+    shared.span = max(1, kernel.window)
     order = (Order if kernel.in_step else Clocks)(first, blocks, threads, kernel.relaxed)
     none = np.zeros((2, blocks * threads), np.int64)
     return Launch(

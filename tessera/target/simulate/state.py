@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tessera.errors import SimulationError
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.printer import Printer
-from tessera.target.gpu_ops import WARP
+from tessera.target.gpu_ops import WARP, Shared
 
 if TYPE_CHECKING:
     from tessera.target.gpu import Gpu
@@ -110,9 +110,21 @@ class Launch:
     )
     ticks: int = 0
 
-    def offset(self, memory: Memory, at: int) -> int:
-        """A place in memory as threads see it."""
-        return at % self.window if memory is self.shared else at
+    def offset(self, at: int) -> int:
+        """A place in shared memory as the threads of its block see it."""
+        return at % self.window
+
+    def place(self, memory: Memory, at: int, size: int) -> str:
+        """Bytes, as messages call them: of a shared object, if it is clear of which."""
+        count = "1 byte" if size == 1 else f"{size} bytes"
+        at = at % memory.span if memory.span else at
+        if memory is not self.shared:
+            return f"{count} at byte {at} of {memory.name}"
+        objects = [op for op in self.placed if isinstance(op, Shared)]
+        there = [op for op in objects if 0 <= at - self.placed[op] < op.bytes]
+        if len(there) != 1 or not there[0].label:
+            return f"{count} at byte {at} of shared memory"
+        return f"{count} at byte {at - self.placed[there[0]]} of shared object {there[0].label!r}"
 
     def who(self, thread: int) -> str:
         """A thread of the grid, as messages call it."""

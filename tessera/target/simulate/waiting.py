@@ -160,7 +160,7 @@ def _mbarrier_wait(s: Threads, op: g.MbarrierWait) -> Waits:
 
     def what() -> str:
         waited = next(((b, p) for b, p in pairs if b.phase % 2 == p), pairs[0])
-        at = launch.offset(launch.shared, places[found.index(waited[0])])
+        at = launch.offset(places[found.index(waited[0])])
         return f"parity {waited[1]} of the barrier at byte {at}: {waited[0].said()}"
 
     if not over():
