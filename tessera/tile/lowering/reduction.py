@@ -77,7 +77,7 @@ def _stepped(
 
     if low.is_block and (steps.stages or not isinstance(extent, int)):
         checked = not divides(size, extent, low.facts)
-        if isinstance(extent, int) and extent <= size:
+        if isinstance(extent, int) and 0 < extent <= size:
             return list(run(zero, carried, size, checked))
         bounds = (zero, em.index(extent), em.const(size, int64))
         return em.loop(
