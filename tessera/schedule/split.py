@@ -30,6 +30,7 @@ from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import power_below, size_of
+from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import split_sort
 from tessera.schedule.types import Axis, BufType
@@ -124,7 +125,7 @@ def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> F
     from tessera.schedule.split_scan import split_scan
     from tessera.schedule.split_scatter import split_scatter
 
-    func = limit_sorts(func, facts or Facts())
+    func = convert_scans(limit_sorts(func, facts or Facts()))
     return rewrite(func, machine, (split_reduction, split_scan, split_scatter), facts)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.dtypes import DType, bfloat16, complex64, float16, float32, float64, int32, uint8
 from tessera.graph.ops.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
-from tessera.graph.ops.elementwise import exp, mul
+from tessera.graph.ops.elementwise import cast, exp, mul
 from tessera.ir.intexpr import sym
 from tessera.schedule import heuristics_gpu_scan
 from tessera.tile import ops as t
@@ -106,3 +106,22 @@ def test_a_row_that_fits_is_one_tile() -> None:
     assert scan.result.type.shape[-1] == 1024
     assert not ops_of(module, t.For)
     assert not ops_of(module, t.Reduce)
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_results_are_converted_as_they_are_stored(dtype: DType) -> None:
+    module = check_gpu(partial(cumsum, axis=1), typed(3, 100, dtype=dtype))
+    assert len(module.funcs) == 2
+    (store,) = ops_of(module, t.Store)
+    assert store.value.type.dtype is dtype
+    (scan,) = ops_of(module, t.Scan)
+    assert scan.result.type.dtype is float32
+    check_gpu(partial(cumsum, axis=0, reverse=True), typed(sym("N"), 5, dtype=dtype), dims={"N": 7})
+
+
+def test_results_that_are_used_twice_are_stored_as_they_are() -> None:
+    def fn(x: Any) -> Any:
+        y = cumsum(cast(x, float32), 1)
+        return y, cast(y, bfloat16)
+
+    check_gpu(fn, typed(3, 40, dtype=bfloat16))
