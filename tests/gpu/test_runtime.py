@@ -469,7 +469,7 @@ def test_ctrl_c_in_a_native_program(
 def test_a_kernel_that_hangs(device: CudaDevice, kernels: CudaModule, held: DeviceBuffer) -> None:
     with (
         config.update(cuda_debug=True, cuda_timeout=0.3),
-        pytest.raises(HangError, match="kernel wait_flag on cuda has not ended"),
+        pytest.raises(HangError, match="kernel wait_flag on cuda:0 has not ended"),
     ):
         run("add", kernels.kernel("wait_flag"), held, 1)
 

@@ -72,7 +72,7 @@ class CudaDevice:
     def __init__(self, index: int) -> None:
         count = driver.device_count()
         if not 0 <= index < count:
-            names = ", ".join(f"cuda:{i}" if i else "cuda" for i in range(count))
+            names = ", ".join(f"cuda:{i}" for i in range(count))
             raise DeviceError(
                 f"cuda: there is no device cuda:{index}",
                 rule=f"the CUDA devices of this process are {names or '(none)'}",
@@ -215,7 +215,7 @@ class CudaDevice:
         return f"CudaDevice({self.index}, {self.name!r})"
 
     def __str__(self) -> str:
-        return "cuda" if self.index == 0 else f"cuda:{self.index}"
+        return f"cuda:{self.index}"
 
     def __reduce__(self) -> tuple[Any, tuple[int]]:
         return cuda_device, (self.index,)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pickle
 import subprocess
 import sys
 
@@ -130,6 +132,45 @@ def test_every_explanation_makes_an_error(status: int) -> None:
     assert all(part in text for part in ("thing: ", f"NAME_{status}", "likely cause:", "fix:"))
 
 
+def test_functions_that_the_driver_lacks(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: object) -> None:
+        raise RuntimeError("Function cuGraphDestroy not found")
+
+    # So say the bindings.
+    monkeypatch.setattr(fake, "cuGraphDestroy", lacking, raising=False)
+    with pytest.raises(DriverVersionError, match="cuGraphDestroy not found"):
+        driver.call("cuGraphDestroy", 1)
+    assert driver.status_of("cuGraphDestroy", 1) == 801
+
+
+def test_addresses_for_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The C library stands for the driver's: what counts is how names are looked up.
+    monkeypatch.setattr(driver, "_library", lambda: ctypes.CDLL(None))
+    assert driver.address("malloc") == ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value
+    with pytest.raises(DriverVersionError, match="no function cuNothing"):
+        driver.address("cuNothing")
+
+
+def test_a_driver_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        @staticmethod
+        def cuInit(flags: int) -> None:
+            raise OSError("libnvidia-ptxjitcompiler is missing")
+
+    monkeypatch.setattr(driver, "_state", driver._State())
+    monkeypatch.setattr(driver, "library_exists", lambda: True)
+    monkeypatch.setattr(driver.importlib, "import_module", lambda _: Broken)
+    with pytest.raises(NoDriverError, match=r"cannot be loaded .*ptxjitcompiler"):
+        driver.api()
+
+
+def test_a_context_that_is_gone_stops_no_finalizer(fake: FakeDriver, device: CudaDevice) -> None:
+    driver.retire(device.context, "cuEventDestroy", 77)
+    fake.failures["cuCtxPushCurrent"] = 709
+    driver.drain()
+    assert not fake.called("cuEventDestroy")
+
+
 def test_errors_are_what_users_catch() -> None:
     memory = errors.error_for(2, "x", describe=lambda _: ("", ""))
     assert isinstance(memory, DeviceMemoryError)
@@ -193,12 +234,14 @@ assert driver.available()
 def test_devices(fake: FakeDriver, device: CudaDevice) -> None:
     assert (device.name, device.capability, device.multiprocessors) == ("Fake", (9, 0), 132)
     assert device is cuda_device(0)
-    assert (str(device), str(cuda_device(1))) == ("cuda", "cuda:1")
+    assert pickle.loads(pickle.dumps(device)) is device
+    assert repr(device) == "CudaDevice(0, 'Fake')"
+    assert (str(device), str(cuda_device(1))) == ("cuda:0", "cuda:1")
     assert device.machine.name == "sm_90a"
     assert device.runs_cubins
     assert device.limits.shared_per_block_optin == 232448
     assert device.memory_info() == (1 << 20, 1 << 20)
-    with pytest.raises(DeviceError, match=r"no device cuda:2(.|\n)*cuda, cuda:1"):
+    with pytest.raises(DeviceError, match=r"no device cuda:2(.|\n)*cuda:0, cuda:1"):
         cuda_device(2)
     with device:
         assert fake.contexts == [device.context]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from tessera import dtypes
 from tessera.dtypes import DType
 from tessera.graph.device import DeviceError
 from tessera.runtime.cuda import exchange, transfer
+from tessera.runtime.cuda.capsule import ImportedTensor
 from tessera.runtime.cuda.device import CudaDevice, cuda_device
 from tessera.runtime.cuda.errors import ForeignBufferError
 from tessera.runtime.cuda.exchange import from_array_interface, from_dlpack, to_dlpack
@@ -113,6 +115,28 @@ def test_a_capsule_is_taken_once(buffer: DeviceBuffer) -> None:
         from_dlpack(Same(buffer))
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (0, 2, r"is of DLPack 2\.1"),
+        (52, 3, "type code 3, 32 bits, 1 lanes"),
+        (53, 4, "4 bits"),
+        (54, 2, "2 lanes"),
+    ],
+)
+def test_tensors_that_are_not_known(
+    device: CudaDevice, buffer: DeviceBuffer, at: int, value: int, words: str
+) -> None:
+    capsule = to_dlpack(buffer, dtypes.float32, (12,), max_version=(1, 1))
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.argtypes, get.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+    address = get(capsule, b"dltensor_versioned")
+    ctypes.c_uint8.from_address(address + at).value = value
+    with pytest.raises(ForeignBufferError, match=words):
+        ImportedTensor(capsule)
+    del capsule  # still its own to free
+
+
 def test_old_consumers_get_a_copy(device: CudaDevice, buffer: DeviceBuffer) -> None:
     found = from_dlpack(Library(buffer, old=True))
     assert found.buffer.pointer != buffer.pointer
@@ -190,7 +214,7 @@ def test_other_devices(buffer: DeviceBuffer) -> None:
     with pytest.raises(ForeignBufferError, match=r"for the DLPack device \(1, 0\)"):
         to_dlpack(buffer, dtypes.float32, (12,), dl_device=(1, 0), max_version=(1, 0))
     to_dlpack(buffer, dtypes.float32, (12,), dl_device=(2, 0), max_version=(1, 0))
-    with pytest.raises(DeviceError, match="is on cuda, and cuda:1 is asked for"):
+    with pytest.raises(DeviceError, match="is on cuda:0, and cuda:1 is asked for"):
         from_dlpack(Library(buffer), device=cuda_device(1))
     with pytest.raises(DeviceError, match="pinned memory"):
         from_dlpack(Library(buffer, kind=3))
@@ -280,7 +304,7 @@ def test_interfaces_that_are_refused(
 
 def test_the_wrong_device(fake: FakeDriver, buffer: DeviceBuffer) -> None:
     fake.foreign_index = 1
-    with pytest.raises(DeviceError, match="is on cuda:1, and cuda is asked for"):
+    with pytest.raises(DeviceError, match="is on cuda:1, and cuda:0 is asked for"):
         from_array_interface(described(buffer), device=buffer.device)
 
 

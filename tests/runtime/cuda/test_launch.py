@@ -268,7 +268,7 @@ def test_debug_mode_names_a_kernel_that_hangs(native: NativeDriver, kernel: Kern
     native["busy"] = 1 << 40
     with (
         config.update(cuda_debug=True, cuda_timeout=0.05),
-        pytest.raises(HangError, match=r"kernel k on cuda has not ended in 0\.05 s"),
+        pytest.raises(HangError, match=r"kernel k on cuda:0 has not ended in 0\.05 s"),
     ):
         run(kernel, times=3)
     assert native["launches"] == 1

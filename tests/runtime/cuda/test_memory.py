@@ -140,7 +140,7 @@ def test_running_out_names_the_largest_buffers(fake: FakeDriver, device: CudaDev
     with pytest.raises(DeviceMemoryError) as caught:
         device.pool.allocate(700 * KB)
     text = str(caught.value)
-    assert "allocation of 700.00 KiB on cuda" in text
+    assert "allocation of 700.00 KiB on cuda:0" in text
     assert "test_memory.py" in text
     assert "live buffers: 700.00 KiB in 11" in text
     lines = [line.strip() for line in text.split("\n")]

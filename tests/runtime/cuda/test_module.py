@@ -52,7 +52,7 @@ def test_what_does_not_load(fake: FakeDriver, device: CudaDevice) -> None:
     with pytest.raises(CudaError, match="attention: kernel 'missing'"):
         module.kernel("missing")
     fake.failures["cuModuleLoadData"] = 209
-    with pytest.raises(CudaError, match="loading other on cuda: the code holds nothing for this"):
+    with pytest.raises(CudaError, match="loading other on cuda:0: the code holds nothing for this"):
         load_cubin(device, b"\x7fELF other", "other")
 
 
