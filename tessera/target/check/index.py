@@ -255,33 +255,33 @@ def _bound_times(coef: Coef, mono: Mono) -> tuple[Bound, Bound]:
 
 def bounds(a: Form) -> tuple[Bound, Bound]:
     """The least and the greatest value in each thread; None where there is no bound."""
-    for sym in a.symbols():
-        if sym.fn == "floordiv":
-            found = _remainder_bounds(a, sym)
-            if found is not None:
-                return found
     low: Bound = a.base
     high: Bound = a.base
     for mono, coef in a.terms.items():
         lo, hi = _bound_times(coef, mono)
         low = None if low is None or lo is None else low + lo
         high = None if high is None or hi is None else high + hi
+    for sym in sorted(a.symbols(), key=lambda s: s.number):
+        if sym.fn == "floordiv":
+            lo, hi = _remainder_bounds(a, sym)
+            low = lo if low is None else low if lo is None else np.maximum(low, lo)
+            high = hi if high is None else high if hi is None else np.minimum(high, hi)
     return low, high
 
 
-def _remainder_bounds(a: Form, sym: Sym) -> tuple[Bound, Bound] | None:
+def _remainder_bounds(a: Form, sym: Sym) -> tuple[Bound, Bound]:
     """Bounds by `0 <= x - (x // n) * n < n`, where the form holds such a difference."""
     x, n = sym.args
     by = n.base
     if not n.is_const or not isinstance(by, int) or by <= 0:
-        return None
+        return None, None
     coef = a.terms.get((sym,), 0)
     if not isinstance(coef, int) or coef % by:
-        return None
+        return None, None
     times = -coef // by
     rest = sub(a, scale(sub(x, scale(symbol(sym), by)), times))
     if len(rest.terms) >= len(a.terms) or times == 0:
-        return None
+        return None, None
     low, high = bounds(rest)
     least, most = (0, times * (by - 1)) if times > 0 else (times * (by - 1), 0)
     return (None if low is None else low + least), (None if high is None else high + most)
