@@ -362,9 +362,37 @@ def _if(s: _Legalizer, b: Legal, op: t.If) -> None:
             else:
                 s.env[result] = s.env.get(value, value)
         return
-    fresh = op.rebuild([pred], [s.block(r, b) for r in op.regions])
+    regions = [s.block(r, b) for r in op.regions]
+    if op.results and all(_is_cheap(r) for r in regions):
+        then, otherwise = (_inlined(b, r) for r in regions)
+        for result, x, y in zip(op.results, then, otherwise, strict=True):
+            s.env[result] = b.map("select", pred, x, y)
+        return
+    fresh = op.rebuild([pred], regions)
     b.ops.append(fresh)
     s.env.update(zip(op.results, fresh.results, strict=True))
+
+
+CHEAP = 4
+"""A branch of so many instructions is run in any case, and its result selected."""
+
+
+def _is_cheap(region: Block) -> bool:
+    """Whether a branch costs less than the jump around it."""
+    ops = [op for op in region.ops if not isinstance(op, t.Const)]
+    return (
+        len(ops) <= CHEAP
+        and all(isinstance(op, (t.Map, t.Cast, t.Bitcast)) for op in ops)
+        and all(isinstance(v.type, ScalarType) for v in region.outputs)
+    )
+
+
+def _inlined(b: Legal, region: Block) -> Lanes:
+    """The outputs of a legal block whose ops are added here."""
+    env: dict[Value, Value] = {}
+    for op in region.ops:
+        env[op.result] = b.emit(op.rebuild([env.get(v, v) for v in op.operands]))
+    return [env.get(v, v) for v in region.outputs]
 
 
 def _refuse(s: _Legalizer, b: Legal, op: Op) -> None:

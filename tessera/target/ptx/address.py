@@ -239,6 +239,30 @@ def _find_fused(
             soft[op.operands[0]] += 1
 
 
+def addressed_values(block: Block) -> frozenset[Value]:
+    """Values that addresses are made of, which are read where the access is."""
+    found: set[Value] = set()
+    _find_addressed(block, found)
+    return frozenset(found)
+
+
+def _find_addressed(block: Block, found: set[Value]) -> None:
+    for op in reversed(block.ops):
+        for region in reversed(op.regions):
+            _find_addressed(region, found)
+        for ptr, offset in ACCESSES.get(type(op), ()):
+            found.add(getattr(op, ptr))
+            found.add(getattr(op, offset))
+        if len(op.results) == 1 and op.result in found and _is_term(op):
+            found.update(op.operands)
+
+
+def _is_term(op: Op) -> bool:
+    """Whether an offset that this gives is taken apart."""
+    is_sum = _step(op.result) is not None or _sum(op.result) is not None
+    return isinstance(op, (t.Map, t.Cast)) and is_sum
+
+
 def _is_soft(op: Op) -> bool:
     """Whether some use can take the op apart."""
     if isinstance(op, t.PtrAdd):
@@ -247,8 +271,7 @@ def _is_soft(op: Op) -> bool:
         return t.element(op.x.type) is bfloat16
     if is_packing(op):
         return True
-    is_term = _step(op.result) is not None or _sum(op.result) is not None
-    return isinstance(op, (t.Map, t.Cast)) and is_term
+    return _is_term(op)
 
 
 def is_packing(op: Op) -> bool:

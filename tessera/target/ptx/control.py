@@ -27,18 +27,18 @@ IN_PLACE = (t.Map, g.Mma, t.For, t.While, g.Approximate)
 PREDICATED = (
     t.Const, t.Map, t.Cast, t.Bitcast, t.Extract, g.Pack, t.Store, g.StoreCached, g.AtomicReduce,
     g.AsyncCopy, g.AsyncCommit, g.MbarrierInit, g.MbarrierArrive, g.BulkLoad, g.BulkStore,
-    g.TensorLoad, g.TensorStore, g.BulkCommit, g.Trap, t.Load, g.LoadCached,
+    g.TensorLoad, g.TensorStore, g.BulkCommit, g.Trap,
 )  # fmt: skip
-"""Ops that a branch without a jump may have."""
+"""Ops that a branch without a jump may have. What has no effects is run in any case, so that a load
+is not among them: nothing may read what it did not give.
+"""
 
 
-def _may_alias(op: Op) -> bool:
-    if isinstance(op, t.Map):
-        return t.element(op.result.type).is_integer
-    return isinstance(op, ALIASES)
+def _may_alias(w: Writer, op: Op) -> bool:
+    return isinstance(op, ALIASES) or (isinstance(op, t.Map) and op.result in w.addressed)
 
 
-def last_uses(block: Block) -> dict[Value, int]:
+def last_uses(w: Writer, block: Block) -> dict[Value, int]:
     """The position of the last op of a block that needs each value; `len(block.ops)`: its outputs
     do. An op that may only rename a value passes on its own uses.
     """
@@ -46,7 +46,7 @@ def last_uses(block: Block) -> dict[Value, int]:
     for k in range(len(block.ops) - 1, -1, -1):
         op = block.ops[k]
         at = k
-        if _may_alias(op):
+        if _may_alias(w, op):
             at = max([k, *[found.get(r, k) for r in op.results]])
         for value in _needed(op):
             if found.get(value, -1) < at:
@@ -75,7 +75,7 @@ def _want(
         args: what is in these registers before, for each output; None where nothing is.
     """
     position = {r: k for k, op in enumerate(body.ops) for r in op.results}
-    last = last_uses(body) if args is not None else {}
+    last = last_uses(w, body) if args is not None else {}
     taken: set[Value] = set()
     for k, value in enumerate(body.outputs):
         at = position.get(value)
@@ -86,15 +86,20 @@ def _want(
             continue
         if args is not None and last.get(args[k], -1) > at:
             continue
-        if args is not None and op.regions and not _hands_over(op, value, args[k]):
+        if args is not None and op.regions and not _hands_over(w, body, at, value, args[k]):
             continue
         taken.add(value)
         w.wanted[value] = registers[k]
 
 
-def _hands_over(op: Op, value: Value, arg: Value) -> bool:
-    """Whether an inner loop carries on just this argument, which nothing else in it reads."""
+def _hands_over(w: Writer, body: Block, at: int, value: Value, arg: Value) -> bool:
+    """Whether an inner loop carries on just this argument, which nothing else in it reads, also
+    not under another name.
+    """
+    op = body.ops[at]
     if not isinstance(op, (t.For, t.While)):
+        return False
+    if any(_may_alias(w, before) and arg in before.operands for before in body.ops[:at]):
         return False
     k = op.results.index(value)
     if op.init[k] is not arg or list(op.operands).count(arg) != 1:

@@ -89,6 +89,7 @@ class Writer:
         guard: the predicate of a short branch that is written without a jump.
         symbols: declarations of local memory.
         fused: values that are never written by themselves.
+        addressed: values that addresses are made of, which may be read later than where they stand.
         divergent: values that the lanes of a warp may disagree on.
         spaces: the spaces of pointers whose type does not say it.
         known: what has been computed, by scope: the innermost is last.
@@ -108,6 +109,7 @@ class Writer:
         self.wanted: dict[Value, tuple[str, ...]] = {}
         self.spaces: dict[Value, AddressSpace] = {}
         self.fused: frozenset[Value] = frozenset()
+        self.addressed: frozenset[Value] = frozenset()
         self.divergent: frozenset[Value] = frozenset()
         self.narrow: dict[Value, str] = {}
         self.depth: dict[Value, int] = {}

@@ -20,7 +20,13 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.ptx import collective, control, memory
-from tessera.target.ptx.address import SHARED, fused_values, is_rounding, is_widening
+from tessera.target.ptx.address import (
+    SHARED,
+    addressed_values,
+    fused_values,
+    is_rounding,
+    is_widening,
+)
 from tessera.target.ptx.rows import (
     BITS,
     BY_CONSTANT,
@@ -247,6 +253,7 @@ def _kernel(func: Func, machine: Gpu, files: dict[str, int]) -> tuple[list[str],
     info = _info(func)
     w = Writer(machine, func.name, RULES, files)
     w.fused = fused_values(func.body)
+    w.addressed = addressed_values(func.body)
     w.divergent = divergent_values(func.body)
     params = ", ".join(_param(w, k, arg) for k, arg in enumerate(func.args))
     w.block(func.body)
