@@ -31,10 +31,11 @@ LEGACY_STREAM = 1
 PER_THREAD_STREAM = 2
 """The driver's number of the default stream that each thread has of its own."""
 
-# How long a wait asks again and again before it sleeps between questions, and how long it sleeps.
-_SPIN_SECONDS = 200e-6
-_SHORTEST_SLEEP = 20e-6
-_LONGEST_SLEEP = 1e-3
+# How long a wait asks again and again before it sleeps between questions. Sleeps are a small part of
+# the time waited so far, so that they do not lengthen it by much, and no longer than people notice.
+_SPIN_SECONDS = 1e-3
+_SLEEP_PART = 0.03
+_LONGEST_SLEEP = 5e-3
 
 
 def wait_for(is_done: Callable[[], bool], block: Callable[[], None]) -> None:
@@ -50,14 +51,11 @@ def wait_for(is_done: Callable[[], bool], block: Callable[[], None]) -> None:
     if threading.current_thread() is not threading.main_thread():
         block()
         return
-    end = time.perf_counter() + _SPIN_SECONDS
-    while time.perf_counter() < end:
-        if is_done():
-            return
-    pause = _SHORTEST_SLEEP
+    started = time.perf_counter()
     while not is_done():
-        time.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_SLEEP)
+        waited = time.perf_counter() - started
+        if waited > _SPIN_SECONDS:
+            time.sleep(min(waited * _SLEEP_PART, _LONGEST_SLEEP))
 
 
 class Stream:
