@@ -331,6 +331,7 @@ def test_empty_arrays(gpu: FakeBackend) -> None:
     assert (x + 1).shape == (0, 4)
     close(ts.sum(x, axis=0), np.zeros(4))
     close(ts.jit(lambda x: ts.sum(x * 2, axis=0))(x), np.zeros(4))
+    close(ts.jit(lambda x: x.T @ x)(x), np.zeros((4, 4)))
 
 
 def test_dtypes(gpu: FakeBackend) -> None:
