@@ -31,8 +31,8 @@ LEGACY_STREAM = 1
 PER_THREAD_STREAM = 2
 """The driver's number of the default stream that each thread has of its own."""
 
-# How long a wait asks again and again before it sleeps between questions. Sleeps are a small part of
-# the time waited so far, so that they do not lengthen it by much, and no longer than people notice.
+# How long a wait asks again and again before it sleeps between questions. Sleeps are a small part
+# of the time waited so far, so that they lengthen it little, and shorter than people notice.
 _SPIN_SECONDS = 1e-3
 _SLEEP_PART = 0.03
 _LONGEST_SLEEP = 5e-3
