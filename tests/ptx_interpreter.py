@@ -34,7 +34,8 @@ from tests.ptx.memory import (
     SharedMemory,
 )
 from tests.ptx.moves import MOVES
-from tests.ptx.parser import Kernel, Param, PtxError, parse
+from tests.ptx.parser import SIZES, Kernel, Param, PtxError, parse
+from tests.ptx.races import Clocks
 from tests.ptx.warp import WARP
 
 _LANES = 2048  # about as many lanes are resident as keeps NumPy busy and the caches warm
@@ -52,6 +53,7 @@ def run(
     async_mode: str = "eager",
     resident: int | None = None,
     limit: int = 20_000_000,
+    races: bool = True,
 ) -> int:
     """Run a grid; arrays among the arguments are changed in place.
 
@@ -67,6 +69,7 @@ def run(
             waited for.
         resident: Blocks that run at a time; by default as many as fill some thousand lanes.
         limit: Steps after which the kernel counts as hung.
+        races: Whether accesses of shared memory by two warps must be ordered by barriers.
 
     Returns:
         How many blocks ran at a time.
@@ -97,6 +100,10 @@ def run(
     )
     machine = Machine(entry, count, block, memories, async_mode == "lazy", limit)
     machine.maps.update(maps)
+    if races and padded > 32 and shared:
+        size = len(memories.shared.bytes)
+        machine.races = Clocks(count, padded // 32, size, _cell(entry), memories.shared.row)
+        memories.shared.races = machine.races
     decoder = Decoder(machine, symbols)
     decoder.special["%nctaid.x"] = np.full(machine.lanes, grid, "u4")
     decoder.special["%gridid"] = np.zeros(machine.lanes, "u8")
@@ -107,6 +114,16 @@ def run(
     for array, buffer, offset in arrays:
         _give_back(kernel, array, buffer, offset, memory)
     return count
+
+
+def _cell(entry: Kernel) -> int:
+    """The bytes of the smallest element that may lie in shared memory."""
+    sizes = [
+        SIZES.get(ins.parts[-1], 4)
+        for ins in entry.code
+        if ins.parts[0] in ("ld", "st", "atom", "red") and not {"global", "param"} & set(ins.parts)
+    ]
+    return min([4, *sizes])
 
 
 def _bind(

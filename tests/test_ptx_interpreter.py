@@ -62,7 +62,8 @@ def test_spaces() -> None:
     mov.u64 %rd4, mine; cvta.local.u64 %rd5, %rd4; st.f32 [%rd5+8], %f1; ld.local.f32 %f3, [mine+8];
     mov.u32 %r2, own; mad.lo.u32 %r3, %r1, 4, %r2; st.shared.b32 [%r3], %r1;
     cvt.u64.u32 %rd6, %r3; cvta.shared.u64 %rd6, %rd6; ld.u32 %r4, [%rd6];
-    cvt.rn.f32.u32 %f4, %r4; add.f32 %f3, %f3, %f4; st.shared.f32 [smem], %f3;
+    cvt.rn.f32.u32 %f4, %r4; add.f32 %f3, %f3, %f4;
+    setp.eq.u32 %p2, %r1, 0; @%p2 st.shared.f32 [smem], %f3;
     isspacep.shared %p1, %rd6; @%p1 add.f32 %f3, %f3, 0f3F800000;
     cvta.to.global.u64 %rd2, %rd2; mad.wide.u32 %rd2, %r1, 4, %rd2; st.f32 [%rd2], %f3;"""
     y = np.zeros(40, "f4")
@@ -170,7 +171,10 @@ WRONG = {
     "ld.shared.u32 %r3, [%r2+8];": "byte 8 of shared memory is read before anything was written",
     "st.shared.u32 [%r2+256], %r1;": "at byte 256 of shared memory, which has 256",
     "mov.u32 %r3, 0; st.shared.u32 [%r3], %r1;": "of shared memory",
-    "st.shared.u8 [%r2], %r1; ld.shared.u32 %r3, [%r2];": "is read before",
+    "add.u32 %r4, %r1, %r2; st.shared.u8 [%r4], %r1; ld.shared.u32 %r3, [%r2+64];": (
+        "byte 64 of shared memory is read before"
+    ),
+    "st.shared.u32 [%r2], %r1;": "warp 0 writes what warp 1 writes, and no barrier is between",
     "setp.lt.u32 %p1, %r1, 40; @%p1 bar.sync 0;": "threads 40, 41, 42, 43, ... of block 0 have",
     "setp.lt.u32 %p1, %r1, 32; @%p1 bra A; bar.sync 1; bra B; A: bar.sync 0; B: ": (
         r"threads 32, .* of block 0 wait at bar\.sync in line \d+; threads 0, 1, 2, 3, \.\.\. of "
@@ -265,3 +269,53 @@ def test_places_in_the_users_program() -> None:
     assert next(i for i in parse(text).kernels["k"].code).place == ("/home/u/model.py", 12)
     with pytest.raises(PtxError, match=r"\(/home/u/model\.py:12\)"):
         run(text, "k", 1, 32, [1, 2])
+
+
+SHIFT = """    ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, smem;
+    mad.lo.u32 %r3, %r1, 4, %r2; mad.wide.u32 %rd1, %r1, 4, %rd1; mov.u32 %r9, 0;
+LOOP:
+    add.u32 %r4, %r1, %r9; st.shared.u32 [%r3], %r4; FIRST
+    xor.b32 %r5, %r1, MASK; mad.lo.u32 %r5, %r5, 4, %r2; ld.shared.u32 %r6, [%r5];
+    SECOND add.u32 %r9, %r9, 1; setp.lt.u32 %p1, %r9, 3; @%p1 bra LOOP;
+    st.global.u32 [%rd1], %r6;"""
+
+
+def shift(first: str, second: str, mask: int = 33) -> str:
+    text = SHIFT.replace("FIRST", first).replace("SECOND", second).replace("MASK", str(mask))
+    return kernel(text, ".param .u64 a")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "mask", "expected"),
+    [
+        ("bar.sync 0;", "bar.sync 0;", 33, ""),
+        ("barrier.sync 1, 128;", "bar.sync 2;", 33, ""),
+        ("bar.warp.sync -1;", "bar.warp.sync -1;", 1, ""),  # lanes of one warp
+        ("", "bar.sync 0;", 33, "warp 0 reads what warp 1 wrote, and no barrier is between"),
+        ("bar.sync 0;", "", 33, "warp 0 overwrites what warp 1 read, and no barrier is between"),
+        ("bar.warp.sync -1;", "bar.sync 0;", 33, "warp 0 reads what warp 1 wrote"),
+    ],
+)
+def test_races(first: str, second: str, mask: int, expected: str) -> None:
+    y = np.zeros(256, "u4")
+    text = shift(first, second, mask)
+    if not expected:
+        run(text, "k", 1, 128, [y], 512)
+        same(y[:128], (np.arange(128) ^ mask) + 2)
+        return
+    with pytest.raises(PtxError, match=expected):
+        run(text, "k", 2, 128, [y], 512)
+    run(text, "k", 1, 128, [y], 512, races=False)
+
+
+def test_barriers_of_some_warps_order_only_these() -> None:
+    # Warps 0 and 1 meet at a barrier of their own; warp 2 reads what warp 0 wrote.
+    body = """    mov.u32 %r1, %tid.x; mov.u32 %r2, smem; mad.lo.u32 %r3, %r1, 4, %r2;
+    setp.ge.u32 %p1, %r1, 64; @%p1 bra OTHERS;
+    st.shared.u32 [%r3], %r1; bar.sync 1, 64; xor.b32 %r4, %r1, 32; mad.lo.u32 %r4, %r4, 4, %r2;
+    ld.shared.u32 %r5, [%r4]; bra END;
+OTHERS:
+    ld.shared.u32 %r5, [%r3+-256];
+END:"""
+    with pytest.raises(PtxError, match="warp 2 reads what warp 0 wrote"):
+        run(kernel(body), "k", 1, 96, [1, 2], 512)

@@ -175,7 +175,8 @@ def _atomic(d: Decoder, ins: Instruction) -> Run:
 
     def once(lanes: Array) -> list[Array]:
         addresses = place.at(lanes)
-        old = machine.memory.load(space, addresses, width, len(sources), lanes)
+        with machine.accesses("atomic"):
+            old = machine.memory.load(space, addresses, width, len(sources), lanes)
         fresh: list[Array] = []
         for before, source in zip(old, sources, strict=True):
             before = np.ascontiguousarray(before)
@@ -189,7 +190,8 @@ def _atomic(d: Decoder, ins: Instruction) -> Run:
             if expected is not None:
                 new = np.where(before == expected[lanes].view(raw), new, before)
             fresh.append(new)
-        machine.memory.store(space, addresses, fresh, width, lanes)
+        with machine.accesses("atomic"):
+            machine.memory.store(space, addresses, fresh, width, lanes)
         return old
 
     def run(mask: Array, full: bool) -> None:

@@ -81,6 +81,9 @@ class Barrier:
     pending: int
     bytes: int = 0
     phase: int = 0
+    # What those have seen who arrived: in this phase, and in all that are over.
+    arrived: Array | None = None
+    seen: Array | None = None
     # Transfers that were started and are not yet done, oldest first.
     waiting: list[Callable[[], None]] = field(default_factory=list)
 
@@ -89,6 +92,13 @@ class Barrier:
         if self.pending == 0 and self.bytes == 0:
             self.phase += 1
             self.pending = self.count
+            self.seen, self.arrived = _join(self.seen, self.arrived), None
+
+
+def _join(a: Array | None, b: Array | None) -> Array | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return np.maximum(a, b)
 
 
 class Barriers:
@@ -113,8 +123,19 @@ class Barriers:
         if barrier.pending < count:
             raise Fault(f"more than {barrier.count} arrivals at the mbarrier in a phase", lane)
         barrier.pending -= count
+        races = self.machine.races
+        if races is not None:
+            block, warp = divmod(lane // 32, races.warps)
+            barrier.arrived = _join(barrier.arrived, races.clocks[block, warp].copy())
+            races.clocks[block, warp, warp] += 1
         barrier.settle()
         return phase
+
+    def waited(self, lane: int, barrier: Barrier) -> None:
+        """A wait is over: the lane's warp has seen what those did who arrived."""
+        races = self.machine.races
+        if races is not None and barrier.seen is not None:
+            races.take(*divmod(lane // 32, races.warps), barrier.seen)
 
     def expect(self, lane: int, barrier: Barrier, size: int) -> None:
         """Bytes are added to what a phase waits for."""
@@ -243,11 +264,13 @@ def _test(d: Decoder, ins: Instruction) -> Run:
     done = np.zeros(machine.lanes, bool)
 
     def test(lane: int, address: int) -> None:
-        phase = barriers.at(lane, address).phase
+        barrier = barriers.at(lane, address)
         if by_parity:
-            done[lane] = phase % 2 != int(wanted[lane])
+            done[lane] = barrier.phase % 2 != int(wanted[lane])
         else:
-            done[lane] = phase > int(wanted[lane])
+            done[lane] = barrier.phase > int(wanted[lane])
+        if done[lane]:
+            barriers.waited(lane, barrier)
 
     each = _each(d, ins.operands[1], test)
 
@@ -295,7 +318,8 @@ def _transfer(
     phase = barrier.phase
 
     def complete() -> None:
-        move()
+        with barriers.machine.accesses("engine"):
+            move()
         if barrier.phase != phase:
             raise Fault("the phase ended before all bytes were there", lane)
         barrier.bytes -= size
@@ -363,14 +387,15 @@ def _store(d: Decoder, ins: Instruction) -> Run:
             for value, what in ((to, "target"), (of, "source"), (size, "size")):
                 _multiple(value, 16, what, lane)
             moves[lane] = _mover(machine.memory, lane, of, to, size, False)
-        machine.bulk.start(mask, lambda due: _do(moves, due))
+        machine.bulk.start(mask, lambda due: _do(machine, moves, due))
 
     return run
 
 
-def _do(moves: dict[int, Callable[[], None]], due: Array) -> None:
-    for lane in np.flatnonzero(due).tolist():
-        moves[lane]()
+def _do(machine: Machine, moves: dict[int, Callable[[], None]], due: Array) -> None:
+    with machine.accesses("engine"):
+        for lane in np.flatnonzero(due).tolist():
+            moves[lane]()
 
 
 # --- boxes of tensors ---
@@ -460,7 +485,7 @@ def _tensor_store(d: Decoder, ins: Instruction) -> Run:
                     memory.store("global", far, values, width, who)
 
             moves[lane] = move
-        machine.bulk.start(mask, lambda due: _do(moves, due))
+        machine.bulk.start(mask, lambda due: _do(machine, moves, due))
 
     return run
 

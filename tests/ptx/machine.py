@@ -8,6 +8,7 @@ nothing can run, that is an error which says who waits where.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from tests.ptx.memory import Array, Fault, Memories
 from tests.ptx.parser import Instruction, Kernel, PtxError
+from tests.ptx.races import Clocks
 
 Run = Callable[[Array, bool], None]
 
@@ -161,11 +163,16 @@ class Machine:
         self.give_way = False
         self.idle = 0
         self.ticks = 0
+        self.races: Clocks | None = None
         self.maps: dict[int, Any] = {}  # tensor maps, by the offset of their parameters
         self.copies = Queue(n, self.lazy)
         self.bulk = Queue(n, self.lazy)
         self.on_start: list[Callable[[], None]] = []
         self.waiters: list[Callable[[], bool]] = []
+
+    def accesses(self, mode: str) -> AbstractContextManager[None]:
+        """Within this, accesses are `atomic`, or the copy `engine`'s."""
+        return nullcontext() if self.races is None else self.races.accesses(mode)
 
     # --- one wave of blocks ---
 
@@ -183,6 +190,8 @@ class Machine:
         self.parked.clear()
         self.arrived.clear()
         self.memory.shared.reset()
+        if self.races is not None:
+            self.races.reset()
         self.copies.reset()
         self.bulk.reset()
         for start in self.on_start:
@@ -344,6 +353,8 @@ class Machine:
             return None
         if step.kind == BARRIER:
             if full and step.simple and self.alive == self.begun and not self.parked:
+                if self.races is not None:
+                    self.races.meet_all()
                 return pc + 1, ready  # everybody is here
             self._park(step, pc, ready)
             return None
@@ -409,6 +420,9 @@ class Machine:
             self.wanted[here] = counts[here]
             arrived = self.arrived.setdefault(barrier, np.zeros(self.lanes, "i8"))
             arrived += here
+            if self.races is not None:
+                for block, warps in self._warps(here):
+                    self.races.leave(block, warps, barrier)
             self._release(barrier)
 
     def _numbers(self, step: Step, mask: Array) -> list[int]:
@@ -443,6 +457,9 @@ class Machine:
             lane = int(np.argmax((here & gone[:, None]).reshape(-1)))
             text = f"not all threads come here: {self._who(ended)} have ended"
             raise self.error(self.steps[int(self.parked_at[lane])], text, lane)
+        if self.races is not None:
+            for block, warps in self._warps(freed):
+                self.races.meet(block, warps, barrier)
         if arrived is not None:
             arrived.reshape(shape)[complete] = 0
         if parked is not None:
@@ -451,6 +468,11 @@ class Machine:
                 del self.parked[barrier]
         for pc in np.unique(self.resume[freed]):
             self._join(int(pc), freed & (self.resume == pc))
+
+    def _warps(self, mask: Array) -> list[tuple[int, Array]]:
+        """The warps with lanes in a mask, by block."""
+        some = mask.reshape(self.blocks, -1, 32).any(axis=2)
+        return [(int(b), np.flatnonzero(some[b])) for b in np.flatnonzero(some.any(axis=1))]
 
     def _deadlock(self) -> None:
         lines: list[str] = []
@@ -475,8 +497,9 @@ class Machine:
         if any(arrived.any() for arrived in self.arrived.values()):
             raise PtxError(f"{self.kernel.name}: a barrier was arrived at, and nobody waits for it")
         try:
-            self.copies.finish()
-            self.bulk.finish()
+            with self.accesses("engine"):
+                self.copies.finish()
+                self.bulk.finish()
         except Fault as fault:
             raise self.error(self.steps[-1], str(fault), fault.lane) from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,18 @@ class GlobalMemory:
         self.views[width][(addresses - GLOBAL) // width] = values
 
 
+class Watch(Protocol):
+    """Somebody who is told of every access to shared memory."""
+
+    def read(self, places: Array, width: int, lanes: Array) -> None:
+        """Lanes read elements."""
+        ...
+
+    def write(self, places: Array, width: int, lanes: Array) -> None:
+        """Lanes write elements."""
+        ...
+
+
 class SharedMemory:
     """The shared memory of all resident blocks, with a mark for each byte that was written."""
 
@@ -126,6 +138,7 @@ class SharedMemory:
         self.marks = {n: self.known.view(f"u{n}") for n in (1, 2, 4, 8)}
         lanes = np.arange(blocks * threads) // threads
         self.row = lanes * self.stride - SHARED_BASE
+        self.races: Watch | None = None
 
     def reset(self) -> None:
         """New blocks begin: nothing is known."""
@@ -154,6 +167,8 @@ class SharedMemory:
 
     def load(self, places: Array, width: int, lanes: Array) -> Array:
         """One element for each place."""
+        if self.races is not None:
+            self.races.read(places, width, lanes)
         at = places // width
         known = self.marks[width][at] == _ONES[width]
         if not known.all():
@@ -166,8 +181,10 @@ class SharedMemory:
             )
         return self.views[width][at]
 
-    def store(self, places: Array, values: Array, width: int) -> None:
+    def store(self, places: Array, values: Array, width: int, lanes: Array) -> None:
         """The reverse."""
+        if self.races is not None:
+            self.races.write(places, width, lanes)
         at = places // width
         self.views[width][at] = values
         self.marks[width][at] = _ONES[width]
@@ -243,7 +260,7 @@ class Memories:
         elif space.startswith("shared"):
             places = self.shared.place(addresses, lanes, size)
             for i, value in enumerate(values):
-                self.shared.store(places + i * width, value, width)
+                self.shared.store(places + i * width, value, width, lanes)
         elif space == "local":
             places = self.local.place(addresses, lanes, size)
             for i, value in enumerate(values):

@@ -300,7 +300,7 @@ def _store_matrix(d: Decoder, ins: Instruction) -> Run:
 
     def run(mask: Array, full: bool) -> None:
         del full
-        _, places = rows(mask)
+        lanes, places = rows(mask)
         picked = np.flatnonzero(mask)
         pairs = np.zeros((len(picked) // 32, count, 8, 4), "u4")
         for i, source in enumerate(sources):
@@ -310,7 +310,7 @@ def _store_matrix(d: Decoder, ins: Instruction) -> Run:
             numbers = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2))
         words = numbers.view("u8").reshape(-1, 2)
         for i in range(2):
-            machine.memory.shared.store(places + 8 * i, words[:, i], 8)
+            machine.memory.shared.store(places + 8 * i, words[:, i], 8, lanes)
 
     return run
 
