@@ -12,6 +12,7 @@ import tessera as ts
 from tessera.api import cuda_backend
 from tessera.eager_remote import forget_programs
 from tessera.graph.device import DeviceError, install_backend
+from tessera.runtime.cuda import driver
 from tessera.runtime.cuda import launch as launch_module
 from tessera.runtime.cuda.errors import ForeignBufferError, LaunchError
 from tessera.runtime.cuda.launch import load_launcher
@@ -42,6 +43,32 @@ def test_devices(native: NativeDriver) -> None:
     assert [str(d) for d in ts.devices("cuda")] == ["cuda:0", "cuda:1"]
     with pytest.raises(DeviceError, match="there is no device 'cuda:2'"):
         ts.zeros(2, device="cuda:2")
+
+
+def test_no_device(native: NativeDriver, fake: FakeDriver) -> None:
+    fake.devices = 0
+    assert ts.devices() == [ts.Device("cpu")]
+    with pytest.raises(DeviceError, match="'cuda:0': the driver finds no device"):
+        ts.zeros(2, device="cuda")
+
+
+def test_no_driver_and_no_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(driver, "_state", driver._State())
+    install_backend("cuda", cuda_backend)
+    monkeypatch.setattr(driver, "_library", lambda: None)
+    monkeypatch.setattr(driver, "library_exists", lambda: False)
+    assert ts.devices("cuda") == []
+    with pytest.raises(DeviceError, match=r"its library, libcuda.so.1, is not installed") as info:
+        ts.device("cuda:0")
+    assert "leave the device out" in (info.value.fix or "")
+    monkeypatch.setattr(driver, "library_exists", lambda: True)
+    monkeypatch.setattr(driver.importlib, "import_module", missing)
+    assert ts.devices("cuda") == []
+    with pytest.raises(DeviceError, match="the package cuda-bindings cannot be imported"):
+        ts.device("cuda:0")
 
 
 def test_arrays(native: NativeDriver) -> None:
