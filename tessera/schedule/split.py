@@ -219,11 +219,13 @@ class Shape:
         rows: axes of the nest on which it depends.
         extent: of the axis that is cut.
         others: places of its other axes.
+        blocks: blocks per multiprocessor that are enough.
     """
 
     rows: Sequence[Axis]
     extent: Dim
     others: int
+    blocks: float = BLOCKS
 
 
 def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
@@ -251,7 +253,7 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
         width = max(LINE_BYTES // max(a.dtype.itemsize for a in found), 1)
         blocks = blocks // columns * -(-columns // width)
         least = COLUMN_CHUNK
-    if blocks >= machine * BLOCKS:
+    if blocks >= machine * shape.blocks:
         return 0
     least = max(least // power_below(shape.others), 1)
     extent = shape.extent

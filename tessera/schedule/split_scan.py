@@ -22,6 +22,9 @@ from tessera.schedule.heuristics import power_above
 from tessera.schedule.split import Context, Pieces, Shape, chunk_of, index_of
 from tessera.schedule.types import Axis, BufType
 
+BLOCKS = 0.5
+"""Blocks per multiprocessor below which a scan is split: that is one more pass over memory."""
+
 SHORT_CHUNK = 8192
 """Places of a part, if there are no more parts than the following for it."""
 
@@ -39,7 +42,7 @@ def split_scan(nest: ops.Nest, context: Context) -> Pieces | None:
     (op,) = found
     if type(op) is not ops.Scan:
         return None
-    shape = Shape(nest.axes, op.axis.extent, 1)
+    shape = Shape(nest.axes, op.axis.extent, 1, BLOCKS)
     inside = [a for a in accesses(nest, context.facts) if isinstance(a.op, ops.Scan)]
     chunk = chunk_of(shape, inside, context)
     if not chunk:

@@ -32,6 +32,9 @@ MAX_LENGTH = 1 << PLACE_BITS
 TILE = 4096
 """Elements that a block merges."""
 
+MAX_FIXED = 2
+"""Passes that have kernels of their own."""
+
 SPLIT_WARPS = 4
 """Warps of a block that looks for where tiles begin."""
 
@@ -157,13 +160,16 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     # the runs were.
     while 2 * sizes[-1] < count if is_known else (2 * sizes[-1] < MAX_LENGTH or len(sizes) % 2):
         sizes.append(2 * sizes[-1])
-    runs = [] if is_known else [Value(BufType((), int64)) for _ in sizes]
+    # Many passes share their kernels, which read the places of a run from memory then.
+    is_fixed = is_known and len(sizes) <= MAX_FIXED
+    runs = [] if is_fixed else [Value(BufType((), int64)) for _ in sizes]
     if runs:
         code.append(_constants(runs, sizes))
         temps += runs
     for k, run in enumerate(sizes):
         size = runs[k : k + 1]
-        known, least = (run, 0) if is_known else (0, run >> k % 2)
+        known = run if is_fixed else 0
+        least = 0 if is_known else run >> k % 2
         code += [
             sort_ops.SplitRuns(here, splits, size, known, TILE, least, SPLIT_WARPS, loc=op.loc),
             sort_ops.MergeRuns(
