@@ -57,6 +57,12 @@ at a time."""
 LINE_BYTES = 128
 """Bytes of an operand's step along the depth of a product: a line of shared memory."""
 
+SKINNY = 16
+"""A product with so few rows is bound by reading its other operand."""
+
+SKINNY_STAGES = 5
+"""Parts of that operand under way at a time."""
+
 COLUMN_BYTES = 128
 """Bytes of a line of memory, which is what a reduction over rows reads of each."""
 
@@ -89,6 +95,7 @@ class GpuChoice:
         self.inside: set[str] = set(nest.ordered)
         self.last: list[str] = []
         self.warps = WARPS
+        self.stages = 0
         self.reduce_tile = 0
         self.reason = ""
 
@@ -108,6 +115,7 @@ class GpuChoice:
             reduce_tile=self.reduce_tile,
             reason=f"{self.reason}; {self.warps} warps",
             warps=self.warps,
+            stages=self.stages,
         )
         assert isinstance(new, ops.Nest)
         return new
@@ -147,8 +155,7 @@ class GpuChoice:
         """Elements of an elementwise block: enough accesses under way, enough blocks."""
         narrow = min([a.dtype.itemsize for a in self.accesses] or [4])
         streams = len({a.op.buf for a in self.accesses if not a.is_store})
-        heavy = any(isinstance(op, ops.Map) and op.fn.cost >= HEAVY_COST for op in self.code)
-        each = THREAD_BYTES if streams < MANY_STREAMS and not heavy else VECTOR_BYTES
+        each = THREAD_BYTES if streams < MANY_STREAMS else VECTOR_BYTES
         count = max(each // narrow, 2)
         wide = max([a.dtype.itemsize for a in self.accesses] or [4])
         count = min(count, max(2 * THREAD_BYTES // wide, 1))
@@ -264,12 +271,17 @@ class GpuChoice:
                 * -(-size_of(col.extent) // sides[1])
             )
 
+        if sides[0] <= SKINNY and bits <= 16:
+            # Bound by the memory of the other operand: long steps, many of them under way.
+            self.stages = SKINNY_STAGES
+            depth = min(2 * depth, max(power_above(size_of(op.axes[-1].extent)), 16))
+            return sides[0], min(sides[1], 64), depth, WARPS
+
         # Smaller blocks until each multiprocessor has one.
         while blocks() < self.machine.multiprocessors and max(sides) > 32:
             sides[0 if sides[0] >= sides[1] else 1] //= 2
         long = size_of(op.axes[-1].extent)
-        twice = 2 if max(sides) <= 64 and bits > 16 else 1
-        depth = min(depth * twice, max(power_above(long), 16))
+        depth = min(depth, max(power_above(long), 16))
         # Large parts for each warp: fragments are then read from shared memory less often.
         each = 4096 if sides[0] * sides[1] >= 16384 and bits <= 16 else 2048
         warps = max(1, min(8, sides[0] * sides[1] // each))
@@ -352,7 +364,7 @@ def choose_joined(nests: Sequence[Op]) -> list[Op]:
     assert isinstance(parts, ops.Nest)
     chunk = next(op.axes[0].extent for op in parts.body.ops if isinstance(op, ops.Reduce))
     width = power_above(size_of(rows.axes[1].extent))
-    warps = max(width // (WARP * ROW_ELEMENTS), WARPS)
+    warps = max(width // (WARP * JOINED_ELEMENTS), WARPS)
     count = max(JOINED_ELEMENTS * WARP * warps // width, 1)
     assert isinstance(chunk, int)
     count = min(count, chunk)
