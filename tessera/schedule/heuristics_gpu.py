@@ -17,7 +17,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import heuristics_gpu_scan, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
-from tessera.schedule.heuristics import HEAVY_COST, Gpu, power_above, size_of
+from tessera.schedule.heuristics import Gpu, power_above, size_of
 from tessera.schedule.types import Axis
 
 WARP = 32

@@ -61,17 +61,21 @@ def product(op: tile.Dot, warps: int, machine: Gpu) -> Product:
 
 
 def _instruction(op: tile.Dot, machine: Gpu) -> MmaShape | None:
-    """The instruction for these dtypes: 32 bytes deep, or 4 numbers of 64 bits."""
+    """The largest instruction for these dtypes that reads fragments by `ldmatrix`: 32 bytes deep;
+    for numbers of 64 bits, which are read one by one, the largest that fits the tile."""
     assert isinstance(op.a.type, TileType) and isinstance(op.b.type, TileType)
     assert isinstance(op.result.type, TileType)
     kind, acc = str(op.a.type.dtype), str(op.result.type.dtype)
     if op.b.type.dtype is not op.a.type.dtype:
         return None
-    depth = 4 if kind == "f64" else 32 // op.a.type.dtype.itemsize
-    for one in machine.mma:
-        if (one.kind, one.accumulator, one.k) == (kind, acc, depth):
-            return one
-    return None
+    most = op.a.type.shape[1] if kind == "f64" else 32 // op.a.type.dtype.itemsize
+    rows = op.a.type.shape[0]
+    found = [
+        one
+        for one in machine.mma
+        if (one.kind, one.accumulator) == (kind, acc) and one.k <= most and one.m <= rows
+    ]
+    return max(found, key=lambda one: (one.m, one.k), default=None)
 
 
 def _split(
@@ -156,8 +160,8 @@ def _multiply_fragments(
     own_n = [bit - n.start for bit in spread.regs if bit in n and bit - n.start >= 3]
     rows = [None if b is None or b not in m else b - m.start for b in spread.warps]
     cols = [None if b is None or b not in n else b - n.start for b in spread.warps]
-    left = Fragments(operands[0], 0, instruction.m == 16, rows, own_m)
-    right = Fragments(operands[1], 1, False, cols, own_n)
+    left = Fragments(operands[0], 0, instruction.m == 16, instruction.k, rows, own_m)
+    right = Fragments(operands[1], 1, False, instruction.k, cols, own_n)
     size = instruction.m * instruction.n // 32
     values = [
         s.emit(g.Pack(acc[k : k + size], loc=s.loc)) for k in range(0, len(acc), size)

@@ -101,13 +101,15 @@ class Operand:
 class Fragments:
     """The fragments of an operand that a warp's part of the accumulator needs.
 
-    A fragment covers 32 bytes along the depth k, and 8 or 16 elements along the other dim (outer):
-    register bits first take a word's elements along k, lanes the words and eight outer elements.
+    A fragment covers the instruction's depth along k, and 8 or 16 elements along the other dim
+    (outer): register bits first take a word's elements along k, lanes four words and eight outer
+    elements; what is left of the depth is in registers again.
 
     Args:
         operand: where the tile lies.
         outer: the operand's dim that the result has, too.
         tall: whether fragments have 16 outer elements rather than 8.
+        depth: of the instruction.
         outer_warps: for each bit of the warp's number, the bit of the outer coordinate, or None.
         outer_regs: bits of the outer coordinate that distinguish the warp's fragments.
     """
@@ -117,6 +119,7 @@ class Fragments:
         operand: Operand,
         outer: int,
         tall: bool,
+        depth: int,
         outer_warps: Sequence[int | None],
         outer_regs: Sequence[int],
     ) -> None:
@@ -126,13 +129,12 @@ class Fragments:
         self.depth = bits_of_dim(operand.shape, 1 - outer)
         itemsize = operand.dtype.itemsize
         packed = log2(4 // itemsize) if itemsize < 4 else 0
-        self.step_bits = packed + (3 if itemsize < 8 else 2)
+        self.step_bits = log2(depth)
         k, r = self.depth, self.rows
         regs = [k[j] for j in range(packed)]
         if tall:
             regs.append(r[3])
-        if itemsize < 8:
-            regs.append(k[packed + 2])
+        regs += k[packed + 2 : self.step_bits]
         self.regs = regs
         self.lanes = [k[packed], k[packed + 1], r[0], r[1], r[2]]
         self.warps = [None if bit is None else r[bit] for bit in outer_warps]
