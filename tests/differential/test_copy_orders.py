@@ -7,6 +7,7 @@ without its waits, or without its barriers, must be refused.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def clone_without(func: Func, kind: type[Op]) -> Func:
     return copy
 
 
-def matmul(x: ts.Array, y: ts.Array) -> ts.Array:
+def matmul(x: Any, y: Any) -> Any:
     return x @ y
 
 
