@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.dtypes import DType, bool_, uint32
+from tessera.dtypes import DType, int64
 from tessera.ir.core import Value
 from tessera.ir.scalar import SCALARS
 from tessera.schedule.words import Coder, Layout
@@ -130,13 +130,17 @@ class Network:
         return [em.select(takes, b, a) for a, b in zip(words, others, strict=True)]
 
     def upper(self, bit: int) -> Value:
-        """Where a bit of the place in the tile is 1."""
-        em = self.em
-        line = tuple([n if k == self.axis else 1 for k, n in enumerate(self.shape)])
-        place = em.cast(em.pure(t.Iota, line, self.axis), uint32)
-        found = em.map("ne", em.map("and", place, em.const(bit, uint32)), em.const(0, uint32))
-        assert tile_type(found).dtype is bool_
-        return em.broadcast(found, self.shape)
+        """Where a bit of the place in the tile is 1: a tile with one dim for each part of the
+        place, so that it is seen to depend on that bit alone."""
+        em, at = self.em, self.axis
+        front, back = self.shape[:at], self.shape[at + 1 :]
+        size = self.shape[at]
+        ones = (1,) * len(front), (1,) * len(back)
+        line = (*ones[0], 1, 2, 1, *ones[1])
+        found = em.map("ne", em.pure(t.Iota, line, at + 1), em.const(0, int64))
+        parts = (*ones[0], size // (2 * bit), 2, bit, *ones[1])
+        whole = em.reshape(em.broadcast(found, parts), (*ones[0], size, *ones[1]))
+        return em.broadcast(whole, self.shape)
 
 
 def precedes(em: Emitter, a: Sequence[Value], b: Sequence[Value]) -> Value:
