@@ -132,6 +132,8 @@ def _simplify(b: Fold, op: Op) -> Value | None:
         return _bitcast(b, op)
     if isinstance(op, t.Extract):
         return _extract(b, op)
+    if isinstance(op, g.Pack):
+        return _pack(op)
     if isinstance(op, t.PtrAdd) and integer(op.bytes) == 0:
         return op.ptr
     return None
@@ -190,6 +192,18 @@ def _extract(b: Fold, op: t.Extract) -> Value | None:
     if isinstance(inner, t.Const):
         return b.const(inner.value, ScalarType(t.element(inner.type)))
     return None
+
+
+def _pack(op: g.Pack) -> Value | None:
+    """All elements of a vector in their order are the vector."""
+    first = op.args[0].op
+    if not isinstance(first, t.Extract) or first.x.type != op.result.type:
+        return None
+    for k, arg in enumerate(op.args):
+        lane = arg.op
+        if not isinstance(lane, t.Extract) or lane.x is not first.x or lane.lane != k:
+            return None
+    return first.x
 
 
 # --- scalar functions -----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ access. Sums of offsets are taken not to overflow, as nothing could be at such a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import bfloat16, float16, float32, int32, int64
@@ -16,7 +16,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.walk import uses
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
-from tessera.target.ptx.text import Writer
+from tessera.target.ptx.text import Writer, is_packed
 from tessera.target.types import AddressSpace, PtrType, VecType
 
 SHARED = "smem"
@@ -235,6 +235,9 @@ def _find_fused(
             soft[getattr(op, ptr)] += 1
         if isinstance(op, g.Pack):
             soft.update([a for a in op.args if a.op is not None and is_packing(a.op)])
+            for part in words(op.args):
+                if whole_word(part) is not None:
+                    soft.update(part)
         if is_widening(op) or is_rounding(op):
             soft[op.operands[0]] += 1
 
@@ -268,10 +271,34 @@ def _is_soft(op: Op) -> bool:
     if isinstance(op, t.PtrAdd):
         return constant(op.bytes) is not None
     if isinstance(op, t.Extract):
-        return t.element(op.x.type) is bfloat16
+        return is_packed(t.element(op.x.type))
     if is_packing(op):
         return True
     return _is_term(op)
+
+
+def words(args: Sequence[Value]) -> list[Sequence[Value]]:
+    """The elements of a vector by the register that they are packed in."""
+    size = t.element(args[0].type).itemsize
+    if size >= 4:
+        return []
+    per = 4 // size
+    return [args[k : k + per] for k in range(0, len(args), per)]
+
+
+def whole_word(part: Sequence[Value]) -> tuple[Value, int] | None:
+    """The vector and the number of the register in it, if elements are just those of one."""
+    first = part[0].op
+    if not isinstance(first, t.Extract):
+        return None
+    per = 4 // t.element(part[0].type).itemsize
+    if len(part) != per or first.lane % per:
+        return None
+    for k, value in enumerate(part):
+        op = value.op
+        if not isinstance(op, t.Extract) or op.x is not first.x or op.lane != first.lane + k:
+            return None
+    return first.x, first.lane // per
 
 
 def is_packing(op: Op) -> bool:

@@ -18,6 +18,8 @@ from tessera.target.ptx.address import (
     base_register,
     is_packing,
     space_of,
+    whole_word,
+    words,
 )
 from tessera.target.ptx.rows import memory_type, register_file
 from tessera.target.ptx.text import Writer, bits_of, is_packed, value_files
@@ -235,17 +237,20 @@ def pack(w: Writer, op: g.Pack) -> None:
             sources = list(wanted)
         w.names[op.result] = tuple(sources)
         return
-    constants = [a.op for a in op.args]
-    results = w.results(op.result)
-    per = 4 // dtype.itemsize
-    for k, result in enumerate(results):
-        part = op.args[per * k : per * (k + 1)]
-        values = [c.value for c in constants[per * k : per * (k + 1)] if isinstance(c, t.Const)]
+    found: list[str] = []
+    for part in words(op.args):
+        values = [a.op.value for a in part if isinstance(a.op, t.Const)]
+        whole = whole_word(part)
+        if whole is not None:
+            found.append(w.registers(whole[0])[whole[1]])
+            continue
+        found.append(w.register("b32"))
         if len(values) == len(part):
             data = b"".join(bits_of(v, dtype).to_bytes(dtype.itemsize, "little") for v in values)
-            w.always(f"mov.b32 {result}, {int.from_bytes(data, 'little')}")
+            w.always(f"mov.b32 {found[-1]}, {int.from_bytes(data, 'little')}")
         else:
-            _pack_word(w, result, part, dtype)
+            _pack_word(w, found[-1], part, dtype)
+    w.names[op.result] = tuple(found)
 
 
 def _pack_word(w: Writer, result: str, args: Sequence[Value], dtype: DType) -> None:
