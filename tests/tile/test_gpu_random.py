@@ -21,9 +21,10 @@ from tessera.graph.ops import reduce as red
 from tessera.graph.ops.rearrange import broadcast
 from tessera.ir.intexpr import sym
 from tessera.schedule import heuristics_gpu, join_columns
+from tessera.schedule.rebuild import kernels
 from tests.differential.programs import random_program
 from tests.differential.test_random_programs import compare
-from tests.schedule.gpu import MACHINE, check, lower_graph, runs
+from tests.schedule.gpu import MACHINE, Lowered, check, lower_graph, runs
 from tests.schedule.lowering import typed
 
 BATCH = 10
@@ -65,7 +66,9 @@ class Rows:
             return e.mul(x, broadcast(self.pick(columns), x.shape, (1,)))
         return self.pick([e.neg, e.sin, e.square])(e.tanh(x))
 
-    def program(self) -> Callable[..., list[Any]]:
+    def program(self, both: bool) -> Callable[..., list[Any]]:
+        """Work on rows; with `both`, certainly some that uses columns, and a sum of columns."""
+
         def run(x: Any, y: Any, w: Any, s: Any) -> list[Any]:
             pool, rows, columns, outputs = [x, y], [s], [w], list[Any]()
             for _ in range(self.random.randrange(3, 9)):
@@ -82,6 +85,9 @@ class Rows:
                     pool.append(self.wide(pool, rows, columns))
                 if self.random.random() < 0.3:
                     outputs.append(self.pick([pool[-1], rows[-1], columns[-1]]))
+            if both:
+                outputs.append(red.sum_(self.wide(pool, rows, columns), (0,)))
+                outputs.append(e.mul(self.wide(pool, rows, []), broadcast(w, x.shape, (1,))))
             given = {id(v) for v in (x, y, w, s)}
             made = {id(v): v for v in (*outputs, pool[-1], rows[-1], columns[-1])}
             return [v for k, v in made.items() if k not in given] or [e.neg(x)]
@@ -89,17 +95,17 @@ class Rows:
         return run
 
 
-def check_rows(seed: int, **options: Any) -> Any:
+def check_rows(seed: int, both: bool = False, **options: Any) -> Lowered:
     writer = Rows(seed)
-    count, width = writer.pick([1, 4, 16, 64, 7]), writer.pick([1, 5, 32, 130])
-    shape = (sym("S"), width) if seed % 5 == 0 else (count, width)
-    dims = {"S": count} if seed % 5 == 0 else {}
+    count, width = writer.pick([16, 64] if both else [1, 4, 16, 7]), writer.pick([1, 5, 32, 130])
+    shape = (sym("S"), width) if seed % 5 == 0 and not both else (count, width)
+    dims = {} if shape[0] == count else {"S": count}
     dtype = writer.pick([dt.float32, dt.float64])
     state = writer.random.getstate()
 
     def fn(*args: Any) -> list[Any]:
         writer.random.setstate(state)
-        return writer.program()(*args)
+        return writer.program(both)(*args)
 
     types = [typed(*shape, dtype=dtype)] * 2 + [typed(width, dtype=dtype)]
     types.append(typed(shape[0], dtype=dtype))
@@ -125,5 +131,5 @@ def test_random_rows_in_small_steps(first: int, monkeypatch: pytest.MonkeyPatch)
 def test_random_rows_joined_with_columns(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_columns, "SHORTEST", 2)
     monkeypatch.setattr(join_columns, "MIN_CHUNK", 2)
-    for seed in range(first, first + BATCH):
-        check_rows(seed, machine=SMALL)
+    found = [check_rows(seed, both=True, machine=SMALL) for seed in range(first, first + BATCH)]
+    assert any(kernel.joined for one in found for kernel in kernels(one.schedule.body))
