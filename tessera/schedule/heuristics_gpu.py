@@ -134,12 +134,26 @@ class GpuChoice:
             self.turn(axis, across)
             return
         total = self.block_size()
+        if self.picks_rows(axis):
+            total = min(power_above(size_of(axis.extent)), total)
         width = self.fitting(axis.extent, total)
         self.tiles[axis.name] = width
         self.last = [axis.name]
         self.fill(axis, total // width)
         self.shrink()
         self.reason = f"threads along {axis.name}, {self.describe(axis)}"
+
+    def picks_rows(self, axis: Axis) -> bool:
+        """Whether rows are read whose numbers are data: one row after the other can be read by
+        whole vectors, and several at a time only element by element."""
+        if size_of(axis.extent) < 4 * WARP:
+            return False
+        depends = Dependence(self.nest.body).values
+        for access in self.accesses:
+            dyn = () if isinstance(access.op, ops.Scan) else access.op.dyn
+            if dyn and access.stride(axis.name) == 1:
+                return not any(axis.name in depends.get(v, ()) for v in dyn)
+        return False
 
     def fill(self, axis: Axis, count: int) -> None:
         """Takes so many points of the axes around the innermost one into the tile."""

@@ -11,7 +11,7 @@ from tessera import dtypes as dt
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
-from tessera.graph.ops.gather import Combine, IndexMode, scatter
+from tessera.graph.ops.gather import Combine, IndexMode, scatter, take_along
 from tessera.graph.ops.generate import iota
 from tessera.graph.ops.rearrange import broadcast, reshape, transpose
 from tessera.graph.ops.reshape import full
@@ -413,3 +413,12 @@ def test_nests_that_need_each_other_are_launched_in_turn() -> None:
         return y, e.add(z, broadcast(red.max_(y), z.shape, ())), e.mul(x, 2.0)
 
     check(fn, typed(40, 30))
+
+
+def test_rows_that_are_picked_by_number_are_read_by_views() -> None:
+    def fn(table: Any, i: Any) -> Any:
+        return take_along(table, broadcast(reshape(i, (9, 1)), (9, 200), (0, 1)), 0)
+
+    found = check(fn, typed(30, 200), typed(9, dtype=dt.int32))
+    assert found.launches == 1
+    assert not found.tile_ops(t.Gather)
