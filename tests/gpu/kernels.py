@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 from tessera.runtime.cuda.device import CudaDevice
+from tessera.runtime.cuda.launch import launch
+from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.cuda.module import CudaModule, DriverAssembler, load_cubin
+from tessera.runtime.cuda.stream import Stream
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PTX = """\
 .version 8.0
@@ -118,3 +129,23 @@ def load_kernels(device: CudaDevice) -> CudaModule:
     found = DriverAssembler(device).run(PTX, device.machine.name)
     assert found.cubin is not None, found.log
     return load_cubin(device, found.cubin, "kernels")
+
+
+def add_one(
+    kernels: CudaModule, buffer: DeviceBuffer, n: int, stream: Stream | None = None
+) -> None:
+    """Adds 1 to the first elements of a buffer."""
+    launch(kernels.kernel("add_one"), -(-n // 128), 128, [buffer, n], stream=stream)
+
+
+def script(text: str, **environ: str) -> str:
+    """What a program of its own prints: for faults that end all work of a process."""
+    prelude = (
+        "from tests.gpu.kernels import *\nfrom tessera.runtime.cuda.device import cuda_device\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", prelude + textwrap.dedent(text)],
+        cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
