@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tessera.ir.core import Func, Op
+from tessera.target.check.blocks import check_blocks
 from tessera.target.check.flow import Flow
 from tessera.target.check.objects import Lifetimes, check_bounds
 from tessera.target.check.phases import check_phases
@@ -51,6 +52,7 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
         ),
         *check_bounds(trace.accesses, races.objects, threads),
         *lifetimes.verdicts,
+        *check_blocks(trace.accesses, trace.values.block, races.objects.names),
         *phases,
     ]
     return Report(func, str(machine), worst(verdicts))
