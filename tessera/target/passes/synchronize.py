@@ -22,9 +22,10 @@ from tessera.target.types import AddressSpace, PtrType
 
 @dataclass(frozen=True, slots=True)
 class _Touch:
-    """One access: of shared bytes `[start, end)`, or of a memory argument."""
+    """One access: of shared bytes `[start, end)` of an object, or of a memory argument."""
 
     root: Value | None
+    object: Value | None
     start: int
     end: int
     writes: bool
@@ -37,6 +38,9 @@ class _Touch:
             return False
         if self.root is not other.root:
             return False
+        if self.object is not None and self.object is other.object:
+            if isinstance(self.op, _WRITES) and isinstance(other.op, _WRITES):
+                return False
         if self.root is not None:
             # An op of a loop writes other elements each time.
             return self.op is not other.op
@@ -140,9 +144,9 @@ class _Pass:
         if isinstance(root.op, g.Shared):
             if not root.op.ring:
                 start = root.op.offset
-                yield _Touch(None, start, start + root.op.bytes, writes, atomic, op)
+                yield _Touch(None, root, start, start + root.op.bytes, writes, atomic, op)
         elif root.type.space is AddressSpace.GLOBAL:
-            yield _Touch(root, 0, 0, writes, atomic, op)
+            yield _Touch(root, None, 0, 0, writes, atomic, op)
 
     # --- rewriting --------------------------------------------------------------------------------
 
