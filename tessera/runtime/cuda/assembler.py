@@ -159,14 +159,21 @@ def _refusal(
     notes = [note for problem in shown if (note := lines.show(problem.line, problem.text))]
     if len(problems) > len(shown):
         notes.append(f"and {len(problems) - len(shown)} more errors")
-    fix = "report this as a bug of Tessera, with the PTX text"
+    rule, fix = None, "report this as a bug of Tessera, with the PTX text"
     if "Unsupported .version" in first.text:
         fix = "install a newer assembler: pip install -U 'tessera[cuda]'"
     elif "is not defined for option" in first.text or "UNSUPPORTED_ARCH" in text:
         fix = f"install an assembler that knows {machine}: pip install -U 'tessera[cuda]'"
+    elif "too much shared data" in first.text:
+        rule = f"a block has up to {machine.shared_per_block} bytes of shared memory"
+        fix = "choose a smaller tile or fewer stages"
+    elif log.advisories:
+        known = ADVISORIES.get(log.advisories[0].code, UNKNOWN_ADVISORY)
+        rule, fix = known.rule, known.fix
     return CompileError(
         f"{name}: {assembler} does not accept the code for {machine}: {first.text}",
         loc=_location(lines, first.line),
+        rule=rule,
         notes=notes,
         fix=fix,
     )

@@ -144,11 +144,10 @@ UNKNOWN_ADVISORY = AdvisoryRule(
 
 _LINE = re.compile(r"(?:^|[ ,])line (\d+)\b")
 _PROBLEM = re.compile(
-    r"^(?:ptxas|nvlink|ERROR|error)\b(?:.*?, line (?P<line>\d+);)?.*?\b"
-    r"(?P<kind>error|fatal|ERROR)\b\s*:?\s*(?P<text>.*)$"
+    r"^(?:(?:ptxas|nvlink)\b(?:.*?, line (?P<line>\d+);)?.*?\s)?(?:error|fatal)\s*:\s*(?P<text>.*)$"
 )
 _CODE = re.compile(r"\((C\d{4})\)\s*(.*)$")
-_FUNCTION = re.compile(r"function(?: properties for)? '?([\w$.]+)'?", re.IGNORECASE)
+_FUNCTION = re.compile(r"function(?: properties for)? '?([\w$]+)'?", re.IGNORECASE)
 _COMPILING = re.compile(r"Compiling entry function '([\w$.]+)'")
 _PROPERTIES = re.compile(r"Function properties for '?([\w$.]+)'?")
 _STACK = re.compile(
@@ -179,7 +178,9 @@ def parse_log(text: str) -> AssemblerLog:
             kernels.setdefault(kernel, {})
             continue
         if code := _CODE.search(line):
-            advisories.append(_advisory(code, line))
+            advisories.append(advisory := _advisory(code, line))
+            if _PROBLEM.match(line):
+                problems.append(Problem(advisory.line, code[0].strip()))
         elif warning := _WARNING.match(line):
             warnings.append(warning[1].strip())
         elif problem := _PROBLEM.match(line):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import tessera as ts
 from tessera.config import Config, ConfigError, config, from_environment
 from tessera.errors import CompileError
 from tessera.runtime.cache import ObjectCache
@@ -224,6 +225,26 @@ def test_an_error_shows_the_line_and_whose_it_is(which: str, tmp_path: Path) -> 
 )
 def test_broken_text(which: str, text: str, expected: str) -> None:
     assert expected in refused(text)
+
+
+def test_more_than_a_block_can_have(which: str) -> None:
+    body = (
+        "    .shared .align 16 .b8 s[300000];\n    mov.u32 %r2, s;\n    st.shared.u32 [%r2], %r1;"
+    )
+    message = refused(module(body))
+    assert "does not accept the code for sm_90a: Entry function 'k' uses too much shared" in message
+    assert "rule: a block has up to 232448 bytes of shared memory" in message
+    accumulator = ", ".join(f"%f{i}" for i in range(128))
+    body = f"""    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16
+        {{{accumulator}}}, %rd2, %rd2, 0, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+"""
+    body += "\n".join(f"    st.global.f32 [%rd1+{4 * i}], %f{i};" for i in range(128))
+    message = refused(module(body).replace(".reqntid 128", ".reqntid 512"))
+    assert "(C7602) Insufficient registers (128)" in message
+    assert f"fix: {ADVISORIES['C7602'].fix}" in message
 
 
 def test_what_a_machine_lacks_is_refused_by_the_assembler(which: str) -> None:
@@ -451,6 +472,19 @@ def test_the_driver_is_a_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemblers, "_nvjitlink", lambda: None)
     monkeypatch.setattr(assemblers, "find_program", lambda _: None)
     assert str(find_assembler("auto", Fake())) == "the driver's JIT"
+
+
+def test_a_program_may_be_assembled_by_the_driver() -> None:
+    class Driver(Fake):
+        def run(self, text: str, machine: str) -> Assembled:
+            return find_assembler("nvjitlink").run(text, machine)
+
+    with config.update(assembler="driver"):
+        cubin = assemble(COPY, H200, name="copy", cache=NONE, driver=Driver())
+        assert cubin.reflection.assembler == "driver"
+        lowered = ts.jit(lambda x: x + 1).lower(ts.ones((8,)), machine="sm_90a")
+        with pytest.raises(CompileError, match="there is no driver here"):
+            _ = lowered.cubin
 
 
 def test_without_an_assembler_the_message_says_what_to_install(
