@@ -43,6 +43,9 @@ THREADS = 512
 ELEMENTS = 16
 """Elements of a row in one thread."""
 
+MAX_SUMS = 4
+"""Sums of columns that a block keeps in registers."""
+
 MIN_CHUNK = 8
 """Rows for which it pays to write sums of columns."""
 
@@ -105,25 +108,31 @@ class _Joining:
             code.append(new)
         outputs = [env.get(v, v) for v in old.outputs]
         while (found := self.first(code)) is not None:
-            i, j, at, rows, sums, chunk = found
+            members, at, rows, sums, chunk = found
             joined = self.kernel(rows, sums, chunk)
-            results = (*rows.kernel.results, *sums.kernel.results)
+            results = [v for one in (rows, *sums) for v in one.kernel.results]
             again = dict(zip(results, joined.results, strict=False))
             code[at] = joined
-            del code[i + j - at]
+            code = [op for k, op in enumerate(code) if k == at or k not in members]
             code, outputs = _renamed(code, outputs, again)
         return Block(old.args, code, outputs)
 
-    def first(self, code: Sequence[Op]) -> tuple[int, int, int, _Rows, _Sums, int] | None:
-        """Two kernels to join, where, and how many rows a program takes."""
-        rows = {k: found for k, op in enumerate(code) if (found := _rows(op)) is not None}
+    def first(self, code: Sequence[Op]) -> tuple[set[int], int, _Rows, list[_Sums], int] | None:
+        """Kernels to join: their numbers, where, which they are, and the rows of a program."""
         sums = {k: found for k, op in enumerate(code) if (found := _sums(op)) is not None}
-        for a, first in rows.items():
+        for a, op in enumerate(code):
+            rows = _rows(op) if sums else None
+            if rows is None:
+                continue
+            members, at, chunk = {a}, a, 0
             for b, second in sums.items():
-                chunk = self.chunk(first, second)
-                at = _place(code, min(a, b), max(a, b)) if chunk else None
-                if at is not None and a != b and _is_local(first, second):
-                    return min(a, b), max(a, b), at, first, second, chunk
+                count = sum(len(sums[k].found) for k in (*(members - {a}), b))
+                own = self.chunk(rows, second) if count <= MAX_SUMS and b != a else 0
+                place = _place(code, {*members, b}, a) if own else None
+                if place is not None and _is_local(rows, second):
+                    members, at, chunk = {*members, b}, place, own
+            if chunk:
+                return members, at, rows, [sums[k] for k in sorted(members - {a})], chunk
         return None
 
     def chunk(self, rows: _Rows, sums: _Sums) -> int:
@@ -146,28 +155,29 @@ class _Joining:
             chunk *= 2
         return chunk if chunk >= MIN_CHUNK and count <= 2 * programs * chunk else 0
 
-    def kernel(self, rows: _Rows, sums: _Sums, chunk: int) -> ops.Kernel:
+    def kernel(self, rows: _Rows, sums: Sequence[_Sums], chunk: int) -> ops.Kernel:
         """The joined kernel."""
-        a, b = rows.kernel, sums.kernel
-        inputs = list(dict.fromkeys([*a.inputs, *[v for v in b.inputs if v not in a.results]]))
+        members = [rows.kernel, *[one.kernel for one in sums]]
+        results = [v for kernel in members for v in kernel.results]
+        read = dict.fromkeys(v for kernel in members for v in kernel.inputs)
+        inputs = [v for v in read if v not in results]
         part = Axis(self.names.fresh("p"), rows.row.extent // chunk)
-        types = [
-            BufType((part.extent, sums.col.extent), op.result.type.dtype)
-            for op in sums.found
-            if isinstance(op.result.type, ScalarType)
-        ]
-        given = {v: Value(v.type, v.name) for v in inputs}
-        given.update((v, Value(v.type, v.name)) for v in (*a.results, *b.results))
-        partial = [Value(t) for t in types]
-        env = {arg: given[v] for k in (a, b) for arg, v in _bound(k)}
+        given = {v: Value(v.type, v.name) for v in (*inputs, *results)}
+        env = {arg: given[v] for kernel in members for arg, v in _bound(kernel)}
         nest = Copy(env=dict(env)).op(rows.nest).rebuild((), None, tile=(1, 1))
+        partial: dict[Op, Value] = {}
+        for op in [op for one in sums for op in one.found]:
+            assert isinstance(op.result.type, ScalarType)
+            partial[op] = Value(BufType((part.extent, rows.col.extent), op.result.type.dtype))
         nests = [nest, *_split(sums, part, chunk, partial, env)]
-        outputs = [given[v] for v in (*a.results, *b.results)]
-        body = Block([*[given[v] for v in inputs], *outputs, *partial], nests, ())
+        temps = list(partial.values())
+        body = Block([*given.values(), *temps], nests, ())
+        types = [v.type for v in (*results, *temps) if isinstance(v.type, BufType)]
+        reasons = " and ".join([one.kernel.reason for one in sums])
         return ops.Kernel(
-            inputs, (*a.types, *b.types, *types), temps=len(types), label=a.label,
-            reason=f"{a.reason}; on the way, {b.reason}, in {part.extent} parts",
-            joined=True, body=body, loc=a.loc,
+            inputs, tuple(types), temps=len(temps), label=rows.kernel.label, joined=True,
+            reason=f"{rows.kernel.reason}; on the way, {reasons}, in {part.extent} parts",
+            body=body, loc=rows.kernel.loc,
         )  # fmt: skip
 
 
@@ -177,33 +187,39 @@ def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
 
 
 def _split(
-    sums: _Sums, part: Axis, chunk: int, partial: Sequence[Value], env: Mapping[Value, Value]
+    sums: Sequence[_Sums],
+    part: Axis,
+    chunk: int,
+    partial: Mapping[Op, Value],
+    env: Mapping[Value, Value],
 ) -> list[Op]:
     """The nest of the parts, and the one that combines them."""
-    first, last = Copy(env=dict(env)), Copy(env=dict(env))
+    col = sums[0].col
     parts: list[Op] = []
     total: list[Op] = []
-    place = (sym(part.name), sym(sums.col.name))
-    for op in sums.nest.body.ops:
-        if op not in sums.found:
-            total.append(last.op(op))
-            if not isinstance(op, ops.Store) and not _needs(op, sums.found):
-                parts.append(first.op(op))
-            continue
-        assert isinstance(op, ops.Reduce)
-        buffer = partial[sums.found.index(op)]
-        (axis,) = op.axes
-        inner = Copy({axis.name: sym(part.name) * chunk + sym(axis.name)}, env=dict(first.env))
-        short = ops.Reduce((Axis(axis.name, chunk),), op.fn, inner.block(op.body), loc=op.loc)
-        parts += [short, ops.Store(buffer, short.result, (), place, loc=op.loc)]
-        load = ops.Load(buffer, (), place, loc=op.loc)
-        whole = ops.Reduce((part,), op.fn, Block([], [load], (load.result,)), loc=op.loc)
-        last.env[op.result] = whole.result
-        total.append(whole)
+    place = (sym(part.name), sym(col.name))
+    for one in sums:
+        same: dict[str, Dim] = {one.col.name: sym(col.name)}
+        first, last = Copy(same, env=dict(env)), Copy(same, env=dict(env))
+        for op in one.nest.body.ops:
+            if not isinstance(op, ops.Reduce):
+                total.append(last.op(op))
+                if not isinstance(op, ops.Store) and not _needs(op, one.found):
+                    parts.append(first.op(op))
+                continue
+            buffer, (axis,) = partial[op], op.axes
+            to = {**same, axis.name: sym(part.name) * chunk + sym(axis.name)}
+            inner = Copy(to, env=dict(first.env))
+            short = ops.Reduce((Axis(axis.name, chunk),), op.fn, inner.block(op.body), loc=op.loc)
+            parts += [short, ops.Store(buffer, short.result, (), place, loc=op.loc)]
+            load = ops.Load(buffer, (), place, loc=op.loc)
+            whole = ops.Reduce((part,), op.fn, Block([], [load], (load.result,)), loc=op.loc)
+            last.env[op.result] = whole.result
+            total.append(whole)
     made: list[Op] = []
-    for axes, code in (((part, sums.col), parts), ((sums.col,), total)):
+    for axes, code in (((part, col), parts), ((col,), total)):
         body = Block([], without_dead(code), ())
-        made.append(ops.Nest(axes, tile=(1,) * len(axes), body=body, loc=sums.nest.loc))
+        made.append(ops.Nest(axes, tile=(1,) * len(axes), body=body, loc=sums[0].nest.loc))
     return made
 
 
@@ -306,15 +322,21 @@ def _is_local(rows: _Rows, sums: _Sums) -> bool:
     return True
 
 
-def _place(code: Sequence[Op], i: int, j: int) -> int | None:
-    """Where two ops of a program can run as one; None if nowhere."""
-    between = code[i + 1 : j]
-    made = {v for op in between for v in op.results}
-    if made.isdisjoint(code[j].operands):
-        return i
-    own = set(code[i].results)
+def _place(code: Sequence[Op], members: set[int], first: int) -> int | None:
+    """Where some ops of a program can run as one: where the first of them is, or the last one."""
+    for at in (first, max(members)):
+        if all(_moves(code, k, at, members) for k in members if k != at):
+            return at
+    return None
+
+
+def _moves(code: Sequence[Op], k: int, at: int, members: set[int]) -> bool:
+    """Whether an op can run at another place, beside the members."""
+    between = [code[n] for n in range(min(k, at) + 1, max(k, at)) if n not in members]
+    if k > at:
+        return {v for op in between for v in op.results}.isdisjoint(code[k].operands)
     used = {v for op in between for v in free_values(Block([], [op], ()))}
-    return j if own.isdisjoint(used) else None
+    return used.isdisjoint(code[k].results)
 
 
 def _renamed(
