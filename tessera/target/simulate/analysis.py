@@ -8,7 +8,7 @@ import numpy as np
 
 from tessera.errors import SimulationError
 from tessera.ir.core import Func, Op, Value
-from tessera.ir.effects import READ, READ_WRITE
+from tessera.ir.effects import READ
 from tessera.ir.walk import walk
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
@@ -47,7 +47,8 @@ class Kernel:
         number: their positions.
         placed: where each shared object lies.
         window: bytes of shared memory.
-        grains: the smallest access to shared and to global memory.
+        shared_grain: the smallest access to shared memory.
+        grains: the smallest access to the memory of each argument; under None, to tensors.
         written: arguments that may be written; None: all.
         in_step: whether the threads of a block need no turns.
         spinning: loops that may wait for memory.
@@ -61,7 +62,8 @@ class Kernel:
     number: dict[Op, int]
     placed: dict[Op, int]
     window: int
-    grains: tuple[int, int]
+    shared_grain: int
+    grains: dict[Value | None, int]
     written: frozenset[Value] | None
     in_step: bool
     spinning: frozenset[Op]
@@ -86,7 +88,7 @@ def analyse(func: Func, machine: Gpu) -> Kernel:
     )
     return Kernel(
         func, info, ops, {op: k for k, op in enumerate(ops)}, placed, -(-total // WINDOW) * WINDOW,
-        (_grain(ops, AddressSpace.SHARED), _grain(ops, AddressSpace.GLOBAL)), _written(ops),
+        _shared_grain(ops), _global_grains(func, ops), _written(func, ops),
         not spinning and not any(map(_is_separate, ops)), spinning,
         np.array([isinstance(op, _ATOMICS) for op in ops]), any(map(_is_relaxed, ops)),
     )  # fmt: skip
@@ -126,16 +128,41 @@ def _check_limits(info: g.BlockInfo, shared: int, machine: Gpu) -> None:
             raise failure(info, f"{asked} {what}; {machine} has {limit}")
 
 
-def _grain(ops: list[Op], space: AddressSpace) -> int:
-    """The size of the smallest access to memory of a space."""
+def _shared_grain(ops: list[Op]) -> int:
+    """The size of the smallest access to shared memory."""
     sizes = [16]
     for op in ops:
-        spaces = {v.type.space for v in op.operands if isinstance(v.type, PtrType)}
-        if isinstance(op, (g.TensorLoad, g.TensorStore)):
-            spaces.add(AddressSpace.GLOBAL)
-        if space in spaces:
+        if any(_space(v) is AddressSpace.SHARED for v in op.operands):
             sizes.append(_access_size(op))
     return min(sizes)
+
+
+def _global_grains(func: Func, ops: list[Op]) -> dict[Value | None, int]:
+    """The size of the smallest access through each argument; under None, to tensors."""
+    found: dict[Value | None, int] = dict.fromkeys([*func.args, None], 16)
+    for op in ops:
+        if isinstance(op, (g.TensorLoad, g.TensorStore)):
+            found[None] = min(found[None], _access_size(op))
+        for value in op.operands:
+            if _space(value) is AddressSpace.GLOBAL:
+                # What cannot be told apart may be any.
+                root = _root(value)
+                if isinstance(root.op, t.Alloca):
+                    continue
+                for arg in [root] if root in found else list(found):
+                    found[arg] = min(found[arg], _access_size(op))
+    return {arg: min(size, found[None]) for arg, size in found.items()}
+
+
+def _space(value: Value) -> AddressSpace | None:
+    return value.type.space if isinstance(value.type, PtrType) else None
+
+
+def _root(ptr: Value) -> Value:
+    """What a pointer has been moved from."""
+    while isinstance(ptr.op, (t.PtrAdd, g.MapShared)):
+        ptr = ptr.op.ptr
+    return ptr
 
 
 def _access_size(op: Op) -> int:
@@ -150,7 +177,7 @@ def _access_size(op: Op) -> int:
     return 8 if isinstance(op, (g.MbarrierInit, g.MbarrierArrive, g.MbarrierWait)) else 16
 
 
-def _written(ops: list[Op]) -> frozenset[Value] | None:
+def _written(func: Func, ops: list[Op]) -> frozenset[Value] | None:
     """The pointers among a kernel's arguments through which it may write; None: any."""
     found: set[Value] = set()
     for op in ops:
@@ -158,16 +185,10 @@ def _written(ops: list[Op]) -> frozenset[Value] | None:
         if isinstance(op, g.TensorStore):
             return None
         if field is None:
-            if isinstance(op, t.Call) and READ_WRITE & op.get_effects():
-                return None
             continue
-        ptr: Value = getattr(op, field)
-        while isinstance(ptr.op, t.PtrAdd):
-            ptr = ptr.op.ptr
-        if ptr.op is not None:
-            if isinstance(ptr.op, (g.Shared, g.MapShared, t.Alloca)):
-                continue
+        root = _root(getattr(op, field))
+        if root in func.args:
+            found.add(root)
+        elif not isinstance(root.op, (g.Shared, t.Alloca)):
             return None
-        found.add(ptr)
-    arguments = {v for v in found if isinstance(v.type, PtrType)}
-    return frozenset(arguments)
+    return frozenset(found)

@@ -109,26 +109,28 @@ def _arguments(
             continue
         array = np.asarray(given)
         written = kernel.written is None or arg in kernel.written
-        memory = _global(array, name, kernel, written and check)
+        memory = _global(array, name, kernel, kernel.grains[arg], written and check)
         mapped[id(given)] = memory
         values.append(Pointer(memory, np.zeros(1, np.int64), 0, memory.data.size, None, name))
     for given in args:
         if isinstance(given, TensorMap) and id(given.array) not in mapped:
-            mapped[id(given.array)] = _global(given.array, "the mapped tensor", kernel, check)
+            mapped[id(given.array)] = _global(
+                given.array, "the mapped tensor", kernel, kernel.grains[None], check
+            )
     return values
 
 
-def _global(array: Array, name: str, kernel: Kernel, watched: bool) -> Memory:
+def _global(array: Array, name: str, kernel: Kernel, grain: int, watched: bool) -> Memory:
     writable = array.flags.writeable and array.flags.c_contiguous
     data = flat(array, writable).view(np.uint8)
-    return _memory(data, name, kernel, False, watched, writable)
+    return _memory(data, name, kernel, grain, False, watched, writable)
 
 
 def _memory(
-    data: Array, name: str, kernel: Kernel, shared: bool, watched: bool, writable: bool
+    data: Array, name: str, kernel: Kernel, grain: int, shared: bool, watched: bool, writable: bool
 ) -> Memory:
     made = (Memory if kernel.in_step else WarpMemory)(
-        data, name, kernel.grains[0 if shared else 1],
+        data, name, grain,
         strict=shared, watched=watched, writable=writable,
     )  # fmt: skip
     if isinstance(made, WarpMemory):
@@ -142,7 +144,7 @@ def _launch(
 ) -> Launch:  # fmt: skip
     threads = kernel.info.threads
     data = np.full(kernel.window * blocks, POISON, np.uint8)
-    shared = _memory(data, "shared memory", kernel, True, check, True)
+    shared = _memory(data, "shared memory", kernel, kernel.shared_grain, True, check, True)
     shared.span = max(1, kernel.window)
     order = (Order if kernel.in_step else Clocks)(first, blocks, threads, kernel.relaxed)
     none = np.zeros((2, blocks * threads), np.int64)

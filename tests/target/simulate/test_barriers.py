@@ -208,6 +208,29 @@ def test_equal_values_of_one_op_may_meet() -> None:
         run(twice, np.zeros(1, np.int32))
 
 
+def test_pointers_of_unknown_arrays_are_watched() -> None:
+    body = """
+    %p = target.map([%t, %i4]) {fn=lt} : bool
+    %l64 = target.const() {value=64, type=i64} : i64
+    %q = target.if(%p) : ptr<global> then() {
+      yield %x0
+    } otherwise() {
+      %m = target.ptr_add(%x0, %l64) : ptr<global>
+      yield %m
+    }
+    target.store(%q, %t, %t, [])
+    %u = target.ptr_add(%x1, %l64) : ptr<global>
+    target.store(%u, %t, %t, [])
+    LAST
+    """
+    x, y = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    run(body.replace("LAST", ""), x, y)
+    for name in ("%x0", "%u"):
+        last = f"%v = target.load({name}, %i1, []) {{type=i32}} : i32"
+        with pytest.raises(SimulationError, match=r"reads .* wrote without a barrier"):
+            run(body.replace("LAST", last), x, y)
+
+
 def test_blocks_do_not_wait_for_each_other() -> None:
     body = f"""{INDEX}
     target.store(%x0, %i, %t, [])
