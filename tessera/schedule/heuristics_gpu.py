@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tessera.dtypes import DType
-from tessera.ir.core import Op
+from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, symbols
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
@@ -271,7 +271,7 @@ class GpuChoice:
 
     def block(self, op: ops.Contract, row: Axis, col: Axis) -> tuple[int, int, int, int]:
         """Rows, columns and depth of a contraction's block, and its warps."""
-        bits = max(scalar_dtype(v.type).bits for v in op.body.outputs)
+        bits = max(operand_dtype(v).bits for v in op.body.outputs)
         depth = LINE_BYTES * 8 // bits if bits <= 16 else {32: 16, 64: 8}[bits]
         sides = [min(max(power_above(size_of(a.extent)), 16), 128) for a in (row, col)]
         others = self.points() // max(size_of(row.extent) * size_of(col.extent), 1)
@@ -411,6 +411,16 @@ def best_of(axes: list[Axis], found: list[Access], every: Sequence[Axis]) -> Axi
         if total >= score:
             best, score = axis, total
     return best
+
+
+def operand_dtype(value: Value) -> DType:
+    """The dtype in which an operand of a product is kept: before it is widened, if it is."""
+    dtype = scalar_dtype(value.type)
+    if isinstance(value.op, ops.Cast):
+        narrow = scalar_dtype(value.op.x.type)
+        if narrow.kind is dtype.kind and narrow.bits < dtype.bits:
+            return narrow
+    return dtype
 
 
 def scalar_dtype(type: object) -> DType:
