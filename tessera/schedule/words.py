@@ -19,6 +19,7 @@ from tessera.dtypes import (
     Kind,
     float16,
     int8,
+    int32,
     int64,
     uint8,
     uint16,
@@ -157,6 +158,24 @@ class Coder(Generic[T]):
             words[part.word] = moved if old is None else code.map("or", old, moved)
         return [words[k] for k in range(len(layout.dtypes))]
 
+    def ordered(self, x: T) -> T:
+        """The only key as an unsigned integer in which -0 comes before 0."""
+        return self._encoded(x, self.layout.keys[0], False)
+
+    def unordered(self, word: T) -> T:
+        """The only key from such an integer."""
+        return self._decoded(word, self.layout.keys[0])
+
+    def signs_of_zero(self, x: T) -> T:
+        """1 where a float key is -0, 2 where it is 0, else 0, as i32."""
+        code = self.code
+        pattern, bits = self._pattern(x, self.layout.keys[0])
+        unsigned = UNSIGNED[bits]
+        negative = code.map("eq", pattern, code.const(2 ** (bits - 1), unsigned))
+        positive = code.map("eq", pattern, code.const(0, unsigned))
+        none, one, two = [code.const(n, int32) for n in (0, 1, 2)]
+        return code.map("select", negative, one, code.map("select", positive, two, none))
+
     def place(self, words: Sequence[T]) -> T:
         """The places of elements, i64."""
         return self.code.cast(self._take(words, self.layout.place), int64)
@@ -187,15 +206,16 @@ class Coder(Generic[T]):
         wide = x if dtype.bits == bits else self.code.cast(x, float16)
         return self.code.bitcast(wide, UNSIGNED[bits]), bits
 
-    def _encoded(self, x: T, dtype: DType) -> T:
-        """A key as an unsigned integer that compares as it does."""
+    def _encoded(self, x: T, dtype: DType, is_equal: bool = True) -> T:
+        """A key as an unsigned integer that compares as it does; whether -0 is equal to 0."""
         code, bits = self.code, key_bits(dtype)
         unsigned = UNSIGNED[bits]
         ones, sign = code.const(2**bits - 1, unsigned), code.const(2 ** (bits - 1), unsigned)
         if dtype.is_float:
             pattern, _ = self._pattern(x, dtype)
             zero = code.const(0, unsigned)
-            pattern = code.map("select", code.map("eq", pattern, sign), zero, pattern)
+            if is_equal:
+                pattern = code.map("select", code.map("eq", pattern, sign), zero, pattern)
             flip = code.map("select", code.map("ge", pattern, sign), ones, sign)
             found = code.map("xor", pattern, flip)
             found = code.map("select", code.map("isnan", x), ones, found)

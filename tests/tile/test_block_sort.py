@@ -17,6 +17,7 @@ from tessera.ir.core import Module
 from tessera.ir.intexpr import sym
 from tessera.schedule import split_sort
 from tessera.tile import ops as t
+from tessera.tile.interp import run_module
 from tests.schedule.lowering import Array, typed
 from tests.tile.gpu_running import check_gpu, ops_of
 
@@ -93,15 +94,38 @@ def test_places_are_neither_read_nor_stored_before() -> None:
 
 
 def test_words_are_as_short_as_keys_allow() -> None:
-    for name, word in (("bf16", "u32"), ("f32", "u64"), ("i8", "u32")):
+    for name, words in (("bf16", {"u32"}), ("i32", {"u32"}), ("f32", {"u32", "u64"})):
         module = check(lambda x: sort((x,), 1), keys(dtypes.dtype_of(name), (4, 64)))
-        found = {op.x.type.dtype.name for op in ops_of(module, t.FlipBits)}
-        assert found == {word}
+        assert {op.x.type.dtype.name for op in ops_of(module, t.FlipBits)} == words
 
 
 def test_steps_of_the_network() -> None:
-    module = check(lambda x: sort((x,), 0), keys(float32, (256,)))
+    module = check(lambda x: argsort(x, 0), keys(float32, (256,)))
     assert len(ops_of(module, t.FlipBits)) == 8 * 9 // 2
+
+
+def test_keys_alone_have_no_places() -> None:
+    fn = lambda x: sort((x,), 1)  # noqa: E731
+    for x in (np.arange(96)[::-1], np.array([0.0, -0.0, 1, np.nan] * 24), np.full(96, -0.0)):
+        rows = np.stack([x, x[::-1], np.roll(x, 5)]).astype(np.float32)
+        check(fn, rows)
+        check(fn, rows[:, :77])
+        check(top(3, 1), rows)
+        check(lambda x: slice_axis(sort((x,), 1, descending=True)[0], 1, 0, 5), rows)
+    module = check(fn, np.arange(64, dtype=np.int32).reshape(2, 32)[:, ::-1].copy())
+    assert not ops_of(module, t.If)
+
+
+def test_signs_of_sorted_zeros() -> None:
+    from tessera.graph import interp
+    from tests.schedule.lowering import traced
+
+    x = np.array([[0.0, -0.0, -0.0, 0.0, 1.0, -1.0, 0.0, -0.0]], np.float32)
+    module = check(lambda x: sort((x,), 1), x)
+    out = np.empty_like(x)
+    run_module(module, [x], [out])
+    (wanted,) = interp.run(traced(lambda x: sort((x,), 1), typed(1, 8)), [x], {})
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(wanted))
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ class _Touch:
             return False
         if self.root is not other.root:
             return False
-        if self.object is not None and self.object is other.object:
-            if isinstance(self.op, _WRITES) and isinstance(other.op, _WRITES):
-                return False
+        fills = isinstance(self.op, _WRITES) and isinstance(other.op, _WRITES)
+        if fills and self.object is not None and self.object is other.object:
+            return False
         if self.root is not None:
             # An op of a loop writes other elements each time.
             return self.op is not other.op

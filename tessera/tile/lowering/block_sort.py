@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import int64
+from tessera.dtypes import int32, int64
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, sym
+from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.types import BufType
-from tessera.schedule.words import Layout
+from tessera.schedule.words import Layout, key_bits
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.sort_words import Network, Words, last
@@ -177,38 +178,85 @@ class BlockSort:
 
     # --- sorting --------------------------------------------------------------------------------
 
-    def first(self, network: Network, words: Sequence[Value]) -> list[Value]:
-        """The sorted words, as many as are wanted: the tile becomes shorter."""
-        limits = {_type(v).shape[self.op.axis] for v in self.op.outputs}
-        (limit,) = limits
+    def sorted(self, words: Sequence[Value]) -> list[Value]:
+        """The first words in order, as many as are wanted; what does not exist comes last."""
+        em = self.em
+        if self.size != self.extent:
+            where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
+            words = last(em, em.broadcast(where, self.shape), words)
+        network = Network(em, self.shape, self.at)
+        return network.first(words, self.limit()[1])
+
+    def limit(self) -> tuple[int, int]:
+        """The places that are wanted, and the size of their tile."""
+        (limit,) = {_type(v).shape[self.op.axis] for v in self.op.outputs}
         assert isinstance(limit, int)
-        size = 1 << max(limit - 1, 0).bit_length()
-        if size == self.size:
-            return network.sorted(words)
-        self.size, self.extent = size, limit
-        self.shape = tuple([size if k == self.at else n for k, n in enumerate(self.shape)])
-        return network.first(words, size)
+        return limit, 1 << max(limit - 1, 0).bit_length()
+
+    def shorten(self) -> None:
+        """From now on the tile is that of the places that are wanted."""
+        self.extent, self.size = self.limit()
+        self.shape = tuple([self.size if k == self.at else n for k, n in enumerate(self.shape)])
 
     def run(self) -> tuple[Dim, ...]:
         """Emits the kernel's body; its grid."""
-        em, op, words = self.em, self.op, self.words
+        op = self.op
         if self.extent == 0:
             return self.lines.grid
         keys = [self.load(v) for v in op.inputs[: op.num_keys]]
-        found = words.pack(keys, self._iota(self.at))
-        if self.size != self.extent:
-            where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
-            found = last(em, em.broadcast(where, self.shape), found)
-        found = self.first(Network(em, self.shape, self.at), found)
-        places = words.coder.place(found)
+        if self.is_alone():
+            found = self.keys_alone(keys[0])
+            self.shorten()
+            for target in op.outputs:
+                self.store(target, [found])
+            return self.lines.grid
+        words = self.sorted(self.words.pack(keys, self._iota(self.at)))
+        self.shorten()
+        self.store_all(words)
+        return self.lines.grid
+
+    def store_all(self, words: Sequence[Value]) -> None:
+        """Writes what belongs to sorted words."""
+        em, op, coder = self.em, self.op, self.words.coder
+        places = coder.place(words)
         for k, target in op.moved():
             if k < 0:
                 self.store(target, [em.cast(places, _type(target).dtype)])
-            elif k < op.num_keys and words.layout.holds_keys:
-                self.store(target, [words.coder.key(found, k)])
+            elif k < op.num_keys and coder.layout.holds_keys:
+                self.store(target, [coder.key(words, k)])
             else:
                 self.store(target, self.gather(op.inputs[k], places))
-        return self.lines.grid
+
+    # --- keys alone -----------------------------------------------------------------------------
+
+    def is_alone(self) -> bool:
+        """Whether keys of 32 bits are all that is wanted: places would make words longer."""
+        op, keys = self.op, self.words.layout.keys
+        only = op.num_keys == 1 and all(k == 0 for k, _ in op.moved())
+        return only and key_bits(keys[0]) == 32
+
+    def keys_alone(self, key: Value) -> Value:
+        """Sorted keys. Which of equal keys comes first cannot be seen, except by the sign of a
+        zero: where there are zeros of both signs, places decide."""
+        em, coder = self.em, self.words.coder
+
+        def short() -> list[Value]:
+            (word,) = self.sorted([em.broadcast(coder.ordered(key), self.shape)])
+            return [coder.unordered(word)]
+
+        def long() -> list[Value]:
+            words = self.sorted(self.words.pack([key], self._iota(self.at)))
+            return [coder.key(words, 0)]
+
+        if not coder.layout.keys[0].is_float:
+            return short()[0]
+        signs = coder.signs_of_zero(key)
+        inside = self.inside()
+        if inside is not None:
+            signs = em.select(inside, signs, em.const(0, int32))
+        for _ in self.shape:
+            signs = em.pure(t.Reduce, signs, SCALARS["or"], 0)
+        return em.when(em.map("eq", signs, em.const(3, int32)), long, short)[0]
 
 
 def lower_block_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim, ...]:

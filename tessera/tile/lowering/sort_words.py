@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.dtypes import DType, int64
+from tessera.dtypes import DType, int64, uint32
 from tessera.ir.core import Value
 from tessera.ir.scalar import SCALARS
 from tessera.schedule.words import Coder, Layout
@@ -126,6 +126,10 @@ class Network:
         the bit is 0."""
         em = self.em
         others = [em.pure(t.FlipBits, word, self.axis, mask) for word in words]
+        if len(words) == 1 and tile_type(words[0]).dtype is uint32:
+            # The least of two such words is one instruction.
+            low, high = [em.map(fn, words[0], others[0]) for fn in ("min", "max")]
+            return [em.select(self.upper(bit), high, low)]
         takes = em.map("xor", precedes(em, others, words), self.upper(bit))
         return [em.select(takes, b, a) for a, b in zip(words, others, strict=True)]
 
