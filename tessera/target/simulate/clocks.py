@@ -100,7 +100,7 @@ class WarpMemory(Memory):
         count = self.when_read.size
         self.when_read = np.full((count, warps), NOBODY, np.int32)
         self.reader = np.full((count, warps), NOBODY, np.int32)
-        self.read_by = np.zeros((count, warps), np.int16)
+        self.read_by = np.zeros((count, warps), np.int32)
 
     def _recent(self, order: Order) -> int:
         del order

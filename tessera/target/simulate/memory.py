@@ -54,10 +54,10 @@ class Memory:
         self.when_written = np.full(count, UNWRITTEN, np.int32)
         count = count if watched else 0
         self.writer = np.full(count, NOBODY, np.int32)
-        self.written_by = np.zeros(count, np.int16)
+        self.written_by = np.zeros(count, np.int32)
         self.when_read = np.full(count, UNWRITTEN, np.int32)
         self.reader = np.full(count, NOBODY, np.int32)
-        self.read_by = np.zeros(count, np.int16)
+        self.read_by = np.zeros(count, np.int32)
 
     def view(self, dtype: DType) -> Array:
         """The bytes as elements; a bool is a byte."""
