@@ -242,6 +242,7 @@ def test_wrong_calls() -> None:
     ("text", "expected"),
     [
         ("#", "line 1: cannot read"),
+        (f"{HEAD}.entry k() .reqnctapercluster 2, 1, 1 {{ ret; }}", "clusters of several blocks"),
         (".func f() { }", "'.func' is not known here"),
         (
             f"{HEAD}.entry k() {{ .reg .b32 %r<2>; wgmma.x %r1; }}",

@@ -306,6 +306,8 @@ class _Parser:
                 kernel.threads = self.integer()
                 while self.take(","):
                     kernel.threads *= self.integer()
+            elif token.text == ".reqnctapercluster" and self.peek() != "1":
+                raise PtxError(f"line {token.line}: clusters of several blocks are not supported")
         self.body(kernel, (), {})
         return kernel
 

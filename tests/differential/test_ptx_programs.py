@@ -1,0 +1,58 @@
+"""Random programs, as PTX text run on NumPy, agree with the Graph interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessera.compile_gpu import LoweredGpu
+from tessera.graph import interp as graph_interp
+from tessera.target.gpu import gpu
+from tests.differential.programs import Program, random_program
+from tests.differential.test_random_programs import as_memory, compare
+from tests.ptx.program import run_lowered
+
+BATCH = 5
+STATIC = 20
+SYMBOLIC = 10
+MACHINES = ("sm_90a", "sm_80")
+
+
+def check(program: Program, seed: int, symbolic: bool) -> None:
+    graph = program.graph(symbolic)
+    inputs = program.arrays(np.random.default_rng(seed))
+    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
+    dims = {k: v for k, v in dims.items() if k in graph.dims}
+    expected = graph_interp.run(graph, inputs, dims)
+    lowered = LoweredGpu(graph, gpu(MACHINES[seed % len(MACHINES)]))
+    outputs = [np.empty(x.shape, x.dtype) for x in expected]
+    given, wanted = [as_memory(x) for x in inputs], [as_memory(x) for x in outputs]
+    mode = "lazy" if seed % 3 else "eager"
+    run_lowered(lowered, given, wanted, dims=dims, async_mode=mode)
+    compare(outputs, expected, f"PTX for {lowered.gpu}")
+
+
+def run_batch(first: int, count: int, symbolic: bool) -> None:
+    for seed in range(first, first + count):
+        program = random_program(seed, symbolic)
+        try:
+            check(program, seed, symbolic)
+        except Exception as err:
+            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, STATIC, BATCH))
+def test_static(first: int) -> None:
+    run_batch(first, BATCH, symbolic=False)
+
+
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
+def test_symbolic(first: int) -> None:
+    run_batch(first, BATCH, symbolic=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(100_000, 101_000, 25))
+def test_many(first: int) -> None:
+    run_batch(first, 25, symbolic=first % 50 == 0)
