@@ -126,6 +126,9 @@ class _Joining:
                 continue
             members, at, chunk = {a}, a, 0
             for b, second in sums.items():
+                others = [sums[k].kernel for k in members - {a}]
+                if any(_is_needed(other, second.kernel) for other in others):
+                    continue
                 count = sum(len(sums[k].found) for k in (*(members - {a}), b))
                 own = self.chunk(rows, second) if count <= MAX_SUMS and b != a else 0
                 place = _place(code, {*members, b}, a) if own else None
@@ -320,6 +323,11 @@ def _is_local(rows: _Rows, sums: _Sums) -> bool:
             if stores[0].index != index:
                 return False
     return True
+
+
+def _is_needed(a: ops.Kernel, b: ops.Kernel) -> bool:
+    """Whether one of two kernels reads what the other one makes."""
+    return not set(a.results).isdisjoint(b.inputs) or not set(b.results).isdisjoint(a.inputs)
 
 
 def _place(code: Sequence[Op], members: set[int], first: int) -> int | None:

@@ -80,3 +80,27 @@ def test_no_stores_in_reductions() -> None:
         "        yield %v", "        schedule.store(%o, %v, []) {index=[i]}\n        yield %v"
     )
     refused(text, "S6")
+
+
+def test_concurrent_nests_need_nothing_of_each_other() -> None:
+    text = """
+func @f(%x: buf<f32[4]>) {{
+  %y, %z = schedule.kernel([%x]) {{types=[buf<f32[4]>, buf<f32[4]>], concurrent=true}} :
+    (buf<f32[4]>, buf<f32[4]>) body(%a: buf<f32[4]>, %b: buf<f32[4]>, %c: buf<f32[4]>) {{
+    schedule.nest() {{axes=[i: 4]}} body() {{
+      %v = schedule.load(%a, []) {{index=[i]}} : f32
+      schedule.store(%b, %v, []) {{index=[i]}}
+      yield
+    }}
+    schedule.nest() {{axes=[i: 4]}} body() {{
+      %v = schedule.load({source}, []) {{index=[i]}} : f32
+      schedule.store(%c, %v, []) {{index=[i]}}
+      yield
+    }}
+    yield
+  }}
+  return %y, %z
+}}"""
+    verify(parse_func(text.format(source="%a")), SCHEDULE)
+    with pytest.raises(VerifyError, match="concurrent nests need nothing of each other"):
+        verify(parse_func(text.format(source="%b")), SCHEDULE)
