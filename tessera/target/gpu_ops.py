@@ -21,48 +21,35 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tessera.dtypes import DType, bool_, int32, int64, uint32, uint64
+from tessera.dtypes import uint32, uint64
 from tessera.errors import VerifyError
 from tessera.ir.core import Value
 from tessera.ir.effects import READ, READ_WRITE, WRITE
 from tessera.ir.opdef import attr, operand, operands
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
-from tessera.target.ops import TargetOp, element, lanes
+from tessera.target.gpu_base import BOOL as BOOL
+from tessera.target.gpu_base import I32 as I32
+from tessera.target.gpu_base import WARP as WARP
+from tessera.target.gpu_base import GpuOp as GpuOp
+from tessera.target.gpu_base import check_mask, check_offset, check_space
+from tessera.target.gpu_copies import AsyncCommit as AsyncCommit
+from tessera.target.gpu_copies import AsyncCopy as AsyncCopy
+from tessera.target.gpu_copies import AsyncWait as AsyncWait
+from tessera.target.gpu_copies import BulkCommit as BulkCommit
+from tessera.target.gpu_copies import BulkLoad as BulkLoad
+from tessera.target.gpu_copies import BulkStore as BulkStore
+from tessera.target.gpu_copies import BulkWait as BulkWait
+from tessera.target.gpu_copies import MbarrierArrive as MbarrierArrive
+from tessera.target.gpu_copies import MbarrierInit as MbarrierInit
+from tessera.target.gpu_copies import MbarrierWait as MbarrierWait
+from tessera.target.gpu_copies import TensorLoad as TensorLoad
+from tessera.target.gpu_copies import TensorStore as TensorStore
+from tessera.target.gpu_matrices import LoadMatrix as LoadMatrix
+from tessera.target.gpu_matrices import Mma as Mma
+from tessera.target.gpu_matrices import StoreMatrix as StoreMatrix
+from tessera.target.ops import element, lanes
 from tessera.target.types import AddressSpace, PtrType, VecType
-
-I32 = ScalarType(int32)
-BOOL = ScalarType(bool_)
-WARP = 32
-"""Threads of a warp."""
-
-
-def _space(ptr: Value, *allowed: AddressSpace) -> None:
-    if not isinstance(ptr.type, PtrType) or ptr.type.space not in allowed:
-        names = " or ".join(space.value for space in allowed)
-        raise VerifyError(f"expected a pointer to {names} memory, not {ptr.type}")
-
-
-def _offset(*values: Value) -> None:
-    for value in values:
-        if value.type not in (I32, ScalarType(int64)):
-            raise VerifyError(f"an offset is i32 or i64, not {value.type}")
-
-
-def _mask(mask: tuple[Value, ...]) -> None:
-    if len(mask) > 1 or any(m.type != BOOL for m in mask):
-        raise VerifyError("at most one mask, a bool scalar")
-
-
-class GpuOp(TargetOp):
-    """Base of the ops that exist on GPUs only.
-
-    Class attributes:
-        collective: `""`, `"warp"` or `"block"`: the threads that must run it together.
-    """
-
-    collective: ClassVar[str] = ""
-
 
 # --- the launch, and who a thread is ---
 
@@ -285,8 +272,8 @@ class LoadCached(GpuOp):
 
     def infer(self) -> Type:
         """The given type."""
-        _space(self.ptr, AddressSpace.GLOBAL)
-        _offset(self.offset)
+        check_space(self.ptr, AddressSpace.GLOBAL)
+        check_offset(self.offset)
         if self.hint not in self.hints:
             raise VerifyError(f"no hint {self.hint!r} for a load")
         if self.mask and [m.type for m in self.mask] != [BOOL, self.type]:
@@ -308,9 +295,9 @@ class StoreCached(GpuOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        _space(self.ptr, AddressSpace.GLOBAL)
-        _offset(self.offset)
-        _mask(self.mask)
+        check_space(self.ptr, AddressSpace.GLOBAL)
+        check_offset(self.offset)
+        check_mask(self.mask)
         if self.hint not in ("stream", "l2"):
             raise VerifyError(f"no hint {self.hint!r} for a store")
         return ()
@@ -337,9 +324,9 @@ class Atomic(GpuOp):
 
     def infer(self) -> Type:
         """The value's type."""
-        _space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
-        _offset(self.offset)
-        _mask(self.mask)
+        check_space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
+        check_offset(self.offset)
+        check_mask(self.mask)
         if self.scope not in ("block", "device", "system"):
             raise VerifyError(f"no scope {self.scope!r}")
         if self.order not in ("relaxed", "acquire", "release", "both"):
@@ -361,9 +348,9 @@ class AtomicReduce(GpuOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        _space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
-        _offset(self.offset)
-        _mask(self.mask)
+        check_space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
+        check_offset(self.offset)
+        check_mask(self.mask)
         return ()
 
 
@@ -382,9 +369,9 @@ class CompareExchange(GpuOp):
 
     def infer(self) -> Type:
         """The value's type."""
-        _space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
-        _offset(self.offset)
-        _mask(self.mask)
+        check_space(self.ptr, AddressSpace.GLOBAL, AddressSpace.SHARED)
+        check_offset(self.offset)
+        check_mask(self.mask)
         if self.expected.type != self.value.type:
             raise VerifyError("expected and value differ in type")
         return self.value.type
@@ -482,7 +469,7 @@ class MapShared(GpuOp):
 
     def infer(self) -> Type:
         """A pointer to shared memory."""
-        _space(self.ptr, AddressSpace.SHARED)
+        check_space(self.ptr, AddressSpace.SHARED)
         return self.ptr.type
 
 
@@ -518,335 +505,6 @@ class Trap(GpuOp):
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         return ()
-
-
-# --- asynchronous copies ---
-
-
-class AsyncCopy(GpuOp):
-    """Starts to copy `bytes` from global to shared memory; element offsets count `dtype`.
-
-    With `valid` (i32 bytes, 0 <= valid <= bytes), only so many are read; the rest becomes zero.
-
-    Attributes:
-        bytes: 4, 8 or 16; both addresses are multiples of it.
-        dtype: the unit of the offsets.
-    """
-
-    name = "target.async_copy"
-    effects = READ_WRITE
-    dst: Value = operand()
-    dst_offset: Value = operand()
-    src: Value = operand()
-    src_offset: Value = operand()
-    valid: tuple[Value, ...] = operands()
-    bytes: int = attr()
-    dtype: DType = attr()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.dst, AddressSpace.SHARED)
-        _space(self.src, AddressSpace.GLOBAL)
-        _offset(self.dst_offset, self.src_offset)
-        if self.bytes not in (4, 8, 16) or [v.type for v in self.valid] not in ([], [I32]):
-            raise VerifyError(f"async_copy moves 4, 8 or 16 bytes, not {self.bytes}")
-        return ()
-
-
-class AsyncCommit(GpuOp):
-    """The thread's async copies since the last commit become one group."""
-
-    name = "target.async_commit"
-    effects = READ_WRITE
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-class AsyncWait(GpuOp):
-    """Waits until at most `pending` of the thread's newest groups are unfinished. What other
-    threads copied is seen only after a barrier.
-    """
-
-    name = "target.async_wait"
-    effects = READ_WRITE
-    pending: int = attr(0)
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-# --- the copy engine and its barriers ---
-
-
-class MbarrierInit(GpuOp):
-    """Makes the 8 bytes at byte `offset` of a shared object a barrier of `count` arrivals."""
-
-    name = "target.mbarrier_init"
-    effects = WRITE
-    ptr: Value = operand()
-    offset: Value = operand()
-    count: int = attr()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.ptr, AddressSpace.SHARED)
-        _offset(self.offset)
-        return ()
-
-
-class MbarrierArrive(GpuOp):
-    """One arrival; `expect` bytes of copies (i32) are added to what the phase waits for first."""
-
-    name = "target.mbarrier_arrive"
-    effects = READ_WRITE
-    ptr: Value = operand()
-    offset: Value = operand()
-    expect: tuple[Value, ...] = operands()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.ptr, AddressSpace.SHARED)
-        _offset(self.offset)
-        return ()
-
-
-class MbarrierWait(GpuOp):
-    """Waits until the phase of the given parity (i32, 0 or 1) has completed."""
-
-    name = "target.mbarrier_wait"
-    effects = READ_WRITE
-    ptr: Value = operand()
-    offset: Value = operand()
-    parity: Value = operand()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.ptr, AddressSpace.SHARED)
-        _offset(self.offset)
-        return ()
-
-
-class BulkLoad(GpuOp):
-    """One thread starts a copy of `size` bytes (i32, a multiple of 16) from global to shared
-    memory; its bytes count at the barrier. Offsets are bytes, multiples of 16.
-    """
-
-    name = "target.bulk_load"
-    effects = READ_WRITE
-    dst: Value = operand()
-    dst_offset: Value = operand()
-    src: Value = operand()
-    src_offset: Value = operand()
-    size: Value = operand()
-    barrier: Value = operand()
-    barrier_offset: Value = operand()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.dst, AddressSpace.SHARED)
-        _space(self.src, AddressSpace.GLOBAL)
-        _space(self.barrier, AddressSpace.SHARED)
-        _offset(self.dst_offset, self.src_offset, self.barrier_offset)
-        return ()
-
-
-class BulkStore(GpuOp):
-    """One thread starts a copy of `size` bytes from shared to global memory, as a bulk group."""
-
-    name = "target.bulk_store"
-    effects = READ_WRITE
-    dst: Value = operand()
-    dst_offset: Value = operand()
-    src: Value = operand()
-    src_offset: Value = operand()
-    size: Value = operand()
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.dst, AddressSpace.GLOBAL)
-        _space(self.src, AddressSpace.SHARED)
-        _offset(self.dst_offset, self.src_offset)
-        return ()
-
-
-class TensorLoad(GpuOp):
-    """One thread starts the copy of a box by the copy engine. `map` points to a tensor map, which
-    is a kernel parameter in constant memory; coordinates are i32 elements, fastest first; what lies
-    outside the tensor reads as zero.
-
-    Attributes:
-        box: extents of the box, fastest first.
-        dtype: its elements.
-        swizzle: 0, 32, 64 or 128 bytes.
-    """
-
-    name = "target.tensor_load"
-    effects = READ_WRITE
-    dst: Value = operand()
-    dst_offset: Value = operand()
-    map: Value = operand()
-    coords: tuple[Value, ...] = operands()
-    barrier: Value = operand()
-    barrier_offset: Value = operand()
-    box: tuple[int, ...] = attr()
-    dtype: DType = attr()
-    swizzle: int = attr(0)
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.dst, AddressSpace.SHARED)
-        _space(self.map, AddressSpace.CONSTANT)
-        _space(self.barrier, AddressSpace.SHARED)
-        _box(self.coords, self.box, self.swizzle)
-        return ()
-
-
-class TensorStore(GpuOp):
-    """One thread starts the copy of a box to global memory, as a bulk group; clipped at the edge.
-
-    Attributes:
-        box: extents of the box, fastest first.
-        dtype: its elements.
-        swizzle: 0, 32, 64 or 128 bytes.
-    """
-
-    name = "target.tensor_store"
-    effects = READ_WRITE
-    map: Value = operand()
-    coords: tuple[Value, ...] = operands()
-    src: Value = operand()
-    src_offset: Value = operand()
-    box: tuple[int, ...] = attr()
-    dtype: DType = attr()
-    swizzle: int = attr(0)
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.src, AddressSpace.SHARED)
-        _space(self.map, AddressSpace.CONSTANT)
-        _box(self.coords, self.box, self.swizzle)
-        return ()
-
-
-def _box(coords: tuple[Value, ...], box: tuple[int, ...], swizzle: int) -> None:
-    if not 1 <= len(box) <= 5 or len(coords) != len(box) or any(c.type != I32 for c in coords):
-        raise VerifyError("a box has 1 to 5 dims, and one i32 coordinate for each")
-    if swizzle not in (0, 32, 64, 128) or any(not 1 <= n <= 256 for n in box):
-        raise VerifyError(f"box {list(box)} with a swizzle of {swizzle} bytes")
-
-
-class BulkCommit(GpuOp):
-    """The thread's bulk stores since the last commit become one group."""
-
-    name = "target.bulk_commit"
-    effects = READ_WRITE
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-class BulkWait(GpuOp):
-    """Waits until at most `pending` bulk groups of the thread are unfinished; with `read`, until
-    their sources in shared memory may be written again.
-    """
-
-    name = "target.bulk_wait"
-    effects = READ_WRITE
-    pending: int = attr(0)
-    read: bool = attr(True)
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        return ()
-
-
-# --- matrices ---
-
-
-class LoadMatrix(GpuOp):
-    """Reads 1, 2 or 4 matrices of 8 x 16 bytes from shared memory into fragments.
-
-    Lane l passes the byte offset of row l % 8 of matrix l // 8 (lanes beyond 8 * count pass
-    anything). Each lane gets, of every matrix, two 16-bit elements: row lane // 4, columns
-    2 * (lane % 4) and the next; with `transpose`, of the transposed matrix.
-
-    Attributes:
-        count: matrices.
-        transpose: whether rows and columns change places.
-        dtype: 16-bit elements of the result.
-    """
-
-    name = "target.load_matrix"
-    effects = READ
-    collective = "warp"
-    ptr: Value = operand()
-    offset: Value = operand()
-    count: int = attr()
-    transpose: bool = attr(False)
-    dtype: DType = attr()
-
-    def infer(self) -> Type:
-        """Two elements per matrix."""
-        _space(self.ptr, AddressSpace.SHARED)
-        _offset(self.offset)
-        if self.count not in (1, 2, 4) or self.dtype.bits not in (8, 16, 32):
-            raise VerifyError(f"load_matrix of {self.count} matrices of {self.dtype}")
-        return VecType(self.count * 32 // self.dtype.bits, self.dtype)
-
-
-class StoreMatrix(GpuOp):
-    """Writes 1, 2 or 4 matrices, the reverse of `load_matrix`."""
-
-    name = "target.store_matrix"
-    effects = WRITE
-    collective = "warp"
-    ptr: Value = operand()
-    offset: Value = operand()
-    value: Value = operand()
-    transpose: bool = attr(False)
-
-    def infer(self) -> tuple[Type, ...]:
-        """No result."""
-        _space(self.ptr, AddressSpace.SHARED)
-        _offset(self.offset)
-        if lanes(self.value.type) not in (2, 4, 8) or element(self.value.type).bits != 16:
-            raise VerifyError(f"store_matrix of {self.value.type}")
-        return ()
-
-
-class Mma(GpuOp):
-    """a @ b + c by the warp's tensor core; operands are fragments (`tile/layouts/fragments.py`).
-
-    Attributes:
-        m: rows.
-        n: columns.
-        k: depth.
-        kind: dtypes of a and b: bf16, f16, tf32 (given as f32), f64, i8, u8, f8e4m3fn, f8e5m2.
-    """
-
-    name = "target.mma"
-    collective = "warp"
-    a: Value = operand()
-    b: Value = operand()
-    c: Value = operand()
-    m: int = attr()
-    n: int = attr()
-    k: int = attr()
-    kind: str = attr()
-
-    def infer(self) -> Type:
-        """The accumulator's type."""
-        if lanes(self.a.type) * WARP != self.m * self.k or lanes(self.b.type) * WARP != (
-            self.k * self.n
-        ):
-            raise VerifyError(f"mma m{self.m}n{self.n}k{self.k} of {self.a.type}, {self.b.type}")
-        if lanes(self.c.type) * WARP != self.m * self.n:
-            raise VerifyError(f"mma m{self.m}n{self.n}k{self.k} into {self.c.type}")
-        return self.c.type
 
 
 class Clock(GpuOp):
