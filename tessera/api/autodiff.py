@@ -347,7 +347,10 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     outs, touts = jvp_values(
         traced.graph, problem.primals(), [None] * len(traced.captured) + given, traced.trace.known
     )
-    filled = [zeros_of(o.type) if t is None else t for o, t in zip(outs, touts, strict=True)]
+    filled: list[Any] = []
+    for o, t in zip(outs, touts, strict=True):
+        with using(device_of(o)):
+            filled.append(zeros_of(o.type) if t is None else t)
     return pytree.unflatten(traced.treedef, outs), pytree.unflatten(traced.treedef, filled)
 
 

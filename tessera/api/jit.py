@@ -28,7 +28,7 @@ from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.ops.control import Call
-from tessera.graph.placement import common_device, device_of, differ, moved
+from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
@@ -92,14 +92,6 @@ class _Entry:
         self.treedef = traced.treedef
         self.types = traced.types
         self.is_leaf = traced.treedef.is_leaf()
-
-
-def _device_of_call(call: _Arguments) -> Device:
-    """Where a call would run."""
-    for x in call.leaves:
-        if device_of(x) != CPU:
-            return device_of(x)
-    return CPU if call.leaves else default_device()
 
 
 def _bind_call(traced: Traced, call: _Arguments) -> Any:
@@ -275,7 +267,7 @@ class JitFunction(Generic[P, R]):
 
     def _call_traced(self, call: _Arguments) -> Any:
         """Inside another trace."""
-        with using(device_of(call.leaves[0]) if call.leaves else default_device()):
+        with using(device_of_all(call.leaves)):
             return _bind_call(self._trace(call), call)
 
     # --- inspection ---
@@ -296,7 +288,7 @@ class JitFunction(Generic[P, R]):
         names = [n for n in ("machine", "device") if n in kwargs and n not in own]
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
         call = self._flatten(args, kwargs)
-        where = _device_of_call(call) if device is None else parse_device("lower", device)
+        where = device_of_all(call.leaves) if device is None else parse_device("lower", device)
         with using(CPU if machine is not None else where):
             graph = self._trace(call).graph
         if machine is None and where == CPU:

@@ -10,7 +10,9 @@ from tessera import pytree
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
 from tessera.api.traced import Rebuild, Traced
 from tessera.errors import AxisError, PytreeError, ShapeError, api_boundary
+from tessera.graph.device import using
 from tessera.graph.ops.reshape import broadcast, move_axis
+from tessera.graph.placement import device_of_all
 from tessera.graph.transforms.vectorize import vmap_values
 from tessera.ir import loc as _loc
 from tessera.ir.intexpr import Dim
@@ -77,9 +79,10 @@ def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P,
             for x, a in zip(leaves, axes, strict=True)
         ]
         rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
-        traced = Traced(fn, rebuild, types, None, "vmap")
-        all_axes: list[int | None] = [None] * len(traced.captured) + axes
-        outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
+        with using(device_of_all(leaves)):
+            traced = Traced(fn, rebuild, types, None, "vmap")
+            all_axes: list[int | None] = [None] * len(traced.captured) + axes
+            outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
         wanted = _flat_axes(out_axes, pytree.unflatten(traced.treedef, outs), "out_axes")
         results = result_name("vmap", fn)
         moved = [

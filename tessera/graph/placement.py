@@ -53,6 +53,15 @@ def device_of(x: Any) -> Device:
     return data.device if isinstance(data, Remote) else CPU
 
 
+def device_of_all(arrays: Sequence[Any]) -> Device:
+    """The device that a function of these arrays and tracers runs on."""
+    for x in arrays:
+        device = device_of(x)
+        if device is not CPU:
+            return device
+    return CPU if arrays and not is_tracing() else default_device()
+
+
 def moved(x: Array, device: Device) -> Array:
     """A concrete array on another device."""
     data = x.storage

@@ -293,14 +293,17 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("mode", ["jit", "eager", "grad", "vmap"])
+@pytest.mark.parametrize("mode", ["jit", "eager", "grad", "grad at once", "jvp", "vmap"])
 def test_program(gpu: FakeBackend, name: str, mode: str) -> None:
     fn, args = PROGRAMS[name]
-    if mode == "grad":
+    inner = fn
+    if mode.startswith("grad"):
         if name in ("argmax", "while", "sort", "fori"):
             pytest.skip("no gradient")
-        inner = fn
-        fn = ts.jit(ts.grad(lambda *a: ts.sum(ts.sin(inner(*a)))))
+        fn = ts.grad(lambda *a: ts.sum(ts.sin(inner(*a))))
+        fn = ts.jit(fn) if mode == "grad" else fn
+    elif mode == "jvp":
+        fn = lambda *a: ts.jvp(inner, a, tuple([x * 0.5 for x in a]))[1]  # noqa: E731
     elif mode == "vmap":
         args = tuple([np.stack([a, a * 0.5 + 0.1]) for a in args])
         fn = ts.jit(ts.vmap(fn))

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.graph.device import using
 from tessera.graph.ops.base import GraphOp, Linear, add_tangents, is_inexact
 from tessera.graph.ops.rearrange import full
+from tessera.graph.placement import device_of
 from tessera.graph.trace import Trace, active
 from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate, trace_function
 from tessera.ir import loc as _loc
@@ -88,10 +90,11 @@ class Linearized:
     def apply(self, tangents: Sequence[Any]) -> list[Any]:
         """Output tangents (zeros materialised) for input tangents."""
         found = iter(evaluate(self.func, [*self.residuals, *tangents]))
-        return [
-            next(found) if n else zeros_of(o.type)
-            for o, n in zip(self.outputs, self.nonzero, strict=True)
-        ]
+        result: list[Any] = []
+        for o, n in zip(self.outputs, self.nonzero, strict=True):
+            with using(device_of(o)):
+                result.append(next(found) if n else zeros_of(o.type))
+        return result
 
     def pull_back(self, cts: Sequence[Any]) -> list[Any]:
         """Input cotangents (None where zero) for output cotangents (None where zero)."""
