@@ -17,5 +17,5 @@ def test_none_between_stores_that_fill_an_object() -> None:
     ops = list(walk(kernel.func.body))
     barriers = sum(isinstance(op, Barrier) for op in ops)
     stores = sum(isinstance(op, t.Store) for op in ops)
-    # Each exchange through shared memory is filled by 16 stores, and needs one before and one after.
-    assert 0 < barriers <= stores // 16 * 2 + 2
+    # An exchange through shared memory is filled by 16 stores; barriers stand around them only.
+    assert 0 < barriers <= stores // 16 * 3
