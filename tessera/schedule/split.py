@@ -170,7 +170,8 @@ def _kernel(
     reasons: dict[str, None] = {}
     for part in op.body.ops:
         pieces = None
-        if isinstance(part, ops.Nest) and not part.tile:
+        # Nests that share a launch have been arranged already.
+        if isinstance(part, ops.Nest) and not (part.tile or op.joined or op.concurrent):
             pieces = next(filter(None, (rule(part, context) for rule in rules)), None)
         if pieces is None:
             code.append(part)
