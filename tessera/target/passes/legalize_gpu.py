@@ -34,6 +34,7 @@ from tessera.target import ops as t
 from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.passes.angles import ANGLES
 from tessera.target.passes.approximate import APPROXIMATE, ROUGH
+from tessera.target.passes.atomics import expand_atomic, is_native
 from tessera.target.passes.expand import EXPANSIONS
 from tessera.target.passes.fold import Fold
 from tessera.target.passes.legalize import is_small, narrow_small, round_to_odd, widen_small
@@ -395,6 +396,18 @@ def _inlined(b: Legal, region: Block) -> Lanes:
     return [env.get(v, v) for v in region.outputs]
 
 
+def _atomic(s: _Legalizer, b: Legal, op: g.Atomic | g.AtomicReduce) -> None:
+    fresh = op.rebuild([s.whole(b, v) for v in op.operands])
+    assert isinstance(fresh, (g.Atomic, g.AtomicReduce))
+    if is_native(fresh, s.machine):
+        b.ops.append(fresh)
+        s.env.update(zip(op.results, fresh.results, strict=True))
+        return
+    found = expand_atomic(b, fresh)
+    if found is not None:
+        s.env[op.result] = found
+
+
 def _refuse(s: _Legalizer, b: Legal, op: Op) -> None:
     del s, b
     raise CompileError(f"legalize_gpu: {op.name} in a kernel of a GPU", loc=op.loc)
@@ -418,6 +431,8 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     t.Call: _refuse,
     t.Apply: _refuse,
     g.Pack: _pack,
+    g.Atomic: _atomic,
+    g.AtomicReduce: _atomic,
 }
 
 

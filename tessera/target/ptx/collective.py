@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.dtypes import Kind, float32
+from tessera.dtypes import float32
 from tessera.errors import CompileError
 from tessera.ir.core import Value
 from tessera.target import gpu_ops as g
@@ -10,7 +10,7 @@ from tessera.target import ops as t
 from tessera.target.gpu import GpuFeature, MmaShape
 from tessera.target.ptx.address import address, space_of
 from tessera.target.ptx.memory import pointer, predicate
-from tessera.target.ptx.rows import APPROXIMATE, register_file
+from tessera.target.ptx.rows import APPROXIMATE, atomic_type, register_file
 from tessera.target.ptx.text import Writer, is_packed, value_files
 from tessera.target.types import AddressSpace, VecType
 
@@ -112,35 +112,21 @@ SCOPES = {"block": "cta", "device": "gpu", "system": "sys"}
 ORDERS = {"relaxed": "relaxed", "acquire": "acquire", "release": "release", "both": "acq_rel"}
 
 
-def _atomic_type(w: Writer, op: g.Atomic | g.AtomicReduce, dtype_value: Value) -> str:
+def _atomic_type(w: Writer, op: g.Atomic | g.AtomicReduce) -> str:
     """The type that an atomic function has; refuses what has no instruction."""
-    dtype = t.element(dtype_value.type)
+    dtype = t.element(op.value.type)
     name = "exch" if op.fn is None else op.fn.name
-    bits = dtype.bits
-    if name in ("exch", "and", "or", "xor") and bits in (32, 64) and not dtype.is_bool:
-        return f"b{bits}"
-    if name == "add" and dtype.kind is Kind.FLOAT:
-        found = {"f16": "noftz.f16", "bf16": "noftz.bf16", "f32": "f32", "f64": "f64"}.get(
-            dtype.name
-        )
-        if dtype.name == "bf16":
-            w.need(GpuFeature.ARITHMETIC_BF16, f"{op.name} of bf16")
-        if found:
-            return found
-    if dtype.is_integer and bits in (32, 64):
-        signed = "s" if dtype.kind is Kind.INT else "u"
-        if name == "add":
-            return "u64" if bits == 64 else f"{signed}32"
-        if name in ("min", "max"):
-            return f"{signed}{bits}"
-    raise CompileError(f"ptx: no atomic {name} of {dtype}", loc=op.loc)
+    kind = atomic_type(name, dtype, w.machine)
+    if kind is None:
+        raise CompileError(f"ptx: no atomic {name} of {dtype} on {w.machine}", loc=op.loc)
+    return kind
 
 
 def atomic(w: Writer, op: g.Atomic) -> None:
     """`atom`."""
     mask = predicate(w, op.mask)
     dtype = t.element(op.value.type)
-    kind = _atomic_type(w, op, op.value)
+    kind = _atomic_type(w, op)
     name = "exch" if op.fn is None else op.fn.name
     file = register_file(dtype)
     value = w.in_register(w.use(op.value), file)
@@ -168,7 +154,7 @@ def atomic_reduce(w: Writer, op: g.AtomicReduce) -> None:
     if isinstance(op.value.type, VecType):
         _reduce_vector(w, op, mask, f"{SCOPES[op.scope]}")
         return
-    kind = _atomic_type(w, op, op.value)
+    kind = _atomic_type(w, op)
     value = w.in_register(w.use(op.value), register_file(dtype))
     w.under(mask, f"red.{where}.{op.fn.name}.{kind} {at}, {value}")
 
@@ -232,9 +218,9 @@ def warp_barrier(w: Writer, op: g.WarpBarrier) -> None:
 
 
 FENCES = {
-    "block": ("membar.cta", None),
-    "device": ("membar.gl", None),
-    "system": ("membar.sys", None),
+    "block": ("fence.acq_rel.cta", None),
+    "device": ("fence.acq_rel.gpu", None),
+    "system": ("fence.acq_rel.sys", None),
     "async_shared": ("fence.proxy.async.shared::cta", GpuFeature.BULK_COPY),
     "async_global": ("fence.proxy.async.global", GpuFeature.BULK_COPY),
     "mbarrier_init": ("fence.mbarrier_init.release.cluster", GpuFeature.CLUSTER),

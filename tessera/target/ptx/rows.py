@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tessera.dtypes import DType, Kind
-from tessera.target.gpu import GpuFeature
+from tessera.dtypes import DType, Kind, bfloat16
+from tessera.target.gpu import Gpu, GpuFeature
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +338,23 @@ BITS: dict[tuple[str, str], str] = {
     ("b16", "b32"): "cvt.u32.u16 {d}, {a};",
 }
 """Reinterpretations by register file."""
+
+def atomic_type(name: str, dtype: DType, machine: Gpu) -> str | None:
+    """The type of an atomic instruction (`exch` for an exchange), or None where there is none."""
+    bits = dtype.bits
+    if name in ("exch", "and", "or", "xor") and bits in (32, 64):
+        return f"b{bits}"
+    if name == "add" and dtype is bfloat16:
+        return "noftz.bf16" if machine.has(GpuFeature.ARITHMETIC_BF16) else None
+    if name == "add" and dtype.kind is Kind.FLOAT:
+        return {16: "noftz.f16", 32: "f32", 64: "f64"}.get(bits)
+    if not dtype.is_integer or bits not in (32, 64):
+        return None
+    signed = "s" if dtype.kind is Kind.INT else "u"
+    if name == "add":
+        return "u64" if bits == 64 else f"{signed}32"
+    return f"{signed}{bits}" if name in ("min", "max") else None
+
 
 APPROXIMATE = {
     "exp2": "ex2.approx.ftz.f32",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tessera import dtypes as d
@@ -22,6 +23,7 @@ from tessera.target.passes.allocate_shared import allocate_shared
 from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.ptx.writer import RULES, write_kernels
 from tessera.target.types import AddressSpace, PtrType, VecType
+from tests import ptx_interpreter
 from tests.ir.layers import FILES, op_classes
 from tests.target.ptx.assembling import assemble, needs_ptxas
 from tests.target.ptx.test_memory import Code
@@ -141,7 +143,6 @@ def add_atomics(add: Callable[..., None]) -> None:
     names = {x: ("add",) for x in FLOATS}
     names |= {x: ("add", "min", "max", "and", "or", "xor") for x in WORDS}
     for dtype, fns in names.items():
-        needs = (GpuFeature.ARITHMETIC_BF16,) if dtype is d.bfloat16 else ()
         for fn in fns:
             row = scalar(fn)
             for scope in ("block", "device", "system"):
@@ -150,14 +151,12 @@ def add_atomics(add: Callable[..., None]) -> None:
                     lambda b, x=dtype, f=row, s=scope: g.Atomic(
                         b.x, b.n, b.value(x), [b.p], f, s, "both", loc=PLACE
                     ),
-                    *needs,
                 )
             add(
                 f"atomic_reduce {fn} {dtype}",
                 lambda b, x=dtype, f=row: g.AtomicReduce(
                     b.smem, b.n, b.value(x), [], f, "block", loc=PLACE
                 ),
-                *needs,
             )
     for dtype in (*WORDS, d.float32, d.float64):
         for order in ("relaxed", "acquire", "release"):
@@ -298,9 +297,59 @@ def test_a_matrix_shape_that_the_machine_lacks_is_refused() -> None:
 
 def test_atomics_without_an_instruction_are_refused() -> None:
     bench = Bench()
-    bench.put(g.Atomic(bench.x, bench.n, bench.value(d.float32), [], scalar("max"), loc=PLACE))
-    with pytest.raises(CompileError, match="no atomic max of f32"):
+    bench.put(g.Atomic(bench.x, bench.n, bench.value(d.int8), [], scalar("max"), loc=PLACE))
+    with pytest.raises(CompileError, match="no atomic max of i8") as error:
         text_of(bench.func(), gpu("sm_90a"))
+    assert "model.py:7" in str(error.value)
+    bench = Bench()
+    bench.put(g.Atomic(bench.x, bench.n, bench.value(d.float32), [], scalar("max"), loc=PLACE))
+    with pytest.raises(CompileError, match="no atomic max of f32 on sm_90a"):
+        write_kernels([bench.func()], gpu("sm_90a"))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "name", "machine_name"),
+    [
+        (d.bfloat16, "add", "sm_80"),
+        (d.bfloat16, "max", "sm_90a"),
+        (d.float32, "max", "sm_90a"),
+        (d.float64, "min", "sm_90a"),
+        (d.int16, "add", "sm_90a"),
+        (d.uint16, "max", "sm_90a"),
+        (d.int32, "mul", "sm_90a"),
+        (d.float16, "mul", "sm_90a"),
+    ],
+)
+def test_atomics_by_compare_and_exchange(
+    dtype: DType, name: str, machine_name: str, masked: bool
+) -> None:
+    """All threads combine into two elements; some do not take part."""
+    b = Bench()
+    one = b.code.const(1, d.int32)
+    at = b.code.map("and", b.n, one)
+    value = b.code.add(t.Load(b.x, b.n, [], ScalarType(dtype), loc=PLACE))
+    y = Value(PtrType(), "y")
+    mask = [b.p] if masked else []
+    b.code.ops.append(g.AtomicReduce(y, at, value, mask, scalar(name), loc=PLACE))
+    func = b.code.func([b.x, y])
+    text = text_of(func, gpu(machine_name))
+    given = (np.arange(32) % 5 + 1).astype(dtype.np)
+    got = np.ones(2, dtype.np)
+    ptx_interpreter.run(text, "k", 1, 32, [given, got], 4096)
+    used = given[:7] if masked else given
+    if name in ("add", "mul") and dtype.is_float:
+        used = used.astype(np.float64)
+    start = np.ones(1, used.dtype)
+    fn = scalar(name)
+    for k in range(2):
+        want = start
+        for x in used[k::2]:
+            want = fn.evaluate(want, x.reshape(1))
+        with np.errstate(all="ignore"):
+            want = want.astype(dtype.np)
+        a, c = got[k].astype(np.float64), want[0].astype(np.float64)
+        assert np.isclose(a, c, rtol=0.02), (got, want)
 
 
 def test_every_op_of_the_layer_has_a_rule() -> None:
