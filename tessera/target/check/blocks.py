@@ -40,7 +40,25 @@ def facts_of(guard: Truth) -> list[Form]:
     """Forms that are at least zero where an access happens."""
     if guard.kind == "and":
         return [f for part in guard.parts for f in facts_of(part)]
-    return [guard.form] if guard.kind == "ge" and guard.form is not None else []
+    return _unwrapped(guard.form) if guard.kind == "ge" and guard.form is not None else []
+
+
+def _unwrapped(fact: Form, depth: int = 4) -> list[Form]:
+    """`min(a, b) + c >= 0` says so of a and of b; `max(a, b) + c >= 0` of a, where b + c < 0."""
+    found = [fact]
+    for mono, coef in fact.terms.items() if depth else ():
+        if len(mono) != 1 or not isinstance(coef, int) or coef != 1:
+            continue
+        rest = Form(fact.base, {m: c for m, c in fact.terms.items() if m != mono})
+        sym = mono[0]
+        if sym.fn == "min":
+            found += [f for arg in sym.args for f in _unwrapped(add(arg, rest), depth - 1)]
+        elif sym.fn == "max":
+            for one, other in (sym.args, sym.args[::-1]):
+                _, high = bounds(add(other, rest))
+                if high is not None and np.max(high) < 0:
+                    found += _unwrapped(add(one, rest), depth - 1)
+    return found
 
 
 def at_least_zero(form: Form, facts: Sequence[Form], active: Flags, depth: int = 2) -> bool:
@@ -204,6 +222,21 @@ def _times_forms(a: Form, b: Form) -> Form:
     for mono, coef in a.terms.items():
         total = add(total, _times(b, Form(0, {mono: coef})))
     return total
+
+
+def flattened(accesses: Sequence[Access], block: Sym) -> list[Form] | None:
+    """Addresses in which symbolic sizes are numbers, if that changes nothing in who meets whom."""
+    forms = [a.form for a in accesses]
+    facts = [f for a in accesses for f in facts_of(a.guard)]
+    names, _ = digits_of_block(block, [*forms, *facts])
+    weights = weights_of([replace_symbols(f, names) for f in forms])
+    if not weights:
+        return None
+    found = [levels(a, weights, names) for a in accesses]
+    known = [x for x in found if x is not None]
+    if len(known) < len(found) or len({x.unit for x in known}) > 1:
+        return None
+    return [x.flat() for x in known]
 
 
 def check_blocks(

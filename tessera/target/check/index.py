@@ -24,6 +24,8 @@ Coef: TypeAlias = "int | NDArray[np.int64]"
 Bound: TypeAlias = "int | NDArray[np.int64] | None"
 
 MAX_TERMS = 12
+MAX_DEPTH = 8
+"""How deep operations are followed; beyond, a value is just unknown."""
 
 _numbers = itertools.count(1)
 
@@ -51,10 +53,11 @@ class Sym:
         hi: inclusive bound or None.
         fn: the operation; empty for what is just unknown.
         args: its operands.
+        depth: how many operations it is nested in.
         free: whether each value within the bounds occurs in some run.
     """
 
-    __slots__ = ("args", "fn", "free", "hi", "lo", "name", "number", "scope")
+    __slots__ = ("args", "depth", "fn", "free", "hi", "lo", "name", "number", "scope")
 
     def __init__(
         self,
@@ -69,9 +72,10 @@ class Sym:
         self.name, self.scope, self.lo, self.hi = name, scope, lo, hi
         self.fn, self.args, self.free = fn, args, free
         self.number = fresh_number()
+        self.depth = 0
 
     def __repr__(self) -> str:
-        return self.name
+        return self.name if len(self.name) <= 160 else f"{self.name[:157]}..."
 
 
 Mono: TypeAlias = "tuple[Sym, ...]"
@@ -148,7 +152,9 @@ class Form:
 
     def __repr__(self) -> str:
         parts = [
-            "*".join([*([] if isinstance(c, int) and c == 1 else [_show(c)]), *(s.name for s in m)])
+            "*".join(
+                [*([] if isinstance(c, int) and c == 1 else [_show(c)]), *(repr(s) for s in m)]
+            )
             for m, c in self.terms.items()
         ]
         if not (isinstance(self.base, int) and self.base == 0 and parts):
@@ -316,8 +322,14 @@ class Symbols:
         sym = self._known.get(key)
         if sym is None:
             scope = max(a.scope for a in args)
-            name = f"{fn}({', '.join(map(repr, args))})"
-            sym = self._known[key] = Sym(name, scope, lo, hi, fn, args)
+            depth = 1 + max((s.depth for a in args for s in a.symbols()), default=0)
+            if depth <= MAX_DEPTH:
+                name = f"{fn}({', '.join(map(repr, args))})"
+                sym = Sym(name, scope, lo, hi, fn, args)
+                sym.depth = depth
+            else:
+                sym = Sym(f"{fn}(...)", scope, lo, hi)
+            self._known[key] = sym
         return symbol(sym)
 
     def divide(self, a: Form, by: int) -> tuple[Form, Form]:

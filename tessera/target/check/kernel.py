@@ -41,6 +41,7 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
         flow.visit(op, trace, accesses)
 
     trace = Trace(func, races.at_barrier, visit)
+    races.block = trace.values.block
     trace.run()
     flow.at_end(trace.state)
     phases = check_phases(func, races.objects.names)

@@ -16,6 +16,7 @@ from tessera.ir.core import Func, Value
 from tessera.ir.walk import walk
 from tessera.target import gpu_ops as g
 from tessera.target.check.access import Access, Agent, Kind
+from tessera.target.check.blocks import flattened
 from tessera.target.check.index import Form, Scope, Sym, add
 from tessera.target.check.meeting import Meeting, apart, elements, find, stride
 from tessera.target.check.report import Outcome, Verdict, Witness
@@ -91,6 +92,7 @@ class Races:
     def __init__(self, func: Func, threads: int) -> None:
         self.objects = Objects(func)
         self.threads = threads
+        self.block: Sym | None = None
         self.verdicts: list[Verdict] = []
         self._seen: set[tuple[object, ...]] = set()
         # Where threads hand memory back to the engine by arriving, more is ordered than is seen.
@@ -135,6 +137,15 @@ class Races:
         mixed = state.mixed or chosen_sets is None or doubtful
         for chosen in chosen_sets or [items]:
             found = judge_all(chosen, self.threads, state.syncs)
+            if found.outcome is Outcome.UNDECIDED and self.block is not None:
+                forms = flattened([o.access for o in chosen], self.block)
+                if forms is not None:
+                    flat = [
+                        replace(o, access=replace(o.access, form=f))
+                        for o, f in zip(chosen, forms, strict=True)
+                    ]
+                    if judge_all(flat, self.threads, state.syncs).outcome is Outcome.PROVED:
+                        found = PROVED
             if found.outcome is not Outcome.PROVED and doubtful and all(map(_by_engine, items)):
                 return Finding(Outcome.UNDECIDED, BY_PHASES)
             if found.outcome is Outcome.REFUTED:
