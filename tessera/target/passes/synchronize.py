@@ -41,6 +41,9 @@ class _Touch:
         fills = isinstance(self.op, _WRITES) and isinstance(other.op, _WRITES)
         if fills and self.object is not None and self.object is other.object:
             return False
+        if fills and self.root is not None and self.op.loc is other.op.loc:
+            # The registers of one tile are other elements, too.
+            return False
         if self.root is not None:
             # An op of a loop writes other elements each time.
             return self.op is not other.op
@@ -127,6 +130,8 @@ class _Pass:
                 if isinstance(inner, (t.PtrAdd, g.MapShared)):
                     self.root[inner.result] = self.root.get(inner.ptr, inner.ptr)
                 yield from self.inside(inner)
+        if isinstance(op, g.LoadCached) and op.hint == "nc":
+            return  # nobody writes what is read so
         if isinstance(op, _READS):
             yield from self.touch(op, op.ptr, False, False)
         elif isinstance(op, _WRITES):
