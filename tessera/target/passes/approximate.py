@@ -224,6 +224,15 @@ def _rough_log2(x: Num, unit: float) -> Num:
     return fma(found, unit, where(tiny, x.const(-24.0 * unit), 0.0))
 
 
+def rough_sqrt(x: Num) -> Num:
+    """The unit's, of numbers made normal. Roots of numbers of 8 bits are so far from the middle of
+    two such numbers that the result is rounded correctly.
+    """
+    tiny = x < SMALLEST
+    root = _unit(where(tiny, x * 2.0**24, x), "sqrt")
+    return root * where(tiny, x.const(2.0**-12), 1.0)
+
+
 def rough_tanh(x: Num) -> Num:
     """The unit's, with the digits of 16 bits."""
     return _tanh(x)
@@ -265,6 +274,7 @@ ROUGH: dict[tuple[str, DType], Callable[..., Value]] = {
     **{("exp2", d): _expansion(rough_exp2) for d in _EITHER},
     **{("sigmoid", d): _expansion(rough_sigmoid) for d in _EITHER},
     **{("tanh", d): _expansion(rough_tanh) for d in _EITHER},
+    ("sqrt", bfloat16): _expansion(rough_sqrt),
     ("erf", bfloat16): _expansion(rough_erf),
     ("log", bfloat16): _expansion(rough_log),
     ("log2", bfloat16): _expansion(rough_log2),
