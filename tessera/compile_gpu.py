@@ -22,7 +22,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
 from tessera.runtime import cpu
-from tessera.runtime.cuda.assembler import Cubin, assemble
+from tessera.runtime.cuda.assembler import Cubin, SpillError, assemble
 from tessera.runtime.cuda.assemblers import Assembler
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
 from tessera.target.check.kernel import check_kernel
@@ -58,6 +58,7 @@ class LoweredGpu(Stages):
         llvm: its LLVM IR text.
         ptx: the kernels' text.
         cubin: the kernels assembled.
+        spilling: kernels that keep some registers in memory, and how many; known once the cubin is.
         reports: what is proved about each kernel; with `config.verify`, refutations are errors.
         sass: the GPU's instructions.
         asm: the same.
@@ -66,6 +67,7 @@ class LoweredGpu(Stages):
     def __init__(self, graph: Func, target_machine: Gpu) -> None:
         super().__init__(graph, target_machine)
         self.gpu = target_machine
+        self.spilling: dict[str, str] = {}
         self.host_machine: Machine = current_machine()
 
     # --- what runs on the GPU ---------------------------------------------------------------
@@ -137,15 +139,27 @@ class LoweredGpu(Stages):
         start = time.perf_counter()
         kernels = self.gpu_kernels
         proofs = [r.to_json() for r in self.reports.values()] if self.context.verify else []
-        found = assemble(
-            text, self.gpu, name=self.traced.name,
-            allow_spills=[name for name, k in kernels.items() if _info(k.func).spills],
-            notes={"proofs": proofs, "shared": {name: k.shared for name, k in kernels.items()}},
-            driver=driver,
-        )  # fmt: skip
+        notes = {"proofs": proofs, "shared": {name: k.shared for name, k in kernels.items()}}
+        allowed = [name for name, k in kernels.items() if _info(k.func).spills]
+        while True:
+            try:
+                found = assemble(
+                    text, self.gpu, name=self.traced.name, allow_spills=allowed, notes=notes,
+                    driver=driver,
+                )  # fmt: skip
+                break
+            except SpillError as error:
+                # No user chose this tile. A kernel that is somewhat slower is better than none,
+                # but it is no secret.
+                allowed.append(error.kernel)
+                self.spilling[error.kernel] = str(error).splitlines()[0]
         self.context.record("cubin", time.perf_counter() - start)
         self.context.write("sass", lambda: found.disassembly(), ".sass")
         return found
+
+    def why(self) -> str:
+        """The fusion decisions, one per line, and which kernels spill."""
+        return "\n".join([super().why(), *self.spilling.values()])
 
     @property
     def sass(self) -> str:

@@ -77,6 +77,18 @@ class Cubin:
         return disassemble(self.data)
 
 
+class SpillError(CompileError):
+    """A kernel needs more registers than it has.
+
+    Attributes:
+        kernel: its name.
+    """
+
+    def __init__(self, kernel: str, message: str, *, rule: str, fix: str) -> None:
+        super().__init__(message, rule=rule, fix=fix)
+        self.kernel = kernel
+
+
 def assemble(
     text: str,
     machine: Gpu,
@@ -101,8 +113,9 @@ def assemble(
         driver: The JIT of the driver, where there is one.
 
     Raises:
-        CompileError: There is no assembler; the text is not accepted; a kernel spills, has a stack,
-            or was changed by the assembler.
+        SpillError: A kernel spills, or has a stack.
+        CompileError: There is no assembler; the text is not accepted, or was changed by the
+            assembler.
     """
     assembler = find_assembler(config.assembler, driver)
     cache = default_cache("cubins") if cache is None else cache
@@ -212,7 +225,8 @@ def _refuse_spills(cubin: Cubin, allowed: Collection[str]) -> None:
                 f"spills: {usage.spill_stores} bytes of registers stored, {usage.spill_loads} "
                 f"bytes loaded, at {usage.registers} registers a thread"
             )
-        raise CompileError(
+        raise SpillError(
+            kernel.name,
             f"{cubin.name}, kernel {kernel.name}{limit}: {what}",
             rule="the values of a thread stay in its registers, unless the schedule accepts spills",
             fix="choose a smaller tile or fewer warps a block, or accept spills in the schedule",
