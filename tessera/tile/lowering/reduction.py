@@ -181,6 +181,17 @@ def is_looped(low: State, op: s.Reduce) -> bool:
     return step > 1 and not _is_covered(op.axes[0], step) and op.axes[0].extent != 0
 
 
+def covered(low: State, op: s.Reduce, point: Point) -> Point | None:
+    """Where the body of a reduction is evaluated that one step covers; None for others."""
+    step = _step_size(low, op.axes, op.body)
+    if not low.is_block or len(op.axes) != 1 or not _is_covered(op.axes[0], step):
+        return None
+    axis = op.axes[0]
+    checked = not divides(step, axis.extent, low.facts)
+    dim = TileDim(axis.name, step, low.em.const(0, int64), axis.extent, checked)
+    return _frame(low, op.axes, op.body, point, step).inner(dim)
+
+
 def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
     """Where the body of such a reduction is evaluated."""
     return _frame(low, op.axes, op.body, point, _step_size(low, op.axes, op.body))

@@ -10,6 +10,8 @@ taken below a smaller maximum is scaled when a larger one is found.
                                                    m  = m'
 where g is the identity, or replaces what is not finite by 0. Each thread keeps maxima and sums of
 its own, over as many elements of a step as it loads at once; they meet at the end.
+
+Rows that do fit are all loaded before the first reduction.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ VECTOR_BYTES = 16
 def run(low: State, ops: Sequence[Op], point: Point) -> None:
     """Evaluates ops at a point, with as few loops over reduction axes as can be."""
     looped = [op for op in ops if isinstance(op, s.Reduce) and reduction.is_looped(low, op)]
+    if not low.written.intersection(op.buf for op in _loads(ops)):
+        _fetch(low, ops, point)
     if len(looped) < 2 or any(_reads_written(low, op) for op in ops):
         low.run(ops, point)
         return
@@ -49,6 +53,24 @@ def run(low: State, ops: Sequence[Op], point: Point) -> None:
                 groups.setdefault(op.axes[0].extent, []).append(op)
         for group in groups.values():
             _together(low, group, pairs, point)
+
+
+def _fetch(low: State, ops: Sequence[Op], point: Point) -> None:
+    """Begins to load the rows of all reductions before the first one waits for its row."""
+    rows = [op for op in ops if isinstance(op, s.Reduce)]
+    for op in rows if len(rows) > 1 else ():
+        inner = reduction.covered(low, op, point)
+        for load in op.body.ops if inner is not None else ():
+            if not isinstance(load, s.Load) or load.dyn or load.where:
+                continue
+            # What is the same for all rows is in a cache, and may wait.
+            if low.deps[load.result] - low.em.dims - {op.axes[0].name}:
+                low.run([load], inner or point)
+
+
+def _loads(ops: Sequence[Op]) -> list[s.Load]:
+    """All loads of some ops."""
+    return [x for x in walk(Block([], list(ops), ())) if isinstance(x, s.Load)]
 
 
 def _reads_written(low: State, op: Op) -> bool:
