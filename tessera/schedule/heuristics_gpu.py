@@ -296,10 +296,17 @@ class GpuChoice:
             sides[0 if sides[0] >= sides[1] else 1] //= 2
         long = size_of(op.axes[-1].extent)
         depth = min(depth, max(power_above(long), 16))
-        # Large parts for each warp: fragments are then read from shared memory less often.
-        each = 4096 if sides[0] * sides[1] >= 16384 and bits <= 16 else 2048
+        # Large parts for each warp: fragments are then read from shared memory less often. But
+        # what is read or written besides the product needs registers, too.
+        plain = self.tiles_beside(row, col) <= 1
+        each = 4096 if sides[0] * sides[1] >= 16384 and bits <= 16 and plain else 2048
         warps = max(1, min(8, sides[0] * sides[1] // each))
         return sides[0], sides[1], depth, warps
+
+    def tiles_beside(self, row: Axis, col: Axis) -> int:
+        """Tiles of the size of a product's block that its nest reads and writes outside of it."""
+        outside = [a for a in self.accesses if not a.inner]
+        return sum(a.stride(row.name) != 0 and a.stride(col.name) != 0 for a in outside)
 
     # --- parts ------------------------------------------------------------------------------------
 
