@@ -57,6 +57,7 @@ class Access:
         path: choices between paths that it is on, as (choice, path).
         certain: whether it is known to happen.
         signal: the barrier in memory that says when the engine has done it.
+        conditions: what holds on the path that it is on.
     """
 
     op: Op
@@ -69,6 +70,7 @@ class Access:
     path: frozenset[tuple[int, int]] = frozenset()
     certain: bool = True
     signal: Signal | None = None
+    conditions: tuple[Truth, ...] = ()
 
 
 def byte_size(type: Type) -> int:
@@ -97,6 +99,7 @@ class Reader:
         mask: the threads that run the op.
         path: the uniform branches around it.
         certain: whether the op is known to run.
+        conditions: what holds on this path.
     """
 
     def __init__(self, values: Values) -> None:
@@ -105,6 +108,7 @@ class Reader:
         self.mask = tr.known(np.ones(threads, np.bool_))
         self.path: frozenset[tuple[int, int]] = frozenset()
         self.certain = True
+        self.conditions: tuple[Truth, ...] = ()
         self._lanes = np.arange(threads) % g.WARP
 
     def accesses(self, op: Op) -> tuple[Access, ...]:
@@ -145,7 +149,19 @@ class Reader:
         agent: Agent,
         guard: Truth,
     ) -> Access:
-        return Access(op, base, form, width, kind, agent, guard, self.path, self.certain)
+        return Access(
+            op,
+            base,
+            form,
+            width,
+            kind,
+            agent,
+            guard,
+            self.path,
+            self.certain,
+            None,
+            self.conditions,
+        )
 
     def _matrices(self, op: Op) -> list[Access]:
         if isinstance(op, g.LoadMatrix):

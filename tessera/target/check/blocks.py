@@ -240,9 +240,16 @@ def flattened(accesses: Sequence[Access], block: Sym) -> list[Form] | None:
 
 
 def check_blocks(
-    accesses: Sequence[Access], block: Sym, names: Mapping[Value, str]
+    accesses: Sequence[Access], block: Sym, names: Mapping[Value, str], alone: bool
 ) -> list[Verdict]:
-    """For each memory argument that is written: whether blocks keep out of each other's bytes."""
+    """For each memory argument that is written: whether blocks keep out of each other's bytes.
+
+    Args:
+        accesses: of the kernel.
+        block: the block's number.
+        names: what messages call objects.
+        alone: whether the kernel is for one block.
+    """
     memories: dict[Value, list[Access]] = {}
     for access in accesses:
         if access.base is not None and not isinstance(access.base.op, g.Shared):
@@ -253,7 +260,7 @@ def check_blocks(
         if kinds == {Kind.READ}:
             continue
         name = names.get(base, "memory")
-        why = "" if kinds == {Kind.ATOMIC} else _blocks_meet(_distinct(items), block)
+        why = "" if alone or kinds == {Kind.ATOMIC} else _blocks_meet(_distinct(items), block)
         outcome = Outcome.UNDECIDED if why else Outcome.PROVED
         found.append(Verdict("blocks", name, outcome, why))
     return found

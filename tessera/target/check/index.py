@@ -479,7 +479,10 @@ def evaluate(a: Form, values: Assignment) -> Coef | None:
             if value is None:
                 return None
             product = product * value
-        total = total + product
+        try:
+            total = total + product
+        except OverflowError:  # beyond 64 bits
+            return None
     return total
 
 

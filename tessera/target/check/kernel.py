@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tessera.ir.core import Func, Op
+from tessera.ir.walk import walk
+from tessera.target import gpu_ops as g
+from tessera.target import ops as t
 from tessera.target.check.blocks import check_blocks
 from tessera.target.check.flow import Flow
 from tessera.target.check.objects import Lifetimes, check_bounds
@@ -29,6 +32,8 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
             `Report.raise_if_refuted`.
     """
     check_rules(func, machine)
+    if _is_never_launched(func):
+        return Report(func, str(machine), ())
     threads = threads_of(func)
     races = Races(func, threads)
     lifetimes = Lifetimes(races.objects)
@@ -44,6 +49,8 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
     races.block = trace.values.block
     trace.run()
     flow.at_end(trace.state)
+    # A kernel that does not ask for its block's number is for one block.
+    alone = not any(isinstance(op, g.BlockId) for op in walk(func.body))
     phases = check_phases(func, races.objects.names)
     by_phases = any(v.outcome is Outcome.PROVED for v in phases)
     verdicts: list[Verdict] = [
@@ -53,7 +60,17 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
         ),
         *check_bounds(trace.accesses, races.objects, threads),
         *lifetimes.verdicts,
-        *check_blocks(trace.accesses, trace.values.block, races.objects.names),
+        *check_blocks(trace.accesses, trace.values.block, races.objects.names, alone),
         *phases,
     ]
     return Report(func, str(machine), worst(verdicts))
+
+
+def _is_never_launched(func: Func) -> bool:
+    """Whether an axis of the grid is empty: the block's number would be divided by zero."""
+    for op in func.ops:
+        if isinstance(op, t.Map) and op.fn.name in ("rem", "trunc_div"):
+            by = op.args[1].op
+            if isinstance(by, t.Const) and by.value == 0 and isinstance(op.args[0].op, g.BlockId):
+                return True
+    return False

@@ -90,6 +90,12 @@ def _owner(item: Open, threads: int, moving: bool) -> int:
     return 2 * threads if item.access.agent is Agent.WARP else 0
 
 
+def _taken(item: Open, values: Assignment) -> bool:
+    """Whether all conditions on an access's path are known to hold."""
+    found = [c.value(values) for c in item.access.conditions]
+    return all(f is not None and bool(f.all()) for f in found)
+
+
 def common_unit(items: Sequence[Open], bases: Sequence[Coef], modulus: int = 0) -> int:
     """The largest unit of which all widths and addresses are multiples."""
     unit = modulus
@@ -127,7 +133,7 @@ def elements(
         if values is not None:
             base = evaluate(item.access.form, values[number])
             found = guard.value(values[number])
-            if base is None or found is None:
+            if base is None or found is None or not _taken(item, values[number]):
                 continue
             flags = found
         if flags.any():

@@ -53,7 +53,7 @@ def _outside(
 
 def _try_values(access: Access, op: g.Shared, name: str, threads: int) -> Verdict | None:
     free = [s for s in deep_symbols(access.form) | access.guard.symbols() if s.free]
-    if not access.certain:
+    if not access.certain or access.conditions:
         return None
     for size in SIZES:
         values = {s: size if s.scope is Scope.GRID else s.lo or 0 for s in free}

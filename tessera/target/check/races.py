@@ -23,7 +23,7 @@ from tessera.target.check.report import Outcome, Verdict, Witness
 from tessera.target.check.state import Open, State, Sync
 from tessera.target.check.truth import deep_symbols
 
-SIZES = (1 << 20, 1000, 64, 1)
+SIZES = (1 << 14, 1000, 64, 1)
 """What symbolic sizes are tried to be worth in the search for a witness."""
 
 MAX_SCENARIOS = 48
@@ -311,6 +311,8 @@ def search(
     symbols: set[Sym] = set()
     for item in sure:
         symbols |= deep_symbols(item.access.form) | item.access.guard.symbols()
+        for condition in item.access.conditions:
+            symbols |= condition.symbols()
     free = sorted((s for s in symbols if s.free), key=lambda s: s.number)
     sizes = SIZES if any(s.scope is Scope.GRID for s in free) else SIZES[:1]
     for size in sizes:

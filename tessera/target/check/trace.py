@@ -170,7 +170,7 @@ class Trace:
                 if result in self.values.needed:
                     self._copy(result, value)
             return
-        outer = (self.reader.mask, self.reader.path)
+        outer = (self.reader.mask, self.reader.path, self.reader.conditions)
         apart = not test.is_known and test.scope is not Scope.PRIVATE
         before, ends = self.state, list[State]()
         items: list[list[object]] = []
@@ -178,12 +178,13 @@ class Trace:
             if apart:
                 self.state = before.copy()
                 self.reader.path = outer[1] | {(test.number, int(side))}
+                self.reader.conditions = (*outer[2], test if side else tr.negate(test))
             else:
                 self.reader.mask = tr.both(outer[0], test if side else tr.negate(test))
             self.block(region, dry or (not apart and not self.reader.mask.may.any()))
             items.append([self.values.env.get(v) for v in region.outputs])
             ends.append(self.state)
-            self.reader.mask, self.reader.path = outer
+            self.reader.mask, self.reader.path, self.reader.conditions = outer
         if apart and not dry:
             self.state = join(ends)
         elif apart:
