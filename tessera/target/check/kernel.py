@@ -20,19 +20,20 @@ from tessera.target.check.uniform import threads_of
 from tessera.target.gpu import Gpu
 
 
-def check_kernel(func: Func, machine: Gpu) -> Report:
+def check_kernel(func: Func, machine: Gpu, blocks: int | None = None) -> Report:
     """Checks the rules of a kernel, and proves what can be proved about its memory accesses.
 
     Args:
         func: a kernel in Target IR, with barriers and waits put in.
         machine: the GPU that it is for.
+        blocks: how many blocks every launch of it has, if that is known.
 
     Raises:
         VerifyError: a numbered rule is broken. Races and the like do not raise: see
             `Report.raise_if_refuted`.
     """
     check_rules(func, machine)
-    if _is_never_launched(func):
+    if blocks == 0 or _is_never_launched(func):
         return Report(func, str(machine), ())
     threads = threads_of(func)
     races = Races(func, threads)
@@ -47,10 +48,12 @@ def check_kernel(func: Func, machine: Gpu) -> Report:
 
     trace = Trace(func, races.at_barrier, visit)
     races.block = trace.values.block
+    if blocks:
+        trace.values.block.hi = blocks - 1
     trace.run()
     flow.at_end(trace.state)
     # A kernel that does not ask for its block's number is for one block.
-    alone = not any(isinstance(op, g.BlockId) for op in walk(func.body))
+    alone = blocks == 1 or not any(isinstance(op, g.BlockId) for op in walk(func.body))
     phases = check_phases(func, races.objects.names)
     by_phases = any(v.outcome is Outcome.PROVED for v in phases)
     verdicts: list[Verdict] = [

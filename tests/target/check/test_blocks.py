@@ -85,6 +85,18 @@ def test_what_is_not_kept_apart(inside: str, col: str, old: str, new: str, why: 
     assert any(part in text for part in why.split("|")), text
 
 
+def test_the_number_of_blocks_may_be_known() -> None:
+    func = tiles(inside="%below", col="%c")
+    for blocks, expected in (
+        (None, Outcome.UNDECIDED),
+        (2, Outcome.UNDECIDED),
+        (1, Outcome.PROVED),
+    ):
+        found = verdicts(check_kernel(func, gpu("sm_90a"), blocks))
+        assert found["blocks"][0] is expected
+    assert check_kernel(func, gpu("sm_90a"), 0).verdicts == ()
+
+
 def test_reports_are_plain_data() -> None:
     report = check_kernel(tiles(inside="%below"), gpu("sm_90a"))
     data = json.loads(json.dumps(report.to_json()))
