@@ -279,7 +279,9 @@ def _remainder_bounds(a: Form, sym: Sym) -> tuple[Bound, Bound]:
     """Bounds by `0 <= x - (x // n) * n < n`, where the form holds such a difference."""
     x, n = sym.args
     by = n.base
-    if not n.is_const or not isinstance(by, int) or by <= 0:
+    if not n.is_const:
+        return _symbolic_remainder(a, sym), None
+    if not isinstance(by, int) or by <= 0:
         return None, None
     coef = a.terms.get((sym,), 0)
     if not isinstance(coef, int) or coef % by:
@@ -291,6 +293,24 @@ def _remainder_bounds(a: Form, sym: Sym) -> tuple[Bound, Bound]:
     low, high = bounds(rest)
     least, most = (0, times * (by - 1)) if times > 0 else (times * (by - 1), 0)
     return (None if low is None else low + least), (None if high is None else high + most)
+
+
+def _symbolic_remainder(a: Form, sym: Sym) -> Bound:
+    """A lower bound by `0 <= x - (x // n) * n`, n being a size."""
+    x, n = sym.args
+    product = mul(n, symbol(sym))
+    least = extent(n)[0]
+    if product is None or not product.terms or least is None or least < 0:
+        return None
+    mono, factor = next(iter(product.terms.items()))
+    coef = a.terms.get(mono, 0)
+    if not isinstance(coef, int) or not isinstance(factor, int) or coef % factor:
+        return None
+    times = -coef // factor
+    if times <= 0:
+        return None
+    rest = sub(a, scale(sub(x, product), times))
+    return bounds(rest)[0] if len(rest.terms) < len(a.terms) else None
 
 
 def extent(a: Form) -> tuple[int | None, int | None]:

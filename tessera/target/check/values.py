@@ -29,6 +29,7 @@ from tessera.target.check.index import (
     collapse,
     const,
     extent,
+    inside,
     mul,
     scale,
     sub,
@@ -135,7 +136,20 @@ class Values:
         else:
             for value in op.results:
                 if value in self.needed:
-                    self.env[value] = self._compute(op, value)
+                    self.env[value] = self._fitting(op, value)
+
+    def _fitting(self, op: Op, value: Value) -> Item:
+        """The result of an op; unknown where unsigned arithmetic may wrap around."""
+        try:
+            found = self._compute(op, value)
+        except OverflowError:  # beyond 64 bits
+            return self.unknown(value)
+        type = value.type
+        if isinstance(found, Form) and isinstance(type, ScalarType):
+            unsigned = type.dtype.kind is Kind.UINT and not isinstance(op, t.Const)
+            if unsigned and not inside(found, 0, (1 << type.dtype.bits) - 1):
+                return self.unknown(value)
+        return found
 
     def form(self, value: Value) -> Form:
         """An integer."""
