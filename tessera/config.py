@@ -37,7 +37,7 @@ class Config:
             (``TESSERA_CPU_LEVEL``).
         cache_dir: Folder of the compilation cache; empty for none (``TESSERA_CACHE_DIR``).
         threads: Threads that a compiled function may use (``TESSERA_THREADS``).
-        assembler: What assembles PTX text: ``nvjitlink``, ``ptxas``, ``driver``, or ``auto`` for
+        assembler: What assembles PTX text: ``ptxas``, ``nvjitlink``, ``driver``, or ``auto`` for
             the first of them that there is (``TESSERA_ASSEMBLER``).
         cuda_debug: Wait for each launch on a GPU, so that errors name their kernel
             (``TESSERA_CUDA_DEBUG=1``).

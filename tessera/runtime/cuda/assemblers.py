@@ -59,11 +59,14 @@ def find_assembler(choice: str, driver: Assembler | None = None) -> Assembler:
         CompileError: It is not installed.
     """
     found: Assembler | None = None
-    if choice in ("auto", "nvjitlink"):
-        found = _nvjitlink()
-    if found is None and choice in ("auto", "ptxas"):
+    # ptxas comes first, as it knows that a module is a whole program. nvJitLink takes it for a part
+    # of one, whose helpers (the rare cases of a division, say) are functions that use registers by
+    # a convention: kernels then need a third more of them.
+    if choice in ("auto", "ptxas"):
         path = find_program("ptxas")
         found = Ptxas(path) if path else None
+    if found is None and choice in ("auto", "nvjitlink"):
+        found = _nvjitlink()
     if found is None and choice in ("auto", "driver"):
         found = driver
     if found is None:
