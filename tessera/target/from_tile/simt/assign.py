@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.walk import walk
 from tessera.target.from_tile.simt.divide import Divisibility, constant, step_along
-from tessera.target.from_tile.simt.spread import Spread, blocked, flat_bits, log2
+from tessera.target.from_tile.simt.spread import (
+    Spread,
+    arranged,
+    bits_of_dim,
+    blocked,
+    flat_bits,
+    in_order,
+    log2,
+)
 from tessera.tile import ops as tile
 from tessera.tile.types import TileType, ViewType
 
@@ -47,6 +55,7 @@ class Wish:
         safe: those of them that are surely inside the view together, or outside.
         itemsize: bytes of an element.
         bytes: of the tile.
+        bits: the tile's flat bits in that order; they stay what they are when it is reshaped.
     """
 
     order: tuple[int, ...]
@@ -54,6 +63,7 @@ class Wish:
     safe: int
     itemsize: int
     bytes: int
+    bits: tuple[int, ...]
 
     def spread(self, shape: tuple[int, ...], warps: int, late: Sequence[int] = ()) -> Spread:
         """The spread that suits this access best."""
@@ -67,7 +77,7 @@ class _Class:
     Attributes:
         shape: of one of them.
         wishes: of the accesses.
-        late: dims along which something is combined.
+        late: flat bits along which something is combined.
         fixed: the spread that a product of matrices needs.
         follows: (how the spread derives, of which value) for tiles that follow a larger one.
     """
@@ -205,18 +215,10 @@ class Assignment:
                 pass
 
     def _late(self, value: Value, axis: int) -> None:
-        # Only while the class still has the shape of this value do its dims mean the same.
-        if not is_spread(value):
-            return
-        found = self._class(value)
-        assert isinstance(value.type, TileType)
-        if found.shape == value.type.shape:
-            found.late.add(axis)
-        else:
-            squeezed = [k for k, n in enumerate(value.type.shape) if n > 1]
-            kept = [k for k, n in enumerate(found.shape) if n > 1]
-            if axis in squeezed and len(squeezed) == len(kept):
-                found.late.add(kept[squeezed.index(axis)])
+        """Notes that something is combined along an axis."""
+        if is_spread(value):
+            assert isinstance(value.type, TileType)
+            self._class(value).late.update(bits_of_dim(value.type.shape, axis))
 
     def _follow(self, value: Value, other: Value, rule: Callable[[Spread], Spread]) -> None:
         """Notes that a value would like to lie as the rule says of another one."""
@@ -237,13 +239,7 @@ class Assignment:
             return
         wish = self.wish(value.type, view, coords, check)
         self.wishes[op] = wish
-        found = self._class(value)
-        if found.shape == value.type.shape:
-            found.wishes.append(wish)
-        else:
-            order = _reordered(wish.order, value.type.shape, found.shape)
-            if order is not None:
-                found.wishes.append(replace(wish, order=order))
+        self._class(value).wishes.append(wish)
 
     def _wish_of_offsets(self, op: Op, value: Value, offsets: Value) -> None:
         """Where offsets count up along the last dim, neighbours move together."""
@@ -255,11 +251,10 @@ class Assignment:
         vector = self.divisors.elements(offsets, last)
         vector = min(vector, VECTOR_BYTES // itemsize, shape[last])
         order = tuple(reversed(range(len(shape))))
-        wish = Wish(order, vector, vector, itemsize, itemsize << flat_bits(shape))
+        total = itemsize << flat_bits(shape)
+        wish = Wish(order, vector, vector, itemsize, total, in_order(shape, order))
         self.wishes[op] = wish
-        found = self._class(value)
-        if found.shape == shape:
-            found.wishes.append(wish)
+        self._class(value).wishes.append(wish)
 
     def wish(
         self, type: TileType, view: Value, coords: Sequence[Value], check: Sequence[int]
@@ -283,7 +278,8 @@ class Assignment:
             vector = safe = min(vector, VECTOR_BYTES // itemsize, type.shape[dim])
             if dim in check:
                 safe = min(safe, self.divisors.of(window.sizes[dim]))
-        return Wish(order, vector, safe, itemsize, itemsize << flat_bits(type.shape))
+        total = itemsize << flat_bits(type.shape)
+        return Wish(order, vector, safe, itemsize, total, in_order(type.shape, order))
 
     def aligned(
         self, shape: tuple[int, ...], window: tile.View, coords: Sequence[Value], dim: int
@@ -325,33 +321,20 @@ class Assignment:
             settled = self.spreads.get(self._find(other))
             if settled is not None and (flat_bits(settled.shape) > size or not one.wishes):
                 return rule(settled)
-        order = tuple(reversed(range(len(one.shape))))
-        vector = 1
+        bits = tuple(range(size))
+        vector = 0
         if one.wishes:
             votes: Counter[tuple[int, ...]] = Counter()
             for wish in one.wishes:
-                votes[wish.order] += wish.bytes
-            order = max(votes, key=lambda o: votes[o])
-            agreeing = [w for w in one.wishes if w.order[:1] == order[:1]]
+                votes[wish.bits] += wish.bytes
+            bits = max(votes, key=lambda o: votes[o])
+            agreeing = [w for w in one.wishes if w.bits[:1] == bits[:1]]
             widest = VECTOR_BYTES // max(w.itemsize for w in agreeing)
             counts = Counter[int]()
             for wish in agreeing:
                 counts[min(wish.vector, widest)] += wish.bytes
-            vector = max(counts, key=lambda v: (counts[v], v))
-        return blocked(one.shape, self.warps, order, vector, tuple(one.late))
-
-
-def _reordered(
-    order: Sequence[int], shape: tuple[int, ...], other: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """An order of dims in a reshaped tile, where only dims of one element come and go."""
-    here = [k for k, n in enumerate(shape) if n > 1]
-    there = [k for k, n in enumerate(other) if n > 1]
-    if [shape[k] for k in here] != [other[k] for k in there]:
-        return None
-    names = dict(zip(here, there, strict=True))
-    long = [names[k] for k in order if k in names]
-    return (*long, *[k for k, n in enumerate(other) if n == 1])
+            vector = log2(max(counts, key=lambda v: (counts[v], v)))
+        return arranged(one.shape, self.warps, bits, vector, frozenset(one.late))
 
 
 def threads_of(warps: int) -> int:

@@ -212,15 +212,38 @@ def blocked(
         vector: elements along the first dim that one thread holds together.
         late: dims that warps are given to last, because something is combined along them.
     """
-    bits = [bit for dim in order for bit in bits_of_dim(shape, dim)]
-    warp_bits = log2(warps)
+    bits = in_order(shape, order)
     first = len(bits_of_dim(shape, order[0])) if order else 0
-    spare = max(len(bits) - LANE_BITS - warp_bits, 0)
-    count = min(log2(vector), first, spare)
-    regs, rest = bits[:count], bits[count:]
+    held = frozenset(bit for dim in late for bit in bits_of_dim(shape, dim))
+    return arranged(shape, warps, bits, min(log2(vector), first), held)
+
+
+def in_order(shape: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """The flat bits of a tile, those of the first dim of `order` first."""
+    return tuple([bit for dim in order for bit in bits_of_dim(shape, dim)])
+
+
+def arranged(
+    shape: tuple[int, ...],
+    warps: int,
+    bits: Sequence[int],
+    vector: int,
+    late: frozenset[int] = frozenset(),
+) -> Spread:
+    """`blocked`, for flat bits in any order.
+
+    Args:
+        shape: the tile's.
+        warps: of the block.
+        bits: all flat bits, the fastest first.
+        vector: how many of them one thread holds together.
+        late: bits that warps are given to last.
+    """
+    warp_bits = log2(warps)
+    count = min(vector, max(len(bits) - LANE_BITS - warp_bits, 0))
+    regs, rest = list(bits[:count]), list(bits[count:])
     lanes, rest = rest[:LANE_BITS], rest[LANE_BITS:]
-    held = {bit for dim in late for bit in bits_of_dim(shape, dim)}
-    ranked = [bit for bit in rest if bit not in held] + [bit for bit in rest if bit in held]
+    ranked = [bit for bit in rest if bit not in late] + [bit for bit in rest if bit in late]
     warped = sorted(ranked[:warp_bits], key=rest.index)
     regs += [bit for bit in rest if bit not in warped]
     return Spread(
