@@ -30,6 +30,7 @@ from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import power_below, size_of
+from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import split_sort
@@ -237,10 +238,14 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
         found: the accesses inside.
         context: the machine.
     """
-    along = sum(a.stride(a.inner[-1].name) == 1 for a in found)
+    weight = {id(a): traffic(a, shape.rows) for a in found}
+    along = sum(weight[id(a)] for a in found if a.stride(a.inner[-1].name) == 1)
     across, columns = max(
         [
-            (sum(a.stride(axis.name) == 1 for a in found), size_of(axis.extent))
+            (
+                sum(weight[id(a)] for a in found if a.stride(axis.name) == 1),
+                size_of(axis.extent),
+            )
             for axis in shape.rows
         ],
         default=(0, 1),
