@@ -138,19 +138,25 @@ _NAMES: Final = tuple(field.name for field in fields(Config))
 
 
 class Settings:
-    """Access to the settings in force; ``tessera.config`` is the only instance needed."""
+    """Access to the settings in force; ``tessera.config`` is the only instance needed.
 
-    __slots__ = ("_base", "_override")
+    Attributes:
+        override: the snapshot that a `with` block put in force, or None.
+    """
+
+    __slots__ = ("_base", "override")
 
     def __init__(self, base: Config | None = None) -> None:
         self._base = base
-        self._override: ContextVar[Config | None] = ContextVar("tessera.config", default=None)
+        self.override: ContextVar[Config | None] = ContextVar("tessera.config", default=None)
 
     def current(self) -> Config:
         """The settings in force, as a snapshot."""
-        override = self._override.get()
-        if override is not None:
-            return override
+        override = self.override.get()
+        return self.outermost() if override is None else override
+
+    def outermost(self) -> Config:
+        """The settings outside of all `with` blocks."""
         if self._base is None:
             self._base = from_environment()
         return self._base
@@ -237,11 +243,11 @@ class Settings:
     @contextmanager
     def using(self, snapshot: Config) -> Generator[Config, None, None]:
         """Put a snapshot in force within a ``with`` block."""
-        token = self._override.set(snapshot)
+        token = self.override.set(snapshot)
         try:
             yield snapshot
         finally:
-            self._override.reset(token)
+            self.override.reset(token)
 
     def __repr__(self) -> str:
         return repr(self.current())

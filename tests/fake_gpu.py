@@ -20,7 +20,7 @@ from tessera.eager_remote import forget_programs
 from tessera.graph.device import Device, install_backend
 from tessera.graph.remote import Remote
 from tessera.runtime.call import make_caller
-from tessera.runtime.remote import Buffer, Code, KernelCode, make_table
+from tessera.runtime.remote import Buffer, Code, Job, KernelCode, make_table
 from tessera.target.gpu import Gpu, gpu
 from tessera.target.simulate.run import run_kernel
 from tessera.target.types import PtrType
@@ -205,6 +205,9 @@ class FakeCode:
 
     def allocate(self, nbytes: int) -> Buffer:
         return FakeBuffer(self._backend.memory, nbytes)
+
+    def starter(self, job: Job) -> None:
+        del job
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         before = len(self._backend.launches)

@@ -19,6 +19,7 @@ from tessera.graph.device import Backend, Device
 from tessera.graph.remote import Remote
 from tessera.ir.core import Func
 from tessera.ir.intexpr import evaluate
+from tessera.ir.types import TensorType
 from tessera.runtime.executable import Signature
 from tessera.target.gpu import Gpu
 
@@ -72,6 +73,39 @@ class Code:
     cubin: Callable[[Any], Any]
 
 
+Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
+"""Shape, dtype and bytes of an output."""
+
+Starter: TypeAlias = Callable[..., Any]
+"""A function of the inputs that starts a program and gives fresh outputs, or `NotImplemented` if it
+has done nothing and the caller has to find another way."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a program is run for, again and again.
+
+    Attributes:
+        inputs: per input, the shape and dtype that an array has to have; None where the input is
+            not an array, but what it has on the device, which is right.
+        outputs: shape, dtype and bytes of each.
+        types: of the arrays that are wanted as outputs; by default the outputs are what arrays have
+            on the device.
+        is_single: whether the only output is wanted, not a list.
+        scratch: bytes of scratch memory.
+        dims: values of the symbolic dims.
+        device: where.
+    """
+
+    inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
+    outputs: Sequence[Output]
+    types: Sequence[TensorType] | None
+    is_single: bool
+    scratch: int
+    dims: Sequence[int]
+    device: Device
+
+
 class LoadedCode(Protocol):
     """A program on a device."""
 
@@ -80,6 +114,10 @@ class LoadedCode(Protocol):
 
     def allocate(self, nbytes: int) -> Buffer:
         """New memory."""
+        ...
+
+    def starter(self, job: Job) -> Starter | None:
+        """A faster way to run it, if there is one."""
         ...
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
@@ -114,9 +152,6 @@ class RemoteBackend(Backend, Protocol):
         ...
 
 
-Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
-"""Shape, dtype and bytes of an output."""
-
 TABLE_ENTRY = np.dtype([("function", "u8"), ("threads", "i4"), ("shared", "i4")])
 """An entry of the table; the native code reads it at these offsets."""
 
@@ -148,6 +183,7 @@ class RemoteExecutable:
         "_backend",
         "_code",
         "_outputs",
+        "_starter",
         "device",
         "dtypes",
         "keep",
@@ -170,6 +206,9 @@ class RemoteExecutable:
         self._code = code
         self._outputs = None if signature.dims else self._shapes({})
         self._arena = signature.arena if isinstance(signature.arena, int) else None
+        self._starter: Starter | None = None
+        if self._outputs is not None:
+            self._starter = self.starter(self._outputs, self.scratch(()), ())
 
     def _shapes(self, dims: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any], int]]:
         found: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
@@ -186,6 +225,10 @@ class RemoteExecutable:
             dims: values of the symbolic dims.
         """
         outputs = self._outputs
+        if self._starter is not None:
+            found = self._starter(*inputs)
+            if found is not NotImplemented:
+                return found
         if outputs is None:
             outputs = self._shapes(dict(zip(self.signature.dims, dims, strict=True)))
         return self.start(inputs, outputs, self.scratch(dims), dims)
@@ -196,6 +239,32 @@ class RemoteExecutable:
             return self._arena
         named = dict(zip(self.signature.dims, dims, strict=True))
         return int(evaluate(self.signature.arena, named))
+
+    def starter(
+        self, outputs: Sequence[Output], scratch: int, dims: Sequence[int]
+    ) -> Starter | None:
+        """A faster way to `start` it again and again, if there is one.
+
+        Args:
+            outputs: as for `start`.
+            scratch: bytes.
+            dims: values of the symbolic dims.
+        """
+        inputs = [None] * len(self.signature.inputs)
+        job = Job(inputs, outputs, None, False, scratch, dims, self.device)
+        return self._code.starter(job)
+
+    def array_starter(
+        self,
+        inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None],
+        types: Sequence[TensorType],
+        is_single: bool,
+    ) -> Starter | None:
+        """The same for a program without symbolic dims, from arrays to arrays; see `Job`."""
+        if self._outputs is None:
+            return None
+        job = Job(inputs, self._outputs, types, is_single, self.scratch(()), (), self.device)
+        return self._code.starter(job)
 
     def start(
         self,

@@ -15,7 +15,7 @@ from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.device import CudaDevice, cuda_device
 from tessera.runtime.cuda.errors import CudaError, ForeignBufferError
 from tessera.runtime.cuda.memory import DeviceBuffer
-from tessera.runtime.remote import Buffer, Code, LoadedCode, make_table
+from tessera.runtime.remote import Buffer, Code, Job, LoadedCode, Starter, make_table
 from tessera.target.gpu import Gpu
 
 PLATFORM = "cuda"
@@ -136,7 +136,7 @@ class CudaBackend:
 
     def load(self, code: Code, main: int, device: Device) -> LoadedCode:
         """Loads a program."""
-        return CudaCode(code, main, cuda_device(device.index))
+        return CudaCode(self, code, main, cuda_device(device.index))
 
 
 def _owner(data: Remote) -> DeviceBuffer:
@@ -148,6 +148,7 @@ class CudaCode:
     """A program on a GPU.
 
     Args:
+        backend: what its outputs refer to.
         code: the program.
         main: the address of its native entry.
         device: where.
@@ -156,7 +157,7 @@ class CudaCode:
         table: what its native entry reads.
     """
 
-    def __init__(self, code: Code, main: int, device: CudaDevice) -> None:
+    def __init__(self, backend: CudaBackend, code: Code, main: int, device: CudaDevice) -> None:
         from tessera.runtime.cuda.graphs import GraphProgram
         from tessera.runtime.cuda.module import DriverAssembler, load_cubin
 
@@ -168,6 +169,8 @@ class CudaCode:
             module = load_cubin(device, cubin.data, code.name)
             self._kernels = [module.kernel(k.name, shared=k.shared, place=k.place) for k in kernels]
         self.table = make_table(kernels, [k.handle for k in self._kernels])
+        self._backend = backend
+        self._main = main
         self._device = device
         self._pool = device.pool
         program = GraphProgram(main, name=code.name, owner=(self._kernels, self.table))
@@ -176,6 +179,12 @@ class CudaCode:
     def allocate(self, nbytes: int) -> Buffer:
         """New memory in the current stream."""
         return self._pool.allocate(nbytes)
+
+    def starter(self, job: Job) -> Starter | None:
+        """One native call in the place of `allocate` and `run`, for the device's own stream."""
+        from tessera.runtime.cuda.starter import make_starter
+
+        return make_starter(self._main, job, self.table, self._device, self._backend, self._kernels)
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         """Runs the native entry in the current stream."""

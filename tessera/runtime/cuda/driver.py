@@ -19,7 +19,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from tessera.errors import Location
 from tessera.runtime.cuda.errors import (
@@ -55,6 +55,9 @@ class _State:
 
 
 _state = _State()
+
+FORKED: Final = ctypes.c_int64(0)
+"""Not 0 in a child of fork, for native code."""
 
 
 def api() -> Any:
@@ -296,6 +299,7 @@ def _fork_error() -> ForkError:
 
 def _after_fork() -> None:
     _state.forked = True
+    FORKED.value = 1
     _retired.clear()
 
 

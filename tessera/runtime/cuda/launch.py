@@ -53,7 +53,9 @@ itself, and bytes or an array for a structure of that content."""
 LAUNCH_SYMBOL = "tessera_cuda_launch"
 LAUNCH_WITH_SYMBOL = "tessera_cuda_launch_with"
 READ_SYMBOL = "tessera_cuda_read"
-_RUN_SYMBOL = "tessera_cuda_run"
+RUN_SYMBOL = "tessera_cuda_run"
+"""What runs a native program: ``void tessera_cuda_run(ptr words)``, whose words are the program's
+address and what it gets."""
 _MOST_RECORDS = 256
 
 
@@ -78,10 +80,15 @@ def native_symbols() -> Mapping[str, int]:
     return {name: found[name] for name in (LAUNCH_SYMBOL, LAUNCH_WITH_SYMBOL, READ_SYMBOL)}
 
 
+def launcher() -> Loaded:
+    """The native side, over the driver."""
+    return _launcher()
+
+
 @functools.cache
 def _run() -> Caller:
     loaded = _launcher()
-    return make_caller(loaded.addresses[_RUN_SYMBOL], owner=loaded)
+    return make_caller(loaded.addresses[RUN_SYMBOL], owner=loaded)
 
 
 def kernel_table(kernels: Sequence[Kernel]) -> npt.NDArray[np.uint64]:
@@ -399,12 +406,14 @@ __all__ = [
     "LAUNCH_SYMBOL",
     "LAUNCH_WITH_SYMBOL",
     "READ_SYMBOL",
+    "RUN_SYMBOL",
     "NativeProgram",
     "PackedParameters",
     "Parameter",
     "kernel_table",
     "launch",
     "launch_error",
+    "launcher",
     "load_launcher",
     "native_symbols",
     "nvtx_range",

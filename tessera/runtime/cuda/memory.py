@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 ALIGNMENT = 256
 """Every buffer that a pool makes starts at a multiple of so many bytes."""
 
+PLACED_BYTES = 16 << 20
+"""Buffers of so many bytes say where they were made, even if whoever makes them does not."""
+
 _OUT_OF_MEMORY = 2
 _SMALLEST = 512
 _LARGE = 16 << 20
 _LARGE_STEP = 2 << 20
-# Buffers of so many bytes say where they were made, even if whoever makes them does not.
-_PLACED_BYTES = 16 << 20
 _SHOWN_BUFFERS = 8
 _MOST_SIZES = 4096
 _UNLIMITED = (1 << 64) - 1
@@ -62,7 +63,7 @@ def size_class(size: int) -> int:
     return (size + step - 1) // step * step
 
 
-class _Block:
+class Block:
     """Memory from the driver, in use by one buffer, or waiting in its home.
 
     Attributes:
@@ -76,7 +77,7 @@ class _Block:
 
     __slots__ = ("capacity", "home", "nbytes", "place", "pointer", "stream")
 
-    def __init__(self, pointer: int, capacity: int, stream: Stream, home: list[_Block]) -> None:
+    def __init__(self, pointer: int, capacity: int, stream: Stream, home: list[Block]) -> None:
         self.pointer = pointer
         self.capacity = capacity
         self.stream = stream
@@ -122,7 +123,7 @@ class DeviceBuffer:
         pointer: int,
         nbytes: int,
         stream: Stream,
-        block: _Block | None = None,
+        block: Block | None = None,
         owner: object = None,
     ) -> None:
         self._block = block
@@ -182,7 +183,7 @@ class DeviceBuffer:
 class _Returned:
     """What is left of a buffer that not only its own stream uses, or whose memory is foreign."""
 
-    block: _Block | None
+    block: Block | None
     stream: Stream
     others: tuple[Stream, ...]
     exported: bool
@@ -213,16 +214,20 @@ class DevicePool:
         device: which.
         limit: how many bytes may wait for their next use; by default half the device's memory. What
             exceeds it goes back to the driver's pool, which also keeps it.
+
+    Attributes:
+        returned: what finalizers gave back, and nobody sorted in yet.
+        kept: what is kept alive for work that an event stands for.
     """
 
     def __init__(self, device: CudaDevice, limit: int | None = None) -> None:
         self.device = device
         self.limit: int = device.memory // 2 if limit is None else limit
         self._lock = threading.RLock()
-        self._returned: deque[_Returned] = deque()
-        self._kept: deque[tuple[Event, object]] = deque()
-        self._blocks: dict[int, _Block] = {}
-        self._homes: dict[tuple[Handle, int], list[_Block]] = {}
+        self.returned: deque[_Returned] = deque()
+        self.kept: deque[tuple[Event, object]] = deque()
+        self._blocks: dict[int, Block] = {}
+        self._homes: dict[tuple[Handle, int], list[Block]] = {}
         self._total = 0
         self._peak = 0
         self._backend = _backend(device)
@@ -240,10 +245,10 @@ class DevicePool:
         Raises:
             DeviceMemoryError: The device has no memory left.
         """
-        if self._returned or self._kept:
+        if self.returned or self.kept:
             self._sort_in()
         stream = stream or self.device.current_stream
-        if place is None and nbytes >= _PLACED_BYTES:
+        if place is None and nbytes >= PLACED_BYTES:
             place = loc.current()
         try:
             block = stream.homes[nbytes].pop()
@@ -252,6 +257,11 @@ class DevicePool:
         block.nbytes = nbytes
         block.place = place
         return DeviceBuffer(self.device, block.pointer, nbytes, stream, block)
+
+    def home(self, nbytes: int, stream: Stream) -> list[Block]:
+        """Where blocks for so many bytes wait in a stream; the same list for the pool's life."""
+        with self._lock:
+            return self._homes.setdefault((stream.handle, size_class(nbytes)), [])
 
     def adopt(
         self, pointer: int, nbytes: int, owner: object, stream: Stream | None = None
@@ -270,11 +280,11 @@ class DevicePool:
 
     def keep(self, thing: object, stream: Stream) -> None:
         """Keep something alive until the work that a stream has by now is done."""
-        self._kept.append((stream.record(), thing))
+        self.kept.append((stream.record(), thing))
 
     def give_back(self, returned: _Returned) -> None:
         """Take back what is left of a buffer; called by finalizers."""
-        self._returned.append(returned)
+        self.returned.append(returned)
 
     def collect(self) -> None:
         """Sort in what finalizers gave back, and let go of foreign memory that is done with."""
@@ -316,12 +326,12 @@ class DevicePool:
                 found.append((size, place))
         return sorted(found, key=lambda entry: -entry[0])
 
-    def _new_block(self, nbytes: int, stream: Stream, place: Location | str | None) -> _Block:
+    def _new_block(self, nbytes: int, stream: Stream, place: Location | str | None) -> Block:
         """A block of the right size that waits, or one from the driver."""
         driver.api()  # refuses a child of fork, in which the lock may be held for ever
         capacity = size_class(nbytes)
         with self._lock:
-            home = self._homes.setdefault((stream.handle, capacity), [])
+            home = self.home(nbytes, stream)
             if len(stream.homes) >= _MOST_SIZES:
                 stream.homes.clear()
             stream.homes[nbytes] = home
@@ -340,7 +350,7 @@ class DevicePool:
             raise self._exhausted(nbytes, place)
         if status:
             driver.raise_status(status, f"allocation of {show_bytes(nbytes)} on {self.device}")
-        block = _Block(pointer, capacity, stream, home)
+        block = Block(pointer, capacity, stream, home)
         with self._lock:
             self._blocks[pointer] = block
             self._total += capacity
@@ -390,9 +400,9 @@ class DevicePool:
 
     def _sort_in(self) -> None:
         """Let blocks wait that were given back, and owners go whose memory is not used any more."""
-        while self._returned:
+        while self.returned:
             try:
-                returned = self._returned.popleft()
+                returned = self.returned.popleft()
             except IndexError:
                 break
             self._order(returned)
@@ -417,8 +427,8 @@ class DevicePool:
     def _let_go(self) -> None:
         """Let go of what was kept for work that is done by now."""
         with self._lock:
-            while self._kept and self._kept[0][0].is_done():
-                self._kept.popleft()
+            while self.kept and self.kept[0][0].is_done():
+                self.kept.popleft()
 
     def __repr__(self) -> str:
         return f"DevicePool({self.device}, {show_bytes(self._total)})"
@@ -528,6 +538,8 @@ def _show(place: Location | str | None) -> str:
 
 __all__ = [
     "ALIGNMENT",
+    "PLACED_BYTES",
+    "Block",
     "DeviceBuffer",
     "DeviceMemoryError",
     "DevicePool",

@@ -308,10 +308,10 @@ def test_interrupted_copies_keep_the_array(
     monkeypatch.setattr(Stream, "synchronize", interrupted)
     with pytest.raises(KeyboardInterrupt):
         transfer.read(buffer, np.zeros(1))
-    assert len(device.pool._kept) == 1
+    assert len(device.pool.kept) == 1
     fake.finish()
     device.pool.collect()
-    assert not device.pool._kept
+    assert not device.pool.kept
 
 
 def test_forgotten_buffers_do_nothing_at_exit(device: CudaDevice) -> None:
@@ -319,5 +319,5 @@ def test_forgotten_buffers_do_nothing_at_exit(device: CudaDevice) -> None:
     buffer.export()
     assert "8 bytes" in repr(buffer)
     buffer.__del__(lambda: True)
-    assert not device.pool._returned
+    assert not device.pool.returned
     driver.drain()

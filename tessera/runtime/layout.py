@@ -1,0 +1,43 @@
+"""Where CPython puts the slots of instances, for native code that reads and makes them."""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.runtime.memory import KNOWN_LAYOUT
+
+_WORD = 8
+
+
+def slot_offsets(cls: type) -> Mapping[str, int] | None:
+    """The offsets of the slots of a class in its instances, or None where that cannot be told.
+
+    It is read off an instance of another class that has the same slots, whose instances are laid
+    out in the same way.
+
+    Args:
+        cls: a class with `__slots__`, whose bases add no fields.
+    """
+    declared: tuple[str, ...] = vars(cls).get("__slots__", ())
+    names = [name for name in declared if name != "__weakref__"]
+    if not (KNOWN_LAYOUT and names) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    sample_class: Any = type("Sample", (), {"__slots__": declared})
+    # Instances begin with the count of references and the type.
+    head = object.__basicsize__
+    if sample_class.__basicsize__ != cls.__basicsize__ or head != 2 * _WORD:
+        return None
+    sample = sample_class()
+    values = {name: object() for name in names}
+    for name, value in values.items():
+        setattr(sample, name, value)
+    found: dict[str, int] = {}
+    for offset in range(head, cls.__basicsize__, _WORD):
+        word = ctypes.c_uint64.from_address(id(sample) + offset).value
+        for name, value in values.items():
+            if word == id(value):
+                found[name] = offset
+    return found if len(found) == len(names) else None
