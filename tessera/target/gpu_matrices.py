@@ -26,7 +26,7 @@ class LoadMatrix(GpuOp):
     Attributes:
         count: matrices.
         transpose: whether rows and columns change places.
-        dtype: 16-bit elements of the result.
+        dtype: elements of the result, of 8, 16 or 32 bits.
     """
 
     name = "target.load_matrix"
@@ -68,7 +68,7 @@ class StoreMatrix(GpuOp):
 
 
 class Mma(GpuOp):
-    """a @ b + c by the warp's tensor core; operands are fragments (`tile/layouts/fragments.py`).
+    """a @ b + c by the warp's tensor core; operands are fragments (`target/gpu_fragments.py`).
 
     Attributes:
         m: rows.

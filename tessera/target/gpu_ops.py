@@ -10,8 +10,9 @@ for, if, ...) mean on a GPU what they mean elsewhere, with three additions:
 - a vector is a group of registers of one thread: a vector load is one access of up to 16 bytes.
 
 Addresses of shared memory are bytes from the start of an object, as everywhere: `target.shared`
-makes the object, and a pass places it. Asynchronous ops (`async_copy`, `bulk_*`, `tensor_*`) only
-start a transfer; waits and barriers are put in by `target/passes/synchronize.py`.
+makes the object, and a pass places it. Barriers between ordinary accesses are put in by
+`target/passes/synchronize.py`. Asynchronous ops (`async_copy`, `bulk_*`, `tensor_*`) only start a
+transfer: whoever starts one waits for it, and says with `ring` that it orders the object itself.
 
 "Collective" ops are run together by all threads of a warp (or of the block): control flow around
 them must be uniform over these threads.

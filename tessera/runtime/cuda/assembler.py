@@ -1,6 +1,6 @@
 """PTX text to machine code, without a GPU.
 
-Three assemblers take the same text: nvJitLink in this process, the program ptxas, and the JIT of
+Three assemblers take the same text: the program ptxas, nvJitLink in this process, and the JIT of
 the driver. ``config.assembler`` chooses; ``auto`` takes the first that there is.
 
 Invariants:

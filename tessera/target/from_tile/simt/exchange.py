@@ -1,5 +1,5 @@
-"""Moves tiles from one spread to another: by other names, by picking among copies, by shuffles, or
-through shared memory."""
+"""Moves tiles from one spread to another: by other names, by picking among copies, or through
+shared memory."""
 
 from __future__ import annotations
 
