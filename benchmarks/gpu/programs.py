@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import torch
 from torch.nn import functional as F
 
@@ -77,10 +78,16 @@ def torch_rmsnorm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def cross_entropy(xp: Any, logits: Array, labels: Array) -> Array:
     """The mean of -log softmax at the labels, in float32."""
     y = xp.astype(logits, xp.float32)
-    top = xp.max(y, axis=-1, keepdims=True)
+    # The shift cancels, so nothing flows back through it; JAX's log_softmax does the same.
+    top = _constant(xp, xp.max(y, axis=-1, keepdims=True))
     total = xp.log(xp.sum(xp.exp(y - top), axis=-1)) + xp.squeeze(top, axis=-1)
     picked = xp.squeeze(xp.take_along_axis(y, xp.expand_dims(labels, axis=-1), axis=-1), axis=-1)
     return xp.mean(total - picked)
+
+
+def _constant(xp: Any, x: Array) -> Array:
+    """The array without its gradient."""
+    return xp.stop_gradient(x) if hasattr(xp, "stop_gradient") else jax.lax.stop_gradient(x)
 
 
 def torch_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -108,7 +115,7 @@ def dropout_block(xp: Any, x: Array, bias: Array, residual: Array, bits: Array) 
     """residual + dropout(gelu(x + bias)): what is kept is decided by 32 random bits an element."""
     y = xp.astype(x, xp.float32) + bias
     y = 0.5 * y * (1 + xp.tanh(0.7978845608028654 * (y + 0.044715 * y * y * y)))
-    y = xp.where(bits < 3865470566, y * (1 / 0.9), 0.0)
+    y = xp.where((bits >> 8) < 15099494, y * (1 / 0.9), 0.0)
     return xp.astype(y + xp.astype(residual, xp.float32), x.dtype)
 
 

@@ -50,10 +50,6 @@ ROW_STREAMS = 4
 ROW_STEP = 4096
 """Elements of a step along a row that is too long for registers."""
 
-LONG_ROW = 1 << 16
-"""Rows of so many elements are read again from the second cache, if a multiprocessor works on one
-at a time."""
-
 LINE_BYTES = 128
 """Bytes of an operand's step along the depth of a product: a line of shared memory."""
 
@@ -220,8 +216,6 @@ class GpuChoice:
             extent = columns[-1].extent
         fits = isinstance(extent, int) and power_above(extent) <= limit
         step = power_above(size_of(extent)) if fits else ROW_STEP
-        if size_of(extent) >= LONG_ROW:
-            step = MAX_ROW
         step = max(step, 2)
         each = ROW_ELEMENTS if streams < ROW_STREAMS else ROW_ELEMENTS // 2
         count = max(WARPS * WARP * each // step, 1)
