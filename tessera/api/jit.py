@@ -24,7 +24,7 @@ from tessera.api.traced import Rebuild, Traced
 from tessera.compile import STAGES, Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
-from tessera.errors import OptionError, api_boundary
+from tessera.errors import OptionError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.ops.control import Call
@@ -32,6 +32,7 @@ from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
+from tessera.runtime.remote import Starter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,19 +80,50 @@ class _Arguments:
 
 
 class _Entry:
-    """One compiled signature."""
+    """One compiled signature.
 
-    __slots__ = ("captured", "is_leaf", "lowered", "run", "treedef", "types")
+    Attributes:
+        executable: the program.
+        start: what calls it with arrays of a GPU by one native call; see `Starter`.
+        is_settled: whether it was tried to make that.
+    """
+
+    __slots__ = (
+        "captured",
+        "executable",
+        "is_leaf",
+        "is_settled",
+        "lowered",
+        "run",
+        "start",
+        "treedef",
+        "types",
+    )
 
     def __init__(
-        self, lowered: Stages, run: Callable[..., Any], traced: Traced, captured: Sequence[Any]
+        self, lowered: Stages, executable: Any, traced: Traced, captured: Sequence[Any]
     ) -> None:
         self.lowered = lowered
-        self.run = run
+        self.executable = executable
+        self.run: Callable[..., Any] = executable.run
+        self.start: Starter | None = None
+        self.is_settled = False
         self.captured = [x.contiguous for x in captured]
         self.treedef = traced.treedef
         self.types = traced.types
         self.is_leaf = traced.treedef.is_leaf()
+
+    def settle(self, leaves: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Makes `start`, if the arguments are what it takes."""
+        if not inputs or any([type(x) is not Array or x.weak for x in leaves]):
+            return
+        if any([x.storage is not data for x, data in zip(leaves, inputs, strict=True)]):
+            return  # some come from elsewhere
+        self.is_settled = True
+        specs = [*[None] * len(self.captured), *[(x.shape, x.dtype) for x in inputs]]
+        found = self.executable.array_starter(specs, self.types, self.is_leaf)
+        if found is not None:
+            self.start = functools.partial(found, *self.captured) if self.captured else found
 
 
 def _bind_call(traced: Traced, call: _Arguments) -> Any:
@@ -119,6 +151,9 @@ class JitFunction(Generic[P, R]):
         self._statics = StaticArguments(fn, static_argnums, static_argnames) if has_static else None
         self._dump = tuple(dump)
         self._entries: dict[Hashable, _Entry] = {}
+        # What was called last with arrays alone, and with each structure, that can `start`.
+        self._last: _Entry | None = None
+        self._trees: dict[pytree.TreeDef, _Entry] = {}
         self._lock = threading.Lock()
 
     @property
@@ -126,9 +161,29 @@ class JitFunction(Generic[P, R]):
         """The Python function."""
         return self._fn
 
-    @api_boundary
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the compiled function; traces and compiles it first where the signature is new."""
+        try:
+            last = self._last
+            if last is not None and not kwargs and not is_tracing():
+                start: Any = last.start
+                found = start(*args)
+                if found is not NotImplemented:
+                    return found if last.is_leaf else pytree.unflatten(last.treedef, found)
+            if self._trees and not is_tracing():
+                leaves, treedef = pytree.flatten((args, kwargs))
+                entry = self._trees.get(treedef)
+                if entry is not None:
+                    start = entry.start
+                    found = start(*leaves)
+                    if found is not NotImplemented:
+                        return found if entry.is_leaf else pytree.unflatten(entry.treedef, found)
+            return self._call(args, kwargs)
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = None
         leaves: Any = args
         signature: list[Hashable] = [config.current().key()]
@@ -163,9 +218,24 @@ class JitFunction(Generic[P, R]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return _bind_call(traced, call)
             entry = self._compile_entry(key, traced, device)
+        if device is not CPU and self._statics is None and config.override.get() is None:
+            self._remember(entry, call, leaves, inputs)
         outputs = entry.run([*entry.captured, *inputs])
         results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
         return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+
+    def _remember(
+        self, entry: _Entry, call: _Arguments | None, leaves: Sequence[Any], inputs: Sequence[Any]
+    ) -> None:
+        """Notes that calls like this one can `start` an entry."""
+        if not entry.is_settled:
+            entry.settle(leaves, inputs)
+        if entry.start is None:
+            return
+        if call is None or not call.structure:
+            self._last = entry
+        else:
+            self._trees[call.treedef] = entry
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...
@@ -252,14 +322,14 @@ class JitFunction(Generic[P, R]):
             if elsewhere:
                 name = f"jit: {name_of(self._fn)} captures an array"
                 differ(name, Array(np.empty(0, np.float32)), elsewhere[0])
-            run = lowered.executable().run
+            executable: Any = lowered.executable()
         else:
             from tessera.compile_gpu import lower_on  # loads the backend
 
             gpu = lowered = lower_on(traced.graph, device)
-            run = gpu.executable(device).run
+            executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
-        entry = _Entry(lowered, run, traced, captured)
+        entry = _Entry(lowered, executable, traced, captured)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
         with self._lock:
