@@ -233,7 +233,10 @@ class Eager:
         """One result; all operands have one shape, so they are one-dimensional to the kernel, but
         for those that are one number repeated.
         """
-        shape = operands[0].storage.shape
+        first = operands[0].storage
+        if type(first) is Remote:
+            return self._elsewhere(cls, operands, attrs)
+        shape = first.shape
         key: list[Hashable] = [cls, self._settings_key(), *attrs.items()]
         inputs: list[np.ndarray] = []
         for x in operands:

@@ -76,6 +76,9 @@ class Code:
 Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
 """Shape, dtype and bytes of an output."""
 
+Spec: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"
+"""Shape and dtype of an input."""
+
 Starter: TypeAlias = Callable[..., Any]
 """A function of the inputs that starts a program and gives fresh outputs, or `NotImplemented` if it
 has done nothing and the caller has to find another way."""
@@ -89,17 +92,17 @@ class Job:
         inputs: per input, the shape and dtype that an array has to have; None where the input is
             not an array, but what it has on the device, which is right.
         outputs: shape, dtype and bytes of each.
-        types: of the arrays that are wanted as outputs; by default the outputs are what arrays have
-            on the device.
+        types: of the arrays that are wanted as outputs, each None if it follows from the elements;
+            by default the outputs are what arrays have on the device.
         is_single: whether the only output is wanted, not a list.
         scratch: bytes of scratch memory.
         dims: values of the symbolic dims.
         device: where.
     """
 
-    inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None]
+    inputs: Sequence[Spec | None]
     outputs: Sequence[Output]
-    types: Sequence[TensorType] | None
+    types: Sequence[TensorType | None] | None
     is_single: bool
     scratch: int
     dims: Sequence[int]
@@ -241,7 +244,14 @@ class RemoteExecutable:
         return int(evaluate(self.signature.arena, named))
 
     def starter(
-        self, outputs: Sequence[Output], scratch: int, dims: Sequence[int]
+        self,
+        outputs: Sequence[Output],
+        scratch: int,
+        dims: Sequence[int],
+        *,
+        inputs: Sequence[Spec | None] | None = None,
+        types: Sequence[TensorType | None] | None = None,
+        is_single: bool = False,
     ) -> Starter | None:
         """A faster way to `start` it again and again, if there is one.
 
@@ -249,22 +259,25 @@ class RemoteExecutable:
             outputs: as for `start`.
             scratch: bytes.
             dims: values of the symbolic dims.
+            inputs: see `Job`; by default elements on the device.
+            types: see `Job`.
+            is_single: see `Job`.
         """
-        inputs = [None] * len(self.signature.inputs)
-        job = Job(inputs, outputs, None, False, scratch, dims, self.device)
-        return self._code.starter(job)
+        specs = [None] * len(self.signature.inputs) if inputs is None else inputs
+        return self._code.starter(Job(specs, outputs, types, is_single, scratch, dims, self.device))
 
     def array_starter(
         self,
-        inputs: Sequence[tuple[tuple[int, ...], np.dtype[Any]] | None],
+        inputs: Sequence[Spec | None],
         types: Sequence[TensorType],
         is_single: bool,
     ) -> Starter | None:
         """The same for a program without symbolic dims, from arrays to arrays; see `Job`."""
         if self._outputs is None:
             return None
-        job = Job(inputs, self._outputs, types, is_single, self.scratch(()), (), self.device)
-        return self._code.starter(job)
+        return self.starter(
+            self._outputs, self.scratch(()), (), inputs=inputs, types=types, is_single=is_single
+        )
 
     def start(
         self,
