@@ -78,8 +78,9 @@ class Div(Binary):
     scalar = "div"
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
+        # Divided last: the gradients of x and y share the cotangent over y.
         y = primals[1]
-        return neg(mul(t, div(out, y))) if k else div(t, y)
+        return div(neg(mul(t, out)), y) if k else div(t, y)
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         return div(cts[0], operands[1]), None
