@@ -47,7 +47,7 @@ class Verdict:
 
     Attributes:
         what: the property: `races`, `blocks` (races between blocks), `bounds`, `lifetime`,
-            `async`, `mbarrier`.
+            `mbarrier`.
         subject: the object.
         outcome: the answer.
         why: what stands against it, or why it is not decided.
