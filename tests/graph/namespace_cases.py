@@ -2,7 +2,8 @@
 
 The namespace is only ops, so by default its functions are computed by the ops' own definitions,
 which is exact and takes no compilation. TESSERA_TEST_ENGINE=native runs the same tests on compiled
-code, and TESSERA_TEST_ENGINE=gpu on a simulated GPU (`tests/fake_gpu.py`).
+code, TESSERA_TEST_ENGINE=gpu on a simulated GPU (`tests/fake_gpu.py`), TESSERA_TEST_ENGINE=cuda on
+the first GPU that there is.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def engine() -> Iterator[None]:
     dir(ts)  # loads everything, and with it the native engine
     if os.environ.get("TESSERA_TEST_ENGINE") == "native":
         yield
+        return
+    if os.environ.get("TESSERA_TEST_ENGINE") == "cuda":
+        with ts.device("cuda:0"):
+            yield
         return
     if os.environ.get("TESSERA_TEST_ENGINE") == "gpu":
         with _one_gpu(), ts.device("cuda:0"):
