@@ -19,7 +19,6 @@ from tessera.dtypes import (
     Kind,
     float16,
     int8,
-    int32,
     int64,
     uint8,
     uint16,
@@ -32,6 +31,9 @@ T = TypeVar("T")
 
 PLACE_BITS = 31
 """Bits of a place in a row of any length."""
+
+FIRST_ZERO = 2**31 - 1
+"""The smaller one of the integers of 32 bits of -0 and 0, where these differ by one."""
 
 UNSIGNED = {8: uint8, 16: uint16, 32: uint32, 64: uint64}
 
@@ -166,15 +168,9 @@ class Coder(Generic[T]):
         """The only key from such an integer."""
         return self._decoded(word, self.layout.keys[0])
 
-    def signs_of_zero(self, x: T) -> T:
-        """1 where a float key is -0, 2 where it is 0, else 0, as i32."""
-        code = self.code
-        pattern, bits = self._pattern(x, self.layout.keys[0])
-        unsigned = UNSIGNED[bits]
-        negative = code.map("eq", pattern, code.const(2 ** (bits - 1), unsigned))
-        positive = code.map("eq", pattern, code.const(0, unsigned))
-        none, one, two = [code.const(n, int32) for n in (0, 1, 2)]
-        return code.map("select", negative, one, code.map("select", positive, two, none))
+    def negative_zero(self) -> T:
+        """The integer of 32 bits of -0 in which it comes before 0."""
+        return self.code.const(FIRST_ZERO + self.descending, uint32)
 
     def place(self, words: Sequence[T]) -> T:
         """The places of elements, i64."""

@@ -94,7 +94,7 @@ def test_places_are_neither_read_nor_stored_before() -> None:
 
 
 def test_words_are_as_short_as_keys_allow() -> None:
-    for name, words in (("bf16", {"u32"}), ("i32", {"u32"}), ("f32", {"u32", "u64"})):
+    for name, words in (("bf16", {"u32"}), ("i32", {"u32"}), ("f32", {"u32"})):
         module = check(lambda x: sort((x,), 1), keys(dtypes.dtype_of(name), (4, 64)))
         assert {op.x.type.dtype.name for op in ops_of(module, t.FlipBits)} == words
 
@@ -114,6 +114,14 @@ def test_keys_alone_have_no_places() -> None:
         check(lambda x: slice_axis(sort((x,), 1, descending=True)[0], 1, 0, 5), rows)
     module = check(fn, np.arange(64, dtype=np.int32).reshape(2, 32)[:, ::-1].copy())
     assert not ops_of(module, t.If)
+
+
+def test_zeros_are_put_right_in_a_branch() -> None:
+    module = check(lambda x: sort((x,), 0), keys(float32, (256,)))
+    (branch,) = ops_of(module, t.If)
+    inside = sum(isinstance(op, t.FlipBits) for op in branch.then.ops)
+    assert inside == len(ops_of(module, t.FlipBits)) - inside == 8 * 9 // 2
+    assert not branch.otherwise.ops
 
 
 def test_signs_of_sorted_zeros() -> None:

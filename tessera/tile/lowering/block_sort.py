@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import int32, int64
+from tessera.dtypes import int64, uint32
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, sym
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.types import BufType
-from tessera.schedule.words import Layout, key_bits
+from tessera.schedule.words import FIRST_ZERO, Layout, key_bits
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.sort_words import Network, Words, last
@@ -237,26 +237,34 @@ class BlockSort:
 
     def keys_alone(self, key: Value) -> Value:
         """Sorted keys. Which of equal keys comes first cannot be seen, except by the sign of a
-        zero: where there are zeros of both signs, places decide."""
+        zero: -0 comes before 0 at first, which is put right where a row may have both."""
         em, coder = self.em, self.words.coder
+        word = em.broadcast(coder.ordered(key), self.shape)
+        (found,) = self.sorted([word])
+        if coder.layout.keys[0].is_float:
+            some = em.map("eq", word, coder.negative_zero())
+            line = em.reshape(some, (self.shape[0] * self.shape[1],))
+            some = em.pure(t.Reduce, line, SCALARS["or"], 0)
+            turned = lambda: [self.signs_in_order(word, found)]  # noqa: E731
+            (found,) = em.when(some, turned, lambda: [found], stays=True)
+        return coder.unordered(found)
 
-        def short() -> list[Value]:
-            (word,) = self.sorted([em.broadcast(coder.ordered(key), self.shape)])
-            return [coder.unordered(word)]
-
-        def long() -> list[Value]:
-            words = self.sorted(self.words.pack([key], self._iota(self.at)))
-            return [coder.key(words, 0)]
-
-        if not coder.layout.keys[0].is_float:
-            return short()[0]
-        signs = coder.signs_of_zero(key)
-        inside = self.inside()
-        if inside is not None:
-            signs = em.select(inside, signs, em.const(0, int32))
-        for _ in self.shape:
-            signs = em.pure(t.Reduce, signs, SCALARS["or"], 0)
-        return em.when(em.map("eq", signs, em.const(3, int32)), long, short)[0]
+    def signs_in_order(self, word: Value, found: Value) -> Value:
+        """Sorted words in which zeros have the order that they had. Numbers that rise with the
+        places of the zeros and hold their signs are sorted, those of smaller and larger words
+        being the smallest and the largest: what belongs to the zeros ends up where these are."""
+        em = self.em
+        least, one = em.const(FIRST_ZERO, uint32), em.const(1, uint32)
+        sign = em.map("sub", word, least)
+        number = em.map("shl", em.cast(self._iota(self.at), uint32), one)
+        number = em.map("add", em.map("or", number, sign), one)
+        smaller = em.map("lt", word, least)
+        ends = em.select(smaller, em.const(0, uint32), em.const(2**32 - 1, uint32))
+        two = em.const(2, uint32)
+        (numbers,) = self.sorted([em.select(em.map("lt", sign, two), number, ends)])
+        sign = em.map("and", em.map("sub", numbers, one), one)
+        is_zero = em.map("lt", em.map("sub", found, least), two)
+        return em.select(is_zero, em.map("add", least, sign), found)
 
 
 def lower_block_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim, ...]:

@@ -44,6 +44,7 @@ class Emitter:
         used: those of them that the function mentions.
         symbols: scalar values of other names that index expressions may mention (loop counters).
         loc: the location that new ops get.
+        floor: the level of the block that new pure ops do not leave.
     """
 
     def __init__(self, dims: Iterable[str], arg_types: Sequence[Type] = ()) -> None:
@@ -51,6 +52,7 @@ class Emitter:
         self.used: set[str] = set()
         self.symbols: dict[str, Value] = {}
         self.loc: Loc = Loc.unknown
+        self.floor = 0
         self.levels: dict[Value, int] = {}
         self.frames: list[_Frame] = []
         self.open(arg_types)
@@ -98,11 +100,13 @@ class Emitter:
                 level = max([level, *[self.levels[v] for v in items if isinstance(v, Value)]])
         # 1, 1.0 and True are equal keys, and so are 0.0 and -0.0: the text tells them apart.
         key = (cls, *[repr(a) if isinstance(a, (float, int, complex)) else a for a in args])
-        made = self.frames[level].made
-        found = made.get(key)
+        found = self.frames[level].made.get(key)
+        if found is None and level < self.floor:
+            level = self.floor
+            found = self.frames[level].made.get(key)
         if found is None:
             (found,) = self.add(cls(*args, loc=self.loc), level)
-            made[key] = found
+            self.frames[level].made[key] = found
         return found
 
     # --- elementwise --------------------------------------------------------------------------
@@ -215,13 +219,17 @@ class Emitter:
         pred: Value,
         then: Callable[[], Sequence[Value]],
         otherwise: Callable[[], Sequence[Value]] = tuple,
+        stays: bool = False,
     ) -> list[Value]:
-        """`then()` if the predicate holds, else `otherwise()`."""
-        loc = self.loc
+        """`then()` if the predicate holds, else `otherwise()`; whether all that they compute stays
+        in them, though its operands are from outside."""
+        loc, floor = self.loc, self.floor
         blocks: list[Block] = []
         for branch in (then, otherwise):
             self.open(())
+            self.floor = self.depth if stays else floor
             outputs = branch()
+            self.floor = floor
             blocks.append(self.close(outputs))
         self.loc = loc
         return list(self.add(t.If(pred, *blocks, loc=loc)))

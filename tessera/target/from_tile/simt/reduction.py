@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.dtypes import DType, Kind, float32
+from tessera.dtypes import DType, Kind, float32, int32
 from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
@@ -152,6 +152,10 @@ def reduce(s: Simt, op: tile.Reduce) -> None:
     items = [(s.convert(v, dtype),) for v in x.values]
     found = combine_axis(s, items, spread, op.axis, lambda a, b: (s.map(op.fn, a[0], b[0]),))
     values = tuple([s.convert(item[0], x.dtype) for item in found])
+    if x.dtype.is_bool and s.warps == 1 and s.spread_of(op.result) is None:
+        # It may be what a branch depends on, which the lanes take together.
+        agreed = s.emit(g.Uniform(s.convert(values[0], int32), loc=s.loc))
+        values = (s.map("ne", agreed, s.i32(0)),)
     _finish(s, op.result, values, x.dtype, spread.without(op.axis))
 
 
