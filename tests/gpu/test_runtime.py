@@ -389,10 +389,11 @@ def test_running_out_of_memory(device: CudaDevice, kernels: CudaModule) -> None:
     del kept
     again = device.pool.allocate(free // 2)
     del again
-    device.pool.release()
     buffer = transfer.to_device(np.zeros(4, np.float32), device)
     add_one(kernels, buffer, 4)
     assert transfer.to_host(buffer, (4,), F32)[0] == 1
+    device.synchronize()
+    device.pool.release()
     assert device.memory_info()[0] > free * 0.9
 
 

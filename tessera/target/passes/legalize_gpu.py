@@ -35,7 +35,7 @@ from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.passes.angles import ANGLES
 from tessera.target.passes.approximate import APPROXIMATE, ROUGH
 from tessera.target.passes.atomics import expand_atomic, is_native
-from tessera.target.passes.expand import EXPANSIONS
+from tessera.target.passes.expand import EXPANSIONS, signbit
 from tessera.target.passes.fold import Fold
 from tessera.target.passes.legalize import is_small, narrow_small, round_to_odd, widen_small
 from tessera.target.passes.library import LIBRARY, LIBRARY_DOUBLE
@@ -92,6 +92,9 @@ class Legal(Fold):
         """A function of operands narrower than float32, or than a byte."""
         if name in NARROW:
             return NARROW[name](self, *args)
+        if name == "signbit" and dtype.is_float:
+            # A conversion may make NaN positive.
+            return signbit(self, *args)
         working = int8 if dtype is int4 else float32
         wide = [self.cast(a, working) for a in args]
         rough = ROUGH.get((name, dtype))
