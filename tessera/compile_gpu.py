@@ -75,10 +75,10 @@ class LoweredGpu(Stages):
     @functools.cached_property
     def gpu_kernels(self) -> dict[str, KernelCode]:
         """The kernels by name, in the order of the table that the host gets."""
-        launches: dict[str, tile_ops.Launch] = {}
+        launches: dict[str, list[tile_ops.Launch]] = {}
         for op in walk(self.tile.entry.body):
             if isinstance(op, tile_ops.Launch):
-                launches.setdefault(op.kernel, op)
+                launches.setdefault(op.kernel, []).append(op)
         start = time.perf_counter()
         found = {
             name: self._kernel(func, launches[name])
@@ -90,9 +90,10 @@ class LoweredGpu(Stages):
         self.context.write("target", lambda: text)
         return found
 
-    def _kernel(self, tile: Func, launch: tile_ops.Launch) -> KernelCode:
+    def _kernel(self, tile: Func, launches: list[tile_ops.Launch]) -> KernelCode:
+        launch = launches[0]
         grid: tuple[Dim, ...] = launch.grid
-        func = lower_kernel(tile, grid, self.gpu, launch.warps)
+        func = lower_kernel(tile, grid, self.gpu, launch.warps, _shared_places(launches))
         for _, step in KERNEL_PASSES:
             func = step(func, self.gpu)
         return KernelCode(func, _info(func).threads, shared_bytes(func), _place(launch.loc))
@@ -211,6 +212,21 @@ def _info(kernel: Func) -> BlockInfo:
     info = kernel.ops[0]
     assert isinstance(info, BlockInfo)
     return info
+
+
+def _shared_places(launches: list[tile_ops.Launch]) -> frozenset[int]:
+    """Arguments that lie where another one does, in some launch: a kernel may write its result over
+    what it reads, element by element."""
+    found: set[int] = set()
+    for launch in launches:
+        places: dict[object, int] = {}
+        for k, value in enumerate(launch.args):
+            op = value.op
+            place = op.offset if isinstance(op, tile_ops.Arena) else value
+            if place in places:
+                found |= {k, places[place]}
+            places.setdefault(place, k)
+    return frozenset(found)
 
 
 def _place(loc: Loc) -> Location | None:

@@ -8,7 +8,7 @@ fastest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tessera.dtypes import int32, int64
 from tessera.ir.core import Func, Op, Value
@@ -57,7 +57,13 @@ RULES: Mapping[type[Op], Rule] = {
 }
 
 
-def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) -> Func:
+def lower_kernel(
+    func: Func,
+    grid: Sequence[Dim],
+    machine: Gpu,
+    warps: int = 0,
+    shared_places: Collection[int] = (),
+) -> Func:
     """Lowers one kernel; barriers and the places of shared objects are not in it yet.
 
     Args:
@@ -65,6 +71,8 @@ def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) 
         grid: programs along each axis, as its launches have them.
         machine: the GPU.
         warps: of a block; 0 takes `WARPS`.
+        shared_places: arguments that may lie where another one does, so that what they hold changes
+            while the kernel runs.
     """
     warps = warps or WARPS
     assignment = Assignment(
@@ -78,7 +86,7 @@ def lower_kernel(func: Func, grid: Sequence[Dim], machine: Gpu, warps: int = 0) 
     params = s.open(types, names)
     s.memory.update(zip(args, params, strict=False))
     s.dims.update(zip(func.dims, params[len(args) :], strict=False))
-    s.written = _written(s, func)
+    s.written = _written(s, func) | {s.memory[args[k]] for k in shared_places}
     s.emit(g.BlockInfo(s.threads, loc=s.loc))
     extents = iter(params[len(args) + len(func.dims) :])
     sizes = [n if isinstance(n, int) else next(extents) for n in grid]
