@@ -47,6 +47,10 @@ def test_the_gradients_of_a_normalisation_are_one_pass(
     (loop,) = [op for op in first.ops if isinstance(op, t.For)]
     whole = [op for op in loop.body.ops if isinstance(op, t.Load)]
     assert len(whole) == 2
+    # What is added up does not wait for the row.
+    places = {value: k for k, op in enumerate(loop.body.ops) for value in op.results}
+    last = max(k for k, op in enumerate(loop.body.ops) if isinstance(op, t.Store))
+    assert all(places[value] < last - 2 for value in loop.body.outputs)
 
 
 def test_elementwise_work_and_column_sums_are_one_pass() -> None:

@@ -78,6 +78,8 @@ def lower_joined(
                 if count > 1:
                     x = em.pure(t.Reduce, x, one.op.fn, 0)
                 found.append(em.map(one.op.fn, before, x))
+            ops = em.frames[-1].builder.ops
+            ops[:] = _early(ops, found)
             return found
 
     begin = em.map("mul", program, em.const(chunk, int64))
@@ -91,6 +93,37 @@ def lower_joined(
                 low, one.store.buf, Val((total,), (col.name,)), one.store.index, Point((columns,))
             )
     return (part.extent,)
+
+
+def _early(ops: Sequence[Op], totals: Sequence[Value]) -> list[Op]:
+    """The ops of a step, with what is only there for totals as early as possible: totals are in
+    registers anyway, and what is added to them need not wait there until the row is done.
+    """
+    users: dict[Value, list[Op]] = {}
+    for op in ops:
+        for value in op.operands:
+            users.setdefault(value, []).append(op)
+    wanted, late = set(totals), set[Op]()
+    for op in reversed(ops):
+        if not isinstance(op, (t.Map, t.Cast, t.Broadcast, t.Reduce)):
+            continue
+        after = users.get(op.result, [])
+        if after and late.issuperset(after) or not after and op.result in wanted:
+            late.add(op)
+    moved: list[Op] = []
+    waiting = [op for op in ops if op in late]
+    missing = {result for op in ops for result in op.results}
+    for op in ops:
+        if op in late:
+            continue
+        moved.append(op)
+        missing.difference_update(op.results)
+        for one in list(waiting):
+            if missing.isdisjoint(one.operands):
+                waiting.remove(one)
+                moved.append(one)
+                missing.difference_update(one.results)
+    return moved
 
 
 def _common(rows: s.Nest, parts: s.Nest) -> tuple[list[Op], list[_Sum]]:
