@@ -78,6 +78,7 @@ class _Class:
         shape: of one of them.
         wishes: of the accesses.
         late: flat bits along which something is combined.
+        flipped: flat bits in which places differ whose elements change places.
         fixed: the spread that a product of matrices needs.
         follows: (how the spread derives, of which value) for tiles that follow a larger one.
     """
@@ -85,6 +86,7 @@ class _Class:
     shape: tuple[int, ...]
     wishes: list[Wish] = field(default_factory=list[Wish])
     late: set[int] = field(default_factory=set[int])
+    flipped: set[int] = field(default_factory=set[int])
     fixed: Spread | None = None
     follows: list[tuple[Callable[[Spread], Spread], Value]] = field(
         default_factory=list[tuple[Callable[[Spread], Spread], Value]]
@@ -198,8 +200,8 @@ class Assignment:
                 self._late(op.x, op.axis)
                 axis = op.axis
                 self._follow(op.results[0], op.x, lambda s: s.without(axis))
-            case tile.Scan():
-                self._late(op.x, op.axis)
+            case tile.Scan() | tile.FlipBits():
+                self._moves(op)
             case tile.Broadcast():
                 assert isinstance(op.x.type, TileType)
                 axes = [k for k, n in enumerate(op.x.type.shape) if n != op.shape[k]]
@@ -219,6 +221,16 @@ class Assignment:
         if is_spread(value):
             assert isinstance(value.type, TileType)
             self._class(value).late.update(bits_of_dim(value.type.shape, axis))
+
+    def _moves(self, op: tile.Scan | tile.FlipBits) -> None:
+        """Notes between which places something moves."""
+        if isinstance(op, tile.Scan):
+            self._late(op.x, op.axis)
+        elif is_spread(op.x):
+            assert isinstance(op.x.type, TileType)
+            bits = bits_of_dim(op.x.type.shape, op.axis)
+            flipped = [bit for k, bit in enumerate(bits) if op.mask >> k & 1]
+            self._class(op.x).flipped.update(flipped)
 
     def _follow(self, value: Value, other: Value, rule: Callable[[Spread], Spread]) -> None:
         """Notes that a value would like to lie as the rule says of another one."""
@@ -322,6 +334,11 @@ class Assignment:
             if settled is not None and (flat_bits(settled.shape) > size or not one.wishes):
                 return rule(settled)
         bits = tuple(range(size))
+        if one.flipped and len(one.late) in (0, size):
+            # A sorting network flips its lowest bits most often: they cost least in registers, and
+            # warps meet only for the highest.
+            bits = tuple(sorted(bits, key=lambda b: (b not in one.flipped, b)))
+            return arranged(one.shape, self.warps, bits, size)
         vector = 0
         if one.wishes:
             votes: Counter[tuple[int, ...]] = Counter()
