@@ -41,3 +41,31 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
             if word == id(value):
                 found[name] = offset
     return found if len(found) == len(names) else None
+
+
+def finalizer_at(cls: type) -> ctypes.c_uint64 | None:
+    """The word of a class that says what runs when an instance dies, or None where it is not known.
+
+    It is where classes with a method `__del__` differ from those without one: CPython's function
+    that calls the method stands there.
+
+    Args:
+        cls: a class with such a method.
+    """
+    if not KNOWN_LAYOUT or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+
+    def nothing(self: object) -> None:
+        del self
+
+    plain: Any = type("Plain", (), {"__slots__": ()})
+    dying: Any = type("Dying", (), {"__slots__": (), "__del__": nothing})
+    places = range(2 * _WORD, type.__basicsize__, _WORD)
+    found: list[ctypes.c_uint64] = []
+    for offset in places:
+        without, with_one, here = (
+            ctypes.c_uint64.from_address(id(each) + offset) for each in (plain, dying, cls)
+        )
+        if not without.value and with_one.value and with_one.value == here.value:
+            found.append(here)
+    return found[0] if len(found) == 1 else None

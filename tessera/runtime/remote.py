@@ -227,11 +227,12 @@ class RemoteExecutable:
             inputs: elements on the device, of the right types.
             dims: values of the symbolic dims.
         """
-        outputs = self._outputs
-        if self._starter is not None:
-            found = self._starter(*inputs)
+        starter = self._starter
+        if starter is not None:
+            found = starter(*inputs)
             if found is not NotImplemented:
                 return found
+        outputs = self._outputs
         if outputs is None:
             outputs = self._shapes(dict(zip(self.signature.dims, dims, strict=True)))
         return self.start(inputs, outputs, self.scratch(dims), dims)

@@ -15,6 +15,7 @@ All that does not change from call to call is in a *plan*, an array of words tha
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 from collections.abc import Callable, Mapping
@@ -33,9 +34,15 @@ from tessera.runtime.cuda import launch as launching
 from tessera.runtime.cuda.launch import raise_failure
 from tessera.runtime.cuda.memory import PLACED_BYTES, Block, DeviceBuffer
 from tessera.runtime.cuda.record import LaunchRecord
-from tessera.runtime.cuda.starter_text import MOST_WORDS, PLAN, starter_text
+from tessera.runtime.cuda.starter_text import (
+    EMPTY_TUPLE,
+    MOST_WORDS,
+    PLAN,
+    SLOW_FINALIZER,
+    starter_text,
+)
 from tessera.runtime.engine import Loaded, Source, load
-from tessera.runtime.layout import slot_offsets
+from tessera.runtime.layout import finalizer_at, slot_offsets
 from tessera.runtime.remote import Job
 from tessera.target.machine import machine
 
@@ -60,8 +67,33 @@ def _loaded(run: int) -> Loaded | None:
     offsets = _offsets()
     if offsets is None:
         return None
+    finalizer = finalizer_at(DeviceBuffer)
+    imports = {
+        launching.RUN_SYMBOL: run,
+        EMPTY_TUPLE: id(()),
+        SLOW_FINALIZER: finalizer.value if finalizer is not None else id(()),
+    }
     source = Source(starter_text(offsets), machine("host"), "tessera.cuda.start", unroll=False)
-    return load(source, default_cache(), {launching.RUN_SYMBOL: run})
+    loaded = load(source, default_cache(), imports)
+    if finalizer is not None:
+        _replace(finalizer, loaded)
+    return loaded
+
+
+_FINALIZE = "tessera_cuda_finalize"
+
+
+def _replace(finalizer: ctypes.c_uint64, loaded: Loaded) -> None:
+    """Lets native code give memory back to the pool, until the process ends."""
+    slow = finalizer.value
+    # Buffers may die after everything else: the code is never unloaded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
+    finalizer.value = loaded.addresses[_FINALIZE]
+
+    def restore() -> None:
+        finalizer.value = slow
+
+    atexit.register(restore)
 
 
 def make_starter(

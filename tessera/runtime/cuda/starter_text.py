@@ -133,6 +133,10 @@ def _push_word(value: str, name: str) -> str:
 
 Offsets = Mapping[str, Mapping[str, int]]
 
+# Imports of the finalizer.
+SLOW_FINALIZER: Final = "tessera_slow_finalizer"
+EMPTY_TUPLE: Final = "tessera_empty_tuple"
+
 
 def starter_text(offsets: Offsets) -> str:
     """The module.
@@ -141,7 +145,8 @@ def starter_text(offsets: Offsets) -> str:
         offsets: of the slots of the classes `Array`, `TensorType`, `Remote`, `DeviceBuffer` and
             `Block`.
     """
-    return _HEAD + _guards() + _inputs(offsets) + _outputs(offsets) + _run(offsets) + _END
+    call = _HEAD + _guards() + _inputs(offsets) + _outputs(offsets) + _run(offsets) + _END
+    return call + _finalizer(offsets)
 
 
 _HEAD = f"""
@@ -408,6 +413,52 @@ only:
 all:
   ret ptr %list
 """
+    )
+
+
+def _finalizer(offsets: Offsets) -> str:
+    """What `DeviceBuffer.__del__` does with memory that only its own stream uses."""
+    block, buffer = offsets["Block"], offsets["DeviceBuffer"]
+    return (
+        f"""
+@{EMPTY_TUPLE} = external global i8
+declare void @{SLOW_FINALIZER}(ptr)
+declare ptr @PyLong_FromLong(i64)
+declare void @PyErr_Clear()
+
+define void @tessera_cuda_finalize(ptr %self) nounwind {{
+entry:
+"""
+        + _slot("block", "self", buffer["_block"])
+        + _need("block", "ne ptr %block, null")
+        + _need("own", "ne ptr %block, @_Py_NoneStruct")
+        + _slot("others", "self", buffer["_others"])
+        + _need("others", f"eq ptr %others, @{EMPTY_TUPLE}")
+        + _slot("exported", "self", buffer["_exported"])
+        + _need("exported", "eq ptr %exported, @_Py_FalseStruct")
+        + _slot("home", "block", block["home"])
+        + _slot("nbytes", "block", block["nbytes"])
+        + _slot("place", "block", block["place"])
+        + """  %waits = call ptr @PyLong_FromLong(i64 -1)
+  store ptr %waits, ptr %nbytes.at
+  call void @Py_DecRef(ptr %nbytes)
+"""
+        + _set("block", block["place"], "@_Py_NoneStruct", "place")
+        + """  call void @Py_DecRef(ptr %place)
+  %status = call i32 @PyList_Append(ptr %home, ptr %block)
+  %full = icmp ne i32 %status, 0
+  br i1 %full, label %forget, label %done, !prof !0
+
+forget:
+  call void @PyErr_Clear()
+  br label %done
+
+done:
+  ret void
+
+decline:
+"""
+        + f"  call void @{SLOW_FINALIZER}(ptr %self)\n  ret void\n}}\n"
     )
 
 

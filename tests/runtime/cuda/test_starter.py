@@ -129,7 +129,7 @@ def test_results_and_arguments_of_all_structures(native: NativeDriver, starts: S
         warm(call)
         found, slow = starts.during(call)
         assert slow == 0
-        leaves = [ts.pytree.flatten(tree) for tree in (first, found)]
+        leaves = [ts.pytree.flatten(each) for each in (first, found)]
         assert leaves[0][1] == leaves[1][1]
         for a, b in zip(leaves[0][0], leaves[1][0], strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
