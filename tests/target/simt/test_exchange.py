@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tessera.dtypes import dtype_of, int64
 from tessera.ir.core import Value
 from tessera.ir.scalar import scalar
+from tessera.ir.walk import walk
 from tessera.tile import ops as tile
 from tessera.tile.lowering.emitter import Emitter
-from tests.target.simt.running import both, load, rows, store, view
+from tests.target.simt.running import both, load, lowered, module, rows, store, view
 from tests.tolerance import assert_close
 
 DTYPES = ["float32", "float64", "float16", "int32", "int8", "int64", "uint8"]
@@ -267,3 +268,23 @@ def test_rows_that_are_looked_up(shape: tuple[int, int], dtype: str) -> None:
     found, expected = both(build, [table, ids], outputs)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
+@pytest.mark.parametrize("shape", [(8, 8), (16, 8), (4, 16), (2, 64), (32, 32)])
+def test_short_transposes_stay_in_the_warp(shape: tuple[int, int], dtype: str) -> None:
+    """Where few words move, shuffles cost less than a trip through shared memory."""
+    x = _data(shape, dtype)
+    turned = (shape[1], shape[0])
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        store(em, view(em, memory[1], turned, rows(turned)), em.transpose(value, (1, 0)))
+
+    found, expected = both(build, [x], [np.zeros(turned, dtype)], warps=1)
+    np.testing.assert_array_equal(found[0], expected[0])
+    if shape == (8, 8):
+        program = module(build, [x, np.zeros(turned, dtype)], (), 1)
+        names = [op.name for op in walk(lowered(program, (), 1).body)]
+        assert "target.shuffle_lanes" in names
+        assert "target.shared" not in names

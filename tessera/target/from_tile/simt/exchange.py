@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.ir.core import Value
+from tessera.target import gpu_ops as g
 from tessera.target.from_tile.simt.lowering import Held, Simt
 from tessera.target.from_tile.simt.side import Side, memory_dtype, shared
-from tessera.target.from_tile.simt.spread import Spread, flat_bits
-from tessera.tile.layouts.convert import through_memory
+from tessera.target.from_tile.simt.spread import LANE_BITS, Spread, flat_bits
+from tessera.tile.layouts.convert import LANES, Rename, Shuffle, conversion, through_memory
 from tessera.tile.layouts.layout import Layout
 
 
@@ -21,8 +22,82 @@ def to_spread(s: Simt, x: Held, spread: Spread | None) -> Held:
     if source == spread:
         return Held(x.shape, x.dtype, spread, x.values)
     picked = _pick(s, source, spread, x.values)
-    values = picked if picked is not None else _through_shared(s, source, spread, x)
-    return Held(x.shape, x.dtype, spread, tuple(values))
+    if picked is None:
+        picked = _move(s, source, spread, x)
+    return Held(x.shape, x.dtype, spread, tuple(picked))
+
+
+def _move(s: Simt, source: Spread, target: Spread, x: Held) -> list[Value]:
+    """By whichever way costs least."""
+    itemsize = memory_dtype(x.dtype).itemsize
+    if not source.copies and not target.copies:
+        plan = conversion(source.layout, target.layout, itemsize)
+        if isinstance(plan, Rename):
+            return [x.values[r] for r in plan.sources]
+        if isinstance(plan, Shuffle):
+            return _shuffled(s, plan, x)
+    return _through_shared(s, source, target, x)
+
+
+def _shuffled(s: Simt, plan: Shuffle, x: Held) -> list[Value]:
+    """Exchanges between the lanes of each warp, round by round."""
+    dtype = memory_dtype(x.dtype)
+    data = [s.convert(v, dtype) for v in x.values]
+    words = len(data) // plan.copies // plan.packed
+    found: list[Value] = []
+    for copy in range(plan.copies):
+        parts: list[list[Value]] = []
+        for element in range(plan.packed):
+            start = copy * words * plan.packed + element
+            offers = [data[start + w * plan.packed] for w in range(words)]
+            received: list[Value] = []
+            for one in plan.rounds:
+                offer = _by_lane(s, one.give, offers)
+                if not one.is_local:
+                    lane = _by_lane(s, one.source, None)
+                    offer = s.emit(g.ShuffleLanes(offer, lane, "index", loc=s.loc))
+                received.append(offer)
+            # In which round each lane gets a word differs from lane to lane.
+            rounds = [
+                tuple([_round(plan, lane, word) for lane in range(LANES)])
+                for word in range(len(plan.rounds))
+            ]
+            parts.append([_by_lane(s, table, received) for table in rounds])
+        found += [part[word] for word in range(len(plan.rounds)) for part in parts]
+    return [s.convert(v, x.dtype) for v in found]
+
+
+def _round(plan: Shuffle, lane: int, word: int) -> int:
+    return next(k for k, one in enumerate(plan.rounds) if one.take[lane] == word)
+
+
+def _by_lane(s: Simt, table: Sequence[int], values: Sequence[Value] | None) -> Value:
+    """`values[table[lane]]`, or the number itself: the table is affine over the lane's bits."""
+    columns = [table[1 << bit] ^ table[0] for bit in range(LANE_BITS)]
+    if values is None:
+        return s.index("xor", s.mixed(columns), s.i32(table[0]))
+    varying = [1 << k for k in range(max(columns).bit_length()) if any(c >> k & 1 for c in columns)]
+    chosen = {table[0] & ~sum(varying) | part: None for part in _spans(varying)}
+    level = {index: values[index] for index in chosen}
+    for bit in reversed(varying):
+        # Whether the lane's number has this bit set in the table.
+        mask = sum(1 << k for k, c in enumerate(columns) if c & bit)
+        parity = s.mixed([int(mask >> k & 1) for k in range(LANE_BITS)])
+        on = s.index("ne", parity, s.i32(1 if table[0] & bit else 0))
+        level = {
+            index: s.map("select", on, level[index | bit], value)
+            for index, value in level.items()
+            if not index & bit
+        }
+    (result,) = level.values()
+    return result
+
+
+def _spans(bits: Sequence[int]) -> list[int]:
+    found = [0]
+    for bit in bits:
+        found += [v | bit for v in found]
+    return found
 
 
 def _pick(
