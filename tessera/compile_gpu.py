@@ -29,7 +29,7 @@ from tessera.target.check.kernel import check_kernel
 from tessera.target.check.report import Report
 from tessera.target.from_tile.host import lower_host
 from tessera.target.from_tile.simt.kernel import lower_kernel
-from tessera.target.gpu import GPUS, Gpu, gpu
+from tessera.target.gpu import Gpu, gpu
 from tessera.target.gpu_ops import BlockInfo
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine
@@ -242,7 +242,7 @@ def machine_named(machine: Machine | Gpu | str) -> Machine | Gpu:
     """A machine by name: a GPU such as `sm_90a`, a level of CPUs, or `host`."""
     if not isinstance(machine, str):
         return machine
-    return gpu(machine) if machine in GPUS else cpu_machine(machine)
+    return gpu(machine) if machine.startswith("sm_") else cpu_machine(machine)
 
 
 def lower_on(graph: Func, device: Device) -> LoweredGpu:
