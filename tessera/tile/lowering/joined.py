@@ -108,7 +108,7 @@ def _early(ops: Sequence[Op], totals: Sequence[Value]) -> list[Op]:
         if not isinstance(op, (t.Map, t.Cast, t.Broadcast, t.Reduce)):
             continue
         after = users.get(op.result, [])
-        if after and late.issuperset(after) or not after and op.result in wanted:
+        if (after and late.issuperset(after)) or (not after and op.result in wanted):
             late.add(op)
     moved: list[Op] = []
     waiting = [op for op in ops if op in late]
