@@ -62,7 +62,11 @@ class NestEmitter:
             wanted = scans
             for store in plan.stores:
                 wanted += [*self.dynamic_keys((*store.index, *store.where)), store.key]
-            for member in self.ordered(members, wanted):
+            order = list(self.ordered(members, wanted))
+            users = {k: m.op.loc for m in reversed(order) if m.op for k in self.operands(m)}
+            for member in order:
+                # What is only read stands where it is used first.
+                self.loc = users.get(member.key, self.loc)
                 self.member(member)
             for store in plan.stores:
                 self.store(store)
