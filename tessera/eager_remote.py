@@ -27,7 +27,7 @@ from tessera.graph.remote import Remote
 from tessera.graph.trace import items_of
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.types import Type
-from tessera.runtime.remote import Output, RemoteExecutable, Starter
+from tessera.runtime.remote import Output, RemoteExecutable, Spec, Starter
 
 _ENGINES: dict[Device, RemoteEager] = {}
 
@@ -152,7 +152,8 @@ class RemoteEager(Eager):
         """
         first = operands[0].storage
         shape = first.shape
-        call = (cls, shape, first.dtype, *attrs.items())
+        # Operands have one dtype, but for the first one of a choice.
+        call = (cls, shape, first.dtype, operands[-1].storage.dtype, *attrs.items())
         starter = self._starters.get(call)
         if starter is not None:
             result = starter(*operands)
@@ -180,27 +181,32 @@ class RemoteEager(Eager):
         found = self._cache.get(signature)
         if found is None:
             found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
+        # By what all arrays have to be, or where that is not all, by what was found out here.
+        is_plain = not any([x.weak or s for x, s in zip(operands, splats, strict=True)])
+        where = call if is_plain else (signature, shape)
+        starter = None if is_plain else self._starters.get(where)
+        if starter is not None:
+            result = starter(*inputs)
+            if result is not NotImplemented:
+                return result
         size, dtype = math.prod(shape), found.dtypes[0]
         outputs = ((shape, dtype, size * dtype.itemsize),)
         scratch = found.scratch((size,))
-        if not any(splats) and not any([x.weak for x in operands]):
-            self._remember(call, found, operands, outputs, scratch)
+        specs = [(x.shape, x.dtype) for x in inputs] if is_plain else None
+        self._remember(where, found, specs, outputs, scratch)
         return Array(found.start(inputs, outputs, scratch, (size,))[0])
 
     def _remember(
         self,
-        call: Hashable,
+        where: Hashable,
         found: RemoteExecutable,
-        operands: Sequence[Array],
+        specs: Sequence[Spec] | None,
         outputs: tuple[Output],
         scratch: int,
     ) -> None:
         """Notes a faster way for calls like this one."""
-        if config.override.get() is not None or any(
-            [type(x.storage) is not Remote for x in operands]
-        ):
+        if config.override.get() is not None or where in self._starters:
             return
-        specs = [(x.storage.shape, x.storage.dtype) for x in operands]
         size = math.prod(outputs[0][0])
         starter = found.starter(
             outputs, scratch, (size,), inputs=specs, types=[None], is_single=True
@@ -208,7 +214,7 @@ class RemoteEager(Eager):
         if starter is not None:
             if len(self._starters) >= _MOST_STARTERS:
                 self._starters.clear()
-            self._starters[call] = starter
+            self._starters[where] = starter
 
     def _executable(self, func: Func) -> Any:
         """The compiled program."""

@@ -60,7 +60,8 @@ def finalizer_at(cls: type) -> ctypes.c_uint64 | None:
 
     plain: Any = type("Plain", (), {"__slots__": ()})
     dying: Any = type("Dying", (), {"__slots__": (), "__del__": nothing})
-    places = range(2 * _WORD, type.__basicsize__, _WORD)
+    size: Any = type.__basicsize__
+    places = range(2 * _WORD, size, _WORD)
     found: list[ctypes.c_uint64] = []
     for offset in places:
         without, with_one, here = (

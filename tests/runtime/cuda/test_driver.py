@@ -195,6 +195,7 @@ def test_after_fork_everything_says_so(device: CudaDevice) -> None:
     driver._after_fork()
     try:
         assert not driver.available()
+        assert driver.FORKED.value
         for use in (
             driver.device_count,
             stream.synchronize,
@@ -207,6 +208,7 @@ def test_after_fork_everything_says_so(device: CudaDevice) -> None:
         driver.drain()
     finally:
         driver._state.forked = False
+        driver.FORKED.value = 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -300,7 +300,14 @@ def test_threads(native: NativeDriver) -> None:
 
 def test_eager_ops(native: NativeDriver, starts: Starts) -> None:
     x, y = on_gpu(), on_gpu(DATA + 1)
-    for call in (lambda: x + y, lambda: ts.exp(x), lambda: ts.sum(x), lambda: ts.sort(x)):
+    for call in (
+        lambda: x + y,
+        lambda: ts.exp(x),
+        lambda: ts.sum(x),
+        lambda: ts.sort(x),
+        lambda: x + 1.0,
+        lambda: 2 - x,
+    ):
         warm(call)
         found, slow = starts.during(call)
         assert slow == 0
