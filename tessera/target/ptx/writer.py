@@ -18,6 +18,7 @@ from tessera.ir.core import Func, Op, Value
 from tessera.ir.types import ScalarType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
+from tessera.target.check.uniform import DIVERGENT, uniformity
 from tessera.target.gpu import Gpu, GpuFeature
 from tessera.target.ptx import collective, control, memory
 from tessera.target.ptx.address import (
@@ -38,7 +39,6 @@ from tessera.target.ptx.rows import (
     register_file,
 )
 from tessera.target.ptx.text import Rule, Writer, value_files
-from tessera.target.ptx.uniform import divergent_values
 from tessera.target.types import AddressSpace, PtrType, VecType
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$%][A-Za-z0-9_$]+")
@@ -254,7 +254,7 @@ def _kernel(func: Func, machine: Gpu, files: dict[str, int]) -> tuple[list[str],
     w = Writer(machine, func.name, RULES, files)
     w.fused = fused_values(func.body)
     w.addressed = addressed_values(func.body)
-    w.divergent = divergent_values(func.body)
+    w.divergent = frozenset(v for v, how in uniformity(func).items() if how is DIVERGENT)
     params = ", ".join(_param(w, k, arg) for k, arg in enumerate(func.args))
     w.block(func.body)
     w.put("ret")
