@@ -244,6 +244,24 @@ def test_division_by_few() -> None:
     assert same.all()
 
 
+@pytest.mark.parametrize("fn", ["eq", "ne"])
+@pytest.mark.parametrize("label", [0, 7, 1000, 1001, 2023, 2024, -1, 1001 + (1 << 32), -(1 << 63)])
+def test_coordinates_that_are_compared_with_a_label(fn: str, label: int) -> None:
+    """Also labels that are no coordinates, and would be if they had fewer bits."""
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], (), ()), ())
+        across = em.pure(tile.Iota, (1024,), 0)
+        start = em.const(1000, int64)
+        at = em.map("add", em.broadcast(start, (1024,)), across)
+        store(em, view(em, memory[1], (1024,), (1,)), em.map(fn, em.broadcast(value, (1024,)), at))
+
+    found, expected = both(build, [np.array(label)], [np.zeros(1024, bool)])
+    np.testing.assert_array_equal(found[0], expected[0])
+    same = np.arange(1000, 2024) == label
+    np.testing.assert_array_equal(found[0], same if fn == "eq" else ~same)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("shape", [(16, 64), (1, 1024), (64, 8)])
 def test_rows_that_are_looked_up(shape: tuple[int, int], dtype: str) -> None:

@@ -9,6 +9,7 @@ from tessera.ir.core import Block, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.from_tile.simt import pipeline
+from tessera.target.from_tile.simt.comparison import compare_coordinates, coordinates_compared
 from tessera.target.from_tile.simt.division import quotients, shares_divisors
 from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
@@ -58,6 +59,9 @@ def map_(s: Simt, op: tile.Map) -> None:
         return
     if shares_divisors(op.fn, args):
         s.define(op.result, quotients(s, op.fn, args[0], args[1], s.is_narrowed(op.result)))
+        return
+    if coordinates_compared(s, op, args):
+        s.define(op.result, compare_coordinates(s, op, args))
         return
     # Copies of one value (a broadcast scalar) are computed once.
     done: dict[tuple[Value, ...], Value] = {}
