@@ -98,6 +98,9 @@ class Job:
         scratch: bytes of scratch memory.
         dims: values of the symbolic dims.
         device: where.
+        keep: what must stay alive with it.
+        slow: what is called in place of declining; the starter takes a list of the inputs then, and
+            gives that to it.
     """
 
     inputs: Sequence[Spec | None]
@@ -107,6 +110,8 @@ class Job:
     scratch: int
     dims: Sequence[int]
     device: Device
+    keep: object
+    slow: Callable[..., Any] | None = None
 
 
 class LoadedCode(Protocol):
@@ -170,6 +175,64 @@ def make_table(kernels: Sequence[KernelCode], handles: Sequence[int]) -> np.ndar
     return np.array(rows, TABLE_ENTRY)
 
 
+def output_shapes(signature: Signature, dims: Mapping[str, int]) -> list[Output]:
+    """Shape, dtype and bytes of each output for given dims."""
+    found: list[Output] = []
+    for dims_of, dtype in signature.outputs:
+        shape = tuple([int(evaluate(d, dims)) for d in dims_of])
+        found.append((shape, dtype.np, math.prod(shape) * dtype.np.itemsize))
+    return found
+
+
+def scratch_bytes(signature: Signature, dims: Sequence[int]) -> int:
+    """Bytes of scratch memory for given dims."""
+    if isinstance(signature.arena, int):
+        return signature.arena
+    return int(evaluate(signature.arena, dict(zip(signature.dims, dims, strict=True))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A loaded program, and the way to run it that always works."""
+
+    signature: Signature
+    backend: RemoteBackend
+    device: Device
+    code: LoadedCode
+    keep: object
+
+    def run(self, inputs: Sequence[Remote], dims: Sequence[int] = ()) -> list[Remote]:
+        """Starts it; see `RemoteExecutable.run`."""
+        named = dict(zip(self.signature.dims, dims, strict=True))
+        outputs = output_shapes(self.signature, named)
+        return self.start(inputs, outputs, scratch_bytes(self.signature, dims), dims)
+
+    def start(
+        self,
+        inputs: Sequence[Remote],
+        outputs: Sequence[Output],
+        scratch: int,
+        dims: Sequence[int],
+    ) -> list[Remote]:
+        """Starts it; see `RemoteExecutable.start`."""
+        code, backend, device = self.code, self.backend, self.device
+        allocate = code.allocate
+        words: list[Any] = [x.address for x in inputs]
+        found: list[Remote] = []
+        for shape, dtype, size in outputs:
+            buffer = allocate(size)
+            address = buffer.pointer
+            words.append(address)
+            found.append(Remote(backend, device, buffer, address, shape, dtype))
+        # Given back when this returns: whoever gets it next uses it after this program.
+        room = allocate(scratch) if scratch else None
+        words.append(0 if room is None else room.pointer)
+        words += dims
+        words.append(code.table)
+        code.run(inputs, words)
+        return found
+
+
 class RemoteExecutable:
     """A compiled program on a device.
 
@@ -179,17 +242,21 @@ class RemoteExecutable:
         device: where it runs.
         code: the loaded program.
         keep: what must stay alive with it.
+
+    Attributes:
+        run: starts the program on a list of inputs, elements on the device of the right types, and
+            on values of the symbolic dims, if there are any; gives a list of fresh outputs, which
+            are computed later.
     """
 
     __slots__ = (
-        "_arena",
-        "_backend",
         "_code",
         "_outputs",
-        "_starter",
+        "_program",
         "device",
         "dtypes",
         "keep",
+        "run",
         "signature",
     )
 
@@ -205,44 +272,18 @@ class RemoteExecutable:
         self.device = device
         self.keep = keep
         self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
-        self._backend = backend
         self._code = code
-        self._outputs = None if signature.dims else self._shapes({})
-        self._arena = signature.arena if isinstance(signature.arena, int) else None
-        self._starter: Starter | None = None
+        self._outputs = None if signature.dims else output_shapes(signature, {})
+        # A function that needs nothing of this object: it would keep itself alive by that.
+        self._program = _Program(signature, backend, device, code, keep)
+        self.run: Callable[..., list[Remote]] = self._program.run
         if self._outputs is not None:
-            self._starter = self.starter(self._outputs, self.scratch(()), ())
-
-    def _shapes(self, dims: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any], int]]:
-        found: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        for (dims_of, _), dtype in zip(self.signature.outputs, self.dtypes, strict=True):
-            shape = tuple([int(evaluate(d, dims)) for d in dims_of])
-            found.append((shape, dtype, math.prod(shape) * dtype.itemsize))
-        return found
-
-    def run(self, inputs: Sequence[Remote], dims: Sequence[int] = ()) -> list[Remote]:
-        """Starts the program on inputs; returns fresh outputs, which are computed later.
-
-        Args:
-            inputs: elements on the device, of the right types.
-            dims: values of the symbolic dims.
-        """
-        starter = self._starter
-        if starter is not None:
-            found = starter(*inputs)
-            if found is not NotImplemented:
-                return found
-        outputs = self._outputs
-        if outputs is None:
-            outputs = self._shapes(dict(zip(self.signature.dims, dims, strict=True)))
-        return self.start(inputs, outputs, self.scratch(dims), dims)
+            found = self.starter(self._outputs, self.scratch(()), (), slow=self.run)
+            self.run = found or self.run
 
     def scratch(self, dims: Sequence[int]) -> int:
         """Bytes of scratch memory that it needs for given dims."""
-        if self._arena is not None:
-            return self._arena
-        named = dict(zip(self.signature.dims, dims, strict=True))
-        return int(evaluate(self.signature.arena, named))
+        return scratch_bytes(self.signature, dims)
 
     def starter(
         self,
@@ -253,6 +294,7 @@ class RemoteExecutable:
         inputs: Sequence[Spec | None] | None = None,
         types: Sequence[TensorType | None] | None = None,
         is_single: bool = False,
+        slow: Callable[..., Any] | None = None,
     ) -> Starter | None:
         """A faster way to `start` it again and again, if there is one.
 
@@ -263,9 +305,12 @@ class RemoteExecutable:
             inputs: see `Job`; by default elements on the device.
             types: see `Job`.
             is_single: see `Job`.
+            slow: see `Job`.
         """
         specs = [None] * len(self.signature.inputs) if inputs is None else inputs
-        return self._code.starter(Job(specs, outputs, types, is_single, scratch, dims, self.device))
+        return self._code.starter(
+            Job(specs, outputs, types, is_single, scratch, dims, self.device, self.keep, slow)
+        )
 
     def array_starter(
         self,
@@ -295,19 +340,4 @@ class RemoteExecutable:
             scratch: bytes.
             dims: values of the symbolic dims.
         """
-        code, backend, device = self._code, self._backend, self.device
-        allocate = code.allocate
-        words: list[Any] = [x.address for x in inputs]
-        found: list[Remote] = []
-        for shape, dtype, size in outputs:
-            buffer = allocate(size)
-            address = buffer.pointer
-            words.append(address)
-            found.append(Remote(backend, device, buffer, address, shape, dtype))
-        # Given back when this returns: whoever gets it next uses it after this program.
-        room = allocate(scratch) if scratch else None
-        words.append(0 if room is None else room.pointer)
-        words += dims
-        words.append(code.table)
-        code.run(inputs, words)
-        return found
+        return self._program.start(inputs, outputs, scratch, dims)

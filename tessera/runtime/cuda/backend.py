@@ -184,7 +184,8 @@ class CudaCode:
         """One native call in the place of `allocate` and `run`, for the device's own stream."""
         from tessera.runtime.cuda.starter import make_starter
 
-        return make_starter(self._main, job, self.table, self._device, self._backend, self._kernels)
+        owner = (self._kernels, job.keep)
+        return make_starter(self._main, job, self.table, self._device, self._backend, owner)
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         """Runs the native entry in the current stream."""

@@ -36,6 +36,8 @@ from tessera.runtime.cuda.memory import PLACED_BYTES, Block, DeviceBuffer
 from tessera.runtime.cuda.record import LaunchRecord
 from tessera.runtime.cuda.starter_text import (
     EMPTY_TUPLE,
+    LIST_ITEMS,
+    LIST_SIZE,
     MOST_WORDS,
     PLAN,
     SLOW_FINALIZER,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from tessera.runtime.cuda.device import CudaDevice
 
 _SYMBOL = "tessera_cuda_start"
+_LIST_SYMBOL = "tessera_cuda_start_list"
 
 
 @functools.cache
@@ -57,8 +60,22 @@ def _offsets() -> Mapping[str, Mapping[str, int]] | None:
     """Where the slots of the classes are, or None if that is not known here."""
     classes = (Array, TensorType, Remote, DeviceBuffer, Block)
     found = {cls.__name__: slot_offsets(cls) for cls in classes}
+    if not _lists_are_known():
+        return None
     known = {name: offsets for name, offsets in found.items() if offsets is not None}
     return known if len(known) == len(found) else None
+
+
+def _lists_are_known() -> bool:
+    """Whether lists have their length and items where they are expected."""
+    sample: list[object] = [object(), object(), object()]
+    sample.pop()
+
+    def word(address: int) -> int:
+        return ctypes.c_uint64.from_address(address).value
+
+    items = word(id(sample) + LIST_ITEMS) if word(id(sample) + LIST_SIZE) == 2 else 0
+    return items > 4096 and [word(items), word(items + 8)] == [id(x) for x in sample]
 
 
 @functools.cache
@@ -121,7 +138,7 @@ def make_starter(
     if loaded is None:
         return None
     plan, objects = _plan(main, job, table, device, backend)
-    code = loaded.addresses[_SYMBOL]
+    code = loaded.addresses[_SYMBOL if job.slow is None else _LIST_SYMBOL]
     keep = (loaded, launcher, plan, objects, table, owner)
     return make_builtin(code, receiver=plan.ctypes.data, owner=keep, name="start")
 
@@ -161,6 +178,7 @@ def _plan(
         "array_class": at(Array),
         "remote_class": at(Remote),
         "buffer_class": at(DeviceBuffer),
+        "slow": 0 if job.slow is None else at(job.slow),
     }
     words = [head[name] for name in PLAN]
     for spec in job.inputs:

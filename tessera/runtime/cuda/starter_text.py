@@ -30,6 +30,7 @@ PLAN: Final = (
     "array_class",
     "remote_class",
     "buffer_class",
+    "slow",
 )
 """The first words of a plan, in order."""
 
@@ -43,6 +44,12 @@ MOST_WORDS: Final = 512
 """A program that is called in this way has at most so many words."""
 
 _TYPE = 8  # in the head of every object
+
+LIST_SIZE: Final = 16
+"""Where a list has its length."""
+
+LIST_ITEMS: Final = 24
+"""Where a list has the address of its items."""
 
 
 def _plan(name: str) -> str:
@@ -151,11 +158,48 @@ def starter_text(offsets: Offsets) -> str:
 
 _HEAD = f"""
 define ptr @tessera_cuda_start(ptr %self, ptr %args, i64 %count) nounwind {{
+  %plan = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %found = call ptr @start(ptr %plan, ptr %args, i64 %count)
+  ret ptr %found
+}}
+
+define ptr @tessera_cuda_start_list(ptr %self, ptr %args, i64 %count) nounwind {{
+  %plan = call ptr @PyLong_AsVoidPtr(ptr %self)
+  %alone = icmp eq i64 %count, 1
+  br i1 %alone, label %look, label %slowly, !prof !1
+
+look:
+  %list = load ptr, ptr %args
+{_slot("type", "list", _TYPE)}
+  %is.list = icmp eq ptr %type, @PyList_Type
+  br i1 %is.list, label %list.of, label %slowly, !prof !1
+
+list.of:
+{_slot("items", "list", LIST_ITEMS)}
+  %size.at = getelementptr i8, ptr %list, i64 {LIST_SIZE}
+  %size = load i64, ptr %size.at
+  %found = call ptr @start(ptr %plan, ptr %items, i64 %size)
+  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
+  br i1 %declined, label %drop, label %give, !prof !0
+
+give:
+  ret ptr %found
+
+drop:
+  call void @Py_DecRef(ptr %found)
+  br label %slowly
+
+slowly:
+{_get("slow", "slow")}
+  %result = call ptr @PyObject_Vectorcall(ptr %slow, ptr %args, i64 %count, ptr null)
+  ret ptr %result
+}}
+
+define internal ptr @start(ptr %plan, ptr %args, i64 %count) nounwind {{
 entry:
   %found = alloca ptr, align 8
   %words = alloca [{MOST_WORDS} x i64], align 16
   %record = alloca [{len(FIELDS)} x i64], align 16
-  %plan = call ptr @PyLong_AsVoidPtr(ptr %self)
 """
 
 
@@ -490,6 +534,7 @@ error:
   ret ptr null
 }
 
+@PyList_Type = external global i8
 @_Py_NoneStruct = external global i8
 @_Py_FalseStruct = external global i8
 @_Py_NotImplementedStruct = external global i8
@@ -501,6 +546,7 @@ declare i32 @PyContextVar_Get(ptr, ptr, ptr)
 declare i64 @PyObject_Size(ptr)
 declare i32 @PyObject_RichCompareBool(ptr, ptr, i32)
 declare ptr @PyObject_CallOneArg(ptr, ptr)
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyList_New(i64)
 declare i64 @PyList_Size(ptr)
