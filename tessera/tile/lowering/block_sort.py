@@ -184,7 +184,8 @@ class BlockSort:
         if self.size != self.extent:
             where = em.map("lt", self._iota(self.at), em.const(self.extent, int64))
             words = last(em, em.broadcast(where, self.shape), words)
-        network = Network(em, self.shape, self.at)
+        near = self.shape[0] * self.shape[1] // (32 * max(self.op.warps, 1))
+        network = Network(em, self.shape, self.at, near)
         return network.first(words, self.limit()[1])
 
     def limit(self) -> tuple[int, int]:

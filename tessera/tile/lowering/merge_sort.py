@@ -108,7 +108,7 @@ def _sort_runs(em: Emitter, op: sort_ops.SortRuns, memory: dict[Value, Value]) -
     if not op.packed:
         layout = Layout.of([_type(v).dtype for v in op.keys], PLACE_BITS)
         packed = Words(em, layout, op.descending, shape).pack(keys, place)
-    network = Network(em, shape, 0)
+    network = Network(em, shape, 0, op.run // (32 * op.warps))
     found = last(em, em.map("lt", place, length), packed)
     found = network.first(found, op.keep) if op.keep else network.sorted(found)
     check = (0,)
@@ -247,7 +247,8 @@ def _merge_runs(em: Emitter, op: sort_ops.MergeRuns, memory: dict[Value, Value])
     second_base = em.map("add", em.map("add", base, pair.first), begin)
     at = em.select(is_first, first_at, em.map("add", second_base, back))
     found = _gather(em, memory, op.words, at, em.map("or", is_first, is_second), last=True)
-    merged = Network(em, (op.tile,), 0).merged(found, op.tile)
+    network = Network(em, (op.tile,), 0, op.tile // (32 * op.warps))
+    merged = network.merged(found, op.tile)
     start = em.map("mul", rows.at, size)
     for word, buf in zip(merged, op.outputs, strict=True):
         target = _view(em, memory[buf], rows.base(type, axis), em.index(count))

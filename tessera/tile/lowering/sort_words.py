@@ -62,12 +62,14 @@ class Network:
     Attributes:
         shape: of the tiles.
         axis: the dim along which they are sorted.
+        near: how many neighbours along it one thread is expected to hold.
     """
 
-    def __init__(self, em: Emitter, shape: Shape, axis: int) -> None:
+    def __init__(self, em: Emitter, shape: Shape, axis: int, near: int = 1) -> None:
         self.em = em
         self.shape = shape
         self.axis = axis
+        self.near = near
 
     def sorted(self, words: Sequence[Value], until: int = 0) -> list[Value]:
         """Sorts along the axis, or runs of some length: runs of 1, 2, 4, ... elements are merged,
@@ -83,13 +85,17 @@ class Network:
     def first(self, words: Sequence[Value], keep: int) -> list[Value]:
         """The first `keep` elements, a power of two, in order. Runs of so many are sorted, and the
         better half of each two stays until there is one."""
-        words, shape, at = self.sorted(words, keep), self.shape, self.axis
+        shape, at = self.shape, self.axis
+        if keep < shape[at]:
+            # A thread holds what is compared at last, which lies far apart.
+            self.near = 1
+        words = self.sorted(words, keep)
         front, back = shape[:at], shape[at + 1 :]
         size = shape[at]
         while size > keep:
             size //= 2
-            halves = Network(self.em, (*front, 2, size // keep, keep, *back), at)
-            runs = Network(self.em, (*front, size, *back), at)
+            halves = Network(self.em, (*front, 2, size // keep, keep, *back), at, self.near)
+            runs = Network(self.em, (*front, size, *back), at, self.near)
             better = halves.better([self.em.reshape(word, halves.shape) for word in words])
             words = runs.merged([self.em.reshape(word, runs.shape) for word in better], keep)
         return list(words)
@@ -130,7 +136,16 @@ class Network:
             # The least of two such words is one instruction.
             low, high = [em.map(fn, words[0], others[0]) for fn in ("min", "max")]
             return [em.select(self.upper(bit), high, low)]
-        takes = em.map("xor", precedes(em, others, words), self.upper(bit))
+        upper = self.upper(bit)
+        if mask < self.near:
+            # Both elements of a thread ask whether the one at the higher place comes before the
+            # other: one comparison.
+            pairs = list(zip(words, others, strict=True))
+            first = [em.select(upper, b, a) for a, b in pairs]
+            second = [em.select(upper, a, b) for a, b in pairs]
+            takes = precedes(em, second, first)
+        else:
+            takes = em.map("xor", precedes(em, others, words), upper)
         return [em.select(takes, b, a) for a, b in zip(words, others, strict=True)]
 
     def upper(self, bit: int) -> Value:

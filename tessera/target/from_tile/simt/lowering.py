@@ -19,7 +19,7 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
-from tessera.target.from_tile.simt.spread import Piece, Spread, flat_bits
+from tessera.target.from_tile.simt.spread import LANE_BITS, Piece, Spread, flat_bits
 from tessera.target.gpu import Gpu
 from tessera.target.types import PtrType
 from tessera.tile import ops as tile
@@ -221,6 +221,12 @@ class Simt:
     def thread(self) -> Value:
         """The thread's number."""
         return self.pure(g.ThreadId)
+
+    @property
+    def never(self) -> Value:
+        """What is false, but not known to be."""
+        warp = self.pure(g.Uniform, self.index("shr", self.thread, self.i32(LANE_BITS)))
+        return self.index("ge", warp, self.i32(32))
 
     def bits_of_thread(self, pieces: Sequence[Piece]) -> Value:
         """A number put together from bits of the thread's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.dtypes import int64
+from tessera.dtypes import bool_, int64, uint64
 from tessera.ir.core import Block, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
@@ -16,6 +16,8 @@ from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
 from tessera.target.from_tile.simt.spread import dim_starts
 from tessera.tile import ops as tile
 from tessera.tile.types import MemType, TileType
+
+U64 = ScalarType(uint64)
 
 
 def const(s: Simt, op: tile.Const) -> None:
@@ -69,9 +71,27 @@ def map_(s: Simt, op: tile.Map) -> None:
     for row in zip(*args, strict=True):
         found = done.get(row)
         if found is None:
-            found = done[row] = s.map(op.fn, *row)
+            known = _known(s, op.fn.name, row)
+            found = done[row] = s.map(op.fn, *row) if known is None else known
         values.append(found)
+    if op.fn.name == "lt" and 2 * len(done) == len(values) and args[0][0].type == U64:
+        # Two registers that ask the same exchange what they hold. An assembler takes that for a
+        # minimum and a maximum, and compares for each, unless something that it does not know
+        # takes part.
+        doubted = {v: s.map("xor", v, s.never) for v in done.values()}
+        values = [doubted[v] for v in values]
     s.define(op.result, values)
+
+
+def _known(s: Simt, fn: str, row: Sequence[Value]) -> Value | None:
+    """What is decided by a register's number alone: the result of such a comparison, and what it
+    selects."""
+    numbers = [v.op.value if isinstance(v.op, t.Const) else None for v in row]
+    if fn == "ne" and all(isinstance(n, int) for n in numbers):
+        return s.const(numbers[0] != numbers[1], bool_)
+    if fn == "select" and numbers[0] is not None:
+        return row[1] if numbers[0] else row[2]
+    return None
 
 
 def _each(s: Simt, x: Value, result: Value, make: Callable[[Value], Value]) -> None:
