@@ -130,12 +130,14 @@ class Approximate(GpuOp):
     """A hardware approximation of a float32 function; subnormals are read and given as zero.
 
     Attributes:
-        fn: exp2, log2, reciprocal, rsqrt, sqrt, sin, cos or tanh.
+        fn: exp2, log2, reciprocal, rsqrt, sqrt, sin, cos or tanh; or saturate, which is no
+            approximation: the number between 0 and 1 that is closest, 0 for NaN, which is free
+            where the number was computed just before. It may keep subnormals.
     """
 
     name = "target.approximate"
     functions: ClassVar[tuple[str, ...]] = (
-        "exp2", "log2", "reciprocal", "rsqrt", "sqrt", "sin", "cos", "tanh",
+        "exp2", "log2", "reciprocal", "rsqrt", "sqrt", "sin", "cos", "tanh", "saturate",
     )  # fmt: skip
     x: Value = operand()
     fn: str = attr()

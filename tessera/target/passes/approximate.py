@@ -50,20 +50,16 @@ def _unit(x: Num, fn: str) -> Num:
     return Num(x.b, x.b.emit(g.Approximate(x.value, fn, loc=x.b.loc)), x.grade)
 
 
-def _scaled_exponential(x: Num, clamped: Num) -> Num:
-    """exp(x), from the exponent of `clamped`, whose power of two is a normal number. What x lacks
-    to it goes into the unit, which has room for 2**-126 and 2**127 more.
+def exp(x: Num) -> Num:
+    """2**k * 2**r with k an integer between -126 and 127, so that 2**k is a normal number. What x
+    lacks to it goes into the unit, which has room for 2**-126 and 2**127 more.
     """
-    shifted = fma(clamped, LOG2_E, ROUNDER)
+    part = _unit(fma(x, LOG2_E / 253, 126 / 253), "saturate")
+    shifted = fma(part, 253.0, ROUNDER - 126)
     exponent = shifted - ROUNDER
     high, low = LOG2_E_PARTS[x.grade]
     rest = fma(x, low, fma(x, high, -exponent))
     return _unit(rest, "exp2") * (shifted.bits() << 23).floats()
-
-
-def exp(x: Num) -> Num:
-    """2**k * 2**r."""
-    return _scaled_exponential(x, x.map("max", -87.0).map("min", 88.0))
 
 
 def exp2(x: Num) -> Num:

@@ -365,5 +365,6 @@ APPROXIMATE = {
     "sin": "sin.approx.ftz.f32",
     "cos": "cos.approx.ftz.f32",
     "tanh": "tanh.approx.f32",
+    "saturate": "cvt.sat.f32.f32",
 }
 """The instruction of each function of `target.approximate`."""

@@ -115,6 +115,7 @@ _APPROXIMATE: dict[str, Callable[[Array], Array]] = {
     "sin": np.sin,
     "cos": np.cos,
     "tanh": np.tanh,
+    "saturate": lambda x: np.fmin(np.fmax(x, 0), 1),
 }
 
 

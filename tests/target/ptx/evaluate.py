@@ -32,6 +32,7 @@ FUNCTIONS: dict[str, Any] = {
     "sin": np.sin,
     "cos": np.cos,
     "tanh": np.tanh,
+    "saturate": lambda x: np.fmin(np.fmax(x, 0), 1),
 }
 
 

@@ -107,7 +107,8 @@ def test_rough_functions_are_shorter(name: str) -> None:
 
 def test_the_unit_is_used() -> None:
     func = legalize_gpu(map_kernel("exp", [d.float32]), MACHINE)
-    assert sum(isinstance(op, g.Approximate) for op in func.ops) == 1
+    found = [op.fn for op in func.ops if isinstance(op, g.Approximate)]
+    assert len([fn for fn in found if fn != "saturate"]) == 1
     assert len(func.ops) < 30
 
 
