@@ -61,6 +61,14 @@ class Mul(Binary):
     name = "graph.mul"
     scalar = "mul"
 
+    def jvp(
+        self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any]
+    ) -> Sequence[Any]:
+        # Doubled last: then a cotangent that is the same for many elements is doubled once.
+        if primals[0] is primals[1] and tangents[0] is tangents[1] is not None:
+            return (mul(mul(tangents[0], primals[0]), 2),)
+        return super().jvp(primals, tangents, outs)
+
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         return mul(t, primals[1 - k])
 
