@@ -52,6 +52,17 @@ def fma(b: Build, x: Value, y: Value, z: Value) -> Value:
     return b.cast(b.bitcast(b.select(moves, moved, bits), float64), t.element(x.type))
 
 
+def copysign(b: Build, x: Value, y: Value) -> Value:
+    """The bits of x with the sign of y; a conversion may change the sign of NaN."""
+    dtype = t.element(x.type)
+    carrier = uint8 if dtype.bits == 8 else uint16
+    u, v = b.bitcast(x, carrier), b.bitcast(y, carrier)
+    sign = b.like(u, 1 << (dtype.bits - 1))
+    rest = b.like(u, (1 << (dtype.bits - 1)) - 1)
+    bits = b.map("or", b.map("and", u, rest), b.map("and", v, sign))
+    return b.bitcast(bits, dtype)
+
+
 def _pattern(b: Build, x: Value) -> Value:
     """The four bits of an int4 in a byte."""
     byte = b.cast(x, int8)
@@ -78,6 +89,7 @@ def mulhi4(b: Build, x: Value, y: Value) -> Value:
 NARROW: dict[str, Callable[..., Value]] = {
     "nextafter": nextafter,
     "fma": fma,
+    "copysign": copysign,
     "clz": clz4,
     "popcount": popcount4,
     "mulhi": mulhi4,
