@@ -263,12 +263,21 @@ class GpuChoice:
         self.last = [a.name for a in (*batch, *others, row, col)]
         self.reason = f"{height} x {width} accumulators, {step} products a step"
 
-    def block(self, op: ops.Contract, row: Axis, col: Axis) -> tuple[int, int, int, int]:
-        """Rows, columns and depth of a contraction's block, and its warps."""
+    def block(
+        self, op: ops.Contract, row: Axis, col: Axis, parts: int = 1
+    ) -> tuple[int, int, int, int]:
+        """Rows, columns and depth of a contraction's block, and its warps.
+
+        Args:
+            op: the contraction.
+            row: its last axis of rows.
+            col: its last axis of columns.
+            parts: into how many the depth would be cut.
+        """
         bits = max(operand_dtype(v).bits for v in op.body.outputs)
         depth = LINE_BYTES * 8 // bits if bits <= 16 else {32: 16, 64: 8}[bits]
         sides = [min(max(power_above(size_of(a.extent)), 16), 128) for a in (row, col)]
-        others = self.points() // max(size_of(row.extent) * size_of(col.extent), 1)
+        others = self.points() // max(size_of(row.extent) * size_of(col.extent), 1) * parts
         if bits > 16 or op.dtype.bits > 32:
             sides = [min(side, 64) for side in sides]
 

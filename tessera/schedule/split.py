@@ -29,7 +29,7 @@ from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import power_below, size_of
+from tessera.schedule.heuristics import Gpu, power_below, size_of
 from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
@@ -52,12 +52,12 @@ LINE_BYTES = 128
 """Bytes of neighbouring columns in one block."""
 
 
-class Multiprocessors(Protocol):
-    """What splitting asks of a machine."""
+class Multiprocessors(Gpu, Protocol):
+    """What splitting asks of a machine, besides what tiles do."""
 
     @property
-    def multiprocessors(self) -> int:
-        """How many there are."""
+    def bandwidth(self) -> float:
+        """Bytes a second that a copy moves, read and written."""
         ...
 
 
@@ -121,13 +121,15 @@ def rewrite(
 
 
 def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> Func:
-    """The program with reductions and scans split that would not fill the machine."""
+    """The program with reductions, products and scans split that would not fill the machine."""
     # These build on this module.
+    from tessera.schedule.split_products import split_products
     from tessera.schedule.split_scan import split_scan
     from tessera.schedule.split_scatter import split_scatter
 
     func = convert_scans(limit_sorts(func, facts or Facts()))
-    return rewrite(func, machine, (split_reduction, split_scan, split_scatter), facts)
+    rules = (split_reduction, split_products, split_scan, split_scatter)
+    return rewrite(func, machine, rules, facts)
 
 
 def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Context) -> Block:

@@ -1,0 +1,253 @@
+"""Splits products of a GPU's program that have few blocks and great depth.
+
+A block of threads computes some rows and columns of a product, over its whole depth. Where there
+are few blocks, or the last ones leave most of the machine idle, the depth is cut into parts, whose
+products are summed by a second nest, in order:
+
+    nest i, j: y[i, j] = f(contract k < K: a(i, k), b(k, j))
+    ==>
+    nest p, i, j: part[p, i, j] = contract k < chunk: a(i, p*chunk + k), b(p*chunk + k, j)
+    nest i, j: y[i, j] = f(part[0, i, j] + part[1, i, j] + ...)
+
+Whether that pays is estimated: what the busiest multiprocessor computes, against what the parts
+cost to write and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, sym
+from tessera.ir.scalar import SCALARS
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.copying import Copy, guarded
+from tessera.schedule.dependence import Dependence
+from tessera.schedule.emit import without_dead
+from tessera.schedule.heuristics_gpu import SKINNY, GpuChoice, operand_dtype, traffic
+from tessera.schedule.split import Context, Pieces, index_of
+from tessera.schedule.types import Axis, BufType
+
+STEPS = 4
+"""Steps along the depth that a part has at least: fewer do not fill a block's pipeline."""
+
+MOST_PARTS = 256
+"""Parts of the deepest product."""
+
+UNROLLED = 32
+"""So many parts are summed up by as many loads, side by side for many elements."""
+
+RATES = {8: 2.9e12, 16: 2.9e12, 32: 0.32e12, 64: 0.32e12}
+"""Operations a second of one busy multiprocessor, by the bits of an operand."""
+
+FULL = 16384
+"""Elements of the block of which two keep a multiprocessor busy."""
+
+RESIDENT = 8
+"""Blocks of a multiprocessor at most, however small they are."""
+
+ALONE = 0.3
+"""The part of a multiprocessor's rate that the first of many blocks has."""
+
+LAUNCH = 4e-6
+"""Seconds that one more kernel costs."""
+
+MASKED = 2.0
+"""How much longer products take whose operands are masked: they are not copied by themselves."""
+
+GAIN = 0.9
+"""The part of the time that a split one may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One way to compute a product.
+
+    Attributes:
+        chunk: places of the axis that is cut in one part.
+        parts: how many.
+        seconds: an estimate.
+    """
+
+    chunk: int
+    parts: int
+    seconds: float
+
+
+def split_products(nest: ops.Nest, context: Context) -> Pieces | None:
+    """A nest with one product, in parts."""
+    heavy = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
+    found = [op for op in walk(nest.body) if isinstance(op, heavy)]
+    op = found[0] if len(found) == 1 else None
+    if nest.ordered or not isinstance(op, ops.Contract) or op not in nest.body.ops:
+        return None
+    if not op.axes or not op.rows or not op.cols:
+        return None
+    extents = [axis.extent for axis in (*nest.axes, *op.axes)]
+    if any(not isinstance(extent, int) or extent == 0 for extent in extents):
+        return None
+    return _Product(nest, op, context).run()
+
+
+class _Product:
+    """Splits the product of one nest.
+
+    Attributes:
+        axes: of the nest, without those on which the product does not depend.
+        cut: the axis along the depth that is cut.
+    """
+
+    def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
+        self.nest = nest
+        self.op = op
+        self.context = context
+        used = Dependence(nest.body).ops[op]
+        self.axes = tuple([axis for axis in nest.axes if axis.name in used])
+        self.cut = max(op.axes, key=lambda axis: _number(axis.extent))
+        self.choice = GpuChoice(nest, context.machine, context.facts)
+        byname = {axis.name: axis for axis in nest.axes}
+        self.row, self.col = byname[op.rows[-1]], byname[op.cols[-1]]
+
+    def run(self) -> Pieces | None:
+        """The two nests, if they take less time than the one."""
+        extent = _number(self.cut.extent)
+        whole = self.plan(extent, 1)
+        best = min(self.plans(), key=lambda plan: plan.seconds, default=whole)
+        if best.seconds > GAIN * whole.seconds or best.parts == 1:
+            return None
+        pieces = Pieces()
+        dims = (best.parts, *[axis.extent for axis in self.axes])
+        partial = pieces.buffer(BufType(dims, self.op.dtype))
+        part = Axis(self.context.names.fresh("p"), best.parts)
+        pieces.nests += [self.partial(partial, part, best.chunk), self.last(partial, part)]
+        depth = best.chunk * _count(self.op.axes) // extent
+        pieces.reason = f"in {best.parts} parts of {depth} products"
+        return pieces
+
+    # --- how many parts -----------------------------------------------------------------------
+
+    def plans(self) -> Iterator[_Plan]:
+        """Ways to cut the depth."""
+        extent = _number(self.cut.extent)
+        rest = _count(self.op.axes) // extent
+        wanted = 2
+        while wanted <= min(MOST_PARTS, extent):
+            depth = self.choice.block(self.op, self.row, self.col, wanted)[2]
+            step = depth if self.cut is self.op.axes[-1] else 1
+            chunk = -(-extent // wanted // step) * step
+            if chunk * rest >= STEPS * depth and chunk < extent:
+                yield self.plan(chunk, -(-extent // chunk))
+            wanted *= 2
+
+    def plan(self, chunk: int, parts: int) -> _Plan:
+        """How long a way takes."""
+        height, width, _, _ = self.choice.block(self.op, self.row, self.col, parts)
+        machine = self.context.machine
+        points = _count(self.axes)
+        sides = -(-_number(self.row.extent) // height), -(-_number(self.col.extent) // width)
+        others = points // (_number(self.row.extent) * _number(self.col.extent))
+        blocks = parts * others * sides[0] * sides[1]
+
+        loads = [a for a in self.choice.accesses if a.inner]
+        read = sum(traffic(a, self.nest.axes) for a in loads)
+        seconds = read / machine.bandwidth / min(1, blocks / machine.multiprocessors)
+        if height > SKINNY:
+            seconds = max(seconds, self.computing(chunk, blocks, height * width))
+        if parts > 1:
+            if _number(self.cut.extent) % chunk:
+                seconds *= MASKED
+            moved = 2 * parts * points * self.op.dtype.itemsize
+            seconds += LAUNCH + moved / machine.bandwidth
+        return _Plan(chunk, parts, seconds)
+
+    def computing(self, chunk: int, blocks: int, size: int) -> float:
+        """Seconds that the busiest multiprocessor computes.
+
+        Args:
+            chunk: places of a part.
+            blocks: of the grid.
+            size: elements of a block.
+        """
+        bits = max(operand_dtype(v).bits for v in self.op.body.outputs)
+        depth = _count(self.op.axes) // _number(self.cut.extent) * chunk
+        most = -(-blocks // self.context.machine.multiprocessors)
+        resident = min(max(2 * FULL // size, 1), RESIDENT)
+        busy = ALONE + (1 - ALONE) * min(most / resident, 1)
+        if bits <= 16:
+            # Small blocks read more from shared memory for each product.
+            busy *= min((size / FULL) ** 0.25, 1)
+        return most * 2 * size * depth / (RATES[max(bits, 8)] * busy)
+
+    # --- the nests ----------------------------------------------------------------------------
+
+    def partial(self, partial: Value, part: Axis, chunk: int) -> ops.Nest:
+        """The products of the parts."""
+        begin = sym(part.name) * chunk
+        extent = _number(self.cut.extent)
+        guard: tuple[Dim, ...] = (extent - 1 - sym(self.cut.name),) if extent % chunk else ()
+        copy = Copy()
+        code: list[Op] = []
+        for op in self.nest.body.ops:
+            if op is self.op:
+                break
+            if not isinstance(op, ops.Store):
+                code.append(copy.op(op))
+        inner = Copy({self.cut.name: begin + sym(self.cut.name)}, {}, guard, dict(copy.env))
+        body = inner.block(self.op.body)
+        places = tuple([e - begin for e in guard])
+        sides = [guarded(body.ops, v, places, (), SCALARS["add"]) for v in body.outputs]
+        short = Axis(self.cut.name, chunk)
+        product = ops.Contract(
+            tuple([short if axis is self.cut else axis for axis in self.op.axes]),
+            self.op.rows, self.op.cols, self.op.dtype, Block([], body.ops, sides), loc=self.op.loc,
+        )  # fmt: skip
+        axes = (part, *self.axes)
+        code += [product, ops.Store(partial, product.result, (), index_of(axes))]
+        return ops.Nest(axes, body=Block([], without_dead(code), ()), loc=self.nest.loc)
+
+    def last(self, partial: Value, part: Axis) -> ops.Nest:
+        """What the nest stores, from the sums of the parts."""
+        copy = Copy()
+        code: list[Op] = []
+        for op in self.nest.body.ops:
+            if op is self.op:
+                copy.env[self.op.result] = self.total(partial, part, code)
+            else:
+                code.append(copy.op(op))
+        body = Block([], without_dead(code), ())
+        return ops.Nest(self.nest.axes, body=body, loc=self.nest.loc)
+
+    def total(self, partial: Value, part: Axis, code: list[Op]) -> Value:
+        """The sum of the parts."""
+        parts, loc = _number(part.extent), self.op.loc
+        if parts > UNROLLED:
+            load = ops.Load(partial, (), index_of((part, *self.axes)), loc=loc)
+            body = Block([], [load], (load.result,))
+            reduced = ops.Reduce((part,), SCALARS["add"], body, loc=loc)
+            code.append(reduced)
+            return reduced.result
+        sums: list[Value] = []
+        for k in range(parts):
+            load = ops.Load(partial, (), (k, *index_of(self.axes)), loc=loc)
+            code.append(load)
+            sums.append(load.result)
+        total = sums[0]
+        for value in sums[1:]:
+            add = ops.Map((total, value), SCALARS["add"], loc=loc)
+            code.append(add)
+            total = add.result
+        return total
+
+
+def _number(extent: Dim) -> int:
+    """An extent, which is known."""
+    assert isinstance(extent, int)
+    return extent
+
+
+def _count(axes: tuple[Axis, ...]) -> int:
+    """The points of some axes."""
+    return prod([_number(axis.extent) for axis in axes])
