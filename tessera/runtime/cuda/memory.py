@@ -471,6 +471,8 @@ class _OrderedBackend:
     def trim(self) -> None:
         """Give the device back what is not in use."""
         with self.device:
+            # The driver's pool counts memory as free from a wait of this kind on, not from events.
+            driver.call("cuCtxSynchronize", what=f"work on {self.device}")
             driver.call("cuMemPoolTrimTo", self.pool, 0)
 
     def reserved(self) -> int:
