@@ -377,7 +377,7 @@ def test_stages_need_no_gpu(machine: str) -> None:
 def test_a_machine_by_name() -> None:
     f = ts.jit(lambda x: x + 1)
     assert f.lower(ts.ones(3), machine="x86-64-v3").machine.name == "x86-64-v3"
-    with pytest.raises(ts.TesseraError, match="no machine 'sm_1'"):
+    with pytest.raises(ts.TesseraError, match="there is no GPU 'sm_1'"):
         f.lower(ts.ones(3), machine="sm_1")
     with pytest.raises(ts.TesseraError, match="'ptx' is no stage of a program for x86-64-v3"):
         f.lower(ts.ones(3), machine="x86-64-v3").stage("ptx")

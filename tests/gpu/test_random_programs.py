@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tessera as ts
 from tessera.compile_gpu import lower_on
 from tessera.graph import interp as graph_interp
-from tessera.graph.device import backend, device_at
+from tessera.graph.device import backend
 from tests.differential.programs import random_program
 from tests.tolerance import assert_close
 
@@ -25,7 +26,7 @@ def check(seed: int, symbolic: bool) -> None:
     dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
     dims = {k: v for k, v in dims.items() if k in graph.dims}
     expected = graph_interp.run(graph, inputs, dims)
-    device = device_at("cuda", 0)
+    (device, *_) = ts.devices("cuda")
     lowered = lower_on(graph, device)
     values = [dims[name] for name in lowered.schedule.dims]
     where = backend("cuda")

@@ -15,6 +15,7 @@ import numpy as np
 
 from tessera.dtypes import DType
 from tessera.runtime.cuda import driver
+from tessera.runtime.cuda.device import cuda_device
 from tessera.runtime.cuda.errors import CudaError
 
 MAP_BYTES: Final = 128
@@ -81,6 +82,7 @@ class TensorMaps:
         *,
         swizzle: int = 0,
         promotion: int = 256,
+        device: int = 0,
     ) -> TensorMap:
         """The map of an array and the boxes that are copied of it.
 
@@ -94,6 +96,7 @@ class TensorMaps:
             box: the extents of one copy.
             swizzle: bytes of the swizzle's span: 0, 32, 64 or 128.
             promotion: bytes that the second cache fetches at once: 0, 64, 128 or 256.
+            device: the number of the device.
 
         Raises:
             CudaError: The hardware has no such map.
@@ -104,7 +107,10 @@ class TensorMaps:
             if found is not None:
                 self._maps.move_to_end(key)
                 return found
-        found = encode(pointer, dtype, shape, strides, box, swizzle=swizzle, promotion=promotion)
+        found = encode(
+            pointer, dtype, shape, strides, box,
+            swizzle=swizzle, promotion=promotion, device=device,
+        )  # fmt: skip
         with self._lock:
             self._maps[key] = found
             if len(self._maps) > self.limit:
@@ -125,14 +131,30 @@ def encode(
     *,
     swizzle: int = 0,
     promotion: int = 256,
+    device: int = 0,
 ) -> TensorMap:
     """Encode a map; see `TensorMaps.get`."""
     check(pointer, dtype, shape, strides, box, swizzle, promotion)
     api = driver.api()
+    with cuda_device(device):  # the driver asks for a context
+        found = _encode(api, pointer, dtype, shape, strides, box, swizzle, promotion)
+    return TensorMap(ctypes.string_at(int(found.getPtr()), MAP_BYTES))
+
+
+def _encode(
+    api: Any,
+    pointer: int,
+    dtype: DType,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle: int,
+    promotion: int,
+) -> Any:
     rank = len(shape)
     # The driver counts dims from the contiguous one on, whose stride it does not take.
     steps = [step * dtype.itemsize for step in reversed(strides[:-1])] or [_UNIT]
-    found = driver.call(
+    return driver.call(
         "cuTensorMapEncodeTiled",
         api.CUtensorMapDataType(_TYPES[dtype.name]),
         rank,
@@ -147,7 +169,6 @@ def encode(
         api.CUtensorMapFloatOOBfill(0),
         what=f"tensor map of {dtype}[{', '.join(map(str, shape))}] in boxes of {tuple(box)}",
     )
-    return TensorMap(ctypes.string_at(int(found.getPtr()), MAP_BYTES))
 
 
 def check(
