@@ -21,6 +21,10 @@ ASSEMBLERS: Final = ("auto", "nvjitlink", "ptxas", "driver")
 """What ``assembler`` may be."""
 
 
+MATMUL_PRECISIONS: Final = ("float32", "tf32")
+"""What ``matmul_precision`` may be."""
+
+
 class ConfigError(TesseraError, ValueError):
     """A setting does not exist, or cannot have this value."""
 
@@ -39,6 +43,9 @@ class Config:
         threads: Threads that a compiled function may use (``TESSERA_THREADS``).
         assembler: What assembles PTX text: ``ptxas``, ``nvjitlink``, ``driver``, or ``auto`` for
             the first of them that there is (``TESSERA_ASSEMBLER``).
+        matmul_precision: How products of float32 matrices are computed on a GPU: ``float32``, or
+            ``tf32`` for tensor cores, which read 10 bits of each mantissa and add in float32
+            (``TESSERA_MATMUL_PRECISION``).
         cuda_debug: Wait for each launch on a GPU, so that errors name their kernel
             (``TESSERA_CUDA_DEBUG=1``).
         cuda_timeout: Seconds after which a kernel counts as hung in that mode; 0 for any time
@@ -55,6 +62,7 @@ class Config:
     cache_dir: str
     threads: int
     assembler: str = "auto"
+    matmul_precision: str = "float32"
     cuda_debug: bool = False
     cuda_timeout: float = 10.0
     cuda_graphs: int = 0
@@ -68,6 +76,12 @@ class Config:
                 f"config: assembler is {self.assembler!r}",
                 fix=f"set it (or TESSERA_ASSEMBLER) to one of {', '.join(ASSEMBLERS)}",
             )
+        if self.matmul_precision not in MATMUL_PRECISIONS:
+            raise ConfigError(
+                f"config: matmul_precision is {self.matmul_precision!r}",
+                fix="set it (or TESSERA_MATMUL_PRECISION) to one of "
+                f"{', '.join(MATMUL_PRECISIONS)}",
+            )
         for name in ("cuda_timeout", "cuda_graphs"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ConfigError(
@@ -80,7 +94,7 @@ class Config:
 
     def key(self) -> Hashable:
         """The settings that compiled code depends on, for cache keys."""
-        return (self.cpu_level, self.threads, self.assembler)
+        return (self.cpu_level, self.threads, self.assembler, self.matmul_precision)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Config:
@@ -107,6 +121,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
         threads=int(threads) if threads else _usable_cpus(),
         assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
+        matmul_precision=env.get("TESSERA_MATMUL_PRECISION", "").strip().lower() or "float32",
         cuda_debug=_switch(env, "TESSERA_CUDA_DEBUG"),
         cuda_timeout=_number(env, "TESSERA_CUDA_TIMEOUT", 10.0),
         cuda_graphs=int(_number(env, "TESSERA_CUDA_GRAPHS", 0.0)),
@@ -195,6 +210,11 @@ class Settings:
     def assembler(self) -> str:
         """What assembles PTX text."""
         return self.current().assembler
+
+    @property
+    def matmul_precision(self) -> str:
+        """How products of float32 matrices are computed on a GPU."""
+        return self.current().matmul_precision
 
     @property
     def cuda_debug(self) -> bool:

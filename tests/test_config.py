@@ -55,6 +55,15 @@ def test_bad_variables(name: str, value: str) -> None:
         from_environment({f"TESSERA_{name}": value})
 
 
+def test_the_precision_of_products(settings: Settings) -> None:
+    assert settings.matmul_precision == "float32"
+    before = settings.key()
+    with settings.update(matmul_precision="tf32"):
+        assert settings.key() != before
+    with pytest.raises(ConfigError, match="matmul_precision is 'double'"):
+        from_environment({"TESSERA_MATMUL_PRECISION": "double"})
+
+
 def test_settings_of_gpus(settings: Settings) -> None:
     assert not settings.cuda_debug
     assert not settings.nvtx

@@ -6,6 +6,7 @@ floor is bytes over the measured copy bandwidth, or operations over the measured
     python benchmarks/gpu/run.py                  # everything
     python benchmarks/gpu/run.py softmax adam     # cases whose names contain a word
     python benchmarks/gpu/run.py --json out.json
+    python benchmarks/gpu/run.py --tf32 "product NN f32"
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import statistics
 import time
 import warnings
@@ -140,8 +142,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("only", nargs="*", help="words that a case's name contains")
     parser.add_argument("--json", type=Path, help="where to write all figures")
+    parser.add_argument("--tf32", action="store_true", help="float32 products by tensor cores")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.tf32:
+        os.environ["TESSERA_MATMUL_PRECISION"] = "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        if ts.config.matmul_precision != "tf32":
+            parser.error("the settings were read before they could be changed")
     torch.manual_seed(0)
     bandwidth, rate = ceilings()
     name = torch.cuda.get_device_name()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tessera.config import config
 from tessera.dtypes import DType
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, symbols
@@ -275,10 +276,11 @@ class GpuChoice:
             parts: into how many the depth would be cut.
         """
         bits = max(operand_dtype(v).bits for v in op.body.outputs)
-        depth = LINE_BYTES * 8 // bits if bits <= 16 else {32: 16, 64: 8}[bits]
+        fast = bits <= 16 or (bits == 32 and config.current().matmul_precision == "tf32")
+        depth = LINE_BYTES * 8 // bits if fast else {32: 16, 64: 8}[bits]
         sides = [min(max(power_above(size_of(a.extent)), 16), 128) for a in (row, col)]
         others = self.points() // max(size_of(row.extent) * size_of(col.extent), 1) * parts
-        if bits > 16 or op.dtype.bits > 32:
+        if not fast or op.dtype.bits > 32:
             sides = [min(side, 64) for side in sides]
 
         def blocks() -> int:
@@ -288,7 +290,7 @@ class GpuChoice:
                 * -(-size_of(col.extent) // sides[1])
             )
 
-        if sides[0] <= SKINNY and bits <= 16:
+        if sides[0] <= SKINNY and fast:
             # Bound by the memory of the other operand: long steps, many of them under way.
             self.stages = SKINNY_STAGES
             depth = min(2 * depth, max(power_above(size_of(op.axes[-1].extent)), 16))
@@ -302,7 +304,7 @@ class GpuChoice:
         # Large parts for each warp: fragments are then read from shared memory less often. But
         # what is read or written besides the product needs registers, too.
         plain = self.tiles_beside(row, col) <= 1
-        each = 4096 if sides[0] * sides[1] >= 16384 and bits <= 16 and plain else 2048
+        each = 4096 if sides[0] * sides[1] >= 16384 and fast and plain else 2048
         warps = max(1, min(8, sides[0] * sides[1] // each))
         return sides[0], sides[1], depth, warps
 

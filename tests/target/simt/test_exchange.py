@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tessera.config import config
 from tessera.dtypes import dtype_of, int64
 from tessera.ir.core import Value
 from tessera.ir.scalar import scalar
@@ -286,6 +287,13 @@ def test_rows_that_are_looked_up(shape: tuple[int, int], dtype: str) -> None:
     found, expected = both(build, [table, ids], outputs)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("trans", ["nn", "nt", "tn", "tt"])
+def test_products_of_ten_bits(trans: str) -> None:
+    """With the setting, products of float32 are the tensor cores'."""
+    with config.update(matmul_precision="tf32"):
+        test_products((64, 64, 32), 4, "float32", "float32", 2e-3, trans)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])

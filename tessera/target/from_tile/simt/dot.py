@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tessera.config import config
 from tessera.dtypes import DType
 from tessera.ir.core import Value
 from tessera.target import gpu_ops as g
@@ -66,6 +67,8 @@ def _instruction(op: tile.Dot, machine: Gpu) -> MmaShape | None:
     assert isinstance(op.a.type, TileType) and isinstance(op.b.type, TileType)
     assert isinstance(op.result.type, TileType)
     kind, acc = str(op.a.type.dtype), str(op.result.type.dtype)
+    if kind == "f32" and config.current().matmul_precision == "tf32":
+        kind = "tf32"
     if op.b.type.dtype is not op.a.type.dtype:
         return None
     most = op.a.type.shape[1] if kind == "f64" else 32 // op.a.type.dtype.itemsize
