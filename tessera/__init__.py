@@ -78,7 +78,11 @@ _MODULES = (
     "tessera.graph.placement",
 )
 
+# Packages that are names as such.
+_PACKAGES = ("debug",)
+
 if TYPE_CHECKING:
+    from tessera import debug as debug
     from tessera import pytree as pytree
     from tessera.api import *
     from tessera.graph.array import *
@@ -110,7 +114,7 @@ def _load() -> None:
 # What `dir` shows and `import *` takes, besides the names of the modules above.
 _OWN_NAMES = (
     *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
-    *("complex128", "complex64", "config", "e", "errors", "float16", "float32", "float64"),
+    *("complex128", "complex64", "config", "debug", "e", "errors", "float16", "float32", "float64"),
     *("float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8", "nan"),
     *("newaxis", "pi", "pytree", "uint16", "uint32", "uint64", "uint8"),
 )
@@ -125,6 +129,8 @@ def _public_names() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return [n for n in _public_names() if not n.startswith("_")]
+    if name in _PACKAGES:
+        return importlib.import_module(f"tessera.{name}")
     if not name.startswith("_") or name == "__array_namespace_info__":
         _load()
         if name in globals():

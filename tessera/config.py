@@ -53,6 +53,7 @@ class Config:
         cuda_graphs: Launches from which on a compiled function becomes a CUDA graph when it runs
             on the same memory again; 0 for never (``TESSERA_CUDA_GRAPHS``).
         nvtx: Mark runs for NVIDIA's profilers, by the package nvtx (``TESSERA_NVTX=1``).
+        disable_jit: Run jitted functions as Python, op by op (``TESSERA_DISABLE_JIT=1``).
     """
 
     verify: bool
@@ -67,6 +68,7 @@ class Config:
     cuda_timeout: float = 10.0
     cuda_graphs: int = 0
     nvtx: bool = False
+    disable_jit: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -126,6 +128,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         cuda_timeout=_number(env, "TESSERA_CUDA_TIMEOUT", 10.0),
         cuda_graphs=int(_number(env, "TESSERA_CUDA_GRAPHS", 0.0)),
         nvtx=_switch(env, "TESSERA_NVTX"),
+        disable_jit=_switch(env, "TESSERA_DISABLE_JIT"),
     )
 
 
@@ -235,6 +238,11 @@ class Settings:
     def nvtx(self) -> bool:
         """Whether to mark runs for NVIDIA's profilers."""
         return self.current().nvtx
+
+    @property
+    def disable_jit(self) -> bool:
+        """Whether jitted functions run as Python, op by op."""
+        return self.current().disable_jit
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

@@ -137,6 +137,10 @@ class StaticArgumentError(TesseraError, TypeError):
     """A static argument cannot be hashed."""
 
 
+class RetraceError(TesseraError, RuntimeError):
+    """A compiled function is traced more often than its `max_traces` allows."""
+
+
 class OptionError(TesseraError, ValueError):
     """An option has a value that it cannot have."""
 

@@ -36,6 +36,7 @@ LAYERS = (
     ("compile", "compile_gpu"),
     ("eager_sizes", "eager", "eager_remote"),
     ("api",),
+    ("debug",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
     ("__init__",),
 )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tessera import pytree
+from tessera.api import python_control
 from tessera.api.leaves import (
     cast_weak,
     check_callable,
@@ -52,6 +53,8 @@ def cond(pred: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *op
     """
     ((choice,), _) = leaf_arrays((pred,), lambda treedef, k: "cond: pred")
     _check_bool("cond: pred", choice.type)
+    if python_control.is_python() and python_control.is_known(choice):
+        return python_control.cond(choice, then, otherwise, *operands)
     leaves, treedef = leaf_arrays(operands, leaf_name("cond", "operands"))
     branches = [_Region("cond", fn, treedef, leaves) for fn in (then, otherwise)]
     first, second = branches
@@ -143,6 +146,10 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
 
 
 def _while(name: str, cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
+    if python_control.is_python():
+        is_done, found = python_control.while_loop(name, cond, body, init)
+        if is_done:
+            return found
     leaves, treedef = leaf_arrays(init, leaf_name(name, "the carried value"))
     leaves = [strong(x) for x in leaves]
     types = [x.type for x in leaves]

@@ -13,12 +13,15 @@ from tessera import pytree
 from tessera.api.leaves import (
     argument_name,
     check_callable,
+    leaf_arrays,
     leaf_error,
     name_of,
     owned,
     parameter_names,
+    result_name,
     to_array,
 )
+from tessera.api.retrace import Traces
 from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
 from tessera.compile import STAGES, Stages
@@ -142,6 +145,7 @@ class JitFunction(Generic[P, R]):
         static_argnums: Sequence[int] = (),
         static_argnames: Sequence[str] = (),
         dump: Sequence[str] = (),
+        max_traces: int | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -150,6 +154,7 @@ class JitFunction(Generic[P, R]):
         has_static = bool(static_argnums or static_argnames)
         self._statics = StaticArguments(fn, static_argnums, static_argnames) if has_static else None
         self._dump = tuple(dump)
+        self._traces = Traces(fn, max_traces)
         self._entries: dict[Hashable, _Entry] = {}
         # What was called last with arrays alone, and with each structure, that can `start`.
         self._last: _Entry | None = None
@@ -165,12 +170,13 @@ class JitFunction(Generic[P, R]):
         """Runs the compiled function; traces and compiles it first where the signature is new."""
         try:
             last = self._last
-            if last is not None and not kwargs and not is_tracing():
+            is_plain = config.override.get() is None
+            if is_plain and last is not None and not kwargs and not is_tracing():
                 start: Any = last.start
                 found = start(*args)
                 if found is not NotImplemented:
                     return found if last.is_leaf else pytree.unflatten(last.treedef, found)
-            if self._trees and not is_tracing():
+            if is_plain and self._trees and not is_tracing():
                 leaves, treedef = pytree.flatten((args, kwargs))
                 entry = self._trees.get(treedef)
                 if entry is not None:
@@ -186,7 +192,10 @@ class JitFunction(Generic[P, R]):
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = None
         leaves: Any = args
-        signature: list[Hashable] = [config.current().key()]
+        settings = config.current()
+        if settings.disable_jit:
+            return self._run_as_python(args, kwargs)
+        signature: list[Hashable] = [settings.key()]
         if kwargs or self._statics or not all([type(x) is Array for x in args]):
             call = self._flatten(args, kwargs)
             leaves = call.leaves
@@ -212,6 +221,7 @@ class JitFunction(Generic[P, R]):
         entry = self._entries.get(key)
         if entry is None:
             call = call or self._flatten(args, kwargs)
+            self._note(call, device)
             with using(device):
                 traced = self._trace(call)
             if any([type(x) is Tracer for x in traced.captured]):
@@ -337,8 +347,22 @@ class JitFunction(Generic[P, R]):
 
     def _call_traced(self, call: _Arguments) -> Any:
         """Inside another trace."""
-        with using(device_of_all(call.leaves)):
+        device = device_of_all(call.leaves)
+        self._note(call, device)
+        with using(device):
             return _bind_call(self._trace(call), call)
+
+    def _note(self, call: _Arguments, device: Device) -> None:
+        settings = config.current().key()
+        self._traces.note(call.leaves, call.treedef, call.statics, settings, device)
+
+    def _run_as_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Where `jit` is disabled: the function itself, on arrays and to arrays as always."""
+        call = self._flatten(args, kwargs, keep=True)
+        args, kwargs = call.rebuild()(call.leaves)
+        found: Any = self._fn(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        leaves, treedef = leaf_arrays(found, result_name("jit", self._fn))
+        return pytree.unflatten(treedef, leaves)
 
     # --- inspection ---
 
@@ -368,6 +392,23 @@ class JitFunction(Generic[P, R]):
         if machine is None:
             return lower_on(graph, where)
         return lower_for(graph, machine_named(machine))
+
+    @api_boundary
+    def why_retraced(self) -> str:
+        """Why the function was traced as often as it was.
+
+        Returns:
+            A line for each trace: where it was called, and which argument's shape, dtype, weak type
+            or static value was new, against the nearest signature that was there.
+
+        Example:
+            >>> import tessera as ts
+            >>> f = ts.jit(lambda x: x + 1)
+            >>> _ = f(ts.ones(3)), f(ts.ones(4))
+            >>> print(f.why_retraced().splitlines()[-1].partition(": ")[2])
+            argument `x` has shape [4], not [3]
+        """
+        return self._traces.explain()
 
     def cache_size(self) -> int:
         """How many signatures are compiled."""
@@ -409,7 +450,10 @@ class BoundJit:
 def jit(fn: Callable[P, R], /) -> JitFunction[P, R]: ...
 @overload
 def jit(
-    *, static_argnums: int | Sequence[int] = (), static_argnames: str | Sequence[str] = ()
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    max_traces: int | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
 def jit(
@@ -418,6 +462,7 @@ def jit(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    max_traces: int | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
 def jit(
@@ -426,6 +471,7 @@ def jit(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    max_traces: int | None = None,
 ) -> Any:
     """Compiles a function of arrays.
 
@@ -438,6 +484,8 @@ def jit(
         static_argnums: positions of arguments that are Python values, part of the signature; they
             must hash.
         static_argnames: names of such arguments.
+        max_traces: for how many signatures it may be traced; one more is a `RetraceError`, which
+            says what is new in the call. None for any number.
 
     Returns:
         A function of the same signature, with `.lower(*args)`.
@@ -456,7 +504,7 @@ def jit(
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
         check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
-        return JitFunction(f, numbers, names)
+        return JitFunction(f, numbers, names, max_traces=max_traces)
 
     return wrap if fn is None else wrap(fn)
 

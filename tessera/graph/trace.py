@@ -23,6 +23,7 @@ import numpy as np
 
 from tessera.errors import ConcretizationError, TracerLeakError, api_boundary
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.leaks import find_holder
 from tessera.graph.ops.checks import title
 from tessera.ir import loc as _loc
 from tessera.ir.builder import Builder
@@ -259,13 +260,17 @@ class Trace:
 
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
     function = trace.function or "a function"
+    holder = find_holder(tracer)
     raise TracerLeakError(
         f"use of a traced value of type {tracer.type.strong()} after `{trace.kind}` has traced "
         f"{function}",
         loc=_loc.current(),
         rule="traced values live only while their function is traced",
         fix="return it from the function; keep none in a global, an attribute or a list",
-        notes=(f"the value {trace.origin(tracer.value)}",),
+        notes=(
+            f"the value {trace.origin(tracer.value)}",
+            *((f"it is kept in {holder}",) if holder else ()),
+        ),
     )
 
 

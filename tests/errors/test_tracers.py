@@ -243,6 +243,7 @@ def test_leak_through_a_global() -> None:
               | ^^^^^^^^^^^
           rule: traced values live only while their function is traced
           the value was computed at user.py:5:17 (multiply)
+          it is kept in the global `kept[0]`
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
@@ -268,6 +269,7 @@ def test_leak_of_an_argument() -> None:
               | ^^^^^^^^^^^^^^^
           rule: traced values live only while their function is traced
           the value is argument `x` of f
+          it is kept in the global `kept[0]`
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
@@ -300,6 +302,7 @@ def test_leak_into_another_trace() -> None:
                | ^^^^^^^^^^^^^
           rule: traced values live only while their function is traced
           the value is argument `x` of f
+          it is kept in the global `kept[0]`
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
@@ -327,6 +330,7 @@ def test_leak_out_of_grad() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: traced values live only while their function is traced
           the value was computed at user.py:4:17 (multiply)
+          it is kept in the global `kept[0]`
           fix: return it from the function; keep none in a global, an attribute or a list
         """,
     )
