@@ -12,6 +12,7 @@ from typing import Any
 
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.control import cond, fori_loop, while_loop
+from tessera.api.derivatives import custom_jvp, custom_vjp
 from tessera.api.jit import JitFunction, compile, jit
 from tessera.api.traced import make_graph
 from tessera.api.vectorize import vmap
@@ -43,6 +44,8 @@ __all__ = [
     "JitFunction",
     "compile",
     "cond",
+    "custom_jvp",
+    "custom_vjp",
     "fori_loop",
     "grad",
     "jit",

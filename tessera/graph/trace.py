@@ -199,8 +199,16 @@ class Trace:
         """The value that `x` carries."""
         return x.concrete if isinstance(x, Tracer) and x.trace is self else x
 
-    def record(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """Records an op (and computes it, in a concrete trace); returns one tracer or a tuple."""
+    def record(
+        self,
+        cls: type[Op],
+        operands: Sequence[Any],
+        attrs: dict[str, Any],
+        known: Sequence[Any] | None = None,
+    ) -> Any:
+        """Records an op (and computes it, in a concrete trace, unless its results are known);
+        returns one tracer or a tuple.
+        """
         lifted = [
             tuple([self.lift(x) for x in items_of(item)])
             if isinstance(item, (tuple, list))
@@ -216,8 +224,11 @@ class Trace:
             tracers = tuple([Tracer(self, v) for v in op.results])
         else:
             with _loc.scoped(op.loc):
-                values = bind(cls, *[_map(self.lower, item) for item in operands], **attrs)
-            values = as_tuple(values)
+                lowered = [_map(self.lower, item) for item in operands]
+                if known is None:
+                    values = as_tuple(bind(cls, *lowered, **attrs))
+                else:
+                    values = bind_known(cls, lowered, attrs, known)
             self.known.update(zip(op.results, values, strict=True))
             tracers = tuple([Tracer(self, v, c) for v, c in zip(op.results, values, strict=True)])
         return tracers[0] if len(tracers) == 1 else tracers
@@ -340,6 +351,35 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     if trace is None:
         return _ENGINE[0].evaluate(cls, operands, attrs)
     return trace.record(cls, operands, attrs)
+
+
+def bind_known(
+    cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any], results: Sequence[Any]
+) -> tuple[Any, ...]:
+    """`bind` for an op whose results are known: concrete traces record it, and nobody computes it.
+
+    Args:
+        cls: the op class.
+        operands: one item per operand field.
+        attrs: attributes.
+        results: arrays.
+    """
+    trace = find_trace(operands)
+    if trace is None:
+        return tuple(results)
+    return as_tuple(trace.record(cls, operands, attrs, results))
+
+
+def known_value(x: Any) -> Array | None:
+    """The array behind an array or a tracer; None where it has no value."""
+    while isinstance(x, Tracer):
+        x = x.concrete
+    return x
+
+
+def is_recording() -> bool:
+    """Whether any trace is active in this thread."""
+    return bool(_STATE.stack)
 
 
 def is_tracing() -> bool:

@@ -20,6 +20,7 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral, dot_general
 from tessera.graph.ops.control import Call, Cond, While
+from tessera.graph.ops.custom import CustomCall
 from tessera.graph.ops.dynamic_slice import (
     DynamicSlice,
     DynamicUpdateSlice,
@@ -458,6 +459,17 @@ def _control() -> None:
 
     def branches(pred: Any, x: Any, y: Any) -> tuple[Any, ...]:
         return cond(pred, lambda x, y: [ts.sin(x) * y, x], lambda x, y: [y * y * y, y], x, y)
+
+    @ts.custom_jvp
+    def ruled(x: Any, y: Any) -> Any:
+        return ts.sin(x) * y, y * y
+
+    @ruled.defjvp
+    def rule(primals: Any, tangents: Any) -> Any:
+        (x, y), (dx, dy) = primals, tangents
+        return ruled(x, y), (ts.cos(x) * y * dx + ts.sin(x) * dy, 2 * y * dy)
+
+    add(CustomCall, lambda x, y: [*ruled(x, y)], x, y)
 
     for pred in (True, False):
         add(Cond, branches, np.bool_(pred), x, y, label=str(pred).lower())

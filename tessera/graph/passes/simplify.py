@@ -19,6 +19,7 @@ from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.control import Call
+from tessera.graph.ops.custom import CustomLinear
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reduce import Reduce
 from tessera.graph.spec import GRAPH
@@ -79,7 +80,7 @@ class InlineCalls(Pass):
 
 def inline_calls(block: Block) -> Block:
     """The block with the bodies of calls in place of the calls, at every depth."""
-    if not any(op.regions for op in block.ops):
+    if not any(op.regions or isinstance(op, CustomLinear) for op in block.ops):
         return block
     sweep = _Sweep()
 
@@ -87,6 +88,8 @@ def inline_calls(block: Block) -> Block:
         if isinstance(op, Call):
             values = inline(op.body, [sweep.lookup(v) for v in op.operands], add)
             sweep.env.update(zip(op.results, values, strict=True))
+        elif isinstance(op, CustomLinear):
+            raise op.no_value()
         else:
             regions = [inline_calls(b) for b in op.regions] if op.regions else None
             sweep.ops.append(sweep.current(op, regions))
