@@ -1,5 +1,5 @@
-"""The transforms that users call: `jit`, `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`,
-`vmap`, `compile`, and control flow.
+"""The transforms that users call: `jit`, derivatives and rules for them, `vmap`, `compile`, and
+control flow.
 
 Loading this package also connects the layers below: what computes ops outside any trace, and the
 operators of arrays.
@@ -13,8 +13,10 @@ from typing import Any
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.control import cond, fori_loop, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
+from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction, compile, jit
-from tessera.api.traced import make_graph
+from tessera.api.linear import linear_transpose
+from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
 from tessera.api.vectorize import vmap
 from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
@@ -42,14 +44,21 @@ install_backend("cuda", cuda_backend)
 
 __all__ = [
     "JitFunction",
+    "ShapeDtypeStruct",
+    "closure_convert",
     "compile",
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "eval_shape",
     "fori_loop",
     "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
     "jvp",
+    "linear_transpose",
     "linearize",
     "make_graph",
     "value_and_grad",

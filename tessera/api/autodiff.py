@@ -37,7 +37,7 @@ from tessera.ir.types import TensorType
 P = ParamSpec("P")
 
 
-def _select_args(
+def select_args(
     fn: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int], transform: str
 ) -> tuple[int, ...]:
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -61,8 +61,22 @@ def _select_args(
     return found
 
 
-class _Problem:
-    """A function prepared for differentiation with respect to some arguments."""
+class Problem:
+    """A function prepared for differentiation with respect to some arguments.
+
+    Args:
+        fn: the function.
+        args: its positional arguments.
+        kwargs: its other arguments.
+        argnums: which of the positional ones are differentiated.
+        transform: the public name of the transform.
+        holomorphic: whether they are complex and the derivative is with respect to these.
+
+    Attributes:
+        leaves: the leaves of the differentiated arguments.
+        treedef: the structure of the tuple of these.
+        traced: the function, whose inputs they are.
+    """
 
     def __init__(
         self,
@@ -71,6 +85,7 @@ class _Problem:
         kwargs: dict[str, Any],
         argnums: Sequence[int],
         transform: str,
+        holomorphic: bool = False,
     ) -> None:
         trees = tuple([args[n] for n in argnums])
         self.transform = transform
@@ -89,6 +104,13 @@ class _Problem:
                     loc=_loc.current(),
                     rule="differentiated inputs are floating-point or complex numbers",
                     fix="convert it (`ts.astype(x, ts.float32)`), or leave it out with `argnums`",
+                )
+            if holomorphic and x.dtype.kind is not Kind.COMPLEX:
+                raise GradError(
+                    f"{name(self.treedef, k)} has dtype {x.dtype.full_name}, with holomorphic=True",
+                    loc=_loc.current(),
+                    rule="a holomorphic function is one of complex numbers",
+                    fix="convert it (`ts.astype(x, ts.complex64)`), or leave out holomorphic=True",
                 )
 
         def rebuild(tracers: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -110,6 +132,12 @@ class _Problem:
         wrt = [False] * len(self.traced.captured) + [True] * len(self.leaves)
         return linearize_values(self.traced.graph, self.primals(), wrt, self.traced.trace.known)
 
+    def push(self, tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs, and their tangents for tangents of the leaves; None is zero."""
+        traced = self.traced
+        given = [*[None] * len(traced.captured), *tangents]
+        return jvp_values(traced.graph, self.primals(), given, traced.trace.known)
+
     def tangents(self, given: Sequence[Any]) -> list[Any]:
         """The user's tangents as leaves, checked against the primals."""
         names = leaf_name(self.transform, "the tangent")
@@ -117,7 +145,7 @@ class _Problem:
         words = ("the tuple of tangents", "that of primals")
         check_structure(self.transform, treedef, self.treedef, words, "tangents")
         types = [x.type for x in self.leaves]
-        _check_types(
+        check_types(
             leaves,
             types,
             lambda k: (f"{self.name(treedef, k)}: its tangent", "its primal"),
@@ -139,7 +167,10 @@ class _Problem:
 
 @api_boundary
 def value_and_grad(
-    fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[P, tuple[Any, Any]]:
     """A function that returns the value of `fn` and its gradient.
 
@@ -147,6 +178,8 @@ def value_and_grad(
         fn: returns a real scalar array, or with `has_aux` a pair of it and auxiliary results.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fn` returns auxiliary results as well.
+        holomorphic: whether `fn` is a holomorphic function of complex numbers; its derivative is
+            then a complex one, and the result of `fn` is complex.
 
     Returns:
         A function `(...) -> (value, gradient)`; the gradient has the structure of the argument, or
@@ -159,6 +192,7 @@ def value_and_grad(
         fn,
         argnums,
         has_aux,
+        holomorphic,
         "value_and_grad",
         lambda value, aux, grads: ((value, aux) if has_aux else value, grads),
     )
@@ -166,7 +200,10 @@ def value_and_grad(
 
 @api_boundary
 def grad(
-    fn: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
 ) -> Callable[P, Any]:
     """A function that returns the gradient of `fn`.
 
@@ -174,6 +211,8 @@ def grad(
         fn: returns a real scalar array, or with `has_aux` a pair of it and auxiliary results.
         argnums: which positional arguments to differentiate with respect to.
         has_aux: whether `fn` returns auxiliary results as well; then `(gradient, aux)` is returned.
+        holomorphic: whether `fn` is a holomorphic function of complex numbers; its derivative is
+            then a complex one, and the result of `fn` is complex.
 
     Raises:
         GradError: an integer input, or an output that is no real scalar.
@@ -184,7 +223,12 @@ def grad(
         6.0
     """
     return _gradient(
-        fn, argnums, has_aux, "grad", lambda value, aux, grads: (grads, aux) if has_aux else grads
+        fn,
+        argnums,
+        has_aux,
+        holomorphic,
+        "grad",
+        lambda value, aux, grads: (grads, aux) if has_aux else grads,
     )
 
 
@@ -192,6 +236,7 @@ def _gradient(
     fn: Callable[..., Any],
     argnums: int | Sequence[int],
     has_aux: bool,
+    holomorphic: bool,
     transform: str,
     combine: Callable[[Any, Any, Any], Any],
 ) -> Callable[..., Any]:
@@ -200,13 +245,14 @@ def _gradient(
     @api_boundary
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        numbers = _select_args(fn, args, argnums, transform)
-        problem = _Problem(fn, args, kwargs, numbers, transform)
+        numbers = select_args(fn, args, argnums, transform)
+        problem = Problem(fn, args, kwargs, numbers, transform, holomorphic)
         traced = problem.traced
-        main, aux_tree = _split_aux(traced, has_aux, fn, transform)
+        main, aux_tree = split_aux(traced, has_aux, fn, transform)
         main_leaves: list[int]
         main_leaves, main_treedef = pytree.flatten(main)
-        _check_scalar(name_of(fn), transform, [traced.types[k] for k in main_leaves], has_aux)
+        found = [traced.types[k] for k in main_leaves]
+        _check_scalar(name_of(fn), transform, found, has_aux, holomorphic)
         linear = problem.linearize()
         cts: list[Any] = [None] * len(traced.types)
         (k,) = main_leaves
@@ -220,7 +266,7 @@ def _gradient(
     return run
 
 
-def _split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform: str) -> Any:
+def split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform: str) -> Any:
     """The output and the auxiliary results, as trees of the leaves' positions."""
     tree: Any = traced.treedef.unflatten(range(len(traced.types)))
     if not has_aux:
@@ -237,28 +283,36 @@ def _split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform:
     return cast("tuple[Any, Any]", tree)
 
 
-def _check_scalar(name: str, transform: str, types: Sequence[TensorType], has_aux: bool) -> None:
-    rule = "the first result is" if has_aux else "the function returns"
+def _check_scalar(
+    name: str, transform: str, types: Sequence[TensorType], has_aux: bool, holomorphic: bool
+) -> None:
+    subject = "the first result is" if has_aux else "the function returns"
+    rule = f"{subject} one real number: a floating-point array without dims"
+    if holomorphic:
+        rule = f"with holomorphic=True {subject} one complex number: an array without dims"
     if len(types) != 1:
         several = f"{len(types)} arrays" if types else "no array"
         raise GradError(
             f"{transform}: {name} returns {several}" + (" as its first result" if has_aux else ""),
             loc=_loc.current(),
-            rule=f"{rule} one real number: a floating-point array without dims",
+            rule=rule,
             fix="return the sum of all terms; for further results use has_aux=True"
             if types
             else "return the value to differentiate",
         )
     (type,) = types
+    wanted = Kind.COMPLEX if holomorphic else Kind.FLOAT
     fixes = {
-        Kind.FLOAT: "reduce it, as with `ts.sum` or `ts.mean`; or use `ts.vjp`",
-        Kind.COMPLEX: "return a real number made of it, such as `ts.abs(z)` or `ts.real(z)`",
+        Kind.FLOAT: "leave out holomorphic=True",
+        Kind.COMPLEX: "return a real number made of it, such as `ts.abs(z)` or `ts.real(z)`; of a "
+        "holomorphic function take `ts.grad(f, holomorphic=True)`",
+        wanted: "reduce it, as with `ts.sum` or `ts.mean`; or use `ts.vjp`",
     }
-    if type.shape or type.dtype.kind is not Kind.FLOAT:
+    if type.shape or type.dtype.kind is not wanted:
         raise GradError(
             f"{transform}: {name} returns {type.strong()}",
             loc=_loc.current(),
-            rule=f"{rule} one real number: a floating-point array without dims",
+            rule=rule,
             fix=fixes.get(type.dtype.kind, "integers and bools have no derivative; return a float"),
         )
 
@@ -282,9 +336,9 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         >>> pullback(ts.asarray([1.0, 10.0]))
         (Array([ 2., 40.], dtype=float32),)
     """
-    problem = _Problem(fn, primals, {}, range(len(primals)), "vjp")
+    problem = Problem(fn, primals, {}, range(len(primals)), "vjp")
     traced = problem.traced
-    main, aux_tree = _split_aux(traced, has_aux, fn, "vjp")
+    main, aux_tree = split_aux(traced, has_aux, fn, "vjp")
     main_leaves: list[int]
     main_leaves, out_treedef = pytree.flatten(main)
     types = [traced.types[k] for k in main_leaves]
@@ -296,7 +350,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         names = leaf_name("vjp", "the cotangent")
         leaves, treedef = leaf_arrays(cotangent, names)
         check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"), "cotangent")
-        _check_types(
+        check_types(
             leaves,
             types,
             lambda k: (names(treedef, k), "the output"),
@@ -315,12 +369,20 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return out, pullback, pytree.map_(values.__getitem__, aux_tree)
 
 
-def _check_types(
+def check_types(
     leaves: Sequence[Any],
     types: Sequence[TensorType],
     names: Callable[[int], tuple[str, str]],
     rule: str,
 ) -> None:
+    """Tangents or cotangents have the types of what they belong to; numbers may be of any dtype.
+
+    Args:
+        leaves: the arrays.
+        types: the types.
+        names: what messages call an array, and what it belongs to.
+        rule: what messages say.
+    """
     for k, (x, type) in enumerate(zip(leaves, types, strict=True)):
         if x.shape != type.shape or (x.dtype is not type.dtype and not x.type.weak):
             first, second = names(k)
@@ -330,48 +392,61 @@ def _check_types(
 
 
 @api_boundary
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(
+    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
+) -> Any:
     """The value of a function and its derivative along a direction.
 
     Args:
         fn: any function of arrays.
         primals: the point, one entry per argument.
         tangents: the direction, of the same structure, shapes and dtypes.
+        has_aux: whether `fn` returns a pair of the output and auxiliary results.
 
     Returns:
-        `(output, output tangent)`.
+        `(output, output tangent)` or `(output, output tangent, aux)`.
     """
-    problem = _Problem(fn, tuple(primals), {}, range(len(primals)), "jvp")
+    problem = Problem(fn, tuple(primals), {}, range(len(primals)), "jvp")
     given = problem.tangents(tangents)
-    traced = problem.traced
-    outs, touts = jvp_values(
-        traced.graph, problem.primals(), [None] * len(traced.captured) + given, traced.trace.known
-    )
+    main, aux = split_aux(problem.traced, has_aux, fn, "jvp")
+    outs, touts = problem.push(given)
+    filled = filled_tangents(outs, touts)
+    found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
+    return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
+
+
+def filled_tangents(outs: Sequence[Any], touts: Sequence[Any]) -> list[Any]:
+    """Tangents of outputs, with zeros for None."""
     filled: list[Any] = []
     for o, t in zip(outs, touts, strict=True):
         with using(device_of(o)):
             filled.append(zeros_of(o.type) if t is None else t)
-    return pytree.unflatten(traced.treedef, outs), pytree.unflatten(traced.treedef, filled)
+    return filled
 
 
 @api_boundary
-def linearize(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of a function and its derivative as a linear function of the tangents.
 
     Args:
         fn: any function of arrays.
         *primals: the point.
+        has_aux: whether `fn` returns a pair of the output and auxiliary results.
 
     Returns:
-        `(output, push)`; `push(*tangents)` returns the output tangent and does not evaluate `fn`
-        again.
+        `(output, push)` or `(output, push, aux)`; `push(*tangents)` returns the output tangent and
+        does not evaluate `fn` again.
     """
-    problem = _Problem(fn, primals, {}, range(len(primals)), "linearize")
+    problem = Problem(fn, primals, {}, range(len(primals)), "linearize")
+    main, aux = split_aux(problem.traced, has_aux, fn, "linearize")
     linear = problem.linearize()
 
     @api_boundary
     def push(*tangents: Any) -> Any:
         """The output tangent."""
-        return pytree.unflatten(problem.traced.treedef, linear.apply(problem.tangents(tangents)))
+        found = linear.apply(problem.tangents(tangents))
+        return pytree.map_(found.__getitem__, main)
 
-    return pytree.unflatten(problem.traced.treedef, problem.traced.known_outputs()), push
+    values = problem.traced.known_outputs()
+    out = pytree.map_(values.__getitem__, main)
+    return (out, push, pytree.map_(values.__getitem__, aux)) if has_aux else (out, push)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera import pytree
-from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
-from tessera.errors import CallError, TesseraError, api_boundary
+from tessera.api.leaves import leaf_arrays, name_of, result_name
+from tessera.errors import CallError, TesseraError
 from tessera.graph.trace import Trace, active
 from tessera.ir import loc
-from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 
 Rebuild = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -92,29 +89,3 @@ def _parameters(fn: Callable[..., Any]) -> str:
 def _identifier(name: str) -> str:
     text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
     return text if text and not text[0].isdigit() else f"f_{text}"
-
-
-@api_boundary
-def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
-    """A function that returns the traced Graph of `fn` for given arguments, printable.
-
-    Example:
-        >>> import tessera as ts
-        >>> def double(x):
-        ...     return x + x
-        >>> print(ts.make_graph(double)(ts.asarray([1.0, 2.0])))
-        func @double(%0: f32[2]) {
-          %1 = graph.add(%0, %0) : f32[2]
-          return %1
-        }
-    """
-    check_callable("make_graph", fn, "pass arguments to what it returns: `ts.make_graph(f)(x)`")
-
-    @api_boundary
-    def run(*args: Any, **kwargs: Any) -> Func:
-        leaves, treedef = leaf_arrays((args, kwargs), argument_name("make_graph", fn))
-        types = [x.type for x in leaves]
-        rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
-        return Traced(fn, rebuild, types, None, "make_graph", staging=True).graph
-
-    return run

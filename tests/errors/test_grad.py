@@ -89,7 +89,7 @@ def test_complex_output() -> None:
             1 | ts.grad(lambda x: x * 1j)(1.0)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: the function returns one real number: a floating-point array without dims
-          fix: return a real number made of it, such as `ts.abs(z)` or `ts.real(z)`
+          fix: return a real number made of it, such as `ts.abs(z)` or `ts.real(z)`; of a holomorphic function take `ts.grad(f, holomorphic=True)`
         """,
     )
 
@@ -364,5 +364,149 @@ def test_no_function() -> None:
               | ^^^^^^^^^^
           rule: `grad` takes a function of arrays
           fix: pass arguments to what it returns: `ts.grad(f)(x)`
+        """,
+    )
+
+
+def test_holomorphic_of_a_real_number() -> None:
+    expect(
+        """
+        ts.grad(lambda z: z * z, holomorphic=True)(1.0)
+        """,
+        """
+        GradError: grad: argument `z` of <lambda> has dtype float32, with holomorphic=True
+          at user.py:1
+            1 | ts.grad(lambda z: z * z, holomorphic=True)(1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a holomorphic function is one of complex numbers
+          fix: convert it (`ts.astype(x, ts.complex64)`), or leave out holomorphic=True
+        """,
+    )
+
+
+def test_holomorphic_with_a_real_result() -> None:
+    expect(
+        """
+        ts.grad(lambda z: ts.abs(z), holomorphic=True)(1j)
+        """,
+        """
+        GradError: grad: <lambda> returns f32[]
+          at user.py:1
+            1 | ts.grad(lambda z: ts.abs(z), holomorphic=True)(1j)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: with holomorphic=True the function returns one complex number: an array without dims
+          fix: leave out holomorphic=True
+        """,
+    )
+
+
+def test_jacobian_of_complex_numbers() -> None:
+    expect(
+        """
+        ts.jacfwd(lambda z: z * z)(1j)
+        """,
+        """
+        GradError: jacfwd: argument `z` of <lambda> has dtype complex64
+          at user.py:1
+            1 | ts.jacfwd(lambda z: z * z)(1j)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the derivative of a complex number is no complex number, unless the function is holomorphic
+          fix: pass holomorphic=True if it is; else take real and imaginary parts apart
+        """,
+    )
+
+
+def test_jacobian_with_a_complex_result() -> None:
+    expect(
+        """
+        def f(x):
+            return x * 1j
+
+        ts.jacrev(f)(ts.ones(2))
+        """,
+        """
+        GradError: jacrev: a result of f has dtype complex64
+          at user.py:4
+            4 | ts.jacrev(f)(ts.ones(2))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the derivative of a complex number is no complex number, unless the function is holomorphic
+          fix: pass holomorphic=True if it is; else take real and imaginary parts apart
+        """,
+    )
+
+
+def test_jacobian_with_an_integer_result() -> None:
+    expect(
+        """
+        ts.jacrev(lambda x: (x, ts.argmax(x)))(ts.ones(2))
+        """,
+        """
+        GradError: jacrev: a result of <lambda> is i64[], which has no derivative
+          at user.py:1
+            1 | ts.jacrev(lambda x: (x, ts.argmax(x)))(ts.ones(2))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: results of reverse mode are floating-point or complex numbers
+          fix: leave it out of the result, or return it by has_aux=True
+        """,
+    )
+
+
+def test_transpose_of_what_is_not_linear() -> None:
+    expect(
+        """
+        def f(x):
+            y = 2 * x
+            return y * y
+
+        ts.linear_transpose(f, ts.ones(3))
+        """,
+        """
+        GradError: linear_transpose: f is not linear: it takes multiply of an argument
+          at user.py:3 in f
+            3 |     return y * y
+              |            ^^^^^
+          called from user.py:5
+            5 | ts.linear_transpose(f, ts.ones(3))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: each operation is linear in what is computed from the arguments, taken together
+          fix: take `ts.vjp` for the transposed derivative at a point
+        """,
+    )
+
+
+def test_transpose_of_integers() -> None:
+    expect(
+        """
+        ts.linear_transpose(lambda x: 2 * x, ts.ShapeDtypeStruct((3,), ts.int32))
+        """,
+        """
+        GradError: linear_transpose: argument `x` of <lambda> has dtype int32, which has no derivative
+          at user.py:1
+            1 | ts.linear_transpose(lambda x: 2 * x, ts.ShapeDtypeStruct((3,), ts.int32))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: what is transposed is linear in floating-point or complex numbers
+          fix: pass it by a closure
+        """,
+    )
+
+
+def test_arguments_of_a_converted_closure() -> None:
+    expect(
+        """
+        def f(k):
+            g, values = ts.closure_convert(lambda x: k * x, 1.0)
+            return g(2.0)
+
+        ts.grad(f)(1.0)
+        """,
+        """
+        CallError: closure_convert: the converted function got 0 values after its arguments
+          at user.py:3 in f
+            3 |     return g(2.0)
+              |            ^^^^^^
+          called from user.py:5
+            5 | ts.grad(f)(1.0)
+              | ^^^^^^^^^^^^^^^
+          rule: it takes the 1 values that it was returned with
         """,
     )
