@@ -86,7 +86,7 @@ class Copy:
         fields: dict[str, Any] = {**op.attrs, **attrs}
         fields["dyn"] = (*[self.find(v) for v in op.dyn], *dyn)
         if isinstance(op, ops.Random):
-            fields.update(key0=self.find(op.key0), key1=self.find(op.key1))
+            fields["key"] = tuple([self.find(word) for word in op.key])
         if isinstance(op, (ops.Load, ops.Store)):
             fields["buf"] = self.find(op.buf)
         if isinstance(op, ops.Store):

@@ -325,10 +325,10 @@ class NestEmitter:
         """The words of a counter-based generator."""
         region = member.key.region
         place = op.linear_index(member.key.index)
-        key0, key1 = [self.get(k) for k in member.args]
+        key = tuple([self.get(k) for k in member.args])
         if any(plan.draws_blocks for plan in self.plans):
             (expr,), dyn = self.bind((place,))
-            return self.add(region, ops.Random, dyn, expr, key0, key1)
+            return self.add(region, ops.Random, dyn, expr, key)
         linear = self.formula(region, place)
         high = self.map(region, SCALARS["shr"], linear, self.const(32, int64))
         words = [self.cast(region, x, uint32) for x in (linear, high)]
@@ -336,7 +336,7 @@ class NestEmitter:
         def emit(name: str, *values: Value) -> Value:
             return self.map(region, SCALARS[name], *values)
 
-        return op.scalar_code(key0, key1, words[0], words[1], emit, self.const)
+        return op.scalar_code(key, words[0], words[1], emit, self.const)
 
     def store(self, store: StorePlan) -> None:
         """Writes a scalar, and remembers it for later plans of the nest."""

@@ -415,8 +415,9 @@ class Fusion:
             self._contract(nest, member, op)
         elif isinstance(op, RandomBits):
             lead = op.key_index(key.index)
+            words = range(4 if tensor(op.key).shape[-1] == 4 else 2)
             member.args = tuple(
-                [self.use(nest, op.key, (*lead, k), key.guard, key.region, False) for k in (0, 1)]
+                [self.use(nest, op.key, (*lead, k), key.guard, key.region, False) for k in words]
             )
         elif op.family is not Family.GENERATE:
             raise CompileError(f"schedule: no lowering for {op.name}", loc=op.loc)

@@ -260,10 +260,11 @@ def _random(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ..
     place = points.exprs([op.expr], op, env)[0].astype(np.uint64)
     counter = (place >> np.uint64(2)).astype(np.uint64)
     low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
-    zero = np.uint32(0)
+    key = [points.values[word] for word in op.key]
+    upper0, upper1 = key[2:] or [np.asarray(0, np.uint32)] * 2
     words = philox(
-        (low, high, np.asarray(zero), np.asarray(zero)),
-        (points.values[op.key0], points.values[op.key1]),
+        (low, high, upper0, upper1),
+        (key[0], key[1]),
         _apply,
         lambda value, dtype: np.asarray(value, dtype.np),
     )

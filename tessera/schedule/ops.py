@@ -293,20 +293,22 @@ class Index(ScheduleOp):
 
 
 class Random(Index):
-    """Word `expr` of the sequence of random words of a key; see `graph.random_bits`."""
+    """Word `expr` of the sequence of random words of a key of two or four words; see
+    `graph.random_bits`.
+    """
 
     name = "schedule.random"
-    key0: Value = operand()
-    key1: Value = operand()
+    key: tuple[Value, ...] = operands()
 
     def infer(self) -> Type:
         """u32."""
         return ScalarType(uint32)
 
     def verify(self) -> None:
-        """The key is two words."""
-        if any(key.type != ScalarType(uint32) for key in (self.key0, self.key1)):
-            raise VerifyError(f"a key is two words, not {self.key0.type} and {self.key1.type}")
+        """The key is two or four words."""
+        types = [word.type for word in self.key]
+        if len(types) not in (2, 4) or any(t != ScalarType(uint32) for t in types):
+            raise VerifyError(f"a key is two or four words, not {', '.join(map(str, types))}")
 
 
 class Holds(ScheduleOp):

@@ -148,10 +148,10 @@ def test_philox_known_answers(counter: Any, key: Any, expected: Any) -> None:
     assert tuple(map(int, found)) == expected
 
 
-def word(key: tuple[int, int], n: int) -> int:
+def word(key: tuple[int, ...], n: int) -> int:
     """Element n of a key's sequence, in Python's integers."""
-    c = [n // 4 % 2**32, n // 4 // 2**32, 0, 0]
-    k = list(key)
+    c = [n // 4 % 2**32, n // 4 // 2**32, *(key[2:] or (0, 0))]
+    k = list(key[:2])
     for _ in range(10):
         a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
         c = [(b >> 32) ^ c[1] ^ k[0], b % 2**32, (a >> 32) ^ c[3] ^ k[1], a % 2**32]
@@ -171,6 +171,26 @@ def test_random_bits(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(found, np.array(expected, np.uint32).reshape(shape))
 
 
+@pytest.mark.parametrize("key", [(7, 11, 0, 0), (7, 11, 1, 2), (2**32 - 1,) * 4])
+def test_a_key_of_four_words_has_the_upper_half_of_the_counter(key: tuple[int, ...]) -> None:
+    op = make(RandomBits, TensorType((4,), uint32), shape=(11,))
+    found = op.evaluate(np.array(key, np.uint32))
+    np.testing.assert_array_equal(found, np.array([word(key, n) for n in range(11)], np.uint32))
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_known_answers_by_the_op(counter: Any, key: Any, expected: Any) -> None:
+    """The op's code at the place of each published counter."""
+    place = 4 * (counter[0] + 2**32 * counter[1])
+    op = make(RandomBits, TensorType((4,), uint32), shape=(4,))
+    words = u32(*key, *counter[2:])
+    for k in range(4):
+        at = (place + k) % 2**64
+        if place < 2**64:  # the op counts words in 64 bits
+            assert int(op.scalar_code(words, *u32(at % 2**32, at >> 32), emit, const)) == expected[k]
+        assert word((*key, *counter[2:]), place + k) == expected[k]
+
+
 def test_one_key_per_example() -> None:
     op = make(RandomBits, TensorType((3, sym("B"), 2), uint32), shape=(4, sym("S")))
     assert str(op.result.type) == "u32[3, B, 4, S]"
@@ -187,12 +207,12 @@ def test_one_key_per_example() -> None:
 @pytest.mark.parametrize("n", [2**32 - 1, 2**32, 2**34 + 5, 2**63 + 2, 2**64 - 1])
 def test_positions_of_64_bits(n: int) -> None:
     op = make(RandomBits, KEY, shape=(4,))
-    found = op.scalar_code(*u32(3, 5, n % 2**32, n // 2**32), emit, const)
+    found = op.scalar_code(u32(3, 5), *u32(n % 2**32, n // 2**32), emit, const)
     assert int(found) == word((3, 5), n)
 
 
 def test_random_bits_refusals() -> None:
-    for type in (TensorType((3,), uint32), TensorType((), uint32)):
+    for type in (TensorType((3,), uint32), TensorType((), uint32), TensorType((8,), uint32)):
         with pytest.raises(ShapeError, match="random_bits: the key has type"):
             make(RandomBits, type, shape=(4,))
     with pytest.raises(DTypeError, match=r"random_bits: the key has type i32\[2\]"):

@@ -251,6 +251,12 @@ def _rearranging() -> None:
     add(Constant, lambda x: e.mul(x, constant(np.full((2, 3), 1.5), ts.float64)), x)
     add(Iota, lambda x: e.mul(x, iota((2, 3), 1, ts.float64)), x)
     add(RandomBits, lambda k: random_bits(k, (2, 3)), np.array([3, 4], np.uint32))
+    add(
+        RandomBits,
+        lambda k: random_bits(k, (2, 3)),
+        np.array([3, 4, 5, 6], np.uint32),
+        label="of a sequence",
+    )
 
 
 # --- reductions, scans, sorting, contraction --------------------------------------------------

@@ -65,3 +65,9 @@ def test_symbolic_sizes(size: int) -> None:
 def test_many_keys() -> None:
     keys = np.arange(6, dtype=np.uint32).reshape(3, 2)
     check_gpu(lambda k: random_bits(k, (128,)), typed(3, 2, dtype=uint32), inputs=[keys])
+
+
+@pytest.mark.parametrize("shape", [(512,), (5, 7)])
+def test_another_sequence_of_a_key(shape: tuple[int, ...]) -> None:
+    key = np.array([7, 0xDEADBEEF, 5, 0xFFFFFFFF], np.uint32)
+    check_gpu(lambda k: random_bits(k, shape), typed(4, dtype=uint32), inputs=[key])

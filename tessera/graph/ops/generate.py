@@ -19,7 +19,6 @@ from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checks import (
     check_axis,
     check_shape,
-    may_equal,
     shape_text,
     static_shape,
     tensor,
@@ -222,8 +221,9 @@ class RandomBits(GraphOp):
 
     `%r = graph.random_bits(%key) {shape=[4, S]} : u32[4, S]`, where `%key : u32[2]`. Element n of
     the result (in row-major order) is word n % 4 of the block with counter n // 4 (64 bits, in the
-    first two of its four words). A key of type `u32[..., 2]` is many keys, each with a result of
-    its own: `u32[..., 4, S]`.
+    first two of its four words). A key of four words has the upper two words of the counter too,
+    which are else 0: these number independent sequences of one key. A key of type `u32[..., 2]` or
+    `u32[..., 4]` is many keys, each with a result of its own: `u32[..., 4, S]`.
     """
 
     name = "graph.random_bits"
@@ -234,8 +234,8 @@ class RandomBits(GraphOp):
 
     def infer(self) -> TensorType:
         key = tensor(self, 0)
-        rule = "a key is two words: u32[..., 2]"
-        if not key.shape or not may_equal(key.shape[-1], 2):
+        rule = "a key is two words: u32[..., 2]; with a number of a sequence, u32[..., 4]"
+        if not key.shape or key.shape[-1] not in (2, 4):
             raise ShapeError(f"{title(self)}: the key has type {key}", loc=self.loc, rule=rule)
         if key.dtype is not uint32:
             raise DTypeError(f"{title(self)}: the key has type {key}", loc=self.loc, rule=rule)
@@ -243,12 +243,13 @@ class RandomBits(GraphOp):
         return TensorType(key.shape[:-1] + self.shape, uint32)
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
-        keys = operands[0].reshape(-1, 2, 1)
+        key = operands[0].reshape(-1, operands[0].shape[-1], 1)
+        words = [key[:, k] for k in range(key.shape[1])]
         shape = static_shape(self.shape)
         linear = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64)
         low, high = (part.astype(np.uint32) for part in (linear, linear >> np.uint64(32)))
-        words = self.scalar_code(keys[:, 0], keys[:, 1], low, high, _apply, _uint)
-        return words.reshape(operands[0].shape[:-1] + shape)
+        found = self.scalar_code(words, low, high, _apply, _uint)
+        return found.reshape(operands[0].shape[:-1] + shape)
 
     def key_index(self, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The index of the key, without its last dim, for the result element at `index`."""
@@ -262,13 +263,12 @@ class RandomBits(GraphOp):
         return position
 
     def scalar_code(
-        self, key0: T, key1: T, index_lo: T, index_hi: T, emit: Emit[T], const: Const[T]
+        self, key: Sequence[T], index_lo: T, index_hi: T, emit: Emit[T], const: Const[T]
     ) -> T:
         """One element, as applications of scalar functions; lowering and `evaluate` both use it.
 
         Args:
-            key0: first word of the key; all values are u32.
-            key1: second word.
+            key: the words of the key; all values are u32.
             index_lo: lower word of the linear index.
             index_hi: upper word.
             emit: applies a scalar function to values.
@@ -278,7 +278,8 @@ class RandomBits(GraphOp):
         carried = emit("shl", index_hi, const(30, uint32))
         low = emit("or", emit("shr", index_lo, two), carried)
         high = emit("shr", index_hi, two)
-        a, b, c, d = philox((low, high, zero, zero), (key0, key1), emit, const)
+        upper0, upper1 = key[2:] or (zero, zero)
+        a, b, c, d = philox((low, high, upper0, upper1), (key[0], key[1]), emit, const)
         odd = emit("ne", emit("and", index_lo, const(1, uint32)), zero)
         upper = emit("ne", emit("and", index_lo, two), zero)
         return emit("select", upper, emit("select", odd, d, c), emit("select", odd, b, a))
@@ -321,5 +322,5 @@ def index_dtype(size: Dim) -> DType:
 
 
 def random_bits(key: Any, shape: Sequence[Dim]) -> Any:
-    """Random 32-bit words from a key `u32[2]`."""
+    """Random 32-bit words from a key `u32[2]`, or `u32[4]` for one of its other sequences."""
     return bind(RandomBits, key, shape=tuple(shape))

@@ -28,7 +28,7 @@ WORDS = 4
 def random(low: State, op: s.Random, point: Point) -> Val:
     """The word at one place of a key's sequence."""
     em = low.em
-    keys = [low.get(key, point).parts[0] for key in (op.key0, op.key1)]
+    keys = [low.get(key, point).parts[0] for key in op.key]
     dyn = low.dyn(op.dyn, point)
     if _shares(low, op.expr, point, [*keys, *dyn]):
         return Val((_dealt(low, op, point, keys, dyn),), point.names)
@@ -47,7 +47,8 @@ def _block(low: State, counter: Value, keys: Sequence[Value]) -> tuple[Value, ..
     def const(value: int, dtype: DType) -> Value:
         return em.const(value, dtype)
 
-    counters = (em.cast(counter, uint32), high, zero, zero)
+    upper0, upper1 = keys[2:] or (zero, zero)
+    counters = (em.cast(counter, uint32), high, upper0, upper1)
     return philox(counters, (keys[0], keys[1]), em.map, const)
 
 
