@@ -79,11 +79,12 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug",)
+_PACKAGES = ("debug", "random")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
     from tessera import pytree as pytree
+    from tessera import random as random
     from tessera.api import *
     from tessera.graph.array import *
     from tessera.graph.device import *
