@@ -196,6 +196,14 @@ def round_into(x: Array, dtype: DType) -> Array:
 # --- computations -----------------------------------------------------------------------------
 
 
+def _floordiv(a: Array, b: Array) -> Array:
+    found = np.floor_divide(a, b)
+    if found.dtype.kind != "f":
+        return found
+    # NumPy's remainder is NaN beside an infinity, and so is its quotient.
+    return np.where(np.isinf(a) | np.isinf(b), np.true_divide(a, b), found)
+
+
 def _trunc_div(a: Array, b: Array) -> Array:
     quotient = np.floor_divide(a, b)
     up = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
@@ -405,8 +413,8 @@ _ARITHMETIC = (
     _binary("sub", "a - b", _NUMERIC, np.subtract),
     _binary("mul", "a * b", _NUMERIC, np.multiply, commutative=True, identity=_one),
     _binary("div", "a / b", _INEXACT, np.divide, cost=4),
-    _binary("floordiv", "floor(a / b), from the remainder as Python does; float x // 0 is x / 0",
-            _REAL, np.floor_divide, cost=4),
+    _binary("floordiv", "floor(a / b), from the remainder as Python does; a / b if b is 0, or one"
+            " of them infinite", _REAL, _floordiv, cost=4),
     _binary("mod", "a - b * floordiv(a, b), with the sign of b", _REAL, np.remainder, cost=4),
     _binary("trunc_div", "a / b towards zero", _INTEGER, _trunc_div, cost=4),
     _binary("rem", "a - b * trunc(a / b), exact, with the sign of a", _REAL, np.fmod, cost=4),

@@ -5,7 +5,8 @@ arrays in the tests. `expand` gives the pair of a result, or the single value of
 real result. The formulas follow Kahan ("Branch cuts for complex elementary functions", 1987) and
 Annex G of the C standard: signed zeros choose the side of a branch cut, there is no overflow on the
 way where the result has none, and cancellation near |z| = 1 is made up for. There are no branches:
-where two formulas share the work, both are computed and one is selected.
+where two formulas share the work, both are computed and one is selected. Where one part is NaN, the
+other is known in the cases that the standard lists; these are selected last.
 """
 
 from __future__ import annotations
@@ -205,8 +206,10 @@ def _expm1(c: _Code[T], z: Pair[T]) -> Pair[T]:
     a, b = z
     half = c("sin", b * 0.5)
     near = c("expm1", a) * c("cos", b) - 2.0 * (half * half)
+    near = c.select(near.is_(0), 0, near)  # 1 - 1 is not -0
     re, im = _exp(c, z)
-    return c.select(a < 1, near, re - 1), im
+    re = c.select(a < 1, near, re - 1)
+    return c.select(a.is_(-math.inf) & ~c("isfinite", b), -1, re), im
 
 
 def _two_sum(a: _Real[T], b: _Real[T]) -> Pair[T]:
@@ -345,6 +348,9 @@ def _tanh(c: _Code[T], z: Pair[T]) -> Pair[T]:
     tail = c.select(c("isinf", a), c("copysign", 0, c("sin", b + b)), tail)
     tail = c.select(c("isnan", tail) & c("isinf", a), 0, tail)
     re, im = c.select(large, c("copysign", 1, a), re), c.select(large, tail, im)
+    # Without an angle only the imaginary axis and infinity have a known real part.
+    lost = c("isfinite", a) & ~c("isfinite", b)
+    re = c.select(lost, c.select(a.is_(0), a, math.nan), re)
     return re, c.select(b.is_(0), b, im)
 
 
@@ -381,7 +387,10 @@ def _asin(c: _Code[T], z: Pair[T]) -> Pair[T]:
     minus, plus = _sqrt(c, (1 - x, -y)), _sqrt(c, (1 + x, y))
     re = c("atan2", x, minus[0] * plus[0] - minus[1] * plus[1])
     im = c("asinh", minus[0] * plus[1] - minus[1] * plus[0])
-    return c.choose(far, (c("atan2", a, abs(b)), c("copysign", size, b)), (re, im))
+    re, im = c.choose(far, (c("atan2", a, abs(b)), c("copysign", size, b)), (re, im))
+    unknown = c("isnan", b)
+    re = c.select(unknown & a.is_(0), a, re)
+    return re, c.select(unknown & c("isinf", a), math.inf, im)
 
 
 def _acos(c: _Code[T], z: Pair[T]) -> Pair[T]:
@@ -391,7 +400,10 @@ def _acos(c: _Code[T], z: Pair[T]) -> Pair[T]:
     minus, plus = _sqrt(c, (1 - x, -y)), _sqrt(c, (1 + x, y))
     re = 2.0 * c("atan2", minus[0], plus[0])
     im = c("asinh", plus[0] * minus[1] - plus[1] * minus[0])
-    return c.choose(far, (c("atan2", abs(b), a), -c("copysign", size, b)), (re, im))
+    re, im = c.choose(far, (c("atan2", abs(b), a), -c("copysign", size, b)), (re, im))
+    unknown = c("isnan", b)
+    re = c.select(c("isnan", a), a, c.select(unknown & a.is_(0), math.pi / 2, re))
+    return re, c.select(unknown & c("isinf", a), -math.inf, im)
 
 
 def _asinh(c: _Code[T], z: Pair[T]) -> Pair[T]:
@@ -405,7 +417,10 @@ def _acosh(c: _Code[T], z: Pair[T]) -> Pair[T]:
     minus, plus = _sqrt(c, (x - 1, y)), _sqrt(c, (x + 1, y))
     re = c("asinh", minus[0] * plus[0] + minus[1] * plus[1])
     im = 2.0 * c("atan2", minus[1], plus[0])
-    return c.choose(far, (size, c("atan2", b, a)), (re, im))
+    re, im = c.choose(far, (size, c("atan2", b, a)), (re, im))
+    unknown = c("isnan", b)
+    im = c.select(c("isnan", a), a, c.select(unknown & a.is_(0), math.pi / 2, im))
+    return c.select(unknown & c("isinf", a), math.inf, re), im
 
 
 def _atanh(c: _Code[T], z: Pair[T]) -> Pair[T]:
@@ -418,7 +433,11 @@ def _atanh(c: _Code[T], z: Pair[T]) -> Pair[T]:
     length = c("hypot", a, b)
     small = c.select(c("isinf", length), 0, abs(a) / length / length)
     re = c("copysign", c.select(far, small, near), a)
-    return re, c.select(far, c("copysign", math.pi / 2, b), angle)
+    im = c.select(far, c("copysign", math.pi / 2, b), angle)
+    ends = c("isnan", b) & (a.is_(0) | c("isinf", a))
+    re = c.select(ends, c("copysign", 0, a), re)
+    ends = c("isnan", a) & c("isinf", b)
+    return c.select(ends, 0, re), c.select(ends, c("copysign", math.pi / 2, b), im)
 
 
 def _atan(c: _Code[T], z: Pair[T]) -> Pair[T]:

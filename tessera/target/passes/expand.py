@@ -129,7 +129,10 @@ def _float_divmod(b: Build, x: Value, y: Value) -> tuple[Value, Value]:
     whole = b.select(b.map("eq", quotient, none), b.map("copysign", none, ratio), whole)
     by_zero = b.map("eq", y, none)
     nan_remainder = b.map("rem", x, y)
-    return b.select(by_zero, ratio, whole), b.select(by_zero, nan_remainder, remainder)
+    remainder = b.select(by_zero, nan_remainder, remainder)
+    # The ratio is exact where it is 0 or infinite: at the ends of the range.
+    endless = b.map("or", isinf(b, x), isinf(b, y))
+    return b.select(b.map("or", by_zero, endless), ratio, whole), remainder
 
 
 def int_pow(b: Build, x: Value, y: Value) -> Value:
