@@ -62,6 +62,7 @@ _MODULES = (
     "tessera.graph.array",
     "tessera.graph.device",
     "tessera.graph.namespace.conversion",
+    "tessera.graph.namespace.convolution",
     "tessera.graph.namespace.creation",
     "tessera.graph.namespace.data_types",
     "tessera.graph.namespace.elementwise",
@@ -70,6 +71,7 @@ _MODULES = (
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
     "tessera.graph.namespace.mathematics",
+    "tessera.graph.namespace.pooling",
     "tessera.graph.namespace.searching",
     "tessera.graph.namespace.sets",
     "tessera.graph.namespace.sorting",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from tessera.graph.array import *
     from tessera.graph.device import *
     from tessera.graph.namespace.conversion import *
+    from tessera.graph.namespace.convolution import *
     from tessera.graph.namespace.creation import *
     from tessera.graph.namespace.data_types import *
     from tessera.graph.namespace.elementwise import *
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
     from tessera.graph.namespace.mathematics import *
+    from tessera.graph.namespace.pooling import *
     from tessera.graph.namespace.searching import *
     from tessera.graph.namespace.sets import *
     from tessera.graph.namespace.sorting import *

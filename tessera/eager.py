@@ -21,6 +21,7 @@ from tessera.graph.array import Array, repeated
 from tessera.graph.device import CPU, default_device
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
+from tessera.graph.ops import windows as w
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
@@ -66,6 +67,7 @@ VIEWS: dict[type[Op], ViewRule] = {
     s.Transpose: lambda x, attrs: x.transpose(attrs["perm"]),
     s.Reverse: lambda x, attrs: np.flip(x, attrs["axes"]),
     r.Slice: _view_slice,
+    w.Windows: w.moved_view,
 }
 
 

@@ -21,6 +21,7 @@ from tessera.graph.ops.rearrange import (
     Slice,
     Transpose,
 )
+from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, IntExpr, evaluate, substitute, sym, symbols
 from tessera.ir.opdef import FieldKind
@@ -301,6 +302,21 @@ def _gather(rng: np.random.Generator) -> Case:
     return Case(Gather, [numbered(rng, shape, dtype), indices], attrs)
 
 
+def _windows(rng: np.random.Generator) -> Case:
+    count = int(rng.integers(0, 3))
+    sizes = tuple([int(n) for n in rng.integers(1, 4, count)])
+    step, dilation = (tuple([int(n) for n in rng.integers(1, 4, count)]) for _ in range(2))
+    shape = [*random_shape(rng, 1), *[0] * count]
+    axes = tuple([int(k) for k in rng.permutation(len(shape))[:count]])
+    for axis, size, apart in zip(axes, sizes, dilation, strict=True):
+        shape[axis] = (size - 1) * apart + int(rng.integers(0, 6))
+    for k in range(len(shape)):
+        if k not in axes:
+            shape[k] = int(rng.choice(SIZES))
+    attrs = {"axes": axes, "step": step, "dilation": dilation}
+    return Case(Windows, [numbered(rng, (*shape, *sizes))], attrs)
+
+
 CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
@@ -312,4 +328,5 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
+    "windows": _windows,
 }

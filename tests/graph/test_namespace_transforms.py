@@ -20,6 +20,18 @@ V = sample("float32", (6,), 2)
 N = np.asarray([3, 0, -1, 2])
 KEY = np.asarray([1, 2], np.uint32)
 
+
+
+def _conv(x: Any, y: Any) -> Any:
+    return ts.conv_general(x[None], y[:4, None, :3], (2,), "SAME", (2,), feature_group_count=4)
+
+
+def _conv_image(x: Any, y: Any) -> Any:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    image, window = x[None, :, :, None], y[:3, :2, None, None]
+    return ts.conv_general(image, window, (1, 2), [(1, 0), (0, 2)], (1, 2), (2, 1), numbers)
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "arithmetic": (lambda x, v: (x + v) * 2 - x / (v + 20), (X, V)),
     "compare": (lambda x, v: ts.where(x > v, x, v**2), (X, V)),
@@ -77,6 +89,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "integers": (lambda n: n // 2 + n % 3, (N,)),
     "sigmoid": (lambda x: ts.sigmoid(x) + ts.relu(x) + ts.erf(x), (X,)),
     "random_bits": (lambda k: ts.random_bits(k, (3, 5)), (KEY,)),
+    "conv": (_conv, (X, Y)),
+    "conv_of_window": (lambda y, x: _conv(x, y), (Y, X)),
+    "conv_image": (_conv_image, (X, Y)),
+    "convolve": (lambda x, v: ts.convolve(x[0], v[:3], "same"), (X, V)),
+    "max_pool": (lambda x: ts.max_pool(x[None], (2,), (2,), "SAME"), (X,)),
+    "avg_pool": (lambda x: ts.avg_pool(x[None], (3,), None, "SAME", False), (X,)),
+    "reduce_window": (lambda x: ts.reduce_window(x, 1, ts.multiply, (2, 3), (1, 2), "SAME"), (X,)),
+    "fold_window": (lambda x: ts.reduce_window(x, 1, lambda a, b: a * b, (1, 3)), (X,)),
     "half": (lambda x: ts.sum(ts.astype(x, ts.bfloat16), axis=0), (X,)),
     "asarray": (lambda v: ts.asarray([v[0], [1, 2, 3][1], v[2]]), (V,)),
     "iterate": (lambda x: sum(row for row in x), (X,)),
@@ -88,6 +108,8 @@ DIFFERENTIABLE = [
     "take_along_axis", "set", "set_column", "scatter_add", "strided_set", "masked", "sort",
     "cumulative_sum", "concat", "stack", "roll", "roll_dynamic", "tile", "repeat", "tril", "eye",
     "linspace_ends", "meshgrid", "diff", "clip", "reshape", "flip", "moveaxis", "var", "powers",
+    "conv", "conv_of_window", "conv_image", "convolve", "max_pool", "avg_pool", "reduce_window",
+    "fold_window",
     "sigmoid", "asarray", "iterate", "dynamic_int",
 ]  # fmt: skip
 

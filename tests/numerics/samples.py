@@ -46,6 +46,7 @@ from tessera.graph.ops.rearrange import (
     transpose,
 )
 from tessera.graph.ops.sort import Sort, sort
+from tessera.graph.ops.windows import Windows, windows
 from tessera.graph.trace import as_tuple, bind
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Block, Op
@@ -248,6 +249,9 @@ def _rearranging() -> None:
         values(23, (2, 1), -2, 2),
         values(24, (2, 2), -2, 2),
     )
+    line = values(25, (2, 7), -2, 2)
+    add(Windows, lambda x: windows(x, (1,), (2,), (2,), (3,)), line)
+    add(Windows, lambda x: windows(x, (1, 0), (3, 2), (1, 1), (2, 1)), line, label="two")
     add(Constant, lambda x: e.mul(x, constant(np.full((2, 3), 1.5), ts.float64)), x)
     add(Iota, lambda x: e.mul(x, iota((2, 3), 1, ts.float64)), x)
     add(RandomBits, lambda k: random_bits(k, (2, 3)), np.array([3, 4], np.uint32))

@@ -82,6 +82,7 @@ __all__ = [
     "reverse",
     "slice_",
     "slice_axis",
+    "spaced",
     "squeeze",
     "sum_axes",
     "transpose",
@@ -140,7 +141,7 @@ class Slice(Rearrange):
         shape: tuple[Dim, ...] = operands[0].type.shape
         interior = tuple([s - 1 for s in self.stride])
         count = self.result.type.dims()
-        covered = [a + _spread(n, i) for a, n, i in zip(self.start, count, interior, strict=True)]
+        covered = [a + spaced(n, i) for a, n, i in zip(self.start, count, interior, strict=True)]
         high = tuple([dim - end for dim, end in zip(shape, covered, strict=True)])
         return (pad(ct, 0, self.start, high, interior),)
 
@@ -187,7 +188,7 @@ class Pad(Rearrange):
                 )
         return x.with_shape(
             [
-                lo + _spread(dim, inner) + hi
+                lo + spaced(dim, inner) + hi
                 for lo, dim, inner, hi in zip(
                     self.lo, x.shape, self.interiors(), self.hi, strict=True
                 )
@@ -264,13 +265,13 @@ class Pad(Rearrange):
         return (call("select", mask, out, broadcast(value, out.shape, (0,))),), (0,)
 
 
-def _spread(dim: Dim, interior: Dim) -> Dim:
+def spaced(dim: Dim, interior: Dim) -> Dim:
     """The length of a dim with `interior` elements put between its own."""
     return dim if interior == 0 else dim + maximum(dim - 1, 0) * interior
 
 
 def _limit(dim: Dim, interior: Dim) -> Dim:
-    """The limit of the slice that undoes `_spread`; a symbolic dim comes back as itself."""
+    """The limit of the slice that undoes `spaced`; a symbolic dim comes back as itself."""
     if interior == 0 or dim == 0:
         return dim
     return (dim - 1) * (interior + 1) + 1

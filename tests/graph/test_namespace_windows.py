@@ -1,0 +1,266 @@
+"""Convolutions and pooling against loops over all places of the window."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tests.graph.namespace_cases import engine, host, same, sample
+
+__all__ = ["engine"]
+
+
+def windows_of(
+    x: np.ndarray,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base: Sequence[int],
+    dilation: Sequence[int],
+    fill: Any,
+) -> np.ndarray:
+    """`[places..., window...]` of an array all of whose dims have windows."""
+    spread = [n + max(n - 1, 0) * (b - 1) for n, b in zip(x.shape, base, strict=True)]
+    whole = np.full(spread, fill, x.dtype)
+    whole[tuple([slice(None, None, b) for b in base])] = x
+    for axis, (lo, hi) in enumerate(padding):
+        cut = slice(max(-lo, 0), whole.shape[axis] - max(-hi, 0))
+        whole = whole[(slice(None),) * axis + (cut,)]
+        ends = [(0, 0)] * x.ndim
+        ends[axis] = (max(lo, 0), max(hi, 0))
+        whole = np.pad(whole, ends, constant_values=fill)
+    counts = [
+        max(-(-(n - (k - 1) * d) // s), 0)
+        for n, k, s, d in zip(whole.shape, sizes, strides, dilation, strict=True)
+    ]
+    out = np.zeros((*counts, *sizes), x.dtype)
+    for place in itertools.product(*map(range, counts)):
+        for inner in itertools.product(*map(range, sizes)):
+            at = [p * s + k * d for p, s, k, d in zip(place, strides, inner, dilation, strict=True)]
+            out[place + inner] = whole[tuple(at)]
+    return out
+
+
+def same_pads(dims: Sequence[int], sizes: Sequence[int], strides: Any, dilation: Any) -> Any:
+    """The padding that SAME is."""
+    found: list[tuple[int, int]] = []
+    for n, k, s, d in zip(dims, sizes, strides, dilation, strict=True):
+        total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        found.append((total // 2, total - total // 2))
+    return found
+
+
+def convolved(
+    x: np.ndarray, w: np.ndarray, strides: Any, padding: Any, base: Any, dilation: Any,
+    groups: int = 1, batches: int = 1,
+) -> np.ndarray:  # fmt: skip
+    """What `conv_general` computes on `[N, C, ...]` and `[O, C, ...]`."""
+    sizes = w.shape[2:]
+    if padding == "SAME":
+        padding = same_pads(x.shape[2:], sizes, strides, dilation)
+    n, o = x.shape[0] // batches, w.shape[0]
+    rows: list[Any] = []
+    if 0 in (n, w.shape[1]):
+        dims = zip(x.shape[2:], sizes, strict=True)
+        return np.zeros((n, o, *[length - size + 1 for length, size in dims]))
+    for k in range(o):
+        g = k // (o // (groups * batches))
+        total: Any = 0
+        for c in range(w.shape[1]):
+            examples = x[(g * n if batches > 1 else 0) :][:n]
+            images = examples[:, (g if groups > 1 else 0) * w.shape[1] + c]
+            moved = np.stack(
+                [windows_of(i, sizes, strides, padding, base, dilation, 0) for i in images]
+            )
+            total = total + np.tensordot(moved, w[k, c], w.ndim - 2)
+        rows.append(total)
+    return np.stack(rows, 1)
+
+
+CONVOLUTIONS: list[Any] = [
+    ((2, 3, 7), (4, 3, 3), (2,), [(1, 2)], (1,), (1,), 1, 1),
+    ((1, 2, 6, 5), (3, 2, 3, 2), (1, 2), "SAME", (1, 1), (1, 1), 1, 1),
+    ((2, 4, 5, 5), (6, 2, 2, 2), (1, 1), [(0, 1), (-1, 2)], (2, 1), (1, 2), 2, 1),
+    ((4, 2, 6), (6, 2, 3), (1,), [(1, 1)], (1,), (1,), 1, 2),
+    ((2, 3, 6), (3, 1, 3), (1,), "SAME", (1,), (1,), 3, 1),
+    ((1, 2, 3, 4, 3), (2, 2, 2, 1, 3), (1, 2, 1), [(0, 0), (1, 0), (2, 2)], (1, 1, 3), (2, 1, 1),
+     1, 1),
+    ((3, 2), (4, 2), (), [], (), (), 1, 1),
+    ((2, 0, 5), (3, 0, 2), (1,), [(0, 0)], (1,), (1,), 1, 1),
+    ((2, 1, 2), (3, 1, 4), (1,), [(0, 0)], (1,), (1,), 1, 1),
+    ((0, 1, 4), (3, 1, 4), (1,), [(0, 0)], (1,), (1,), 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=lambda c: "x".join(map(str, c[0])))
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "complex64", "int32"])
+def test_conv_general(case: Any, dtype: str) -> None:
+    shape, window, strides, padding, base, dilation, groups, batches = case
+    x, w = sample(dtype, shape, low=-3), sample(dtype, window, 1, low=-3)
+    exact = "complex128" if dtype == "complex64" else "float64"
+    wanted = convolved(
+        x.astype(exact), w.astype(exact), strides, padding, base, dilation, groups, batches
+    )
+    found = ts.conv_general(
+        ts.asarray(x), ts.asarray(w), strides, padding, base, dilation, None, groups, batches
+    )
+    # Sums of products of eighths are exact but for the rounding of the result.
+    same(found, wanted.astype(x.dtype), rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("NHWC", "HWIO", "NHWC"), ("CWNH", "OHIW", "HNCW"),
+        ((3, 0, 2, 1), (2, 1, 0, 3), (1, 0, 3, 2)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("groups", "batches"), [(1, 1), (2, 1), (1, 2)])
+def test_dims_in_any_order(names: Any, groups: int, batches: int) -> None:
+    specs = [
+        [s.index(c) for c in letters] if isinstance(s, str) else list(s)
+        for s, letters in zip(names, ("NCHW", "OIHW", "NCHW"), strict=True)
+    ]
+    x, w = sample("float64", (4, 4, 5, 6)), sample("float64", (6, 4 // groups, 2, 3), 1)
+    wanted = convolved(x, w, (1, 2), "SAME", (1, 1), (1, 1), groups, batches)
+    ordered = [np.transpose(v, np.argsort(s)) for v, s in zip((x, w), specs[:2], strict=True)]
+    found = ts.conv_general(
+        *map(ts.asarray, ordered), (1, 2), "SAME", None, None, names, groups, batches
+    )
+    same(found, np.transpose(wanted, np.argsort(specs[2])), rtol=1e-12)
+
+
+def test_wider_results() -> None:
+    x, w = sample("int8", (1, 2, 9)), sample("int8", (2, 2, 3), 1)
+    found = ts.conv_general(
+        ts.asarray(x), ts.asarray(w), (1,), "VALID", preferred_element_type=ts.int32
+    )
+    wanted = convolved(x.astype(np.int32), w.astype(np.int32), (1,), [(0, 0)], (1,), (1,))
+    same(found, wanted.astype(np.int32))
+
+
+def test_same_lower_has_the_odd_one_in_front() -> None:
+    x, w = ts.asarray([[[1.0, 2.0, 3.0]]]), ts.asarray([[[1.0, 1.0]]])
+    same(ts.conv_general(x, w, (1,), "SAME_LOWER"), np.float32([[[1, 3, 5]]]))
+    same(ts.conv_general(x, w, (1,), "SAME"), np.float32([[[3, 5, 3]]]))
+
+
+@pytest.mark.parametrize("mode", ["full", "same", "valid"])
+@pytest.mark.parametrize("sizes", [(5, 2), (2, 5), (5, 3), (4, 4), (1, 1), (3, 1), (6, 4)])
+@pytest.mark.parametrize("dtype", ["float64", "int64", "complex128"])
+def test_convolve(mode: Any, sizes: tuple[int, int], dtype: str) -> None:
+    x, y = sample(dtype, sizes[:1]), sample(dtype, sizes[1:], 1)
+    same(ts.convolve(ts.asarray(x), ts.asarray(y), mode), np.convolve(x, y, mode), rtol=1e-12)
+
+
+REDUCTIONS: dict[str, tuple[Any, float, Callable[..., Any]]] = {
+    "add": (ts.add, 0, np.sum),
+    "multiply": (ts.multiply, 1, np.prod),
+    "maximum": (ts.maximum, -np.inf, np.max),
+    "minimum": (ts.minimum, np.inf, np.min),
+    "any function": (lambda a, b: a + b, 0, np.sum),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("padding", ["VALID", "SAME", [(0, 0), (1, 2), (0, 1)]])
+def test_reduce_window(name: str, padding: Any) -> None:
+    computation, neutral, reduction = REDUCTIONS[name]
+    x = sample("float64", (2, 7, 5))
+    sizes, strides, base, dilation = (1, 3, 2), (1, 2, 1), (1, 1, 2), (1, 2, 1)
+    found = ts.reduce_window(
+        ts.asarray(x), neutral, computation, sizes, strides, padding, base, dilation
+    )
+    pads = [(0, 0)] * 3 if padding == "VALID" else padding
+    if padding == "SAME":
+        pads = same_pads((2, 7, 9), sizes, strides, dilation)
+    moved = windows_of(x, sizes, strides, pads, base, dilation, neutral)
+    same(found, reduction(moved, axis=(3, 4, 5)), rtol=1e-12)
+
+
+def test_reduce_window_without_windows() -> None:
+    x = sample("float32", (3, 2))
+    same(ts.reduce_window(ts.asarray(x), 0, ts.add, (1, 1)), x)
+    same(ts.reduce_window(ts.asarray(x), 0, ts.add, (5, 1)), np.zeros((0, 2), np.float32))
+    flags = np.array([[True, False, False], [True, True, False]])
+    found = ts.reduce_window(ts.asarray(flags), True, ts.logical_and, (1, 2))
+    same(found, flags[:, :-1] & flags[:, 1:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_extreme_pools(dtype: str) -> None:
+    x = sample(dtype, (2, 5, 4, 3))
+    wide = x.astype(np.float64)
+    pads = [(0, 0), (1, 1), (1, 1), (0, 0)]
+    args = ((1, 3, 2, 1), (1, 2, 1, 1), pads, (1,) * 4, (1,) * 4)
+    a = ts.asarray(x)
+    most = windows_of(wide, *args, -np.inf).max((4, 5, 6, 7))
+    least = windows_of(wide, *args, np.inf).min((4, 5, 6, 7))
+    same(ts.max_pool(a, (3, 2), (2, 1), pads[1:3]), most.astype(x.dtype))
+    same(ts.min_pool(a, (3, 2), (2, 1), pads[1:3]), least.astype(x.dtype))
+
+
+def test_max_pool_of_nan() -> None:
+    x = ts.asarray([[[1.0], [float("nan")], [2.0], [3.0]]])
+    same(ts.max_pool(x, (2,)), np.float32([[[np.nan], [np.nan], [3]]]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
+def test_avg_pool(dtype: str) -> None:
+    x = sample(dtype, (2, 5, 3))
+    pads = [(0, 0), (1, 2), (0, 0)]
+    moved = windows_of(x.astype(np.float64), (1, 3, 1), (1, 1, 1), pads, (1,) * 3, (1,) * 3, np.nan)
+    result = np.float32 if dtype == "int16" else x.dtype
+    a = ts.asarray(x)
+    same(ts.avg_pool(a, (3,), None, pads[1:2]), (np.nansum(moved, (3, 4, 5)) / 3).astype(result))
+    found = ts.avg_pool(a, (3,), None, pads[1:2], count_include_pad=False)
+    same(found, np.nanmean(moved, (3, 4, 5)).astype(result))
+    assert host(ts.avg_pool(a, (2,), (2,), "SAME")).shape == (2, 3, 3)
+
+
+X, W = ts.ones((2, 4, 8)), ts.ones((6, 4, 3))
+
+
+def conv(x: Any = X, w: Any = W, strides: Any = (1,), padding: Any = "SAME", **options: Any) -> Any:
+    return ts.conv_general(x, w, strides, padding, **options)
+
+
+def named(*names: Any) -> Any:
+    return lambda: conv(dimension_numbers=names)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: conv(X, ts.ones((6, 3, 3))), "the features of a group are those of the window"),
+        (lambda: conv(X, ts.ones((6, 4))), "both have as many dims"),
+        (lambda: conv(strides=(0,)), "it has 1 ints, each 1 or more"),
+        (lambda: conv(strides=(1, 1)), "it has 1 ints, each 1 or more"),
+        (lambda: conv(padding="FULL"), "padding is 'SAME', 'SAME_LOWER', 'VALID'"),
+        (lambda: conv(padding=[(1, 1), (2, 2)]), "there are 1 pairs of ints"),
+        (lambda: conv(padding=[1]), "there are 1 pairs of ints"),
+        (lambda: conv(feature_group_count=3), "a window of 4 features in 3 groups"),
+        (lambda: conv(X[:, :2], W[:5, :1], feature_group_count=2), "5 features of the result in 2"),
+        (lambda: conv(X[:1], batch_group_count=2), "1 examples in 2 groups"),
+        (lambda: conv(batch_group_count=0), "a number of groups is 1 or more"),
+        (named("NCW", "OIW"), "there are three"),
+        (named("NCW", "OIW", "NCH"), "each of the 3 dims is named once"),
+        (named("NCW", (0, 1, 2), "NCW"), "all three are texts, or tuples of ints"),
+        (lambda: conv(X > 0, W > 0), "the elements are numbers"),
+        (lambda: ts.convolve(X, W), "both are vectors"),
+        (lambda: ts.convolve(X[0, 0], X[0, 0], "all"), "it is 'full', 'same' or 'valid'"),
+        (lambda: ts.reduce_window(X, ts.ones(2), ts.add, (1, 1, 1)), "init_value is a number"),
+        (lambda: ts.reduce_window(X, 0, ts.add, (1, 1)), "it has 3 ints"),
+        (lambda: ts.max_pool(ts.ones(3), ()), "its first dim is the batch"),
+    ],
+)
+def test_mistakes(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ts.TesseraError) as caught:
+        call()
+    assert text in str(caught.value)
+    assert "test_namespace_windows.py" in str(caught.value)
