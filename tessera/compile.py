@@ -28,6 +28,7 @@ from tessera.ir.types import Type
 from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.executable import Executable, Signature
+from tessera.runtime.hostcall import HostCalls, checked
 from tessera.schedule import heuristics, plan
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
@@ -229,11 +230,18 @@ class Lowered(Stages):
         return text
 
     @functools.cached_property
+    def host_calls(self) -> HostCalls:
+        """What the machine code calls back."""
+        return HostCalls(self.target)
+
+    @functools.cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
         text = self.llvm
         start = time.perf_counter()
-        module = cpu.compile_text(text, self.cpu, name=self.traced.name)
+        module = cpu.compile_text(
+            text, self.cpu, name=self.traced.name, imports=self.host_calls.symbols
+        )
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
         return module
@@ -247,7 +255,10 @@ class Lowered(Stages):
         """The callable program."""
         native = self.native
         small = self.schedule.dims == () and _work(self.schedule) < 4096
-        return Executable(self.signature, native.caller(ENTRY, release_gil=not small), native)
+        caller = native.caller(ENTRY, release_gil=not small)
+        if self.host_calls:
+            caller = checked(caller, self.host_calls)
+        return Executable(self.signature, caller, native)
 
 
 def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:

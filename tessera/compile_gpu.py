@@ -24,6 +24,7 @@ from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.cuda.assembler import Cubin, SpillError, assemble
 from tessera.runtime.cuda.assemblers import Assembler
+from tessera.runtime.hostcall import HostCalls
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
 from tessera.target.check.kernel import check_kernel
 from tessera.target.check.report import Report
@@ -197,15 +198,18 @@ class LoweredGpu(Stages):
         """The callable program, on a device."""
         driver: RemoteBackend = backend(device.platform)
         start = time.perf_counter()
+        calls = HostCalls(self.host)
+        symbols = {**driver.symbols(), **calls.symbols}
         native = cpu.compile_text(
-            self.llvm, self.host_machine, name=self.traced.name, imports=driver.symbols()
+            self.llvm, self.host_machine, name=self.traced.name, imports=symbols
         )
         self.context.record("native", time.perf_counter() - start)
         start = time.perf_counter()
         code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, self._cubin_by)
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
-        return RemoteExecutable(self.signature, driver, device, program, (native, program))
+        keep = (native, program, calls)
+        return RemoteExecutable(self.signature, driver, device, program, keep, bool(calls))
 
 
 def _info(kernel: Func) -> BlockInfo:

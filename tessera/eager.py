@@ -26,6 +26,7 @@ from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
+from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.remote import Remote
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
@@ -160,6 +161,10 @@ class Eager:
     ) -> Any:
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
+        if cls is HostCall:
+            # Without machine code around it: results stay results, exceptions exceptions.
+            found = attrs["function"]([x.host for x in flat])
+            return tuple([Array(x) for x in found]) if len(found) != 1 else Array(found[0])
         return self._compute(cls, flat, groups, attrs)
 
     def _elsewhere(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:

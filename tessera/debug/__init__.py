@@ -1,13 +1,17 @@
 """Looking into programs while they run: `ts.debug`.
 
     >>> import tessera as ts
-    >>> with ts.debug.disable_jit():
-    ...     print(ts.jit(lambda x: x if x > 0 else -x)(-2.0))
-    2.0
+    >>> @ts.jit
+    ... def f(x):
+    ...     ts.debug.print("x is {}", x)
+    ...     return x + 1
+    >>> y = f(2.0)
+    x is 2.0
 """
 
 from __future__ import annotations
 
+from tessera.debug.callback import callback, print
 from tessera.debug.modes import disable_jit
 
-__all__ = ["disable_jit"]
+__all__ = ["callback", "disable_jit", "print"]

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from tessera.config import config
 from tessera.errors import Location
 from tessera.graph.device import Backend, Device
 from tessera.graph.remote import Remote
@@ -21,6 +22,7 @@ from tessera.ir.core import Func
 from tessera.ir.intexpr import evaluate
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Signature
+from tessera.runtime.hostcall import checked
 from tessera.target.gpu import Gpu
 
 
@@ -242,6 +244,7 @@ class RemoteExecutable:
         device: where it runs.
         code: the loaded program.
         keep: what must stay alive with it.
+        calls_host: whether it calls functions of the host.
 
     Attributes:
         run: starts the program on a list of inputs, elements on the device of the right types, and
@@ -250,6 +253,7 @@ class RemoteExecutable:
     """
 
     __slots__ = (
+        "_calls_host",
         "_code",
         "_outputs",
         "_program",
@@ -267,6 +271,7 @@ class RemoteExecutable:
         device: Device,
         code: LoadedCode,
         keep: object,
+        calls_host: bool = False,
     ) -> None:
         self.signature = signature
         self.device = device
@@ -277,7 +282,10 @@ class RemoteExecutable:
         # A function that needs nothing of this object: it would keep itself alive by that.
         self._program = _Program(signature, backend, device, code, keep)
         self.run: Callable[..., list[Remote]] = self._program.run
-        if self._outputs is not None:
+        self._calls_host = calls_host
+        if calls_host:
+            self.run = self._calling(self.run)
+        elif self._outputs is not None:
             found = self.starter(self._outputs, self.scratch(()), (), slow=self.run)
             self.run = found or self.run
 
@@ -307,6 +315,8 @@ class RemoteExecutable:
             is_single: see `Job`.
             slow: see `Job`.
         """
+        if self._calls_host:
+            return None
         specs = [None] * len(self.signature.inputs) if inputs is None else inputs
         return self._code.starter(
             Job(specs, outputs, types, is_single, scratch, dims, self.device, self.keep, slow)
@@ -340,4 +350,18 @@ class RemoteExecutable:
             scratch: bytes.
             dims: values of the symbolic dims.
         """
-        return self._program.start(inputs, outputs, scratch, dims)
+        start = self._program.start
+        start = self._calling(start) if self._calls_host else start
+        return start(inputs, outputs, scratch, dims)
+
+    @staticmethod
+    def _calling(run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:
+        """A way to run a program that calls the host: each time, so that it is no CUDA graph, which
+        would do the work of the device alone again."""
+        run = checked(run)
+
+        def call(*args: Any) -> list[Remote]:
+            with config.update(cuda_graphs=0):
+                return run(*args)
+
+        return call

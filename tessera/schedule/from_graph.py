@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tessera.dtypes import int64
 from tessera.errors import CompileError
 from tessera.graph.ops.control import Cond, While
+from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
@@ -162,6 +163,8 @@ class _Lowering:
             return self.loop(op, env), op.results
         if isinstance(op, Cond):
             return self.branches(op, env), op.results
+        if isinstance(op, HostCall):
+            return self.host_call(op, env), op.results
         raise CompileError(f"schedule: no lowering for {op.name}", loc=op.loc)
 
     def kernel(
@@ -257,6 +260,14 @@ class _Lowering:
             body=Block(args, [inner], ()),
             loc=op.loc,
         )
+
+    def host_call(self, op: HostCall, env: dict[Value, Value]) -> Op:
+        """The call, on buffers."""
+        inputs = [env[v] for v in op.operands]
+        if any(isinstance(v.type, BufType) and v.type.strides is not None for v in inputs):
+            raise CompileError("schedule: a host function is given a strided buffer", loc=op.loc)
+        types = tuple([buffer_type(v) for v in op.results])
+        return ops.HostCall(inputs, op.function, types, loc=op.loc)
 
     def loop(self, op: While, env: dict[Value, Value]) -> Op:
         """A loop over programs."""

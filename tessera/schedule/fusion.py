@@ -25,6 +25,7 @@ from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.ir.core import Block, Value
+from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import (
     Dim,
     Facts,
@@ -85,7 +86,7 @@ SMALL_OPERAND = 65536
 """Additions that make up an operand which is always computed as it is loaded."""
 
 
-OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL})
+OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL, Family.HOST})
 """Families whose operands and results are buffers."""
 
 
@@ -133,7 +134,8 @@ class Fusion:
 
     def visit(self, op: GraphOp) -> None:
         """Decides on the op's results."""
-        if not any(v in self.uses or v in self.needed for v in op.results):
+        is_used = any(v in self.uses or v in self.needed for v in op.results)
+        if not is_used and is_removable(op.get_effects()):
             return
         if op.family in OPAQUE:
             reason = f"{op.name.partition('.')[2]} works on buffers"

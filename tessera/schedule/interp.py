@@ -126,6 +126,9 @@ class Program:
                 pred = bool(self.values[op.pred][()])
                 found = self.block(op.then if pred else op.otherwise)
                 self.values.update(zip(op.results, found, strict=True))
+            case ops.HostCall():
+                found = op.function([self.values[v] for v in op.inputs])
+                self.values.update(zip(op.results, found, strict=True))
             case _:
                 raise VerifyError(f"{op.name} cannot stand in a program", loc=op.loc)
 

@@ -20,7 +20,8 @@ from typing import ClassVar
 from tessera.dtypes import DType, Kind, bool_, int64, uint32
 from tessera.errors import VerifyError
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.effects import READ, WRITE, Effects
+from tessera.ir.effects import IO, READ, WRITE, Effects
+from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.scalar import ScalarFn, result_dtype
@@ -157,6 +158,28 @@ class Cond(ScheduleOp):
         """Both regions yield the same types."""
         if [v.type for v in self.then.outputs] != [v.type for v in self.otherwise.outputs]:
             raise VerifyError("both regions must yield the same types")
+
+
+class HostCall(ScheduleOp):
+    """Calls a function of the host with the contents of buffers; its results are buffers too.
+
+    Attributes:
+        inputs: buffers read, contiguous.
+        function: the function.
+        types: the type of each result (contiguous).
+        places: where each result lives; filled by the buffer plan.
+    """
+
+    name = "schedule.host_call"
+    effects = IO
+    inputs: tuple[Value, ...] = operands()
+    function: HostFunction = attr()
+    types: tuple[BufType, ...] = attr(())
+    places: tuple[Place, ...] = attr(())
+
+    def infer(self) -> tuple[Type, ...]:
+        """The given types."""
+        return self.types
 
 
 # --- kernel level ---

@@ -273,6 +273,8 @@ class _Planner:
                 self.kernel(op, span.start)
             elif isinstance(op, ops.While):
                 self.loop(op, span.start)
+            elif isinstance(op, ops.HostCall):
+                self.results(op, lambda k: None)
             else:
                 assert isinstance(op, ops.Cond)
                 self.branches(op)

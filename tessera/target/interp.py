@@ -12,6 +12,7 @@ touch nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -23,12 +24,22 @@ from tessera.errors import VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.intexpr import evaluate
 from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import ops as t
 from tessera.target.types import PtrType, VecType
-from tessera.tile.interp import INDEX_FNS, POISON, Array, as_scalar, flat, poison, tree
+from tessera.tile.interp import (
+    INDEX_FNS,
+    POISON,
+    Array,
+    as_scalar,
+    flat,
+    host_call,
+    poison,
+    tree,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +365,17 @@ def _apply(s: Interpreter, op: t.Apply) -> None:
     (s.values[op.result],) = s.call(op.callee, [s.values[v] for v in op.args])
 
 
+def _host_call(s: Interpreter, op: t.HostCall) -> None:
+    dims = {name: s.values[v] for name, v in zip(op.names, op.dims, strict=True)}
+    arrays: list[Array] = []
+    for value, type in zip(op.args, op.types, strict=True):
+        ptr: Pointer = s.values[value]
+        shape = [int(evaluate(dim, dims)) for dim in type.shape]
+        data = _bytes(op, ptr, ptr.offset, math.prod(shape) * type.dtype.itemsize)
+        arrays.append(data.view(type.dtype.np).reshape(shape))
+    host_call(op, op.function, arrays, op.inputs)
+
+
 RULES: dict[type[Op], Callable[..., None]] = {
     t.Const: _const,
     t.Lanes: _lanes,
@@ -376,4 +398,5 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.If: run_if,
     t.Call: _call,
     t.Apply: _apply,
+    t.HostCall: _host_call,
 }

@@ -13,10 +13,12 @@ from tessera.dtypes import DType, bool_, int32, int64
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.effects import READ, READ_WRITE, WRITE
+from tessera.ir.effects import IO, READ, READ_WRITE, WRITE
+from tessera.ir.hostcall import HostFunction
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
+from tessera.schedule.types import BufType
 from tessera.target.types import PtrType, VecType
 
 Number = bool | int | float
@@ -366,6 +368,44 @@ class Call(TargetOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
+        return ()
+
+
+class HostCall(TargetOp):
+    """Calls a function of the host with contiguous arrays; if it fails, the entry ends.
+
+    Attributes:
+        record: where the arrays are on a GPU, from which they are read back: the record of the run.
+        args: pointers to what it reads, then to what it gives.
+        dims: the values of the symbolic dims that the types mention.
+        function: the function.
+        inputs: how many of the pointers it reads.
+        types: shape and dtype of each array.
+        names: the dims.
+        index: which call of the program it is.
+    """
+
+    name = "target.host_call"
+    effects = READ_WRITE | IO
+    record: tuple[Value, ...] = operands()
+    args: tuple[Value, ...] = operands()
+    dims: tuple[Value, ...] = operands()
+    function: HostFunction = attr()
+    inputs: int = attr()
+    types: tuple[BufType, ...] = attr()
+    names: tuple[str, ...] = attr(())
+    index: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if any(not isinstance(v.type, PtrType) for v in (*self.record, *self.args)):
+            raise VerifyError("arrays are given by pointers")
+        if any(v.type != INDEX for v in self.dims) or len(self.dims) != len(self.names):
+            raise VerifyError("each dim is an i64, and has a name")
+        if len(self.args) != len(self.types) or not 0 <= self.inputs <= len(self.args):
+            raise VerifyError("a host function takes one pointer for each of its arrays")
+        if self.record and (len(self.record) > 1 or self.inputs != len(self.args)):
+            raise VerifyError("from a GPU a host function reads, and gives nothing")
         return ()
 
 

@@ -145,12 +145,22 @@ class _Program:
                     self.kernel(op)
                 case s.While():
                     self.loop(op)
+                case s.HostCall():
+                    self.host_call(op)
                 case s.Cond():
                     self.cond(op)
                 case _:
                     raise CompileError(f"{op.name}: may not stand in a program", loc=op.loc)
 
-    def results(self, op: s.Kernel | s.While | s.Cond) -> None:
+    def host_call(self, op: s.HostCall) -> None:
+        """Calls a function of the host."""
+        self.results(op)
+        values = (*op.inputs, *op.results)
+        types = tuple([_buffer(v) for v in values])
+        args = [self.memory[v] for v in values]
+        self.em.add(t.HostCall(args, op.function, len(op.inputs), types, loc=op.loc))
+
+    def results(self, op: s.Kernel | s.While | s.Cond | s.HostCall) -> None:
         """Places the results of an op."""
         if len(op.places) != len(op.results):
             raise CompileError(f"{op.name}: no places were chosen for its results", loc=op.loc)

@@ -17,6 +17,7 @@ What it promises about mistakes:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,6 +30,7 @@ from tessera.errors import VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
@@ -462,6 +464,27 @@ def _launch(s: Interpreter, op: t.Launch) -> None:
     s.kernel(func, args, [s.dim(e) for e in op.grid])
 
 
+def _host_call(s: Interpreter, op: t.HostCall) -> None:
+    arrays: list[Array] = []
+    for value, type in zip(op.args, op.types, strict=True):
+        memory: Memory = s.values[value]
+        shape = [s.dim(dim) for dim in type.shape]
+        count = math.prod(shape) * (2 if type.dtype.is_complex else 1)
+        if count > memory.data.size:
+            raise fail(op, f"{type} in {memory.name}, which has {memory.data.size} elements")
+        arrays.append(memory.data[:count].view(type.dtype.np).reshape(shape))
+    host_call(op, op.function, arrays, op.inputs)
+
+
+def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: int) -> None:
+    """Calls a function of the host: the first arrays are read, the others written."""
+    given = [_bools(x) for x in arrays[:inputs]]
+    for target, found in zip(arrays[inputs:], function(given), strict=True):
+        if target.shape != found.shape or target.dtype != found.dtype:
+            raise fail(op, f"{function} gave {found.dtype}{list(found.shape)}")
+        target[...] = found
+
+
 RULES: dict[type[Op], Callable[..., None]] = {
     t.Const: _const,
     t.Dim_: _dim,
@@ -488,4 +511,5 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.If: run_if,
     t.Arena: _arena,
     t.Launch: _launch,
+    t.HostCall: _host_call,
 }

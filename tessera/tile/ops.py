@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.dtypes import DType, bool_, int64
+from tessera.dtypes import DType, bool_, int64, real_of
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.effects import READ, READ_WRITE, WRITE
+from tessera.ir.effects import IO, READ, READ_WRITE, WRITE
+from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import Type
+from tessera.schedule.types import BufType
 from tessera.tile.types import MemType, TileType, ViewType
 
 Number = bool | int | float | complex
@@ -512,6 +514,35 @@ class Arena(TileOp):
     def infer(self) -> Type:
         """Global memory."""
         return MemType(self.dtype)
+
+
+class HostCall(TileOp):
+    """Calls a function of the host. It reads the first memories, and gives the contents of the
+    others; each holds a contiguous array from its start on.
+
+    Attributes:
+        args: memories.
+        function: the function.
+        inputs: how many of the memories it reads.
+        types: shape and dtype of the array in each.
+    """
+
+    name = "tile.host_call"
+    effects = READ_WRITE | IO
+    args: tuple[Value, ...] = operands()
+    function: HostFunction = attr()
+    inputs: int = attr()
+    types: tuple[BufType, ...] = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    def verify(self) -> None:
+        """Memories are of the arrays' elements; complex numbers are two."""
+        wanted = [MemType(real_of(type.dtype)) for type in self.types]
+        if [v.type for v in self.args] != wanted or not 0 <= self.inputs <= len(wanted):
+            raise VerifyError("a host function takes one memory for each of its arrays")
 
 
 class Launch(TileOp):

@@ -14,8 +14,8 @@ and of a module:
  T9  a launch passes what the kernel takes;
  T10 all launches of a kernel have grids of one rank, and its program ids are axes of that grid;
  T11 the entry declares all dims that a kernel mentions;
- T12 the entry only steers: scalars, memory, control flow and launches;
- T13 kernels neither launch kernels nor name places in the arena.
+ T12 the entry only steers: scalars, memory, control flow, launches and calls of the host;
+ T13 kernels neither launch kernels nor call the host nor name places in the arena.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.If,
     t.Arena,
     t.Launch,
+    t.HostCall,
 )
 """What may stand in the entry."""
 
@@ -123,6 +124,8 @@ def _dims(op: Op) -> tuple[Dim, ...]:
             return (op.offset,)
         case t.Launch():
             return op.grid
+        case t.HostCall():
+            return tuple([dim for type in op.types for dim in type.shape])
         case _:
             return ()
 
@@ -184,7 +187,7 @@ def check_roles(module: Module) -> None:
         if func is main:
             continue
         for op in walk(func.body):
-            if isinstance(op, (t.Launch, t.Arena)):
+            if isinstance(op, (t.Launch, t.HostCall, t.Arena)):
                 raise violation("T13", func, op, f"{op.name} may stand in the entry only")
 
 

@@ -47,6 +47,7 @@ class Family(Enum):
     RANDOM = "random"
     CONTROL = "control"
     KERNEL = "kernel"
+    HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tessera.graph.ops.reduce import any_
 from tessera.graph.trace import as_tuple, bind, find_trace
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
 from tessera.graph.transforms.evaluate import bind_op
+from tessera.graph.transforms.silence import silenced_block
 from tessera.graph.transforms.vectorize import vmap
 from tessera.ir.core import Block, Func, Value
 from tessera.ir.intexpr import Dim
@@ -379,7 +380,12 @@ class While(Control):
         carry = args[n_captured + split : n_captured + split + count]
         ct_args = args[n_captured + split + count : n_captured + split + count + n_ct]
         tangent_args = args[n_captured + split + count + n_ct :]
+        given = [t for t in tangents if t is not None]
+        # Where the tangents belong to a trace of their own, as in `linearize`, so does this loop;
+        # the values must not, and need another, which tells the host what there is to tell.
+        together = outs is None and find_trace(primals) is find_trace([*primals, *given])
         new_body = Block([*lead, *ct_args, *carry, *tangent_args], graph.ops, graph.outputs)
+        new_body = new_body if together else silenced_block(new_body)
         cond_args = [Value(x.type) for x in captured], [Value(v.type) for v in ct_args]
         cond = self.cond
         new_cond = Block(
@@ -404,10 +410,6 @@ class While(Control):
         )
         touts = iter(results[count:])
         if outs is None:
-            # Where the tangents belong to a trace of their own, as in `linearize`, so does the
-            # loop above; the values must not, and need another.
-            given = [t for t in tangents if t is not None]
-            together = find_trace(primals) is find_trace([*primals, *given])
             outs = results[:count] if together else bind_op(self, primals)
         return outs, [next(touts) if f else None for f in carry_flags]
 

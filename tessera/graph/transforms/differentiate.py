@@ -19,6 +19,7 @@ from tessera.graph.ops.rearrange import full
 from tessera.graph.placement import device_of
 from tessera.graph.trace import Trace, active
 from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate, trace_function
+from tessera.graph.transforms.silence import silenced
 from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.rewrite import eliminate_dead
@@ -58,7 +59,9 @@ def jvp_values(
         with _loc.scoped(op.loc):
             outs = [known[v] for v in op.results] if known is not None else None
             if op.differentiable and any(t is not None for t in ts):
-                outs, touts = op.differentiate(operands, ts, outs)
+                # What has run already must not tell the host of it again.
+                rule = op if known is None else silenced(op)
+                outs, touts = rule.differentiate(operands, ts, outs)
             else:
                 outs = outs if outs is not None else bind_op(op, operands)
                 touts = [None] * len(outs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.errors import CompileError
+from tessera.errors import CompileError, NotYetError
 from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.types import ScalarType
 from tessera.target import host_ops as h
@@ -34,7 +34,7 @@ class _Host(Lowering):
         super().__init__(machine, dims, RULES)
         self.kernels = dict(kernels)
         self.indices = {name: k for k, name in enumerate(kernels)}
-        self.record = self.entry.arg(PTR, "record")
+        self.record = self.run_record = self.entry.arg(PTR, "record")
         self.table = Value(PTR, "table")
 
 
@@ -59,7 +59,23 @@ def _load(s: _Host, op: tile.Load) -> None:
     s.define(op.result, [s.emit(value)])
 
 
-RULES: Mapping[type[Op], Rule] = {**CPU_RULES, tile.Launch: _launch, tile.Load: _load}
+def _host_call(s: _Host, op: tile.HostCall) -> None:
+    if op.inputs != len(op.args):
+        raise NotYetError(
+            f"{op.function.name}: its results are wanted on a GPU",
+            loc=op.loc,
+            rule="what is called from a program on a GPU may read arrays, and gives none",
+            fix="run the program on the host: `ts.device_put(x, 'cpu')`",
+        )
+    CPU_RULES[tile.HostCall](s, op)
+
+
+RULES: Mapping[type[Op], Rule] = {
+    **CPU_RULES,
+    tile.Launch: _launch,
+    tile.Load: _load,
+    tile.HostCall: _host_call,
+}
 
 
 def lower_host(module: Module, machine: Machine) -> Module:

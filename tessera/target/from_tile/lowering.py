@@ -93,6 +93,9 @@ class Lowering:
         self.loc: Loc = Loc.unknown
         self.consts: dict[tuple[object, ...], Value] = {}
         self.prelude = 0
+        self.host_calls = 0
+        # Where the program uses a GPU: the record of its run.
+        self.run_record: Value | None = None
 
     # --- emission ---
 

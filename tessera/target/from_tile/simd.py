@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tessera.dtypes import DType, Kind, int64
 from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.intexpr import symbols
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
@@ -326,6 +327,17 @@ def _launch(s: Lowering, op: tile.Launch) -> None:
     s.emit(t.Call(args, op.kernel, loc=s.loc))
 
 
+def _host_call(s: Lowering, op: tile.HostCall) -> None:
+    names = sorted({name for type in op.types for dim in type.shape for name in symbols(dim)})
+    args, dims = [s.ptr(a) for a in op.args], [s.dims[name] for name in names]
+    record = () if s.run_record is None else (s.run_record,)
+    call = t.HostCall(
+        record, args, dims, op.function, op.inputs, op.types, tuple(names), s.host_calls, loc=s.loc
+    )
+    s.host_calls += 1
+    s.emit(call)
+
+
 RULES: Mapping[type[Op], Rule] = {
     tile.Const: _const,
     tile.Dim_: _dim,
@@ -352,6 +364,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.If: _if,
     tile.Arena: _arena,
     tile.Launch: _launch,
+    tile.HostCall: _host_call,
 }
 
 

@@ -1,6 +1,13 @@
-"""LLVM text of the ops that use a GPU from the host (`target/host_ops.py`).
+"""LLVM text of what the entry asks of the host: calls of Python functions, and the ops that use a
+GPU (`target/host_ops.py`).
 
-Two functions of the runtime are called:
+A call of a host function gets the words of its operation, pointers and then dims, and gives 0, or
+something else where the entry is to end. Where the arrays are in a GPU's memory, the function that
+reads it and the record of the run come first.
+
+    i32 tessera_host_call_<index>(ptr words)
+
+For a GPU, two functions of the runtime are called:
 
     i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr record, ptr params)
     i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr record)
@@ -94,4 +101,27 @@ def _read_back(w: Writer, op: h.ReadBack) -> None:
     w.names[op.result] = value
 
 
-RULES: Mapping[type[Op], Rule] = {h.LaunchKernel: _launch, h.ReadBack: _read_back}
+def host_call_symbol(index: int) -> str:
+    """The name under which a program calls a host function."""
+    return f"tessera_host_call_{index}"
+
+
+def _host_call(w: Writer, op: t.HostCall) -> None:
+    symbol = host_call_symbol(op.index)
+    w.declare(symbol, f"declare i32 @{symbol}(ptr) nounwind")
+    words = [w.typed(value) for value in op.operands]
+    if op.record:
+        w.declare(READ, _READ_TEXT)
+        words.insert(0, f"ptr @{READ}")
+    w.parameters = max(w.parameters or 0, len(words))
+    for k, word in enumerate(words):
+        w.put(f"store {word}, ptr %arg{k}, align 8")
+    code = w.assign(f"call i32 @{symbol}(ptr %args)")
+    _stop_unless_done(w, code, f"called{w.next_label()}")
+
+
+RULES: Mapping[type[Op], Rule] = {
+    t.HostCall: _host_call,
+    h.LaunchKernel: _launch,
+    h.ReadBack: _read_back,
+}

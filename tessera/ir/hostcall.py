@@ -1,0 +1,87 @@
+"""Functions of the host that programs call back: the attribute that names one.
+
+A program that is compiled still has to reach Python where the user asks for it, to print or to
+check. The op that does so (`graph.host_call` and what it is lowered to) holds a `HostFunction`: a
+function of arrays to arrays, and a number that stands for it in the text of programs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.errors import TesseraError
+from tessera.ir.loc import Loc
+
+if TYPE_CHECKING:
+    from tessera.ir.parser import Parser
+
+Data: TypeAlias = "npt.NDArray[Any]"
+
+
+class HostFunction:
+    """A function of arrays, for ops to call. Equal to itself only.
+
+    Text: `host<print, 3>`, the name for readers and the number; it can be read back in the same
+    process, for as long as the function lives.
+
+    Args:
+        name: what messages and texts call it.
+        run: takes the operands, which are its own, and gives a sequence of results.
+        loc: where the user asked for the call.
+    """
+
+    __slots__ = ("__weakref__", "loc", "name", "number", "run")
+
+    _numbers: ClassVar[itertools.count[int]] = itertools.count()
+    _known: ClassVar[weakref.WeakValueDictionary[int, HostFunction]] = weakref.WeakValueDictionary()
+
+    def __init__(self, name: str, run: Callable[..., Sequence[Data]], loc: Loc) -> None:
+        self.name = name
+        self.run = run
+        self.loc = loc
+        self.number = next(self._numbers)
+        self._known[self.number] = self
+
+    def __call__(self, inputs: Sequence[Data]) -> tuple[Data, ...]:
+        """The results for operands, which stay as they are.
+
+        What the function raises says where the call stands in the program, unless it does already.
+        """
+        try:
+            return tuple(self.run(*[np.array(x) for x in inputs]))
+        except TesseraError:
+            raise  # it says where
+        except Exception as error:
+            place = self.loc.render()
+            if place and not getattr(error, "__notes__", None):
+                error.add_note(f"raised in {self.name}, {place}")
+            raise
+
+    def __str__(self) -> str:
+        return f"host<{self.name}, {self.number}>"
+
+    __repr__ = __str__
+
+    @classmethod
+    def parse(cls, parser: Parser) -> HostFunction:
+        """Reads what `str` writes."""
+        parser.expect("host")
+        parser.expect("<")
+        parser.word()
+        parser.expect(",")
+        number = parser.integer()
+        parser.expect(">")
+        found = cls._known.get(number)
+        if found is None:
+            raise parser.error(f"there is no host function {number} any more")
+        return found
+
+
+NOTHING = HostFunction("nothing", lambda *_: (), Loc.unknown)
+"""Does nothing; it has the number 0."""
