@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.api import checkpoint_policies
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
+from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
 from tessera.api.control import cond, fori_loop, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
 from tessera.api.jacobians import hessian, jacfwd, jacrev
@@ -45,6 +47,9 @@ install_backend("cuda", cuda_backend)
 __all__ = [
     "JitFunction",
     "ShapeDtypeStruct",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "closure_convert",
     "compile",
     "cond",
@@ -61,6 +66,7 @@ __all__ = [
     "linear_transpose",
     "linearize",
     "make_graph",
+    "remat",
     "value_and_grad",
     "vjp",
     "vmap",

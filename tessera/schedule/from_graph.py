@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
+from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.sort import Sort
@@ -135,7 +136,8 @@ class _Lowering:
         grouping = RowGrouping(self.names) if strategy.rows else Grouping(self.names)
         groups = grouping.run(plan.roots)
         outputs: list[Value] = []
-        for value in block.outputs:
+        for output in block.outputs:
+            value = _behind_barriers(output)
             if (value in env and value not in kept) or value in outputs:
                 target = Value(value.type, value.name)
                 group = Group([], None, len(groups))
@@ -145,6 +147,11 @@ class _Lowering:
             outputs.append(value)
         code: list[Op] = []
         for group, stored in _with_stored(groups, grouping, outputs):
+            first = group.roots[0].op
+            if isinstance(first, Barrier):
+                # Its place among the groups has kept what reads it behind it.
+                env.update(zip(first.results, [env[v] for v in first.xs], strict=True))
+                continue
             op, values = self.group(group, stored, env)
             env.update(zip(values, op.results, strict=False))
             code.append(op)
@@ -294,6 +301,13 @@ class _Lowering:
             code, outputs = self.block(region, inner)
             blocks.append(Block([], code, outputs))
         return ops.Cond(env[op.pred], then=blocks[0], otherwise=blocks[1], loc=op.loc)
+
+
+def _behind_barriers(value: Value) -> Value:
+    """The value that has the buffer."""
+    while isinstance(value.op, Barrier):
+        value = value.op.xs[value.op.results.index(value)]
+    return value
 
 
 def _with_stored(

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 MODULES = [
-    *("autodiff", "control", "derivatives", "jacobians", "jit", "linear", "shapes"),
+    *("autodiff", "checkpoint", "control", "derivatives", "jacobians", "jit", "linear", "shapes"),
     *("vectorize",),
 ]
 

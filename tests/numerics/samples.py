@@ -18,6 +18,7 @@ import tessera as ts
 from tessera.graph.ops import cumulative, elementwise, reduce
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.checkpoint import Barrier, Checkpoint, Name
 from tessera.graph.ops.contract import DotGeneral, dot_general
 from tessera.graph.ops.control import Call, Cond, While
 from tessera.graph.ops.custom import CustomCall
@@ -480,6 +481,11 @@ def _control() -> None:
         return ruled(x, y), (ts.cos(x) * y * dx + ts.sin(x) * dy, 2 * y * dy)
 
     add(CustomCall, lambda x, y: [*ruled(x, y)], x, y)
+
+    kept = ts.checkpoint(lambda x, y: [ts.sin(ts.cos(x)) * y, ts.exp(x)])
+    add(Checkpoint, kept, x, y)
+    add(Barrier, lambda x, y: as_tuple(bind(Barrier, (x, y))), x, y)
+    add(Name, lambda x: ts.checkpoint_name(x, "x"), x)
 
     for pred in (True, False):
         add(Cond, branches, np.bool_(pred), x, y, label=str(pred).lower())

@@ -74,6 +74,10 @@ class Call(Control):
 
         return tuple(run_block(self.body, operands))
 
+    def applied(self, operands: Sequence[Any], body: Block) -> tuple[Any, ...]:
+        """The results of a call of another body, made of this one."""
+        return as_tuple(bind(Call, tuple(operands), label=self.label, body=body))
+
     def differentiate(
         self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any] | None
     ) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -82,14 +86,12 @@ class Call(Control):
         forward, linear, captured, nonzero, count = linearize(
             func, [t is not None for t in tangents]
         )
-        results = as_tuple(bind(Call, (*captured, *primals), label=self.label, body=forward.body))
+        results = self.applied((*captured, *primals), forward.body)
         split = len(results) - count
         given = [t for t in tangents if t is not None]
         if not any(nonzero):
             return results[:split], [None] * split
-        touts = iter(
-            as_tuple(bind(Call, (*results[split:], *given), label=self.label, body=linear.body))
-        )
+        touts = iter(self.applied((*results[split:], *given), linear.body))
         return results[:split], [next(touts) if n else None for n in nonzero]
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
@@ -104,11 +106,7 @@ class Call(Control):
         given = [ct for ct in cts if ct is not None]
         results: list[Any] = [None] * len(operands)
         if any(flags):
-            found = iter(
-                as_tuple(
-                    bind(Call, (*captured, *knowns, *given), label=self.label, body=backward.body)
-                )
-            )
+            found = iter(self.applied((*captured, *knowns, *given), backward.body))
             for k, flag in zip(order[len(knowns) :], flags, strict=True):
                 results[k] = next(found) if flag else None
         return results
@@ -118,8 +116,7 @@ class Call(Control):
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
         """Calls the batched body."""
         graph, out_axes, captured = vmap(Func(self.label, self.body), axes, size)
-        outs = as_tuple(bind(Call, (*captured, *operands), label=self.label, body=graph.body))
-        return outs, out_axes
+        return self.applied((*captured, *operands), graph.body), out_axes
 
 
 class Cond(Control):

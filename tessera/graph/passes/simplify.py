@@ -18,6 +18,7 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family, GraphOp
+from tessera.graph.ops.checkpoint import Name
 from tessera.graph.ops.control import Call
 from tessera.graph.ops.custom import CustomLinear
 from tessera.graph.ops.generate import Constant, Dense
@@ -451,8 +452,23 @@ def div_one(op: e.Div, w: Rewriter) -> Value | None:
     return _same(op, op.x) if is_splat(op.y, 1) else None
 
 
+@rule(Name)
+def name_nothing(op: Name, w: Rewriter) -> Value | None:
+    """A name is for checkpoints, which have been made of it what they want.
+
+    func @f(%x: f32[4]) {
+      %r = graph.name(%x) {label="scores"} : f32[4]
+      return %r
+    }
+    ==>
+    func @f(%x: f32[4]) { return %x }
+    """
+    return op.x
+
+
 CANONICAL = RuleSet(
     (
+        name_nothing,
         reshape_same,
         reshape_twice,
         transpose_identity,

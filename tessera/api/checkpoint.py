@@ -1,0 +1,144 @@
+"""`checkpoint`, also called `remat`: reverse mode that keeps little and computes the rest again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from tessera import pytree
+from tessera.api.checkpoint_policies import AnyPolicy, policy_of
+from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.traced import Traced
+from tessera.errors import CallError, OptionError, api_boundary
+from tessera.graph.array import ArrayBase
+from tessera.graph.device import using
+from tessera.graph.namespace.arguments import ArrayLike, as_array
+from tessera.graph.ops.checkpoint import Checkpoint, name_value
+from tessera.graph.placement import device_of_all
+from tessera.graph.trace import as_tuple, bind, is_recording
+from tessera.ir import loc as _loc
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def checkpoint(
+    fn: Callable[P, R],
+    *,
+    prevent_cse: bool = True,
+    policy: AnyPolicy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Callable[P, R]: ...
+@overload
+def checkpoint(
+    *,
+    prevent_cse: bool = True,
+    policy: AnyPolicy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@api_boundary
+def checkpoint(
+    fn: Callable[..., Any] | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: AnyPolicy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """A function that keeps little for reverse mode, and computes the rest again when it is needed.
+
+    The values and derivatives are those of `fn`. Between the forward and the backward pass only
+    its arguments stay in memory, and what `policy` saves.
+
+    Args:
+        fn: a function of arrays. It is traced, as by `jit`, where a transform is at work. Without
+            it, a decorator is returned.
+        prevent_cse: whether what is computed again is kept apart from what was computed before.
+            With False, the compiler may find that both are the same, and keep the values.
+        policy: what may be saved, one of `ts.checkpoint_policies` or a function of an operation;
+            None saves nothing.
+        static_argnums: positions of arguments that are Python values.
+
+    Example:
+        >>> import tessera as ts
+        >>> f = ts.checkpoint(lambda x: ts.sin(ts.sin(x)))
+        >>> float(ts.grad(f)(0.0))
+        1.0
+    """
+    if fn is None:
+        return functools.partial(
+            checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums
+        )
+    function = fn
+    check_callable("checkpoint", function, "pass arguments to what it returns")
+    chosen = policy_of(policy)
+    if not callable(chosen.saves):
+        raise OptionError(
+            f"checkpoint: the policy is of type {type(policy).__name__}",
+            loc=_loc.current(),
+            rule="a policy is one of `ts.checkpoint_policies`, or a function of an operation",
+        )
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+
+    @api_boundary
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_recording():
+            return function(*args, **kwargs)
+        statics = _positions(function, numbers, len(args))
+        # None is an empty subtree: nothing of a static argument is left in the tree.
+        given = tuple([None if k in statics else x for k, x in enumerate(args)])
+        leaves, treedef = leaf_arrays(
+            (given, kwargs), argument_name("checkpoint", function), "name it in `static_argnums`"
+        )
+
+        def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            found, named = pytree.unflatten(treedef, values)
+            return tuple([args[k] if k in statics else x for k, x in enumerate(found)]), named
+
+        types = [x.type for x in leaves]
+        with using(device_of_all(leaves)):
+            traced = Traced(function, rebuild, types, None, "checkpoint", staging=True)
+            results = bind(
+                Checkpoint,
+                (*traced.captured, *leaves),
+                label=traced.graph.name,
+                body=traced.graph.body,
+                policy=chosen,
+                again=prevent_cse,
+            )
+        return pytree.unflatten(traced.treedef, as_tuple(results))
+
+    return run
+
+
+remat = checkpoint
+
+
+def _positions(fn: Callable[..., Any], numbers: Sequence[int], count: int) -> set[int]:
+    for n in numbers:
+        if not -count <= n < count:
+            raise CallError(
+                f"checkpoint: static_argnums has {n}, but {name_of(fn)} is called with {count} "
+                f"positional argument{'' if count == 1 else 's'}",
+                loc=_loc.current(),
+                rule="static_argnums are positions of positional arguments, counted from 0",
+            )
+    return {n % count for n in numbers}
+
+
+@api_boundary
+def checkpoint_name(x: ArrayLike, name: str) -> ArrayBase:
+    """`x`, under a name that policies of `ts.checkpoint` know.
+
+    Args:
+        x: an array.
+        name: the name, as in `ts.checkpoint_policies.save_only_these_names("scores")`.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.checkpoint_name(ts.ones(2), "ones")
+        Array([1., 1.], dtype=float32)
+    """
+    return name_value(as_array("checkpoint_name", x), name)

@@ -1,0 +1,176 @@
+"""Policies of `checkpoint`: which residuals are saved, and which computed again."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.contract import DotGeneral
+from tessera.ir.core import Func, Op, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from tessera.ir.parser import Parser
+
+
+@dataclass(eq=False)
+class Policy:
+    """Which results may be saved.
+
+    Args:
+        word: what text and messages call it.
+        saves: says so of an op.
+    """
+
+    word: str
+    saves: Callable[[GraphOp], bool]
+
+    def __str__(self) -> str:
+        return self.word
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Policy:
+        """A policy that needs no more than its word; in text, the others save nothing."""
+        return BY_WORD.get(parser.word(), NOTHING)
+
+    def choose(self, forward: Func, residuals: Sequence[Value]) -> list[Value]:
+        """The values to save: those on the way from the residuals back to the arguments that come
+        first and may be saved.
+
+        Args:
+            forward: the Graph that computes the residuals.
+            residuals: values of it.
+        """
+        args, wanted = {*forward.args}, {*residuals}
+        saved: list[Value] = []
+        for op in reversed(forward.ops):
+            found = [v for v in op.results if v in wanted and v not in args]
+            if not found:
+                continue
+            assert isinstance(op, GraphOp)
+            # What has no operands is made again for nothing.
+            if op.operands and self.saves(op):
+                saved.extend(found)
+            else:
+                wanted.update(op.operands)
+        return saved[::-1]
+
+
+NOTHING = Policy("nothing", lambda op: False)
+EVERYTHING = Policy("everything", lambda op: True)
+DOTS = Policy("dots", lambda op: isinstance(op, DotGeneral))
+DOTS_WITHOUT_BATCH = Policy(
+    "dots_without_batch", lambda op: isinstance(op, DotGeneral) and not op.batch_axes[0]
+)
+BY_WORD = {p.word: p for p in (NOTHING, EVERYTHING, DOTS, DOTS_WITHOUT_BATCH)}
+
+
+class Budget(Policy):
+    """Saves what spares most work, within a number of bytes.
+
+    Args:
+        size: the bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__("budget", lambda op: True)
+        self.size = size
+
+    def choose(self, forward: Func, residuals: Sequence[Value]) -> list[Value]:
+        """Greedily, by the work that saving a value spares for each of its bytes.
+
+        What one value spares shrinks as others are saved, so a value whose figure is still the
+        best after it was worked out anew is the next ("lazy greedy", Minoux 1978).
+        """
+        closure = _Closure(forward, residuals)
+        saved: set[Value] = set()
+        left, work = self.size, closure.work(set())
+
+        def gain(v: Value) -> float:
+            return (work - closure.work(saved | {v})) / max(_bytes(v), 1)
+
+        queue = [(-gain(v), k, v) for k, v in enumerate(closure.candidates)]
+        heapq.heapify(queue)
+        while queue:
+            _, k, v = heapq.heappop(queue)
+            if _bytes(v) > left:
+                continue
+            found = gain(v)
+            if found <= 0:
+                continue
+            if queue and found < -queue[0][0]:
+                heapq.heappush(queue, (-found, k, v))
+                continue
+            saved.add(v)
+            left -= _bytes(v)
+            work = closure.work(saved)
+        # Some that were saved early may be of no use beside those that were saved later.
+        reached = closure.reached(saved)
+        return [v for v in closure.candidates if v in reached]
+
+
+class _Closure:
+    """What has to be computed again for some residuals."""
+
+    def __init__(self, forward: Func, residuals: Sequence[Value]) -> None:
+        self.args = {*forward.args}
+        self.residuals = residuals
+        self.ops = forward.ops
+        self.costs = [_work(op) for op in self.ops]
+        wanted = {*residuals}
+        found: list[Value] = []
+        for op in reversed(self.ops):
+            if any(v in wanted for v in op.results):
+                wanted.update(op.operands)
+                if op.operands:
+                    found.extend(op.results)
+        self.candidates = [v for v in reversed(found) if v in wanted]
+
+    def _walk(self, saved: set[Value]) -> tuple[int, set[Value]]:
+        wanted = {*self.residuals}
+        total = 0
+        for op, cost in zip(reversed(self.ops), reversed(self.costs), strict=True):
+            if any(v in wanted and v not in saved for v in op.results):
+                total += cost
+                wanted.update(op.operands)
+        return total, wanted
+
+    def work(self, saved: set[Value]) -> int:
+        """What it costs, where some values are saved."""
+        return self._walk(saved)[0]
+
+    def reached(self, saved: set[Value]) -> set[Value]:
+        """Those saved values that are needed."""
+        return self._walk(saved)[1] & saved
+
+
+def _count(dims: Sequence[Dim]) -> int:
+    total = 1
+    for dim in dims:
+        total *= dim if isinstance(dim, int) else 1
+    return total
+
+
+def _type(v: Value) -> TensorType:
+    assert isinstance(v.type, TensorType)
+    return v.type
+
+
+def _bytes(v: Value) -> int:
+    return _count(_type(v).shape) * _type(v).dtype.np.itemsize
+
+
+def _work(op: Op) -> int:
+    """About how many operations an op takes."""
+    if isinstance(op, DotGeneral):
+        depth = _count([_type(op.operands[0]).shape[k] for k in op.contract[0]])
+        return 2 * depth * _count(_type(op.results[0]).shape)
+    if op.regions:
+        return sum([_work(inner) for block in op.regions for inner in block.ops])
+    row = getattr(op, "row", None)
+    cost = 1 if row is None else int(row.cost)
+    return cost * max([_count(_type(v).shape) for v in (*op.operands, *op.results)])
