@@ -67,7 +67,6 @@ _MODULES = (
     "tessera.graph.namespace.data_types",
     "tessera.graph.namespace.elementwise",
     "tessera.graph.namespace.extensions",
-    "tessera.graph.namespace.indexing",
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
     "tessera.graph.namespace.mathematics",
@@ -76,6 +75,7 @@ _MODULES = (
     "tessera.graph.namespace.sets",
     "tessera.graph.namespace.sorting",
     "tessera.graph.namespace.statistics",
+    "tessera.graph.namespace.taking",
     "tessera.graph.namespace.utility",
     "tessera.graph.placement",
 )
@@ -96,7 +96,6 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.data_types import *
     from tessera.graph.namespace.elementwise import *
     from tessera.graph.namespace.extensions import *
-    from tessera.graph.namespace.indexing import *
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
     from tessera.graph.namespace.mathematics import *
@@ -105,6 +104,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.sets import *
     from tessera.graph.namespace.sorting import *
     from tessera.graph.namespace.statistics import *
+    from tessera.graph.namespace.taking import *
     from tessera.graph.namespace.utility import *
     from tessera.graph.placement import *
 

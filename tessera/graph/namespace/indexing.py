@@ -1,4 +1,4 @@
-"""Reading parts of arrays: `x[...]`, `take`, `take_along_axis`.
+"""Reading parts of arrays: `x[...]`.
 
 An index is taken apart into a `Plan`: cuts along whole dims, which are slices, and index arrays,
 which are one gather. NumPy's rules say where the dims of index arrays stand in the result. Index
@@ -10,11 +10,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, cast
 
 import numpy as np
 
-from tessera.dtypes import DType, bool_, int32, int64
+from tessera.dtypes import DType, Kind, bool_, iinfo, int32, int64
 from tessera.errors import (
     ConcretizationError,
     DTypeError,
@@ -24,30 +25,24 @@ from tessera.errors import (
 )
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
-    ArrayLike,
     as_array,
     broadcast_dims,
     concrete,
     is_numpy,
-    parse_axis,
+    number,
     spread,
 )
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
-from tessera.graph.ops.gather import IndexMode, gather, take_along
-from tessera.graph.ops.rearrange import reshape, reverse, slice_, transpose
+from tessera.graph.ops.gather import IndexMode, gather
+from tessera.graph.ops.rearrange import broadcast, reshape, reverse, slice_, transpose
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
 from tessera.ir.types import TensorType
-
-__all__ = [
-    "take",
-    "take_along_axis",
-]
 
 _MASK_FIX = "use `ts.where(mask, x, 0)`, which keeps the shape"
 
@@ -104,8 +99,36 @@ class Plan:
 # --- taking an index apart --------------------------------------------------------------------
 
 
-def plan_index(type: TensorType, index: Any) -> Plan:
-    """Takes an index of an array of the given type apart."""
+_MODES = {
+    "clip": IndexMode.CLIP,
+    "drop": IndexMode.FILL,
+    "fill": IndexMode.FILL,
+    "promise_in_bounds": IndexMode.PROMISE,
+}
+
+
+def parse_mode(name: str, mode: str | None) -> IndexMode | None:
+    """A `mode` argument; None leaves known indices to be checked, and others to be clamped."""
+    if mode is None:
+        return None
+    if mode not in _MODES:
+        raise IndexOutOfBoundsError(
+            f"{name}: mode={mode!r}",
+            loc=loc.current(),
+            rule="it is 'clip', 'drop', 'fill' or 'promise_in_bounds'",
+        )
+    return _MODES[mode]
+
+
+def plan_index(type: TensorType, index: Any, mode: IndexMode | None = None) -> Plan:
+    """Takes an index of an array of the given type apart.
+
+    Args:
+        type: the array's type.
+        index: what stands in the brackets.
+        mode: what becomes of ints and index arrays that are out of range. None refuses those that
+            are known when the program is traced, and clamps the others.
+    """
     items = _expand(type, cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,))
     plan = Plan([Cut(0, d) for d in type.shape], {})
     arrays: dict[int, Any] = {}
@@ -126,11 +149,14 @@ def plan_index(type: TensorType, index: Any) -> Plan:
         else:
             if _is_array(item):
                 arrays[axis] = item
-            elif advanced:
-                arrays[axis] = Array(np.asarray(_static_index(type, axis, item), np.int64))
-            else:
+            elif mode in (None, IndexMode.PROMISE) or _is_inside_dim(type, axis, item):
                 at = _static_index(type, axis, item)
-                plan.cuts[axis] = Cut(at, at + 1, dropped=True)
+                if advanced:
+                    arrays[axis] = Array(np.asarray(at, np.int64))
+                else:
+                    plan.cuts[axis] = Cut(at, at + 1, dropped=True)
+            else:
+                arrays[axis] = Array(np.asarray(item, np.int64))
             if position < 0:
                 position = len(plan.layout)
             groups += not adjacent
@@ -138,8 +164,14 @@ def plan_index(type: TensorType, index: Any) -> Plan:
             axis += 1
     if arrays:
         plan.place = position if groups == 1 else 0
-        _broadcast_arrays(type, plan, arrays)
+        _broadcast_arrays(type, plan, arrays, mode)
     return plan
+
+
+def _is_inside_dim(type: TensorType, axis: int, index: Any) -> bool:
+    """Whether an int index is not known to be out of range."""
+    size = type.shape[axis]
+    return not (isinstance(size, int) and isinstance(index, int)) or -size <= index < size
 
 
 def _is_array(item: object) -> bool:
@@ -308,7 +340,9 @@ def _inside_reversed(value: Dim, size: Dim) -> Dim:
     return minimum(value, size - 1)
 
 
-def _broadcast_arrays(type: TensorType, plan: Plan, arrays: dict[int, Any]) -> None:
+def _broadcast_arrays(
+    type: TensorType, plan: Plan, arrays: dict[int, Any], mode: IndexMode | None
+) -> None:
     shape = broadcast_dims([x.shape for x in arrays.values()])
     if isinstance(shape, int):
         raise ShapeError(
@@ -317,29 +351,35 @@ def _broadcast_arrays(type: TensorType, plan: Plan, arrays: dict[int, Any]) -> N
             loc=loc.current(),
             rule="index arrays are broadcast to one shape",
         )
-    prepared = {axis: wrapped(type, axis, x) for axis, x in arrays.items()}
+    prepared = {axis: wrapped(type, axis, x, mode) for axis, x in arrays.items()}
     if not all(known for _, known in prepared.values()):
-        plan.mode = IndexMode.CLIP
+        plan.mode = IndexMode.CLIP if mode is None else mode
     plan.outer = shape
     plan.arrays = {axis: spread(x, shape) for axis, (x, _) in prepared.items()}
 
 
-def wrapped(type: TensorType, axis: int, index: Any) -> tuple[Any, bool]:
-    """An index array counted from the front, and whether all of it is known to be in range."""
+def wrapped(
+    type: TensorType, axis: int, index: Any, mode: IndexMode | None = None
+) -> tuple[Any, bool]:
+    """An index array counted from the front, and whether all of it is known to be in range.
+
+    One that is known not to be is refused, unless the mode says what becomes of it.
+    """
     size = type.shape[axis]
     wide = _index_dtype(index.dtype, size)
     known = isinstance(index, Array) and not isinstance(index.storage, Remote)
     if known and isinstance(size, int):
         data = index.host
         bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
-        if bad.any():
+        known = not bad.any()
+        if not known and mode in (None, IndexMode.PROMISE):
             raise IndexOutOfBoundsError(
                 f"index: {data[bad][0]} is out of range for dim {axis} of {type}",
                 loc=loc.current(),
                 rule=f"-{size} <= index < {size}" if size else "the dim has no elements",
             )
         moved = data.astype(wide.np)
-        return Array(np.where(moved < 0, moved + wide.np.type(size), moved)), True
+        return Array(np.where(moved < 0, moved + wide.np.type(size), moved)), known
     found = ops.cast(index, wide)
     if index.dtype.kind.value == "int":
         length = spread(size_of([size], wide), found.shape)
@@ -380,6 +420,53 @@ def read(x: Any, plan: Plan) -> Any:
     return reshape(found, plan.shape)
 
 
+def read_or_fill(x: Any, plan: Plan, fill: Any) -> Any:
+    """The elements that an index names, and a value where it is out of range."""
+    if plan.mode is not IndexMode.FILL:
+        return read(x, plan)
+    plan.mode = IndexMode.DROP
+    found = read(x, plan)
+    dims = range(plan.place, plan.place + len(plan.outer))
+    places = [(i, x.shape[axis]) for axis, i in plan.arrays.items()]
+    return fill_outside(found, places, dims, fill)
+
+
+def fill_outside(
+    found: Any, places: Sequence[tuple[Any, Dim]], dims: Sequence[int], fill: Any
+) -> Any:
+    """What was read, and a value where one of the places is out of range.
+
+    Args:
+        found: what was read.
+        places: index arrays, and the lengths that they index.
+        dims: the dims of `found` that are those of the index arrays.
+        fill: the value; None is the dtype's (`default_fill`).
+    """
+    value = number(default_fill(found.dtype) if fill is None else fill, found.dtype)
+    inside = broadcast(is_inside(places), found.shape, dims)
+    return ops.select(inside, found, spread(value, found.shape))
+
+
+def is_inside(places: Sequence[tuple[Any, Dim]]) -> Any:
+    """Where index arrays of one shape are all in range of the lengths that they index."""
+    inside: Any = None
+    for index, size in places:
+        length = spread(size_of([size], index.dtype), index.shape)
+        here = ops.and_(ops.ge(index, 0), ops.lt(index, length))
+        inside = here if inside is None else ops.and_(inside, here)
+    return inside
+
+
+def default_fill(dtype: DType) -> float | int | bool:
+    """What stands for elements that do not exist: NaN, else what is least likely to be one."""
+    if dtype.is_inexact:
+        return nan
+    if dtype.is_bool:
+        return True
+    limits = iinfo(dtype)
+    return limits.min if dtype.kind is Kind.INT else limits.max
+
+
 _BASIC = frozenset({int, slice, type(None), type(...)})
 
 
@@ -417,69 +504,3 @@ def getitem(x: Any, index: Any) -> Any:
         chosen = concrete(as_array("index", index), "a boolean index", _MASK_FIX)
         x, index = reshape(x, (1, *x.shape)), slice(0, int(chosen))
     return read(x, plan_index(x.type, index))
-
-
-# --- functions --------------------------------------------------------------------------------
-
-
-def index_array(name: str, x: object) -> Any:
-    """An argument as an array of integers."""
-    found = as_array(name, x)
-    if not found.dtype.is_integer:
-        raise DTypeError(
-            f"{name}: the indices are {found.type.strong()}",
-            loc=loc.current(),
-            rule="they are integers",
-        )
-    return found
-
-
-@api_boundary
-def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> ArrayBase:
-    """The slices of an array at some places along an axis.
-
-    Args:
-        x: the array.
-        indices: integers; negative ones count from the end.
-        axis: the axis; may be left out for an array of one dim.
-    """
-    found, index = as_array("take", x), index_array("take", indices)
-    if axis is None and found.ndim != 1:
-        raise ShapeError(
-            f"take: no axis is given for {found.type.strong()}",
-            loc=loc.current(),
-            rule="the axis may be left out only for an array of one dim",
-        )
-    at = parse_axis("take", 0 if axis is None else axis, found.ndim)
-    places, known = wrapped(found.type, at, index)
-    mode = IndexMode.PROMISE if known else IndexMode.CLIP
-    taken = gather(found, [places], [at], mode)
-    outer = index.ndim
-    order = [*range(outer, outer + at), *range(outer), *range(outer + at, taken.ndim)]
-    return transpose(taken, order)
-
-
-@api_boundary
-def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
-    """The elements of an array at places along an axis that differ from line to line.
-
-    Args:
-        x: the array.
-        indices: integers, of the rank of `x`; their other dims are broadcast with those of `x`.
-        axis: the axis.
-    """
-    found, index = as_array("take_along_axis", x), index_array("take_along_axis", indices)
-    at = parse_axis("take_along_axis", axis, found.ndim)
-    others = [
-        (*v.shape[:at], *v.shape[at + 1 :]) if v.ndim == found.ndim else () for v in (found, index)
-    ]
-    common = broadcast_dims(others)
-    if index.ndim != found.ndim or isinstance(common, int):
-        raise ShapeError(
-            f"take_along_axis: x is {found.type.strong()}, the indices are {index.type.strong()}",
-            loc=loc.current(),
-            rule="both have one rank, and dims that broadcast except along the axis",
-        )
-    found, index = (spread(v, (*common[:at], v.shape[at], *common[at:])) for v in (found, index))
-    places, known = wrapped(found.type, at, index)
-    return take_along(found, places, at, IndexMode.PROMISE if known else IndexMode.CLIP)

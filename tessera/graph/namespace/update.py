@@ -3,19 +3,21 @@
 The array itself stays as it is; compiled code writes in place where nobody else uses it. Elements
 are combined in the array's dtype. Where an index occurs several times, `set` keeps the last value,
 and the others combine all of them. Indices that are only known at run time are ignored where they
-are out of range.
+are out of range, unless a mode says otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from tessera.dtypes import bool_, default_int
+from tessera.dtypes import PythonScalar, bool_, default_int
 from tessera.errors import DTypeError, IndexOutOfBoundsError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.namespace import elementwise
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -26,13 +28,29 @@ from tessera.graph.namespace.arguments import (
     spread,
     to_dtype,
 )
-from tessera.graph.namespace.indexing import Cut, Plan, plan_index, read
+from tessera.graph.namespace.indexing import (
+    Cut,
+    Plan,
+    is_inside,
+    is_scalar_mask,
+    parse_mode,
+    plan_index,
+    read,
+    read_or_fill,
+)
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.dynamic_slice import dynamic_update_slice
 from tessera.graph.ops.gather import Combine, IndexMode, scatter
-from tessera.graph.ops.rearrange import broadcast, iota, reshape, reverse, transpose
+from tessera.graph.ops.rearrange import (
+    broadcast,
+    full_like,
+    iota,
+    reshape,
+    reverse,
+    transpose,
+)
 from tessera.graph.placement import common_device
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -44,6 +62,14 @@ _OPS: dict[Combine, Callable[[Any, Any], Any]] = {
     Combine.MIN: ops.minimum,
     Combine.MAX: ops.maximum,
 }
+
+
+class Options(TypedDict, total=False):
+    """What the methods of `Elements` take by keyword."""
+
+    indices_are_sorted: bool
+    unique_indices: bool
+    mode: str | None
 
 
 class At:
@@ -64,6 +90,13 @@ class At:
 class Elements:
     """Some elements of an array, of which changed copies of the array can be made.
 
+    All methods take `mode`, what becomes of indices out of range: `clip` takes the nearest one in
+    range, `drop` leaves them out and `fill` does the same (`get` gives a value there),
+    `promise_in_bounds` promises that there are none. Without a mode, indices that are known when
+    the program is traced are checked, `get` clamps the others, and all other methods leave them
+    out. `unique_indices` promises that no element is named twice, which products need to have
+    derivatives; `indices_are_sorted` is accepted, and of no effect.
+
     Example:
         >>> import tessera as ts
         >>> ts.zeros(4).at[1:3].add(ts.asarray([1.0, 2.0]))
@@ -76,40 +109,92 @@ class Elements:
         self._x = x
         self._index = index
 
-    def get(self) -> ArrayBase:
-        """The elements: `x[index]`."""
-        return self._x[self._index]
+    @api_boundary
+    def get(
+        self,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | None = None,
+        fill_value: PythonScalar | None = None,
+    ) -> ArrayBase:
+        """The elements: `x[index]`.
+
+        Args:
+            indices_are_sorted: of no effect.
+            unique_indices: of no effect.
+            mode: what becomes of indices out of range.
+            fill_value: what `fill` gives. By default NaN, the lowest number of a signed integer
+                dtype, the highest of an unsigned one, True.
+        """
+        policy = parse_mode("at[...].get", mode)
+        if policy is None or is_scalar_mask(self._index):
+            return self._x[self._index]
+        return read_or_fill(self._x, plan_index(self._x.type, self._index, policy), fill_value)
 
     @api_boundary
-    def set(self, values: ArrayLike, /) -> ArrayBase:
+    def set(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array in which the elements are these values."""
-        return _updated("set", self._x, self._index, values, Combine.SET)
+        return _updated("set", self._x, self._index, values, Combine.SET, options)
 
     @api_boundary
-    def add(self, values: ArrayLike, /) -> ArrayBase:
+    def add(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array with these values added to the elements."""
-        return _updated("add", self._x, self._index, values, Combine.ADD)
+        return _updated("add", self._x, self._index, values, Combine.ADD, options)
 
     @api_boundary
-    def multiply(self, values: ArrayLike, /) -> ArrayBase:
+    def subtract(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
+        """A copy of the array with these values subtracted from the elements."""
+        less: Any = -values if is_number(values) else ops.neg(as_array("subtract", values))
+        return _updated("subtract", self._x, self._index, less, Combine.ADD, options)
+
+    @api_boundary
+    def multiply(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array with the elements multiplied by these values."""
-        return _updated("multiply", self._x, self._index, values, Combine.MUL)
+        return _updated("multiply", self._x, self._index, values, Combine.MUL, options)
 
     @api_boundary
-    def min(self, values: ArrayLike, /) -> ArrayBase:
+    def divide(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
+        """A copy of the array with the elements divided by these values."""
+        ones = full_like(self._x, 1)
+        by = _updated("divide", ones, self._index, values, Combine.MUL, options)
+        return elementwise.divide(self._x, by)
+
+    @api_boundary
+    def power(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
+        """A copy of the array with the elements raised to these powers."""
+        ones = full_like(self._x, 1)
+        exponents = _updated("power", ones, self._index, values, Combine.MUL, options)
+        return elementwise.pow(self._x, exponents)
+
+    @api_boundary
+    def min(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array whose elements are these values where they are smaller."""
-        return _updated("min", self._x, self._index, values, Combine.MIN)
+        return _updated("min", self._x, self._index, values, Combine.MIN, options)
 
     @api_boundary
-    def max(self, values: ArrayLike, /) -> ArrayBase:
+    def max(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array whose elements are these values where they are larger."""
-        return _updated("max", self._x, self._index, values, Combine.MAX)
+        return _updated("max", self._x, self._index, values, Combine.MAX, options)
+
+    @api_boundary
+    def apply(self, ufunc: Callable[[Any], Any], /, **options: Unpack[Options]) -> ArrayBase:
+        """A copy of the array in which the elements are what a function makes of them.
+
+        Args:
+            ufunc: takes the elements, and returns as many. It is applied once to an element that
+                is named several times.
+            options: as for `set`.
+        """
+        return self.set(ufunc(self.get(**options)), **options)
 
     def __repr__(self) -> str:
         return f"at({self._x!r})[{self._index!r}]"
 
 
-def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> Any:
+def _updated(
+    name: str, x: Any, index: Any, values: Any, combine: Combine, options: Options
+) -> Any:
     given = values if is_number(values) else as_array(f"at[...].{name}", values)
     common_device(f"at[...].{name}", [x, given], [x, values])
     dtype, _ = common_dtype(f"at[...].{name}", [x, given])
@@ -121,12 +206,15 @@ def _updated(name: str, x: Any, index: Any, values: Any, combine: Combine) -> An
             rule="the array keeps its dtype, so the values must promote to it",
             fix=f"convert one of them, for instance with `astype(ts.{x.dtype.full_name})`",
         )
+    policy = parse_mode(f"at[...].{name}", options.get("mode"))
     found = to_dtype(given, dtype)
     mask = _as_mask(index)
     if mask is not None and not found.ndim:
         return _masked(x, mask, found, combine)
-    plan = plan_index(x.type, index)
-    return write(name, x, plan, found, combine)
+    plan = plan_index(x.type, index, policy)
+    if policy is None and plan.mode is IndexMode.CLIP:
+        plan.mode = IndexMode.DROP
+    return write(name, x, plan, found, combine, options.get("unique_indices", False))
 
 
 def _as_mask(index: Any) -> Any:
@@ -150,7 +238,9 @@ def _masked(x: Any, mask: Any, value: Any, combine: Combine) -> Any:
     return ops.select(where, _OPS[combine](x, spread(value, x.shape)), x)
 
 
-def write(name: str, x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
+def write(
+    name: str, x: Any, plan: Plan, values: Any, combine: Combine, unique: bool = False
+) -> Any:
     """The array with values combined into the elements that an index names."""
     shape = plan.shape
     lead = len(shape) - values.ndim
@@ -168,9 +258,21 @@ def write(name: str, x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
     if any(d == 0 for d in shape):
         return x
     if plan.is_basic and all(c.step == 1 for c in plan.cuts):
-        new = values if combine is Combine.SET else _OPS[combine](read(x, plan), values)
-        return _write_block(x, plan, new)
-    return _scatter(x, plan, values, combine)
+        return _write_block(x, plan, _combined(x, plan, values, combine))
+    return _scatter(x, plan, values, combine, unique)
+
+
+def _combined(x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
+    """What is written at the elements of an index without dims, each of which occurs once."""
+    dropping = plan.mode in (IndexMode.DROP, IndexMode.FILL)
+    if combine is Combine.SET and not dropping:
+        return values
+    old = read(x, replace(plan, mode=IndexMode.CLIP) if dropping else plan)
+    new = _OPS[combine](old, values)
+    if not dropping:
+        return new
+    places = [(i, x.shape[axis]) for axis, i in plan.arrays.items()]
+    return ops.select(spread(is_inside(places), new.shape), new, old)
 
 
 def _write_block(x: Any, plan: Plan, new: Any) -> Any:
@@ -198,7 +300,7 @@ def _is_whole(size: Dim, c: Cut) -> bool:
     return not c.dropped and c.start == 0 and c.limit == size and c.step == 1 and not c.reversed
 
 
-def _scatter(x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
+def _scatter(x: Any, plan: Plan, values: Any, combine: Combine, unique: bool) -> Any:
     """Any elements: slices that are not whole dims become index arrays, too."""
     parts: list[int] = []
     whole: list[int] = []
@@ -227,8 +329,8 @@ def _scatter(x: Any, plan: Plan, values: Any, combine: Combine) -> Any:
     order = [outer + kept.index(k) for k in (*parts, *whole)]
     updates = transpose(updates, [*range(outer), *order])
     axes = sorted(indices)
-    mode = IndexMode.PROMISE if plan.mode is IndexMode.PROMISE else IndexMode.DROP
-    unique = not plan.arrays
+    mode = IndexMode.DROP if plan.mode is IndexMode.FILL else plan.mode
+    unique = unique or not plan.arrays
     return scatter(x, updates, [indices[a] for a in axes], axes, combine, mode, unique)
 
 
