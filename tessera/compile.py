@@ -44,6 +44,7 @@ from tessera.target.passes.legalize import legalize
 from tessera.target.spec import TARGET
 from tessera.target.spec import verify as verify_target
 from tessera.tile.from_schedule import lower_program
+from tessera.tile.lowering.join_loops import join_loops
 from tessera.tile.spec import TILE
 
 GRAPH_PASSES: tuple[Pass, ...] = (
@@ -157,6 +158,8 @@ class Stages:
         """The Tile module."""
         start = time.perf_counter()
         module = lower_program(self.schedule)
+        if isinstance(self.machine, Gpu):
+            module = join_loops(module)
         self._done("tile", start, module)
         return module
 

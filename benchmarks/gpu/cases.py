@@ -355,9 +355,45 @@ def _products(t: _Table) -> None:
           6 * n * n, 2.0 * n**3)
 
 
+def _loops(t: _Table) -> None:
+    """Loops whose steps are too small to be worth a launch each."""
+
+    def steps(xp: Any, x: Any, w: Any) -> Any:
+        loop = ts.fori_loop if xp is ts else jax.lax.fori_loop
+        return loop(0, 64, lambda _, h: xp.tanh(h @ w) + x, x)
+
+    def torch_steps(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = x
+        for _ in range(64):
+            h = torch.tanh(h @ w) + x
+        return h
+
+    def root(xp: Any, x: Any) -> Any:
+        loop = ts.while_loop if xp is ts else jax.lax.while_loop
+        return loop(lambda c: xp.max(xp.abs(c * c - x)) > 1e-3, lambda c: 0.5 * (c + x / c), x + 1)
+
+    def torch_root(x: torch.Tensor) -> torch.Tensor:
+        c = x + 1
+        while (c * c - x).abs().max() > 1e-3:
+            c = 0.5 * (c + x / c)
+        return c
+
+    both = lambda fn: {"tessera": ours(partial(fn, ts)), "jax": xla(partial(fn, jnp))}  # noqa: E731
+    t.cases.append(
+        Case("loop of 64 steps f32 16x64", lambda: (random(16, 64), random(64, 64) / 8),
+             {**both(steps), "torch": plain(torch_steps)}, double(torch_steps),
+             4.0 * (2 * 16 * 64 + 64 * 64), 64 * 2.0 * 16 * 64 * 64)
+    )  # fmt: skip
+    t.cases.append(
+        Case("loop until f32 256", lambda: (random(256).abs() + 0.5,),
+             {**both(root), "torch": plain(torch_root)}, double(torch_root), 8.0 * 256)
+    )  # fmt: skip
+
+
 def _all() -> list[Case]:
     table = _Table()
-    for group in (_elementwise, _rows, _reductions, _indexed, _losses, _dropout, _products):
+    for group in (_elementwise, _rows, _reductions, _indexed, _losses, _dropout, _products,
+                  _loops):
         group(table)
     return table.cases
 

@@ -10,9 +10,9 @@ for, if, ...) mean on a GPU what they mean elsewhere, with three additions:
 - a vector is a group of registers of one thread: a vector load is one access of up to 16 bytes.
 
 Addresses of shared memory are bytes from the start of an object, as everywhere: `target.shared`
-makes the object, and a pass places it. Barriers between ordinary accesses are put in by
-`target/passes/synchronize.py`. Asynchronous ops (`async_copy`, `bulk_*`, `tensor_*`) only start a
-transfer: whoever starts one waits for it, and says with `ring` that it orders the object itself.
+makes the object, and a pass places it. Barriers between accesses, and waits for what `async_copy`
+brings, are put in by `target/passes/synchronize.py`. The copy engine (`bulk_*`, `tensor_*`) only
+starts a transfer: whoever asks for one waits for it.
 
 "Collective" ops are run together by all threads of a warp (or of the block): control flow around
 them must be uniform over these threads.
@@ -237,7 +237,7 @@ class Shared(GpuOp):
         align: of its address; a power of two.
         offset: where it lies; -1 until a pass has placed it.
         label: what messages call it.
-        ring: slots, if a pipeline fills and empties them in turn and orders that itself; 0: none.
+        ring: slots, if a loop fills and reads them in turn; 0: none.
     """
 
     name = "target.shared"

@@ -456,6 +456,16 @@ def _arena(s: Interpreter, op: t.Arena) -> None:
     s.values[op.result] = Memory(s.arena[start : start + whole].view(op.dtype.np), name)
 
 
+def _part(s: Interpreter, op: t.Part) -> None:
+    memory: Memory = s.values[op.mem]
+    size = op.dtype.itemsize
+    if op.offset > memory.data.size:
+        raise fail(op, f"byte {op.offset} of {memory.name}, which has {memory.data.size}")
+    whole = (memory.data.size - op.offset) // size * size
+    data = memory.data[op.offset : op.offset + whole].view(op.dtype.np)
+    s.values[op.result] = Memory(data, f"{memory.name} from byte {op.offset} on")
+
+
 def _launch(s: Interpreter, op: t.Launch) -> None:
     func = s.module.funcs.get(op.kernel)
     if func is None:
@@ -510,6 +520,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.While: run_while,
     t.If: run_if,
     t.Arena: _arena,
+    t.Part: _part,
     t.Launch: _launch,
     t.HostCall: _host_call,
 }

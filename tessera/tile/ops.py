@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.dtypes import DType, bool_, int64, real_of
+from tessera.dtypes import DType, bool_, int64, real_of, uint8
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
@@ -543,6 +543,23 @@ class HostCall(TileOp):
         wanted = [MemType(real_of(type.dtype)) for type in self.types]
         if [v.type for v in self.args] != wanted or not 0 <= self.inputs <= len(wanted):
             raise VerifyError("a host function takes one memory for each of its arrays")
+
+
+class Part(TileOp):
+    """What lies in a memory from a byte on, as elements of some dtype."""
+
+    name = "tile.part"
+    mem: Value = operand()
+    offset: int = attr()
+    dtype: DType = attr()
+
+    def infer(self) -> Type:
+        """Memory in the same space."""
+        if not isinstance(self.mem.type, MemType) or self.mem.type.dtype is not uint8:
+            raise VerifyError(f"a part is one of bytes, not of {self.mem.type}")
+        if self.offset < 0 or self.offset % self.dtype.itemsize:
+            raise VerifyError(f"{self.dtype} elements do not start at byte {self.offset}")
+        return MemType(self.dtype, self.mem.type.space)
 
 
 class Launch(TileOp):

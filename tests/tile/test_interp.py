@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.errors import VerifyError
+from tessera.errors import ParseError, VerifyError
 from tessera.ir.parser import parse_module
 from tessera.tile import interp
 from tessera.tile import ops as t
@@ -174,6 +174,41 @@ def test_fresh_scratch_memory_is_poisoned() -> None:
     y = np.zeros(1, np.float16)
     interp.run_module(parse_module(text), [], [y], {}, 4)
     assert np.isnan(y[0])
+
+
+PART = """
+    func @k(%bytes: mem<u8>, %y: mem<f32>) {{
+      %i0 = tile.const() {{value=0, dtype=i64}} : tile<i64[]>
+      %x = tile.part(%bytes) {{offset={}, dtype=f32}} : mem<f32>
+      %v = tile.view(%x, %i0, [], []) : view<f32, 0>
+      %w = tile.view(%y, %i0, [], []) : view<f32, 0>
+      %a = tile.load(%v, [], []) {{shape=[]}} : tile<f32[]>
+      tile.store(%w, %a, [], [])
+      return
+    }}
+    func @main(%x: mem<u8>, %y: mem<f32>) {{
+      tile.launch([%x, %y]) {{kernel="k", grid=[]}}
+      return
+    }}
+"""
+
+
+def test_parts_of_bytes_are_elements() -> None:
+    given = np.asarray([1.5, 2.5, 3.5], np.float32)
+    y = np.zeros(1, np.float32)
+    interp.run_module(parse_module(PART.format(8)), [given.view(np.uint8)], [y], {}, 4)
+    assert y[0] == 3.5
+
+
+def test_parts_start_at_elements() -> None:
+    for offset in (-4, 2):
+        with pytest.raises(ParseError, match=f"f32 elements do not start at byte {offset}"):
+            parse_module(PART.format(offset))
+    with pytest.raises(ParseError, match="a part is one of bytes, not of mem<f32>"):
+        parse_module(PART.format(0).replace("%bytes: mem<u8>", "%bytes: mem<f32>"))
+    given = np.zeros(4, np.uint8)
+    with pytest.raises(VerifyError, match=r"byte 8 of .*, which has 4"):
+        interp.run_module(parse_module(PART.format(8)), [given], [np.zeros(1, np.float32)], {}, 4)
 
 
 def test_programs_run_for_every_point_of_the_grid() -> None:

@@ -41,6 +41,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Broadcast: rules.broadcast,
     tile.Reshape: rules.reshape,
     tile.Transpose: rules.transpose,
+    tile.Part: rules.part,
     tile.View: rules.view,
     tile.For: rules.for_,
     tile.While: rules.while_,
@@ -101,10 +102,17 @@ def _written(s: Simt, func: Func) -> set[Value]:
     for op in walk(func.body):
         if isinstance(op, tile.Store):
             assert isinstance(op.view.op, tile.View)
-            found.add(s.memory[op.view.op.mem])
+            found.add(s.memory[_whole(op.view.op.mem)])
         elif isinstance(op, tile.Scatter):
-            found.add(s.memory[op.mem])
+            found.add(s.memory[_whole(op.mem)])
     return found
+
+
+def _whole(memory: Value) -> Value:
+    """The argument of which a memory is a part."""
+    while isinstance(memory.op, tile.Part):
+        memory = memory.op.mem
+    return memory
 
 
 def _program_ids(s: Simt, grid: Sequence[int | Value], grouped: bool) -> None:

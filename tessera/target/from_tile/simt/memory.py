@@ -259,7 +259,9 @@ def _read(
     s: Simt, ptr: Value, offset: Value, type: Type, mask: Value | None, other: Value, align: int
 ) -> Value:
     masked = () if mask is None else (mask, other)
-    root = ptr.op.ptr if isinstance(ptr.op, t.PtrAdd) else ptr
+    root = ptr
+    while isinstance(root.op, t.PtrAdd):
+        root = root.op.ptr
     if root in s.written:
         return s.emit(t.Load(ptr, offset, masked, type, align, loc=s.loc))
     return s.emit(g.LoadCached(ptr, offset, masked, type, align, "nc", loc=s.loc))

@@ -6,7 +6,8 @@ are on their way to shared memory.
 Where both operands come straight from memory, in pieces that the hardware copies by itself,
 `stages - 1` parts are under way at a time (async copies into a ring of slots). Otherwise the next
 part is loaded to registers before the product, and stored to the other one of two slots after it:
-whatever is computed on the way (a cast, a scale) is computed there.
+whatever is computed on the way (a cast, a scale) is computed there. Neither says a word of barriers
+and waits: `target/passes/synchronize.py` finds them.
 """
 
 from __future__ import annotations
@@ -180,9 +181,7 @@ class _Ring(_Pipeline):
         for op in self.addresses:
             s.loc = op.loc
             s.rules[type(op)](s, op)
-        for operand, load, base in zip(
-            self.operands, self.loads, self.bases(slot), strict=True
-        ):
+        for operand, load, base in zip(self.operands, self.loads, self.bases(slot), strict=True):
             s.loc = load.loc
             self.copy(operand, load, base)
 
@@ -231,9 +230,6 @@ class _Ring(_Pipeline):
 
         def body(trip: Value, carried: list[Value]) -> Sequence[Value]:
             reading, filling, acc = carried[0], carried[1], carried[2:]
-            s.loc = self.loop.dot.loc
-            s.emit(g.AsyncWait(ahead - 1, loc=s.loc))
-            s.emit(g.Barrier(loc=s.loc))
             self.guarded(s.index("add", trip, s.i64(ahead)), filling)
             s.emit(g.AsyncCommit(loc=s.loc))
             s.loc = self.loop.dot.loc
@@ -242,9 +238,6 @@ class _Ring(_Pipeline):
             return [self.next(reading), self.next(filling), *acc]
 
         results = self.loop_over(init, body)
-        # What is still under way must have landed before the memory is used for something else.
-        s.emit(g.AsyncWait(0, loc=s.loc))
-        s.emit(g.Barrier(loc=s.loc))
         self.finish(results[2:])
 
     def guarded(self, trip: Value, slot: Value) -> None:
@@ -294,8 +287,6 @@ class _Registers(_Pipeline):
 
         def body(trip: Value, carried: list[Value]) -> Sequence[Value]:
             slot, acc = carried[0], carried[1:]
-            s.loc = self.loop.dot.loc
-            s.emit(g.Barrier(loc=s.loc))
             self.make(s.map("min", s.index("add", trip, s.i64(1)), last))
             parts = self.parts()
             s.loc = self.loop.dot.loc
@@ -305,5 +296,4 @@ class _Registers(_Pipeline):
             return [other, *acc]
 
         results = self.loop_over(init, body)
-        s.emit(g.Barrier(loc=s.loc))
         self.finish(results[1:])

@@ -160,6 +160,11 @@ def transpose(s: Simt, op: tile.Transpose) -> None:
     s.define(op.result, to_spread(s, moved, s.spread_of(op.result)).values)
 
 
+def part(s: Simt, op: tile.Part) -> None:
+    """A pointer some bytes further."""
+    s.memory[op.result] = s.pure(t.PtrAdd, s.memory[op.mem], s.i64(op.offset))
+
+
 def view(s: Simt, op: tile.View) -> None:
     """A window: only its parts are kept."""
     assert isinstance(op.mem.type, MemType)
