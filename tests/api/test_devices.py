@@ -318,6 +318,13 @@ def test_program(gpu: FakeBackend, name: str, mode: str) -> None:
 def test_conditions_are_read_back(gpu: FakeBackend) -> None:
     fn, (data,) = PROGRAMS["while"]
     ts.jit(fn)(on_gpu(data))
+    assert gpu.reads == 0  # one kernel runs the loop
+    data = grid(200, 200) / 1e4
+
+    def large(x: Any) -> Any:
+        return ts.while_loop(lambda c: ts.sum(c) < 100000, lambda c: c * 2 + 1, ts.abs(x))
+
+    close(ts.jit(large)(on_gpu(data)), large(ts.asarray(data)))
     assert gpu.reads > 2
 
 
