@@ -93,13 +93,17 @@ class _Joining:
                 programs += found
             elif isinstance(op, (t.While, t.If)):
                 conditions += 1
-            elif isinstance(op, t.Arena) and not isinstance(op.offset, int):
-                return False
-            elif isinstance(op, t.HostCall):
+            elif not self.is_possible(op):
                 return False
         most = SPARED * launches + SPARED_CONDITION * conditions
         outside = [_origin(v) for region in loop.regions for v in free_values(region)]
         return all(outside) and launches <= MAX_LAUNCHES and programs <= most
+
+    def is_possible(self, op: Op) -> bool:
+        """Whether a kernel can do what the host would."""
+        if isinstance(op, t.Arena):
+            return isinstance(op.offset, int)
+        return not isinstance(op, t.HostCall)
 
     def programs(self, op: t.Launch) -> int | None:
         """The programs of a launch; None if one block cannot run them."""
