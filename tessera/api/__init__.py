@@ -13,11 +13,13 @@ from typing import Any
 from tessera.api import checkpoint_policies
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
-from tessera.api.control import cond, fori_loop, while_loop
+from tessera.api.combine import associative_scan, reduce
+from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
 from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction, compile, jit
 from tessera.api.linear import linear_transpose
+from tessera.api.loops import map, scan
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
 from tessera.api.vectorize import vmap
 from tessera.eager import Eager
@@ -47,6 +49,7 @@ install_backend("cuda", cuda_backend)
 __all__ = [
     "JitFunction",
     "ShapeDtypeStruct",
+    "associative_scan",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
@@ -66,7 +69,12 @@ __all__ = [
     "linear_transpose",
     "linearize",
     "make_graph",
+    "map",
+    "reduce",
     "remat",
+    "scan",
+    "select",
+    "switch",
     "value_and_grad",
     "vjp",
     "vmap",

@@ -1,14 +1,14 @@
-"""Control flow that depends on traced values: `cond`, `while_loop`, `fori_loop`.
+"""Control flow that depends on traced values: `cond`, `switch`, `while_loop`, `fori_loop`.
 
 The functions are traced once each, into regions of one op. What they use from outside becomes an
-operand of that op.
+operand of that op. Loops over slices are in `loops.py`.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,30 +21,47 @@ from tessera.api.leaves import (
     leaf_arrays,
     leaf_name,
     name_of,
-    result_name,
-    strong,
 )
-from tessera.api.traced import Traced
-from tessera.dtypes import DType, PythonScalar, bool_, default_int, promote, promote_scalar
-from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.api.loops import counted
+from tessera.api.regions import Carry, Region, check_bool, close, joined, result_text
+from tessera.dtypes import bool_, default_int
+from tessera.errors import CallError, DTypeError, ShapeError, api_boundary
+from tessera.graph.array import ArrayBase
+from tessera.graph.namespace.arguments import ArrayLike
 from tessera.graph.namespace.elementwise import less
 from tessera.graph.ops.control import Cond, While
+from tessera.graph.ops.elementwise import cast as cast_op
+from tessera.graph.ops.elementwise import lt
+from tessera.graph.ops.elementwise import select as select_op
+from tessera.graph.ops.generate import constant
+from tessera.graph.ops.rearrange import broadcast
+from tessera.graph.ops.scan import INDEX
 from tessera.graph.trace import as_tuple, bind
+from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir import loc
 from tessera.ir.core import Block, Value
 from tessera.ir.types import TensorType
 
 
 @api_boundary
-def cond(pred: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any) -> Any:
+def cond(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any
+) -> Any:
     """The result of one of two functions; only that one is computed.
+
+    Under `vmap`, where the predicate differs between examples, both are computed, and each example
+    selects its own.
 
     Args:
         pred: one bool: a bool array without dims.
-        then: what to compute where it holds, a function of the operands.
-        otherwise: what to compute else; its results have the structure, the shapes and the dtypes
-            of those of `then`.
+        true_fn: what to compute where it holds, a function of the operands.
+        false_fn: what to compute else; its results have the structure, the shapes and the dtypes
+            of those of `true_fn`.
         *operands: arrays, or containers of them.
+
+    Raises:
+        DTypeError, ShapeError: `pred` is not one bool, or the results differ.
+        PytreeError: the results differ in structure.
 
     Example:
         >>> import tessera as ts
@@ -52,219 +69,292 @@ def cond(pred: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *op
         10.0
     """
     ((choice,), _) = leaf_arrays((pred,), lambda treedef, k: "cond: pred")
-    _check_bool("cond: pred", choice.type)
+    check_bool("cond: pred", choice.type)
     if python_control.is_python() and python_control.is_known(choice):
-        return python_control.cond(choice, then, otherwise, *operands)
+        chosen = true_fn if bool(choice) else false_fn
+        return python_control.call("cond", chosen, operands)
     leaves, treedef = leaf_arrays(operands, leaf_name("cond", "operands"))
-    branches = [_Region("cond", fn, treedef, leaves) for fn in (then, otherwise)]
-    first, second = branches
-    names = (_result("cond", then), _result("cond", otherwise))
-    words = (names[0].removeprefix("cond: "), names[1].removeprefix("cond: "))
-    check_structure("cond", first.traced.treedef, second.traced.treedef, words, "result")
-    types: list[TensorType] = []
-    for k, (a, b) in enumerate(zip(first.traced.types, second.traced.types, strict=True)):
-        dtype = _joined(a, b)
-        if dtype is None or a.shape != b.shape:
-            path = pytree.paths(first.traced.treedef)[k]
-            place = f"at `{path}`, " if path else ""
-            raise (ShapeError if a.shape != b.shape else DTypeError)(
-                f"cond: {place}{name_of(then)} returns {a.strong()}, "
-                f"{name_of(otherwise)} {b.strong()}",
-                loc=loc.current(),
-                rule="both functions return arrays of the same shapes and dtypes",
-            )
-        types.append(TensorType(a.shape, dtype))
-    branches = [branch.with_result_types(types) for branch in branches]
-    blocks, captured = _close(branches)
+    branches = _alternatives("cond", (true_fn, false_fn), leaves, treedef)
+    blocks, captured = close(branches)
     results = bind(Cond, choice, (*captured, *leaves), then=blocks[0], otherwise=blocks[1])
-    return pytree.unflatten(first.traced.treedef, as_tuple(results))
+    return pytree.unflatten(branches[0].traced.treedef, as_tuple(results))
 
 
 @api_boundary
-def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
-    """Repeats a function while a condition holds.
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """The result of one of several functions; only that one is computed.
+
+    Under `vmap`, where the index differs between examples, all are computed, and each example
+    selects its own.
 
     Args:
-        cond: takes the carried value, and returns one bool.
-        body: takes the carried value, and returns the next one, of the same structure, shapes and
+        index: which function: an integer array without dims. One below 0 means the first function,
+            one behind the last means the last.
+        branches: functions of the operands, whose results have the same structure, shapes and
             dtypes.
+        *operands: arrays, or containers of them.
+
+    Raises:
+        DTypeError, ShapeError: `index` is not one integer, or the results differ.
+        PytreeError: the results differ in structure.
+        CallError: there are no functions.
+
+    Example:
+        >>> import tessera as ts
+        >>> float(ts.switch(1, [ts.sin, ts.exp, ts.sqrt], 0.0))
+        1.0
+    """
+    functions = list(branches)
+    if not functions:
+        raise CallError(
+            "switch: there are no functions", loc=loc.current(), rule="one or more are given"
+        )
+    ((choice,), _) = leaf_arrays((index,), lambda treedef, k: "switch: index")
+    check_integer("switch: index", choice.type)
+    if python_control.is_python() and python_control.is_known(choice):
+        chosen = functions[min(max(int(choice), 0), len(functions) - 1)]
+        return python_control.call("switch", chosen, operands)
+    leaves, treedef = leaf_arrays(operands, leaf_name("switch", "operands"))
+    regions = _alternatives("switch", functions, leaves, treedef)
+    blocks, captured = close(regions)
+    if len(blocks) == 1:
+        return functions[0](*operands)
+    number = cast_op(choice, INDEX.dtype)
+    results = _decide(number, blocks, 0, [number, *captured, *leaves])
+    return pytree.unflatten(regions[0].traced.treedef, results)
+
+
+def _decide(index: Any, blocks: Sequence[Block], first: int, args: Sequence[Any]) -> Any:
+    """The results of one of the blocks, found by halves; `first` is the number of the first."""
+    middle = len(blocks) // 2
+    halves = [(blocks[:middle], first), (blocks[middle:], first + middle)]
+    regions = [_half(half, start, args) for half, start in halves]
+    pred = lt(index, constant(first + middle, INDEX.dtype))
+    return as_tuple(bind(Cond, pred, tuple(args), then=regions[0], otherwise=regions[1]))
+
+
+def _half(blocks: Sequence[Block], first: int, args: Sequence[Any]) -> Block:
+    """A block of the arguments, with the index in front."""
+    if len(blocks) == 1:
+        (block,) = blocks
+        return Block([Value(INDEX), *block.args], block.ops, block.outputs)
+
+    def run(index: Any, *rest: Any) -> Any:
+        return _decide(index, blocks, first, [index, *rest])
+
+    types = [x.type.strong() for x in args]
+    return trace_function(run, types, "switch", "branch")[0].body
+
+
+def _alternatives(
+    name: str, functions: Sequence[Callable[..., Any]], leaves: Sequence[Any], treedef: Any
+) -> list[Region]:
+    """Functions of which one is called: their results are made of one type."""
+    inputs = [x.type for x in leaves]
+    regions = [Region(name, fn, treedef, inputs) for fn in functions]
+    first = regions[0]
+    words = [result_text(name, fn).removeprefix(f"{name}: ") for fn in functions]
+    types = list(first.traced.types)
+    for region, fn, word in zip(regions[1:], functions[1:], words[1:], strict=True):
+        check_structure(
+            name, first.traced.treedef, region.traced.treedef, (words[0], word), "result"
+        )
+        for k, (a, b) in enumerate(zip(types, region.traced.types, strict=True)):
+            dtype = joined(a, b)
+            if dtype is None or a.shape != b.shape:
+                path = pytree.paths(first.traced.treedef)[k]
+                place = f"at `{path}`, " if path else ""
+                raise (ShapeError if a.shape != b.shape else DTypeError)(
+                    f"{name}: {place}{name_of(functions[0])} returns {a.strong()}, "
+                    f"{name_of(fn)} {b.strong()}",
+                    loc=loc.current(),
+                    rule=f"{'both' if len(functions) == 2 else 'all'} functions return arrays of "
+                    f"the same shapes and dtypes",
+                )
+            types[k] = TensorType(a.shape, dtype, a.weak and b.weak)
+    return [region.with_result_types([t.strong() for t in types]) for region in regions]
+
+
+@api_boundary
+def select(pred: ArrayLike, on_true: ArrayLike, on_false: ArrayLike) -> ArrayBase:
+    """Elements of one array where a predicate holds, of another one elsewhere.
+
+    Unlike `where`, nothing is broadcast or promoted.
+
+    Args:
+        pred: a bool array of the shape of the others, or without dims.
+        on_true: an array.
+        on_false: an array of the same shape and dtype.
+
+    Raises:
+        DTypeError, ShapeError: `pred` is no such array, or the arrays differ.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.select(ts.asarray([True, False]), ts.zeros(2), ts.ones(2))
+        Array([0., 1.], dtype=float32)
+    """
+    names = ("pred", "on_true", "on_false")
+    (choice, x, y), _ = leaf_arrays(
+        (pred, on_true, on_false), lambda treedef, k: f"select: {names[k]}"
+    )
+    dtype = joined(x.type, y.type)
+    if dtype is None or x.shape != y.shape:
+        raise (DTypeError if x.shape == y.shape else ShapeError)(
+            f"select: on_true is {x.type.strong()}, on_false {y.type.strong()}",
+            loc=loc.current(),
+            rule="both have the same shape and dtype",
+            fix="use `ts.where`, which broadcasts and promotes",
+        )
+    if choice.dtype is not bool_ or (choice.ndim and choice.shape != x.shape):
+        raise (ShapeError if choice.dtype is bool_ else DTypeError)(
+            f"select: pred is {choice.type.strong()}, but on_true is {x.type.strong()}",
+            loc=loc.current(),
+            rule="the predicate is bool, and has the shape of the others, or no dims",
+        )
+    types = TensorType(x.shape, dtype)
+    x, y = [cast_weak(v, types) if v.type.weak else v for v in (x, y)]
+    if choice.ndim != x.ndim:
+        choice = broadcast(choice, x.shape, ())
+    return cast(ArrayBase, select_op(choice, x, y))
+
+
+@api_boundary
+def while_loop(
+    cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], init: Any
+) -> Any:
+    """Repeats a function while a condition holds.
+
+    It has forward derivatives, and no reverse ones. Under `vmap` it runs until the condition holds
+    for no example; each example keeps the value with which its own condition ended.
+
+    Args:
+        cond_fn: takes the carried value, and returns one bool.
+        body_fn: takes the carried value, and returns the next one, of the same structure, shapes
+            and dtypes.
         init: the first carried value: an array, or a container of arrays.
 
     Returns:
         The carried value for which the condition does not hold.
+
+    Raises:
+        DTypeError, ShapeError: the condition is not one bool, or a step changes what it carries.
+        PytreeError: a step changes the structure of what it carries.
 
     Example:
         >>> import tessera as ts
         >>> float(ts.while_loop(lambda x: x < 100, lambda x: 2 * x, 3.0))
         192.0
     """
-    return _while("while_loop", cond, body, init)
+    if python_control.is_python():
+        is_done, found = python_control.while_loop("while_loop", cond_fn, body_fn, init)
+        if is_done:
+            return found
+    return _while("while_loop", cond_fn, body_fn, Carry("while_loop", init))
 
 
 @api_boundary
-def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fn: Callable[[Any, Any], Any],
+    init: Any,
+    *,
+    unroll: int | None = None,
+) -> Any:
     """Repeats a function for each integer of a range.
+
+    Where both limits are Python numbers, the number of steps is known, and the loop has derivatives
+    in both modes, as a `scan`; each such number is compiled on its own. Where one is an array, it
+    is a `while_loop`: one program for all limits, and forward derivatives only.
 
     Args:
         lower: the first integer.
         upper: the end of the range, which does not belong to it.
-        body: takes the integer and the carried value, and returns the next carried value, of the
+        body_fn: takes the integer and the carried value, and returns the next carried value, of the
             same structure, shapes and dtypes.
         init: the first carried value: an array, or a container of arrays.
+        unroll: so many steps are one turn of the compiled loop; only where the limits are numbers.
 
     Returns:
         The last carried value.
+
+    Raises:
+        DTypeError: a limit is no integer.
+        DTypeError, ShapeError, PytreeError: a step changes what it carries.
 
     Example:
         >>> import tessera as ts
         >>> int(ts.fori_loop(0, 5, lambda i, total: total + i, 0))
         10
+        >>> float(ts.grad(lambda x: ts.fori_loop(0, 3, lambda i, y: x * y, 1.0))(2.0))
+        12.0
     """
     limits, _ = leaf_arrays((lower, upper), leaf_name("fori_loop", "limits"))
     for name, x in zip(("lower", "upper"), limits, strict=True):
-        if x.ndim or not x.dtype.is_integer:
-            raise DTypeError(
-                f"fori_loop: {name} is {x.type.strong()}",
-                loc=loc.current(),
-                rule="limits are integers",
-            )
+        check_integer(f"fori_loop: {name}", x.type, "limits are integers")
+    check_callable("fori_loop", body_fn)
+    if _is_number(lower) and _is_number(upper):
+        return counted(int(lower), int(upper), body_fn, init, 1 if unroll is None else unroll)
+    if unroll is not None:
+        raise CallError(
+            f"fori_loop: unroll is {unroll}, but the limits are arrays",
+            loc=loc.current(),
+            rule="a loop is unrolled where its number of steps is known",
+            fix="give the limits as Python numbers, or leave `unroll` out",
+        )
     integer = TensorType((), default_int)
     start, stop = [cast_weak(x, integer) if x.type.weak else x for x in limits]
-
     carried = pytree.structure(init)
-    words = (_result("fori_loop", body).removeprefix("fori_loop: "), "the carried value")
+    words = (result_text("fori_loop", body_fn).removeprefix("fori_loop: "), "the carried value")
 
-    @functools.wraps(body)
+    @functools.wraps(body_fn)
     def step(carry: tuple[Any, Any]) -> tuple[Any, Any]:
         i, value = carry
-        result = body(i, value)
+        result = body_fn(i, value)
         check_structure("fori_loop", pytree.structure(result), carried, words, "carried")
         return i + 1, result
 
-    _, value = _while("fori_loop", lambda carry: less(carry[0], stop), step, (start, init))
+    if python_control.is_python():
+        is_done, found = python_control.while_loop(
+            "fori_loop", lambda carry: less(carry[0], stop), step, (start, init)
+        )
+        if is_done:
+            return found[1]
+    whole = Carry("fori_loop", (start, init), "[1]")
+    _, value = _while("fori_loop", lambda carry: less(carry[0], stop), step, whole)
     return value
 
 
-def _while(name: str, cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
-    if python_control.is_python():
-        is_done, found = python_control.while_loop(name, cond, body, init)
-        if is_done:
-            return found
-    leaves, treedef = leaf_arrays(init, leaf_name(name, "the carried value"))
-    leaves = [strong(x) for x in leaves]
-    types = [x.type for x in leaves]
-    test = _Region(name, cond, treedef, leaves, is_single=True)
+def _is_number(limit: object) -> bool:
+    return isinstance(limit, (int, np.integer))
+
+
+def check_integer(what: str, type: TensorType, rule: str = "it is one integer") -> None:
+    """What counts is one integer."""
+    if type.shape or not type.dtype.is_integer:
+        raise DTypeError(f"{what} is {type.strong()}", loc=loc.current(), rule=rule)
+
+
+def _while(
+    name: str, cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], carry: Carry
+) -> Any:
+    treedef = carry.treedef
+
+    def make(fn: Callable[[Any], Any], types: Sequence[TensorType]) -> Region:
+        return Region(name, fn, treedef, types, is_single=True)
+
+    test = make(cond_fn, carry.types)
     if not test.traced.treedef.is_leaf():
         shown = pytree.show(test.traced.treedef)
         raise DTypeError(
-            f"{_result(name, cond)} is {shown}", loc=loc.current(), rule="it is one bool"
+            f"{result_text(name, cond_fn)} is {shown}", loc=loc.current(), rule="it is one bool"
         )
-    _check_bool(_result(name, cond), test.traced.types[0])
-    step = _Region(name, body, treedef, leaves, is_single=True)
-    word = _result(name, body).removeprefix(f"{name}: ")
-    check_structure(name, step.traced.treedef, treedef, (word, "the carried value"), "carried")
-    for k, (found, wanted) in enumerate(zip(step.traced.types, types, strict=True)):
-        if found.shape != wanted.shape or _joined(found, wanted) is not wanted.dtype:
-            same_shape = found.shape == wanted.shape
-            path = pytree.paths(treedef)[k].removeprefix("[1]" if name == "fori_loop" else "")
-            place = f" at `{path}`" if path else ""
-            raise (DTypeError if same_shape else ShapeError)(
-                f"{name}: the carried value{place} is {wanted.strong()} before a step and "
-                f"{found.strong()} after it",
-                loc=loc.current(),
-                rule="a step keeps the shapes and the dtypes of what it carries",
-                fix=f"start with {found.strong()}, or convert the result of {name_of(body)}"
-                if same_shape
-                else None,
-            )
-    (test_block, step_block), captured = _close([test, step.with_result_types(types)])
-    results = bind(While, captured, tuple(leaves), cond=test_block, body=step_block)
+    check_bool(result_text(name, cond_fn), test.traced.types[0])
+    before = carry.types
+    step = carry.step(body_fn, functools.partial(make, body_fn))
+    if carry.types != before:
+        test = make(cond_fn, carry.types)
+    (test_block, step_block), captured = close([test, step])
+    results = bind(While, captured, tuple(carry.leaves), cond=test_block, body=step_block)
     return pytree.unflatten(treedef, as_tuple(results))
-
-
-class _Region:
-    """A function of the user, traced to become a region.
-
-    Args:
-        name: the public function, for messages.
-        fn: the user's function.
-        treedef: structure of its argument, or of the tuple of its arguments.
-        leaves: arrays of the types of its arguments.
-        is_single: whether it takes one argument.
-        types: the types that results are converted to.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        treedef: pytree.TreeDef,
-        leaves: Sequence[Any],
-        is_single: bool = False,
-        types: Sequence[TensorType] | None = None,
-    ) -> None:
-        fix = None if is_single else "make a function of it, such as `lambda: value`"
-        check_callable(name, fn, fix)
-        self._again = (name, fn, treedef, leaves, is_single)
-
-        def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            tree = pytree.unflatten(treedef, values)
-            return ((tree,) if is_single else tree), {}
-
-        @functools.wraps(fn)
-        def run(*args: Any) -> Any:
-            results, structure = leaf_arrays(fn(*args), result_name(name, fn))
-            if types is not None:
-                results = [cast_weak(x, t) for x, t in zip(results, types, strict=True)]
-            return pytree.unflatten(structure, results)
-
-        self.traced = Traced(
-            run, rebuild, [x.type.strong() for x in leaves], None, name, staging=True
-        )
-
-    def with_result_types(self, types: Sequence[TensorType]) -> _Region:
-        """The region whose weak results have these types; the same one where they have them."""
-        if all(a.dtype is b.dtype for a, b in zip(self.traced.types, types, strict=True)):
-            return self
-        return _Region(*self._again, types)
-
-
-def _close(regions: Sequence[_Region]) -> tuple[list[Block], tuple[Any, ...]]:
-    """The regions' blocks, all with the captured values of all as leading arguments."""
-    blocks: list[Block] = []
-    for region in regions:
-        body = region.traced.graph.body
-        count = len(region.traced.captured)
-        lead: list[Value] = []
-        for other in regions:
-            own = body.args[:count]
-            lead += own if other is region else [Value(x.type) for x in other.traced.captured]
-        blocks.append(Block([*lead, *body.args[count:]], body.ops, body.outputs))
-    return blocks, tuple([x for region in regions for x in region.traced.captured])
-
-
-def _joined(a: TensorType, b: TensorType) -> DType | None:
-    """The dtype of values that are alike but for weakness, or None."""
-    if a.weak and b.weak:
-        return promote(a.dtype, b.dtype)
-    if a.weak != b.weak:
-        weak, other = (a, b) if a.weak else (b, a)
-        sample: PythonScalar = np.zeros((), weak.dtype.np).item()
-        return other.dtype if promote_scalar(other.dtype, sample) is other.dtype else None
-    return a.dtype if a.dtype is b.dtype else None
-
-
-def _check_bool(what: str, type: TensorType) -> None:
-    if type.shape or type.dtype is not bool_:
-        raise (ShapeError if type.shape else DTypeError)(
-            f"{what} is {type.strong()}",
-            loc=loc.current(),
-            rule="it is one bool: a bool array without dims",
-            fix="combine it with `ts.all` or `ts.any`"
-            if type.shape
-            else "compare it, as in `x != 0`",
-        )
-
-
-def _result(name: str, fn: Callable[..., Any]) -> str:
-    return f"{name}: the result of {name_of(fn)}"

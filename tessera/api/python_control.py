@@ -6,12 +6,14 @@ It is used only where the values that decide are known; under `vmap` and the lik
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
 from tessera.api.leaves import leaf_arrays, leaf_name, result_name, strong
 from tessera.config import config
+from tessera.graph.namespace.manipulation import stack
 from tessera.graph.trace import Tracer
 
 
@@ -27,11 +29,37 @@ def is_known(x: Any) -> bool:
     return x is not None
 
 
-def cond(pred: Any, then: Callable[..., Any], otherwise: Callable[..., Any], *args: Any) -> Any:
-    """One of the functions, called."""
-    leaves, treedef = leaf_arrays(args, leaf_name("cond", "operands"))
-    chosen = then if bool(pred) else otherwise
-    return _arrays("cond", chosen, chosen(*pytree.unflatten(treedef, leaves)))
+def call(name: str, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """A function of operands, called."""
+    leaves, treedef = leaf_arrays(tuple(args), leaf_name(name, "operands"))
+    return _arrays(name, fn, fn(*pytree.unflatten(treedef, leaves)))
+
+
+def scan(
+    name: str, f: Callable[..., Any], init: Any, xs: Any, numbers: Sequence[int]
+) -> tuple[Any, Any]:
+    """A `for` statement over slices, one step or more."""
+    carry, found = _arrays(name, f, init), [None] * len(numbers)
+    for i in numbers:
+        step = f(carry, pytree.map_(functools.partial(_slice, i), xs))
+        carry, found[i] = _arrays(name, f, step)
+    return carry, pytree.map_(_stack, *found)
+
+
+def fori_loop(name: str, numbers: Sequence[int], body: Callable[..., Any], init: Any) -> Any:
+    """A `for` statement over numbers."""
+    value = _arrays(name, body, init)
+    for i in numbers:
+        value = _arrays(name, body, body(i, value))
+    return value
+
+
+def _slice(index: int, x: Any) -> Any:
+    return x[index]
+
+
+def _stack(*rows: Any) -> Any:
+    return stack(rows)
 
 
 def while_loop(

@@ -19,7 +19,7 @@ from tessera.graph.array import Array
 from tessera.graph.ops.base import GraphOp
 from tessera.ir import loc as _loc
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import IntExpr, Sym, evaluate, symbols
+from tessera.ir.intexpr import Dim, IntExpr, Sym, evaluate, symbols
 from tessera.ir.opdef import FieldKind
 from tessera.ir.types import TensorType
 
@@ -73,6 +73,11 @@ def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [env[v] for v in block.outputs]
     finally:
         _STATE.dims = outer
+
+
+def sizes(dims: Sequence[Dim]) -> tuple[int, ...]:
+    """Dims as numbers, under the dims bound so far."""
+    return tuple([d if isinstance(d, int) else int(evaluate(d, _STATE.dims)) for d in dims])
 
 
 def evaluate_op(op: Op, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -117,6 +117,7 @@ class _Lowering:
         self.names = names
         self.facts = options.facts or Facts()
         self.decisions: list[Decision] = []
+        self.hoisted: list[Op] = []
 
     def block(
         self, block: Block, env: dict[Value, Value], kept: Sequence[Value] = ()
@@ -154,7 +155,9 @@ class _Lowering:
                 continue
             op, values = self.group(group, stored, env)
             env.update(zip(values, op.results, strict=False))
+            code += self.hoisted
             code.append(op)
+            self.hoisted = []
         return code, [env[v] for v in outputs]
 
     def group(
@@ -280,6 +283,7 @@ class _Lowering:
         """A loop over programs."""
         init = [env[v] for v in op.init]
         blocks: list[Block] = []
+        hoisted: list[Op] = []
         for region in (op.cond, op.body):
             split = len(op.consts)
             carried = [Value(buffer_type(v), v.name) for v in region.args[split:]]
@@ -287,7 +291,10 @@ class _Lowering:
             inner.update(zip(region.args[split:], carried, strict=True))
             kept = region.outputs if region is op.cond else region.args[split:]
             code, outputs = self.block(region, inner, kept)
+            before, code = _hoist(code, carried, outputs)
+            hoisted += before
             blocks.append(Block(carried, code, outputs))
+        self.hoisted = hoisted
         init_types = [v.type for v in blocks[1].args]
         if [v.type for v in init] != init_types:
             raise CompileError("schedule: a loop carries a strided buffer", loc=op.loc)
@@ -308,6 +315,27 @@ def _behind_barriers(value: Value) -> Value:
     while isinstance(value.op, Barrier):
         value = value.op.xs[value.op.results.index(value)]
     return value
+
+
+def _hoist(
+    code: Sequence[Op], carried: Sequence[Value], outputs: Sequence[Value]
+) -> tuple[list[Op], list[Op]]:
+    """The kernels of a loop that compute the same in every step, and the rest.
+
+    Copies of operands are of this kind, and all that depends on constants of the loop alone. What
+    is carried on is computed where it is carried.
+    """
+    varying = set(carried)
+    before: list[Op] = []
+    rest: list[Op] = []
+    for op in code:
+        steady = isinstance(op, ops.Kernel) and not op.get_effects()
+        if steady and varying.isdisjoint(op.operands) and not any(v in outputs for v in op.results):
+            before.append(op)
+        else:
+            varying.update(op.results)
+            rest.append(op)
+    return before, rest
 
 
 def _with_stored(

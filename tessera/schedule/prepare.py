@@ -12,6 +12,7 @@ from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, prod
 from tessera.schedule.cost import points, tensor
+from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.strategy import CPU, Strategy
 
@@ -44,7 +45,7 @@ def prepare(block: Block, strategy: Strategy = CPU) -> tuple[Block, dict[Value, 
     Returns:
         The block, and values in it that must be stored, with the reasons.
     """
-    block = inline_calls(block)
+    block = expand_scans(inline_calls(block))
     if strategy.rows:
         block = expand(block)
     operands = _Operands()

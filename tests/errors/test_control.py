@@ -139,15 +139,15 @@ def test_carried_dtype() -> None:
         """
         @ts.jit
         def f(n):
-            return ts.fori_loop(0, n, lambda i, total: total + 0.5 * i, 0)
+            return ts.fori_loop(0, n, lambda i, total: total + 0.5 * i, ts.asarray(0))
 
         f(3)
         """,
         """
         DTypeError: fori_loop: the carried value is i64[] before a step and f32[] after it
           at user.py:3 in f
-            3 |     return ts.fori_loop(0, n, lambda i, total: total + 0.5 * i, 0)
-              |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            3 |     return ts.fori_loop(0, n, lambda i, total: total + 0.5 * i, ts.asarray(0))
+              |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           called from user.py:5
             5 | f(3)
               | ^^^^

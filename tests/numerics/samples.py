@@ -46,6 +46,7 @@ from tessera.graph.ops.rearrange import (
     slice_,
     transpose,
 )
+from tessera.graph.ops.scan import INDEX, Scan
 from tessera.graph.ops.sort import Sort, sort
 from tessera.graph.ops.windows import Windows, windows
 from tessera.graph.trace import as_tuple, bind
@@ -458,6 +459,16 @@ def while_(going: Any, body: Any, consts: Sequence[Any], init: Sequence[Any]) ->
     return as_tuple(bind(While, tuple(consts), tuple(init), **blocks))
 
 
+def scan_(body: Any, consts: Any, init: Any, xs: Any, **options: Any) -> tuple[Any, ...]:
+    """A loop over slices; `body` takes the number of the step, constants, carried values, slices,
+    and returns a list."""
+    types = [INDEX, *[x.type.strong() for x in (*consts, *init)]]
+    types += [x.type.strong().with_shape(x.shape[1:]) for x in xs]
+    func, captured = trace_function(body, types, "scan", "body")
+    assert not captured
+    return as_tuple(bind(Scan, consts, init, xs, length=xs[0].shape[0], **options, body=func.body))
+
+
 def call(fn: Callable[..., Sequence[Any]], *args: Any) -> tuple[Any, ...]:
     """A call of a function, which returns a list and may use arrays of its closure."""
     func, captured = trace_function(fn, [x.type.strong() for x in args], "jit", "f")
@@ -506,6 +517,21 @@ def _control() -> None:
         return while_(lambda x: e.gt(ts.sum(x * x), 1.0), lambda x: [x * 0.5], (), (x,))
 
     add(While, halving, x, label="halving", reverse=False)
+
+    def turns(a: Any, c: Any, xs: Any, **options: Any) -> tuple[Any, ...]:
+        """A number of the step, a constant, a carried value, and slices."""
+        return scan_(
+            lambda i, a, c, x: [ts.sin(c) * a + x, c * x * ts.astype(i, ts.float64)],
+            (a,),
+            (c,),
+            (xs,),
+            **options,
+        )
+
+    xs = values(62, (4, 3), 0.4, 1.5)
+    add(Scan, turns, x, y, xs)
+    add(Scan, partial(turns, reverse=True, unroll=3), x, y, xs, label="reverse")
+    add(Scan, turns, x, y, xs[:0], label="empty")
 
 
 _elementwise()

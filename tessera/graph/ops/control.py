@@ -26,7 +26,8 @@ from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import TensorType
 
 
-def _types(values: Sequence[Value]) -> tuple[TensorType, ...]:
+def types_of(values: Sequence[Value]) -> tuple[TensorType, ...]:
+    """The tensor types of values, none of them weak."""
     result: list[TensorType] = []
     for value in values:
         assert isinstance(value.type, TensorType)
@@ -34,7 +35,8 @@ def _types(values: Sequence[Value]) -> tuple[TensorType, ...]:
     return tuple(result)
 
 
-def _batch_to_front(x: Any, axis: int | None, size: Dim) -> Any:
+def batch_to_front(x: Any, axis: int | None, size: Dim) -> Any:
+    """An operand with its batch axis in front; one without is repeated."""
     if axis is None:
         return broadcast(x, (size, *x.shape), tuple(range(1, x.ndim + 1)))
     return move_axis(x, axis, 0)
@@ -60,12 +62,12 @@ class Call(Control):
 
     def infer(self) -> tuple[TensorType, ...]:
         """The types that the body yields."""
-        return _types(self.body.outputs)
+        return types_of(self.body.outputs)
 
     def verify(self) -> None:
         """Operands match the body's arguments."""
-        found = [t.strong() for t in _types(self.args)]
-        if found != list(_types(self.body.args)):
+        found = [t.strong() for t in types_of(self.args)]
+        if found != list(types_of(self.body.args)):
             raise VerifyError("operands must match the body's arguments")
 
     def evaluate(self, *operands: np.ndarray) -> Any:
@@ -131,14 +133,14 @@ class Cond(Control):
 
     def infer(self) -> tuple[TensorType, ...]:
         """What both regions yield."""
-        return _types(self.then.outputs)
+        return types_of(self.then.outputs)
 
     def verify(self) -> None:
         """The predicate is a bool scalar, both regions fit."""
         assert isinstance(self.pred.type, TensorType)
         if self.pred.type.shape or self.pred.type.dtype is not bool_:
             raise VerifyError(f"the predicate is {self.pred.type}, not bool[]")
-        if _types(self.then.outputs) != _types(self.otherwise.outputs):
+        if types_of(self.then.outputs) != types_of(self.otherwise.outputs):
             raise VerifyError("both regions must yield the same types")
 
     def evaluate(self, *operands: np.ndarray) -> Any:
@@ -183,12 +185,12 @@ class Cond(Control):
         pred, *args = primals
         wrt = [t is not None for t in tangents[1:]]
         parts = [linearize(Func("branch", b), wrt) for b in (self.then, self.otherwise)]
-        residual_types = [_types(linear.args[:count]) for _, linear, _, _, count in parts]
+        residual_types = [types_of(linear.args[:count]) for _, linear, _, _, count in parts]
         nonzero = [any(flags) for flags in zip(parts[0][3], parts[1][3], strict=True)]
         count = len(self.then.outputs)
         forwards: list[tuple[Func, list[Any]]] = []
         linears: list[tuple[Func, list[Any]]] = []
-        out_types = _types(self.then.outputs)
+        out_types = types_of(self.then.outputs)
         for k, (forward, linear, captured, flags, _) in enumerate(parts):
             forwards.append((_pad_outputs(forward, count, residual_types, k), captured))
             linears.append(
@@ -247,7 +249,7 @@ class Cond(Control):
         return outs, [0] * len(outs)
 
 
-def _extended(func: Func, extra: Any) -> Func:
+def extended(func: Func, extra: Any) -> Func:
     """The Graph with outputs recomputed by `extra(outputs) -> outputs`, traced after its body."""
     from tessera.graph.transforms.evaluate import argument_types, evaluate, trace_function
 
@@ -268,7 +270,7 @@ def _pad_outputs(
         second = own if branch == 1 else [zeros_of(t) for t in types[1]]
         return [*outs[:count], *first, *second]
 
-    return _extended(forward, extra)
+    return extended(forward, extra)
 
 
 def _align_linear(
@@ -288,7 +290,7 @@ def _align_linear(
                 result.append(zeros_of(type) if value is None else value)
         return result
 
-    func = _extended(linear, extra)
+    func = extended(linear, extra)
     own = func.args[: len(types[branch])]
     other = [Value(t) for t in types[1 - branch]]
     lead = [*own, *other] if branch == 0 else [*other, *own]
@@ -300,14 +302,14 @@ def _fill_outputs(func: Func, flags: Sequence[bool], types: Sequence[TensorType]
         found = iter(outs)
         return [next(found) if flag else zeros_of(t) for flag, t in zip(flags, types, strict=True)]
 
-    return _extended(func, extra)
+    return extended(func, extra)
 
 
 def _front_outputs(func: Func, axes: Sequence[int | None], size: Dim) -> Func:
     def to_front(outs: list[Any]) -> list[Any]:
-        return [_batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
+        return [batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
 
-    return _extended(func, to_front)
+    return extended(func, to_front)
 
 
 class While(Control):
@@ -325,10 +327,10 @@ class While(Control):
 
     def infer(self) -> tuple[TensorType, ...]:
         """The carried types."""
-        carried = _types(self.init)
-        if _types(self.body.outputs) != carried:
+        carried = types_of(self.init)
+        if types_of(self.body.outputs) != carried:
             raise ShapeError(
-                f"while_loop: the body returns {', '.join(map(str, _types(self.body.outputs)))} "
+                f"while_loop: the body returns {', '.join(map(str, types_of(self.body.outputs)))} "
                 f"for carried values "
                 f"{', '.join(map(str, carried))}",
                 rule="the body must return values of the types that it takes",
@@ -359,7 +361,7 @@ class While(Control):
             if grown == carry_flags:
                 break
             carry_flags = grown
-        types = _types(self.init)
+        types = types_of(self.init)
         for k, t in enumerate(types):
             carry_flags[k] = carry_flags[k] and is_inexact(t.dtype)
         start = [
@@ -442,7 +444,7 @@ class While(Control):
                 break
             batched = grown
         init = [
-            _batch_to_front(x, a, size) if b else x
+            batch_to_front(x, a, size) if b else x
             for x, a, b in zip(operands[split:], axes[split:], batched, strict=True)
         ]
         n_cond, n_body = len(cond_captured), len(body_captured)
@@ -460,7 +462,7 @@ class While(Control):
 
         def run_body(*args: Any) -> list[Any]:
             new = [
-                _batch_to_front(x, a, size) if b else x
+                batch_to_front(x, a, size) if b else x
                 for x, a, b in zip(evaluate(body, args[n_cond:]), body_axes, batched, strict=True)
             ]
             if cond_axis is None:
@@ -496,4 +498,4 @@ def _while_tangent_outputs(
                 result.append(zeros_of(type) if value is None else value)
         return result
 
-    return _extended(graph, extra)
+    return extended(graph, extra)
