@@ -415,3 +415,19 @@ def test_map(mode: Any, batch_size: int | None) -> None:
 def test_map_of_nothing(mode: Any, batch_size: int | None) -> None:
     found = mode(lambda x: ts.map(lambda v: v[0] * 2, x, batch_size=batch_size))(ts.ones((0, 3)))
     assert found.shape == (0,)
+
+
+def test_loops_of_python_where_jit_is_disabled() -> None:
+    init, xs = inputs(3)
+    with ts.debug.disable_jit():
+        seen: list[Any] = []
+
+        def f(c: Any, x: Any) -> Any:
+            seen.append(float(x[1][0]))
+            return step(c, x)
+
+        found = ts.scan(f, init, xs, reverse=True)
+        assert int(ts.fori_loop(1, 4, lambda i, t: t + i, 0)) == 6
+        assert float(ts.switch(1, [ts.sin, ts.exp], 0.0)) == 1.0
+    assert len(seen) == 3
+    same(found, looped(step, init, xs, 3, reverse=True), 3)
