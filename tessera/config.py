@@ -54,6 +54,8 @@ class Config:
             on the same memory again; 0 for never (``TESSERA_CUDA_GRAPHS``).
         nvtx: Mark runs for NVIDIA's profilers, by the package nvtx (``TESSERA_NVTX=1``).
         disable_jit: Run jitted functions as Python, op by op (``TESSERA_DISABLE_JIT=1``).
+        debug_nans: Fail where an operation gives NaN (``TESSERA_DEBUG_NANS=1``).
+        debug_infs: Fail where an operation gives an infinity (``TESSERA_DEBUG_INFS=1``).
     """
 
     verify: bool
@@ -69,6 +71,8 @@ class Config:
     cuda_graphs: int = 0
     nvtx: bool = False
     disable_jit: bool = False
+    debug_nans: bool = False
+    debug_infs: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -129,6 +133,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         cuda_graphs=int(_number(env, "TESSERA_CUDA_GRAPHS", 0.0)),
         nvtx=_switch(env, "TESSERA_NVTX"),
         disable_jit=_switch(env, "TESSERA_DISABLE_JIT"),
+        debug_nans=_switch(env, "TESSERA_DEBUG_NANS"),
+        debug_infs=_switch(env, "TESSERA_DEBUG_INFS"),
     )
 
 
@@ -243,6 +249,16 @@ class Settings:
     def disable_jit(self) -> bool:
         """Whether jitted functions run as Python, op by op."""
         return self.current().disable_jit
+
+    @property
+    def debug_nans(self) -> bool:
+        """Whether to fail where an operation gives NaN."""
+        return self.current().debug_nans
+
+    @property
+    def debug_infs(self) -> bool:
+        """Whether to fail where an operation gives an infinity."""
+        return self.current().debug_infs
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

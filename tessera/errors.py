@@ -141,6 +141,10 @@ class RetraceError(TesseraError, RuntimeError):
     """A compiled function is traced more often than its `max_traces` allows."""
 
 
+class NonFiniteError(TesseraError, FloatingPointError):
+    """An operation gave NaN or an infinity while somebody watched for these."""
+
+
 class OptionError(TesseraError, ValueError):
     """An option has a value that it cannot have."""
 

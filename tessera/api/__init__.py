@@ -22,10 +22,12 @@ from tessera.api.linear import linear_transpose
 from tessera.api.loops import map, scan
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
 from tessera.api.vectorize import vmap
+from tessera.api.watch import WatchedEngine, is_watching
+from tessera.config import config
 from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
 from tessera.graph.namespace.operators import install as install_operators
-from tessera.graph.trace import install_engine
+from tessera.graph.trace import current_engine, install_engine
 
 install_operators()
 
@@ -44,6 +46,8 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
 
 
 install_engine(Eager(_engine_for))
+if is_watching(config.outermost()):
+    install_engine(WatchedEngine(current_engine()))
 install_backend("cuda", cuda_backend)
 
 __all__ = [

@@ -24,6 +24,7 @@ from tessera.api.leaves import (
 from tessera.api.retrace import Traces
 from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
+from tessera.api.watch import check_outputs, is_watching
 from tessera.compile import STAGES, Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
@@ -129,6 +130,16 @@ class _Entry:
             self.start = functools.partial(found, *self.captured) if self.captured else found
 
 
+def _run(entry: _Entry, inputs: Sequence[Any], watched: bool) -> Any:
+    """The result of a compiled signature."""
+    given = [*entry.captured, *inputs]
+    outputs = entry.run(given)
+    results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
+    if watched:
+        check_outputs(entry.lowered.traced, [Array(x) for x in given], results)
+    return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+
+
 def _bind_call(traced: Traced, call: _Arguments) -> Any:
     """A call op."""
     operands = (*traced.captured, *call.leaves)
@@ -228,16 +239,19 @@ class JitFunction(Generic[P, R]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return _bind_call(traced, call)
             entry = self._compile_entry(key, traced, device)
-        if device is not CPU and self._statics is None and config.override.get() is None:
+        if device is not CPU:
             self._remember(entry, call, leaves, inputs)
-        outputs = entry.run([*entry.captured, *inputs])
-        results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
-        return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+        return _run(entry, inputs, is_watching(settings))
 
     def _remember(
         self, entry: _Entry, call: _Arguments | None, leaves: Sequence[Any], inputs: Sequence[Any]
     ) -> None:
-        """Notes that calls like this one can `start` an entry."""
+        """Notes that calls like this one can `start` an entry, unless settings may change or ask
+        for a look at the results."""
+        if self._statics is not None or config.override.get() is not None:
+            return
+        if is_watching(config.current()):
+            return
         if not entry.is_settled:
             entry.settle(leaves, inputs)
         if entry.start is None:

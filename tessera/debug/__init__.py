@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
+from tessera.debug.breakpoint import breakpoint
 from tessera.debug.callback import callback, print
-from tessera.debug.modes import disable_jit
+from tessera.debug.modes import disable_jit, nans
 
-__all__ = ["callback", "disable_jit", "print"]
+__all__ = ["breakpoint", "callback", "disable_jit", "nans", "print"]

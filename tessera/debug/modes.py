@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tessera.api.watch import watching
 from tessera.config import config
 
 
@@ -30,4 +31,31 @@ def disable_jit(disable: bool = True) -> Generator[None, None, None]:
         x is 2.0
     """
     with config.update(disable_jit=disable):
+        yield
+
+
+@contextmanager
+def nans(*, infs: bool = False) -> Generator[None, None, None]:
+    """Fails where an operation gives NaN, within a ``with`` block or as a decorator.
+
+    Operations are checked one by one. Compiled functions run as they are; where a result of one has
+    NaN, it is computed once more, operation by operation, to find the one where it began.
+
+    Args:
+        infs: whether to fail for infinities too.
+
+    Raises:
+        NonFiniteError: an operation gave NaN. The error says which, on which line, in the forward
+            or the backward pass, and of which values.
+
+    Example:
+        >>> import tessera as ts
+        >>> with ts.debug.nans():
+        ...     try:
+        ...         ts.jit(lambda x: ts.log(x) * 0)(ts.asarray([1.0, -1.0]))
+        ...     except ts.errors.NonFiniteError as error:
+        ...         print(error.what)
+        log: the result has NaN at [1], in the forward pass
+    """
+    with config.update(debug_nans=True, debug_infs=infs), watching():
         yield

@@ -8,7 +8,7 @@ bound from the shapes of the inputs, and each op is then rebuilt on types withou
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,24 @@ from tessera.ir.intexpr import Dim, IntExpr, Sym, evaluate, symbols
 from tessera.ir.opdef import FieldKind
 from tessera.ir.types import TensorType
 
+Observer = Callable[[Op, Sequence[np.ndarray], Sequence[np.ndarray]], None]
+"""Gets each op as it has been computed, those in regions included, its operands and its results."""
+
 
 class _State(threading.local):
     def __init__(self) -> None:
         self.dims: dict[str, int] = {}
+        self.observer: Observer | None = None
 
 
 _STATE = _State()
 
 
 def run(
-    func: Func, inputs: Sequence[np.ndarray], dims: Mapping[str, int] | None = None
+    func: Func,
+    inputs: Sequence[np.ndarray],
+    dims: Mapping[str, int] | None = None,
+    observer: Observer | None = None,
 ) -> list[np.ndarray]:
     """Computes a Graph function.
 
@@ -41,6 +48,7 @@ def run(
         func: the function.
         inputs: one array per argument, of its dtype.
         dims: values of symbolic dims that no argument has as a dim of its own.
+        observer: is told of each op.
 
     Returns:
         One array per output.
@@ -48,12 +56,12 @@ def run(
     Raises:
         ShapeError: the inputs' shapes contradict the arguments' types.
     """
-    outer = _STATE.dims
-    _STATE.dims = dict(dims or {})
+    outer = _STATE.dims, _STATE.observer
+    _STATE.dims, _STATE.observer = dict(dims or {}), observer
     try:
         return run_block(func.body, inputs)
     finally:
-        _STATE.dims = outer
+        _STATE.dims, _STATE.observer = outer
 
 
 def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -70,6 +78,8 @@ def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         for op in block.ops:
             found = evaluate_op(op, [env[v] for v in op.operands])
             env.update(zip(op.results, found, strict=True))
+            if _STATE.observer is not None:
+                _STATE.observer(op, [env[v] for v in op.operands], found)
         return [env[v] for v in block.outputs]
     finally:
         _STATE.dims = outer

@@ -55,6 +55,11 @@ def install_engine(engine: Engine) -> None:
     _ENGINE[:] = [engine]
 
 
+def current_engine() -> Engine:
+    """What computes ops outside any trace."""
+    return _ENGINE[0]
+
+
 class Tracer(ArrayBase):
     """Stands for an array while a function is traced.
 

@@ -76,18 +76,34 @@ class Frame:
 
 
 class Loc:
-    """An immutable chain of frames, innermost first; ``Loc.unknown`` has none."""
+    """An immutable chain of frames, innermost first; ``Loc.unknown`` has none.
 
-    __slots__ = ("_frames", "_raw")
+    Attributes:
+        is_backward: whether what is there was derived in reverse from what the user asked for.
+    """
+
+    __slots__ = ("_frames", "_raw", "is_backward")
 
     unknown: ClassVar[Loc]
 
     _raw: tuple[tuple[CodeType, int], ...]
     _frames: tuple[Frame, ...] | None
+    is_backward: bool
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
         self._raw = ()
         self._frames = tuple(frames)
+        self.is_backward = False
+
+    def backward(self) -> Loc:
+        """The same place, for what runs backwards."""
+        if self.is_backward or not self:
+            return self
+        found = Loc.__new__(Loc)
+        found._raw = self._raw
+        found._frames = self._frames
+        found.is_backward = True
+        return found
 
     @classmethod
     def in_file(cls, filename: str, line: int, column: int | None = None) -> Loc:
@@ -168,6 +184,7 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc = Loc.__new__(Loc)
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
+    loc.is_backward = False
     return loc
 
 

@@ -157,7 +157,7 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
         for v in op.operands:
             assert isinstance(v.type, TensorType)
             operands.append(Linear(v.type) if v in unknown else env[v])
-        with _loc.scoped(op.loc):
+        with _loc.scoped(op.loc.backward()):
             found = op.transpose(outs, operands)
             for v, ct in zip(op.operands, found, strict=True):
                 if ct is not None and v in unknown:
