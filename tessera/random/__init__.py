@@ -6,23 +6,36 @@ computation. See docs/random.md.
 
 from __future__ import annotations
 
+from tessera.random.arrangement import choice, orthogonal, permutation
 from tessera.random.continuous import exponential, gumbel, laplace, logistic, normal, uniform
+from tessera.random.counts import poisson
 from tessera.random.discrete import bernoulli, categorical, rademacher, randint
+from tessera.random.gammas import beta, dirichlet, gamma, loggamma
 from tessera.random.keys import bits, fold_in, key, split
+from tessera.random.truncated import truncated_normal
 
 __all__ = [
     "bernoulli",
+    "beta",
     "bits",
     "categorical",
+    "choice",
+    "dirichlet",
     "exponential",
     "fold_in",
+    "gamma",
     "gumbel",
     "key",
     "laplace",
+    "loggamma",
     "logistic",
     "normal",
+    "orthogonal",
+    "permutation",
+    "poisson",
     "rademacher",
     "randint",
     "split",
+    "truncated_normal",
     "uniform",
 ]

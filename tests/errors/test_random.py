@@ -509,3 +509,231 @@ def test_a_traced_key_of_the_wrong_kind() -> None:
           fix: make keys with `ts.random.key(seed)` and `ts.random.split(key)`
         """,
     )
+
+
+def test_truncated_limits_exchanged() -> None:
+    expect(
+        """
+        ts.random.truncated_normal(ts.random.key(0), 2.0, -2.0)
+        """,
+        """
+        OptionError: random.truncated_normal: lower is 2.0, upper -2.0
+          at user.py:1
+            1 | ts.random.truncated_normal(ts.random.key(0), 2.0, -2.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: lower < upper
+        """,
+    )
+
+
+def test_a_negative_gamma_parameter() -> None:
+    expect(
+        """
+        ts.random.gamma(ts.random.key(0), -1.0)
+        """,
+        """
+        OptionError: random.gamma: a is -1
+          at user.py:1
+            1 | ts.random.gamma(ts.random.key(0), -1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a > 0
+        """,
+    )
+
+
+def test_a_zero_among_beta_parameters() -> None:
+    expect(
+        """
+        ts.random.beta(ts.random.key(0), ts.asarray([1.0, 0.0]), 2.0)
+        """,
+        """
+        OptionError: random.beta: a is 0 at (1,)
+          at user.py:1
+            1 | ts.random.beta(ts.random.key(0), ts.asarray([1.0, 0.0]), 2.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a > 0
+        """,
+    )
+
+
+def test_beta_parameters_that_do_not_fit() -> None:
+    expect(
+        """
+        ts.random.beta(ts.random.key(0), ts.ones(2), ts.ones(3))
+        """,
+        """
+        ShapeError: random.beta: got f32[2] and f32[3], which differ in dim -1: 2 and 3
+          at user.py:1
+            1 | ts.random.beta(ts.random.key(0), ts.ones(2), ts.ones(3))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: counted from the last, dims are equal, or one of them is 1 or missing
+          fix: insert dims of length 1 where one is missing, as in `x[:, None]`
+        """,
+    )
+
+
+def test_a_dirichlet_number() -> None:
+    expect(
+        """
+        ts.random.dirichlet(ts.random.key(0), 1.0)
+        """,
+        """
+        ShapeError: random.dirichlet: alpha is f32[]
+          at user.py:1
+            1 | ts.random.dirichlet(ts.random.key(0), 1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: alpha has one dim or more
+        """,
+    )
+
+
+def test_a_negative_rate() -> None:
+    expect(
+        """
+        ts.random.poisson(ts.random.key(0), -0.5)
+        """,
+        """
+        OptionError: random.poisson: lam is -0.5
+          at user.py:1
+            1 | ts.random.poisson(ts.random.key(0), -0.5)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: 0 <= lam <= 2**52
+        """,
+    )
+
+
+def test_poisson_floats() -> None:
+    expect(
+        """
+        ts.random.poisson(ts.random.key(0), 2.0, dtype=ts.float32)
+        """,
+        """
+        DTypeError: random.poisson: dtype is f32
+          at user.py:1
+            1 | ts.random.poisson(ts.random.key(0), 2.0, dtype=ts.float32)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is an integer dtype of 8 bits or more
+          fix: leave it out for int64
+        """,
+    )
+
+
+def test_a_permutation_of_a_number() -> None:
+    expect(
+        """
+        ts.random.permutation(ts.random.key(0), 2.5)
+        """,
+        """
+        ShapeError: random.permutation: the array is f32[]
+          at user.py:1
+            1 | ts.random.permutation(ts.random.key(0), 2.5)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it has one dim or more, or is a Python int that stands for its range
+        """,
+    )
+
+
+def test_an_axis_of_a_permutation() -> None:
+    expect(
+        """
+        ts.random.permutation(ts.random.key(0), ts.ones((2, 3)), axis=2)
+        """,
+        """
+        AxisError: random.permutation: axis 2 is out of range for an array of rank 2
+          at user.py:1
+            1 | ts.random.permutation(ts.random.key(0), ts.ones((2, 3)), axis=2)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: -2 <= axis < 2
+        """,
+    )
+
+
+def test_choices_from_nothing() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 0, (2,))
+        """,
+        """
+        ShapeError: random.choice: chooses 2 of 0
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 0, (2,))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: there is something to choose from
+        """,
+    )
+
+
+def test_more_choices_than_things() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 3, (2, 2), replace=False)
+        """,
+        """
+        ShapeError: random.choice: chooses 4 of 3
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 3, (2, 2), replace=False)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: without replacement at most all are chosen
+        """,
+    )
+
+
+def test_probabilities_for_others() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 3, p=ts.asarray([0.5, 0.5]))
+        """,
+        """
+        ShapeError: random.choice: p is f32[2], to choose from 3
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 3, p=ts.asarray([0.5, 0.5]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: p has the shape [3]
+        """,
+    )
+
+
+def test_probabilities_with_another_sum() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 2, p=ts.asarray([0.5, 0.6]))
+        """,
+        """
+        OptionError: random.choice: the probabilities have the sum 1.1
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 2, p=ts.asarray([0.5, 0.6]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: they have the sum 1
+          fix: divide by it: `p / ts.sum(p)`
+        """,
+    )
+
+
+def test_a_negative_probability() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 2, p=ts.asarray([1.5, -0.5]))
+        """,
+        """
+        OptionError: random.choice: p is -0.5 at (1,)
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 2, p=ts.asarray([1.5, -0.5]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: probabilities are at least 0
+        """,
+    )
+
+
+def test_probabilities_that_are_integers() -> None:
+    expect(
+        """
+        ts.random.choice(ts.random.key(0), 2, p=ts.asarray([1, 0]))
+        """,
+        """
+        DTypeError: random.choice: p is i64[2]
+          at user.py:1
+            1 | ts.random.choice(ts.random.key(0), 2, p=ts.asarray([1, 0]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: probabilities are real numbers
+        """,
+    )

@@ -194,6 +194,8 @@ def test_categorical_without_replacement() -> None:
 # --- the same numbers everywhere --------------------------------------------------------------
 
 LOGITS = np.log(np.array([0.2, 0.5, 0.3], np.float32))
+WEIGHTS = np.array([0.2, 0.1, 0.3, 0.4], np.float32)
+MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5)
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "bits": lambda k: random.bits(k, (5, 3)),
@@ -218,6 +220,20 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
     "choose": lambda k: random.categorical(k, LOGITS, shape=(2,), replace=False),
     "rademacher": lambda k: random.rademacher(k, (33,)),
     "empty": lambda k: random.normal(k, (0, 3)),
+    "truncated": lambda k: random.truncated_normal(k, -1.0, 2.0, (33,)),
+    "gamma": lambda k: random.gamma(k, 0.7, (33,)),
+    "gamma_f64": lambda k: random.gamma(k, 5, (9,), ts.float64),
+    "loggamma": lambda k: random.loggamma(k, 0.01, (33,)),
+    "beta": lambda k: random.beta(k, 0.5, 2.0, (33,)),
+    "poisson": lambda k: random.poisson(k, 4.0, (17,)),
+    "poisson_large": lambda k: random.poisson(k, 40.0, (17,)),
+    "permutation": lambda k: random.permutation(k, 9),
+    "permutation_of_rows": lambda k: random.permutation(k, MATRIX, 1, independent=True),
+    "choice": lambda k: random.choice(k, 9, (2, 3)),
+    "choice_of_columns": lambda k: random.choice(k, MATRIX, (4,), axis=1),
+    "choice_once": lambda k: random.choice(k, 9, (4,), replace=False),
+    "choice_by_weights": lambda k: random.choice(k, 4, (9,), p=WEIGHTS),
+    "choice_once_by_weights": lambda k: random.choice(k, 4, (3,), replace=False, p=WEIGHTS),
 }
 
 
@@ -226,17 +242,33 @@ def test_the_same_numbers_everywhere(name: str) -> None:
     draw = DRAWS[name]
     key = random.key(99)
     func = ts.make_graph(draw)(key)
-    extra = [LOGITS] * (len(func.body.args) - 1)
+    shapes = {x.shape: x for x in (LOGITS, WEIGHTS, MATRIX)}
+    extra = [shapes[x.type.shape] for x in func.body.args[:-1]]
     expected = run(func, [*extra, host(key)])[0]
     np.testing.assert_array_equal(draw(key), expected)
     np.testing.assert_array_equal(ts.jit(draw)(key), expected)
+    keys = random.split(key, 3)
+    wanted = [host(draw(keys[k])) for k in range(3)]
+    np.testing.assert_array_equal(ts.jit(ts.vmap(draw))(keys), wanted)
+
+
+# One of each way to sample: the simulator takes seconds for some.
+SIMULATED = [
+    "uniform", "uniform_bf16", "normal", "normal_f64", "gumbel", "randint", "bernoulli",
+    "categorical", "empty", "truncated", "gamma", "poisson_large", "permutation_of_rows",
+    "choice_by_weights",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_the_same_numbers_on_a_gpu(name: str) -> None:
+    draw = DRAWS[name]
+    key = random.key(99)
+    expected = host(draw(key))
     with fake_gpu() as gpu:
         on_gpu = ts.device_put(key, "cuda:0")
         np.testing.assert_array_equal(host(ts.jit(draw)(on_gpu)), expected)
         assert gpu.launches or not expected.size
-    keys = random.split(key, 3)
-    wanted = [host(draw(keys[k])) for k in range(3)]
-    np.testing.assert_array_equal(ts.jit(ts.vmap(draw))(keys), wanted)
 
 
 @pytest.mark.parametrize("draw", [random.uniform, random.normal, random.gumbel])
