@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera import pytree
 from tessera.api.leaves import check_callable, check_structure, leaf_arrays, leaf_name, strong
-from tessera.api.regions import result_text
+from tessera.api.regions import number, result_text
 from tessera.api.traced import Traced
 from tessera.api.vectorize import vmap
 from tessera.errors import AxisError, CallError, DTypeError, ShapeError, api_boundary
@@ -121,7 +121,8 @@ def _checked(
         if x.type.strong() != y.type.strong():
             place = f" at `{paths[k]}`" if paths[k] else ""
             raise (DTypeError if x.shape == y.shape else ShapeError)(
-                f"{word}{place} is {x.type.strong()} for operands of type {y.type.strong()}",
+                f"{name}: {word}{place} is {x.type.strong()} for operands of type "
+                f"{y.type.strong()}",
                 loc=loc.current(),
                 rule="it has the shape and the dtype of what it combines",
             )
@@ -209,7 +210,7 @@ def reduce(
             "reduce: operands has no arrays", loc=loc.current(), rule="one or more are combined"
         )
     leaves = [strong(x) for x in leaves]
-    inits = [cast(v, x.dtype) if v.type.weak else v for v, x in zip(inits, leaves, strict=True)]
+    inits = [number(v, x.type) if v.type.weak else v for v, x in zip(inits, leaves, strict=True)]
     axes = _check_operands(leaves, inits, treedef, dimensions)
     shape = leaves[0].shape
     kept = [k for k in range(len(shape)) if k not in axes]

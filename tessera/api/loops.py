@@ -114,13 +114,12 @@ def _tree(treedef: pytree.TreeDef) -> Any:
 def _carried(f: Callable[..., Any], treedef: pytree.TreeDef) -> pytree.TreeDef:
     """The part of a step's result that is carried on."""
     if treedef.type is not tuple or treedef.num_children != 2:
+        shown = "one array" if treedef.is_leaf() else pytree.show(treedef)
         raise PytreeError(
-            f"{result_text('scan', f)} is {pytree.show(treedef)}",
+            f"{result_text('scan', f)} is {shown}, which is no pair",
             loc=loc.current(),
-            rule="a step returns a pair: the next carried value, and a result or None",
-            fix="return `(carry, None)` where there is no result"
-            if treedef.is_leaf()
-            else None,
+            rule="a step returns a tuple of two: the next carried value, and a result or None",
+            fix="return `(carry, None)` where there is no result" if treedef.is_leaf() else None,
         )
     return treedef.children()[0]
 

@@ -22,6 +22,9 @@ from tessera.api.leaves import (
 from tessera.api.traced import Traced
 from tessera.dtypes import DType, PythonScalar, bool_, promote, promote_scalar
 from tessera.errors import DTypeError, ShapeError
+from tessera.graph.array import Array
+from tessera.graph.ops.generate import constant
+from tessera.graph.remote import Remote
 from tessera.ir import loc
 from tessera.ir.core import Block, Value
 from tessera.ir.types import TensorType
@@ -117,6 +120,16 @@ def result_text(name: str, fn: Callable[..., Any]) -> str:
     return f"{name}: the result of {name_of(fn)}"
 
 
+def number(x: Any, type: TensorType) -> Any:
+    """An array that does not yield to others: a Python number is a constant of a type's dtype."""
+    if isinstance(x, Array) and not x.ndim and not isinstance(x.storage, Remote):
+        if x.type.weak:
+            return constant(x.host.item(), type.dtype)
+    elif x.type.dtype is not type.dtype:
+        return strong(cast_weak(x, type))
+    return strong(x)
+
+
 class Carry:
     """The value that a loop carries: its leaves, converted as the steps need them.
 
@@ -136,9 +149,8 @@ class Carry:
     def __init__(self, name: str, init: Any, root: str = "") -> None:
         self.name = name
         self.root = root
-        self.leaves, self.treedef = leaf_arrays(init, leaf_name(name, "the carried value"))
-        self._weak = [x.type.weak for x in self.leaves]
-        self.leaves = [strong(x) for x in self.leaves]
+        self._given, self.treedef = leaf_arrays(init, leaf_name(name, "the carried value"))
+        self.leaves = [number(x, x.type) for x in self._given]
 
     @property
     def types(self) -> list[TensorType]:
@@ -176,14 +188,15 @@ class Carry:
     def _widen(self, results: Sequence[TensorType]) -> bool:
         """Gives Python numbers the dtypes that the steps need; whether there was one."""
         grown = False
-        for k, (x, weak) in enumerate(zip(self.leaves, self._weak, strict=True)):
+        for k, (x, given) in enumerate(zip(self.leaves, self._given, strict=True)):
             before, after = x.type.strong(), results[k]
-            if not weak or before.shape != after.shape or joined(after, before) is before.dtype:
+            fits = before.shape != after.shape or joined(after, before) is before.dtype
+            if fits or not given.type.weak:
                 continue
             dtype = promote(before.dtype, after.dtype) if after.weak else after.dtype
             sample: PythonScalar = np.zeros((), before.dtype.np).item()
             if dtype is not before.dtype and promote_scalar(dtype, sample) is dtype:
-                self.leaves[k] = strong(cast_weak(x, TensorType((), dtype)))
+                self.leaves[k] = number(self._given[k], TensorType((), dtype))
                 grown = True
         return grown
 

@@ -205,7 +205,7 @@ def test_reverse_mode() -> None:
             4 | ts.grad(f)(2.0)
               | ^^^^^^^^^^^^^^^
           rule: reverse mode would have to store an unknown number of steps
-          fix: use forward mode (`ts.jvp`), or a loop with a fixed number of steps
+          fix: use forward mode (`ts.jvp`), or a loop with a known number of steps: `ts.scan`, or `ts.fori_loop` between Python numbers
         """,
     )
 
