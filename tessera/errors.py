@@ -197,6 +197,10 @@ class CompileError(TesseraError, RuntimeError):
     """Code generation failed on a valid program."""
 
 
+class BatchingError(TesseraError, TypeError):
+    """A batching rule of the user is missing, or cannot be used."""
+
+
 class MissingRuleError(TesseraError, NotImplementedError):
     """An operation lacks the method that a transformation needs.
 

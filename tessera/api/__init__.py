@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.api import checkpoint_policies
+from tessera.api import checkpoint_policies, custom_batching
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
+from tessera.api.collectives import (
+    all_gather,
+    axis_index,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+)
 from tessera.api.combine import associative_scan, reduce
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
@@ -53,13 +62,16 @@ install_backend("cuda", cuda_backend)
 __all__ = [
     "JitFunction",
     "ShapeDtypeStruct",
+    "all_gather",
     "associative_scan",
+    "axis_index",
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
     "closure_convert",
     "compile",
     "cond",
+    "custom_batching",
     "custom_jvp",
     "custom_vjp",
     "eval_shape",
@@ -74,6 +86,11 @@ __all__ = [
     "linearize",
     "make_graph",
     "map",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "psum",
     "reduce",
     "remat",
     "scan",

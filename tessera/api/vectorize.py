@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
+from tessera.api.collectives import mapped_axis
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
 from tessera.api.traced import Rebuild, Traced
 from tessera.errors import AxisError, PytreeError, ShapeError, api_boundary
 from tessera.graph.device import using
 from tessera.graph.ops.reshape import broadcast, move_axis
 from tessera.graph.placement import device_of_all
-from tessera.graph.transforms.vectorize import vmap_values
+from tessera.graph.transforms.vectorize import named_axis, vmap_values
 from tessera.ir import loc as _loc
 from tessera.ir.intexpr import Dim
 
@@ -45,7 +47,13 @@ def _axes_error(what: str, rule: str) -> PytreeError:
 
 
 @api_boundary
-def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P, R]:
+def vmap(
+    fn: Callable[P, R],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: str | None = None,
+    axis_size: int | None = None,
+) -> Callable[P, R]:
     """Maps a function of examples over batches, without a loop.
 
     Args:
@@ -53,6 +61,9 @@ def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P,
         in_axes: which axis of each argument is the batch axis: an int, None (not batched), or
             containers of them as a prefix of the arguments' structure.
         out_axes: where the batch axis goes in the results, likewise.
+        axis_name: a name for the axis, so that `fn` may use collectives over it, such as
+            `ts.psum(x, axis_name)`.
+        axis_size: how many examples there are, where no argument says it.
 
     Raises:
         ShapeError: the batch axes have different sizes.
@@ -73,15 +84,20 @@ def vmap(fn: Callable[P, R], in_axes: Any = 0, out_axes: Any = 0) -> Callable[P,
         axes = _flat_axes(axes_in, args, "in_axes") + [0] * len(pytree.leaves(kwargs))
         leaves, treedef = leaf_arrays((args, kwargs), name)
         axes = _normal_axes(leaves, axes, treedef, name)
-        size = _batch_size(leaves, axes, treedef, name, fn)
+        size = _batch_size(leaves, axes, treedef, name, fn, axis_size)
         types = [
             x.type if a is None else x.type.with_shape(x.shape[:a] + x.shape[a + 1 :])
             for x, a in zip(leaves, axes, strict=True)
         ]
         rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
-        with using(device_of_all(leaves)):
-            traced = Traced(fn, rebuild, types, None, "vmap")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(using(device_of_all(leaves)))
+            if axis_name is not None:
+                stack.enter_context(mapped_axis(axis_name, size))
+            # A collective need not have an operand that is batched: its trace must be found.
+            traced = Traced(fn, rebuild, types, None, "vmap", staging=axis_name is not None)
             all_axes: list[int | None] = [None] * len(traced.captured) + axes
+            stack.enter_context(named_axis(axis_name))
             outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
         wanted = _flat_axes(out_axes, pytree.unflatten(traced.treedef, outs), "out_axes")
         results = result_name("vmap", fn)
@@ -121,6 +137,7 @@ def _batch_size(
     treedef: pytree.TreeDef,
     name: Namer,
     fn: Callable[..., Any],
+    axis_size: int | None,
 ) -> Dim:
     first: tuple[int, Dim] | None = None
     for k, (x, a) in enumerate(zip(leaves, axes, strict=True)):
@@ -141,10 +158,19 @@ def _batch_size(
                 ),
             )
     if first is None:
+        if axis_size is not None:
+            return axis_size
         raise ShapeError(
             f"vmap: no argument of {name_of(fn)} is batched",
             loc=_loc.current(),
             rule="at least one entry of in_axes is an int, and belongs to an array",
+            fix="or say how many examples there are: `axis_size=...`",
+        )
+    if axis_size is not None and axis_size != first[1]:
+        raise ShapeError(
+            f"{name(treedef, first[0])} has {first[1]} examples, and axis_size is {axis_size}",
+            loc=_loc.current(),
+            rule="the batch axes of all arguments have one size",
         )
     return first[1]
 

@@ -8,8 +8,8 @@ import importlib
 import pytest
 
 MODULES = [
-    *("autodiff", "checkpoint", "control", "derivatives", "jacobians", "jit", "linear", "shapes"),
-    *("vectorize",),
+    *("autodiff", "checkpoint", "collectives", "control", "custom_batching", "derivatives"),
+    *("jacobians", "jit", "linear", "shapes", "vectorize"),
 ]
 
 

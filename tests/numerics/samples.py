@@ -19,9 +19,10 @@ from tessera.graph.ops import cumulative, elementwise, reduce
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.checkpoint import Barrier, Checkpoint, Name
+from tessera.graph.ops.collective import AllGather, AxisIndex, AxisReduce, Permute
 from tessera.graph.ops.contract import DotGeneral, dot_general
 from tessera.graph.ops.control import Call, Cond, While
-from tessera.graph.ops.custom import CustomCall
+from tessera.graph.ops.custom import CustomCall, CustomLinear
 from tessera.graph.ops.dynamic_slice import (
     DynamicSlice,
     DynamicUpdateSlice,
@@ -30,6 +31,7 @@ from tessera.graph.ops.dynamic_slice import (
 )
 from tessera.graph.ops.gather import Combine, Gather, IndexMode, Scatter, gather, scatter
 from tessera.graph.ops.generate import Constant, Iota, RandomBits, constant, iota, random_bits
+from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.rearrange import (
     Broadcast,
     Concatenate,
@@ -89,6 +91,12 @@ def graph_ops() -> list[type[GraphOp]]:
     """Every primitive, by name."""
     found = [c for c in Op.registry.values() if issubclass(c, GraphOp)]
     return sorted([c for c in found if c.__module__.startswith("tessera.")], key=lambda c: c.name)
+
+
+APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex}
+"""Ops that are no functions of arrays alone: tests/api/test_custom.py, tests/debug,
+tests/api/test_collectives.py.
+"""
 
 
 def cases(differentiable: bool | None = None) -> list[tuple[type[GraphOp], Sample]]:

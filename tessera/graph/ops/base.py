@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tessera.dtypes import DType, Kind
-from tessera.errors import MissingRuleError
+from tessera.errors import MissingRuleError, VerifyError
 from tessera.graph.trace import bind
 from tessera.graph.transforms.evaluate import bind_op
 from tessera.ir.core import Op
@@ -117,6 +117,31 @@ class GraphOp(Op):
     def bind(self, *operands: Any, **attrs: Any) -> Any:
         """Binds an op of the same class with the same attributes, except for those given."""
         return bind(type(self), *operands, **{**self.attrs, **attrs})
+
+
+class Collective(GraphOp):
+    """Base of the ops over all examples of a mapped axis, which their attribute `axis_name` says;
+    see `collective.py`.
+    """
+
+    family = Family.CONTROL
+
+    def evaluate(self, *operands: np.ndarray) -> Any:
+        """It has a meaning over a batch only."""
+        name = self.attrs["axis_name"]
+        raise VerifyError(f"{self.name}: the axis {name!r} is not mapped", loc=self.loc)
+
+    def resolve(
+        self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
+    ) -> tuple[Sequence[Any], Sequence[int | None]]:
+        """The op on a batch over its own axis: outputs and their batch axes.
+
+        Args:
+            operands: arrays.
+            axes: the batch axis of each, None where all examples have the same.
+            size: how many examples there are.
+        """
+        raise MissingRuleError(self.name, "resolve", loc=self.loc)
 
 
 def add_tangents(x: Any, y: Any) -> Any:
