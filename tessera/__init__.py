@@ -65,6 +65,7 @@ _MODULES = (
     "tessera.graph.namespace.convolution",
     "tessera.graph.namespace.creation",
     "tessera.graph.namespace.data_types",
+    "tessera.graph.namespace.einstein",
     "tessera.graph.namespace.elementwise",
     "tessera.graph.namespace.extensions",
     "tessera.graph.namespace.linear",
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.convolution import *
     from tessera.graph.namespace.creation import *
     from tessera.graph.namespace.data_types import *
+    from tessera.graph.namespace.einstein import *
     from tessera.graph.namespace.elementwise import *
     from tessera.graph.namespace.extensions import *
     from tessera.graph.namespace.linear import *

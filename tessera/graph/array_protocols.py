@@ -2,7 +2,7 @@
 the buffer protocol, DLPack, pickling.
 
 Nobody outside gets memory that can be written to, as arrays are immutable: views are read-only, and
-what cannot be told so is given a copy.
+what cannot be told so is given a copy, but for consumers of old DLPack that say `copy=False`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,15 @@ class RankError(ShapeError, TypeError):
 
 class ExportError(TesseraError, BufferError):
     """An array cannot be handed to another library in the way that it asks for."""
+
+
+class _Writable:
+    """An array as NumPy takes it for one whose memory can be written to."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self._owner = data
+        found = dict(data.__array_interface__)
+        self.__array_interface__ = {**found, "data": (found["data"][0], False)}
 
 
 class HostProtocols:
@@ -234,15 +243,10 @@ class HostProtocols:
         copy: bool | None,
     ) -> Any:
         if max_version is None or max_version[0] < 1:
-            # The old form of DLPack cannot say that memory is read-only.
-            if copy is False:
-                raise ExportError(
-                    "__dlpack__: copy=False for a consumer of DLPack before 1.0",
-                    loc=loc.current(),
-                    rule="arrays are immutable, and old DLPack has no way to say so",
-                    fix="leave copy out, or pass max_version=(1, 0)",
-                )
-            return np.array(data).__dlpack__(stream=stream, dl_device=dl_device)
+            # The old form of DLPack cannot say that memory is read-only, so its consumer gets
+            # memory of its own, unless it insists.
+            given: Any = np.asarray(_Writable(data)) if copy is False else np.array(data)
+            return given.__dlpack__(stream=stream, dl_device=dl_device)
         shared: Any = np.array(data) if copy else data
         return shared.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 

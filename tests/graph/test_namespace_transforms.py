@@ -89,6 +89,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "integers": (lambda n: n // 2 + n % 3, (N,)),
     "sigmoid": (lambda x: ts.sigmoid(x) + ts.relu(x) + ts.erf(x), (X,)),
     "random_bits": (lambda k: ts.random_bits(k, (3, 5)), (KEY,)),
+    "einsum": (lambda x, y, v: ts.einsum("ij,jk,j->ki", x, y, v), (X, Y, V)),
+    "einsum_diagonal": (lambda x, y: ts.einsum("ij,...j,ii->...i", x, y.mT, x[:, :4]), (X, Y)),
     "conv": (_conv, (X, Y)),
     "conv_of_window": (lambda y, x: _conv(x, y), (Y, X)),
     "conv_image": (_conv_image, (X, Y)),
@@ -111,6 +113,7 @@ DIFFERENTIABLE = [
     "conv", "conv_of_window", "conv_image", "convolve", "max_pool", "avg_pool", "reduce_window",
     "fold_window",
     "sigmoid", "asarray", "iterate", "dynamic_int",
+    "einsum", "einsum_diagonal",
 ]  # fmt: skip
 
 

@@ -377,7 +377,7 @@ def _matrices(name: str, x: object) -> Any:
 
 
 @api_boundary
-def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> tuple[ArrayBase, ...]:
+def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> list[ArrayBase]:
     """Coordinates of a grid from those along its axes.
 
     Args:
@@ -406,7 +406,7 @@ def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> tuple[
     shape = [0] * len(found)
     for k, axis in enumerate(order):
         shape[axis] = sizes[k]
-    return tuple([broadcast(x, shape, [order[k]] if x.ndim else []) for k, x in enumerate(found)])
+    return [broadcast(x, shape, [order[k]] if x.ndim else []) for k, x in enumerate(found)]
 
 
 @api_boundary

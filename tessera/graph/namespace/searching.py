@@ -173,11 +173,14 @@ def searchsorted(
         line, wanted = ops.cast(line, uint8), ops.cast(wanted, uint8)
     if sorter is not None:
         line = gather(line, [as_array("searchsorted", sorter)], [0], IndexMode.CLIP)
-    return _bisect(line, wanted, side)
+    return bisect(line, wanted, side)
 
 
-def _bisect(line: Any, wanted: Any, side: str) -> Any:
-    """Halves the range of possible places as often as its size demands."""
+def bisect(line: Any, wanted: Any, side: str) -> Any:
+    """Where `searchsorted` finds elements of one dtype.
+
+    Halves the range of possible places as often as its size demands.
+    """
     size = line.shape[0]
     shape = wanted.shape
     low = full(shape, 0, default_int)

@@ -1,4 +1,6 @@
-"""Set functions. Their results' shapes depend on the elements, so under `jit` they are errors."""
+"""Set functions. The shapes of what `unique_...` give depend on the elements, so under `jit` they
+are errors.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tessera.dtypes import dtype_of
+from tessera.dtypes import bool_, dtype_of, uint8
 from tessera.errors import api_boundary
 from tessera.graph.array import ArrayBase
-from tessera.graph.namespace.arguments import ArrayLike, as_array, concrete
-from tessera.graph.placement import device_of, placed
+from tessera.graph.namespace import searching
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    as_array,
+    common_dtype,
+    concrete,
+    filled,
+    is_number,
+    spread,
+    to_dtype,
+)
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops import reduce
+from tessera.graph.ops.gather import IndexMode, gather
+from tessera.graph.ops.rearrange import broadcast, reshape
+from tessera.graph.ops.sort import sort
+from tessera.graph.placement import common_device, device_of, placed
 from tessera.ir.convert import cast_array, widen
+from tessera.ir.intexpr import prod
 
 __all__ = [
+    "isin",
     "unique_all",
     "unique_counts",
     "unique_inverse",
@@ -91,3 +110,35 @@ def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
 def unique_values(x: ArrayLike, /) -> ArrayBase:
     """The distinct elements in order."""
     return _unique("unique_values", x).values
+
+
+@api_boundary
+def isin(x1: ArrayLike, x2: ArrayLike, /, *, invert: bool = False) -> ArrayBase:
+    """Which elements are among those of another array. NaN is among none.
+
+    Args:
+        x1: the elements to look for.
+        x2: the elements to look among, of any shape.
+        invert: whether to say which are not.
+
+    Returns:
+        Bools, of the shape of `x1`.
+    """
+    given = [x if is_number(x) else as_array("isin", x) for x in (x1, x2)]
+    common_device("isin", given, (x1, x2))
+    dtype, weak = common_dtype("isin", given)
+    wanted, line = (to_dtype(x, dtype, weak) for x in given)
+    line = reshape(line, (prod(line.shape),))
+    if dtype.is_bool:
+        wanted, line = ops.cast(wanted, uint8), ops.cast(line, uint8)
+    if dtype.is_complex:  # has no order
+        shape = (*wanted.shape, line.shape[0])
+        pairs = broadcast(wanted, shape, range(wanted.ndim)), spread(line, shape)
+        found = reduce.any_(ops.eq(*pairs), [wanted.ndim])
+    elif line.shape[0] == 0:
+        found = filled(wanted.shape, False, bool_)
+    else:
+        (ordered,) = sort((line,), 0)
+        at = searching.bisect(ordered, wanted, "left")
+        found = ops.eq(gather(ordered, [at], [0], IndexMode.CLIP), wanted)
+    return ops.not_(found) if invert else found
