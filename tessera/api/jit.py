@@ -88,6 +88,7 @@ class _Entry:
 
     Attributes:
         executable: the program.
+        loc: the call that it was traced for.
         start: what calls it with arrays of a GPU by one native call; see `Starter`.
         is_settled: whether it was tried to make that.
     """
@@ -97,6 +98,7 @@ class _Entry:
         "executable",
         "is_leaf",
         "is_settled",
+        "loc",
         "lowered",
         "run",
         "start",
@@ -112,6 +114,7 @@ class _Entry:
         self.run: Callable[..., Any] = executable.run
         self.start: Starter | None = None
         self.is_settled = False
+        self.loc = traced.trace.loc
         self.captured = [x.contiguous for x in captured]
         self.treedef = traced.treedef
         self.types = traced.types
@@ -136,7 +139,7 @@ def _run(entry: _Entry, inputs: Sequence[Any], watched: bool) -> Any:
     outputs = entry.run(given)
     results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
     if watched:
-        check_outputs(entry.lowered.traced, [Array(x) for x in given], results)
+        check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 

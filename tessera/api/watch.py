@@ -107,11 +107,14 @@ class WatchedEngine:
         raise _error(op, [x.host for x in flat], [x.host for x in results], loc.current())
 
 
-def check_outputs(func: Func, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+def check_outputs(
+    func: Func, traced: Loc, inputs: Sequence[Array], outputs: Sequence[Array]
+) -> None:
     """The results of a compiled function are what the settings allow.
 
     Args:
         func: its Graph.
+        traced: the call that it was traced for.
         inputs: what it was called with, captured values first.
         outputs: its results.
 
@@ -122,7 +125,7 @@ def check_outputs(func: Func, inputs: Sequence[Array], outputs: Sequence[Array])
     wrong = [k for k, x in enumerate(outputs) if _wrong(x, settings)]
     if not wrong:
         return
-    explain(func, inputs)
+    explain(func, inputs, traced)
     word = _word(outputs[wrong[0]].host, settings)
     raise NonFiniteError(
         f"{func.name}: result {wrong[0]} has {word}",
@@ -133,14 +136,22 @@ def check_outputs(func: Func, inputs: Sequence[Array], outputs: Sequence[Array])
     )
 
 
-def explain(func: Func, inputs: Sequence[Array]) -> None:
-    """Fails at the first operation of a Graph that gives what is watched for; perhaps at none."""
+def explain(func: Func, inputs: Sequence[Array], traced: Loc | None = None) -> None:
+    """Fails at the first operation of a Graph that gives what is watched for; perhaps at none.
+
+    Args:
+        func: the Graph.
+        inputs: its arguments.
+        traced: the call that it was traced for, if that is not the one that runs it.
+    """
     settings = config.current()
+    here = loc.current()
 
     def observe(op: Op, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         harmless = getattr(op, "family", None) in _HARMLESS or bool(op.regions)
         if not harmless and any(_word(x, settings) for x in results):
-            raise _error(op, operands, results, op.loc)
+            place = op.loc if traced is None else op.loc.inside(traced).called_from(here)
+            raise _error(op, operands, results, place)
 
     quiet = func.with_body(silenced_block(func.body))
     with np.errstate(all="ignore"):

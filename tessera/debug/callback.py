@@ -14,7 +14,7 @@ from tessera.api.leaves import check_callable, name_of, owned, to_array
 from tessera.errors import CallError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.ops.hostcall import HostCall
-from tessera.graph.trace import Tracer, bind
+from tessera.graph.trace import Tracer, bind, recorded_call
 from tessera.ir import loc
 from tessera.ir.hostcall import Data, HostFunction
 
@@ -90,7 +90,6 @@ def call_host(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    place: loc.Loc | None = None,
 ) -> None:
     """Calls a function with what traced values turn out to be, whenever the program gets here.
 
@@ -99,7 +98,6 @@ def call_host(
         fn: the function; arrays are `ts.Array`s to it.
         args: its arguments.
         kwargs: its keyword arguments.
-        place: where the user asked for it; by default where they are now.
     """
     leaves, treedef = pytree.flatten((tuple(args), kwargs))
     operands: list[Any] = []
@@ -121,7 +119,7 @@ def call_host(
         fn(*args, **kwargs)
         return ()
 
-    function = HostFunction(name, run, loc.current() if place is None else place)
+    function = HostFunction(name, run, loc.current(), recorded_call())
     bind(HostCall, tuple(operands), function=function)
 
 

@@ -387,6 +387,14 @@ def is_recording() -> bool:
     return bool(_STATE.stack)
 
 
+def recorded_call() -> _loc.Loc | None:
+    """Where the program that is being recorded was called: the outermost staging trace."""
+    for trace in _STATE.stack:
+        if trace.staging:
+            return trace.loc
+    return None
+
+
 def is_tracing() -> bool:
     """Whether a staging trace is active in this thread."""
     stack = _STATE.stack

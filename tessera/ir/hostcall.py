@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.errors import TesseraError
-from tessera.ir.loc import Loc
+from tessera.ir.loc import Loc, current
 
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
@@ -34,17 +34,26 @@ class HostFunction:
         name: what messages and texts call it.
         run: takes the operands, which are its own, and gives a sequence of results.
         loc: where the user asked for the call.
+        traced: where the program that has the call was called as it was traced, if that is some
+            other call than the one that runs it.
     """
 
-    __slots__ = ("__weakref__", "loc", "name", "number", "run")
+    __slots__ = ("__weakref__", "loc", "name", "number", "run", "traced")
 
     _numbers: ClassVar[itertools.count[int]] = itertools.count()
     _known: ClassVar[weakref.WeakValueDictionary[int, HostFunction]] = weakref.WeakValueDictionary()
 
-    def __init__(self, name: str, run: Callable[..., Sequence[Data]], loc: Loc) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[..., Sequence[Data]],
+        loc: Loc,
+        traced: Loc | None = None,
+    ) -> None:
         self.name = name
         self.run = run
         self.loc = loc
+        self.traced = traced
         self.number = next(self._numbers)
         self._known[self.number] = self
 
@@ -55,13 +64,20 @@ class HostFunction:
         """
         try:
             return tuple(self.run(*[np.array(x) for x in inputs]))
-        except TesseraError:
-            raise  # it says where
+        except TesseraError as error:
+            error.at(self.place())
+            raise
         except Exception as error:
-            place = self.loc.render()
+            place = self.place().render()
             if place and not getattr(error, "__notes__", None):
                 error.add_note(f"raised in {self.name}, {place}")
             raise
+
+    def place(self) -> Loc:
+        """Where the call stands, within the call of the program that runs now."""
+        if self.traced is None:
+            return self.loc
+        return self.loc.inside(self.traced).called_from(current())
 
     def __str__(self) -> str:
         return f"host<{self.name}, {self.number}>"

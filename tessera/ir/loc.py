@@ -105,6 +105,24 @@ class Loc:
         found.is_backward = True
         return found
 
+    def inside(self, call: Loc) -> Loc:
+        """The frames below a call, whose location is given: what a function that is called again
+        has in common with that call."""
+        frames, outer = self.frames, call.frames
+        for k in range(len(frames)):
+            if frames[k:] == outer[: len(frames) - k]:
+                return self._with(frames[:k])
+        return self
+
+    def called_from(self, call: Loc) -> Loc:
+        """The frames, then those of a call."""
+        return self._with((*self.frames, *call.frames))
+
+    def _with(self, frames: tuple[Frame, ...]) -> Loc:
+        found = Loc(frames)
+        found.is_backward = self.is_backward
+        return found
+
     @classmethod
     def in_file(cls, filename: str, line: int, column: int | None = None) -> Loc:
         """The location of a place in a file; ``column`` is a UTF-8 byte offset from 0."""

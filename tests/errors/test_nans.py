@@ -206,3 +206,29 @@ def test_on_a_gpu() -> None:
             with pytest.raises(FloatingPointError, match=r"log: the result has NaN at \[1\]"):
                 ts.log(x)
         f(x)
+
+
+def test_a_call_later_than_the_one_that_was_traced() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x):
+            return ts.log(x)
+
+        f(ts.asarray(1.0))
+        with ts.debug.nans():
+            f(ts.asarray(2.0))
+            f(ts.asarray(-1.0))
+        """,
+        """
+        NonFiniteError: log: the result has NaN, in the forward pass
+          at user.py:3 in f
+            3 |     return ts.log(x)
+              |            ^^^^^^^^^
+          called from user.py:8
+            8 |     f(ts.asarray(-1.0))
+              |     ^^^^^^^^^^^^^^^^^^^
+          rule: `ts.debug.nans()` is in force: no operation may give NaN
+          operand 0 is -1.
+        """,
+    )

@@ -32,6 +32,7 @@ from tessera.graph.namespace.arguments import (
     number,
     spread,
 )
+from tessera.graph.namespace.bounds import require_inside
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
@@ -104,6 +105,7 @@ _MODES = {
     "drop": IndexMode.FILL,
     "fill": IndexMode.FILL,
     "promise_in_bounds": IndexMode.PROMISE,
+    "raise": IndexMode.RAISE,
 }
 
 
@@ -115,7 +117,7 @@ def parse_mode(name: str, mode: str | None) -> IndexMode | None:
         raise IndexOutOfBoundsError(
             f"{name}: mode={mode!r}",
             loc=loc.current(),
-            rule="it is 'clip', 'drop', 'fill' or 'promise_in_bounds'",
+            rule="it is 'clip', 'drop', 'fill', 'promise_in_bounds' or 'raise'",
         )
     return _MODES[mode]
 
@@ -353,7 +355,8 @@ def _broadcast_arrays(
         )
     prepared = {axis: wrapped(type, axis, x, mode) for axis, x in arrays.items()}
     if not all(known for _, known in prepared.values()):
-        plan.mode = IndexMode.CLIP if mode is None else mode
+        # What is checked is in range; that it is used clipped costs nothing where it is wrong.
+        plan.mode = IndexMode.CLIP if mode in (None, IndexMode.RAISE) else mode
     plan.outer = shape
     plan.arrays = {axis: spread(x, shape) for axis, (x, _) in prepared.items()}
 
@@ -363,7 +366,8 @@ def wrapped(
 ) -> tuple[Any, bool]:
     """An index array counted from the front, and whether all of it is known to be in range.
 
-    One that is known not to be is refused, unless the mode says what becomes of it.
+    One that is known not to be is refused, unless the mode says what becomes of it. The mode
+    `raise` checks the others while the program runs.
     """
     size = type.shape[axis]
     wide = _index_dtype(index.dtype, size)
@@ -372,7 +376,7 @@ def wrapped(
         data = index.host
         bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
         known = not bad.any()
-        if not known and mode in (None, IndexMode.PROMISE):
+        if not known and mode in (None, IndexMode.PROMISE, IndexMode.RAISE):
             raise IndexOutOfBoundsError(
                 f"index: {data[bad][0]} is out of range for dim {axis} of {type}",
                 loc=loc.current(),
@@ -384,6 +388,8 @@ def wrapped(
     if index.dtype.kind.value == "int":
         length = spread(size_of([size], wide), found.shape)
         found = ops.select(ops.lt(found, 0), ops.add(found, length), found)
+    if mode is IndexMode.RAISE:
+        require_inside(type, axis, index, is_inside([(found, size)]), size_of([size], int64))
     return found, False
 
 

@@ -53,8 +53,9 @@ def take(
         x: the array.
         indices: integers; negative ones count from the end.
         axis: the axis; may be left out for an array of one dim.
-        mode: what becomes of indices out of range: `clip`, `fill` or `promise_in_bounds`. None
-            refuses those that are known, and clamps those of traced arrays.
+        mode: what becomes of indices out of range: `clip`, `fill`, `promise_in_bounds`, or `raise`
+            for an error also where they are known only as the program runs. None refuses those
+            that are known, and clamps those of traced arrays.
         fill_value: what `fill` gives, as for `x.at[...].get`.
     """
     policy = parse_mode("take", mode)
@@ -78,7 +79,7 @@ def take(
 def _gather_mode(known: bool, policy: IndexMode | None) -> IndexMode:
     if known:
         return IndexMode.PROMISE
-    if policy is None:
+    if policy is None or policy is IndexMode.RAISE:
         return IndexMode.CLIP
     return IndexMode.DROP if policy is IndexMode.FILL else policy
 

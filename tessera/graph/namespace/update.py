@@ -92,7 +92,8 @@ class Elements:
 
     All methods take `mode`, what becomes of indices out of range: `clip` takes the nearest one in
     range, `drop` leaves them out and `fill` does the same (`get` gives a value there),
-    `promise_in_bounds` promises that there are none. Without a mode, indices that are known when
+    `promise_in_bounds` promises that there are none, `raise` makes one an error, also in a compiled
+    program, which looks at them as it runs. Without a mode, indices that are known when
     the program is traced are checked, `get` clamps the others, and all other methods leave them
     out. `unique_indices` promises that no element is named twice, which products need to have
     derivatives; `indices_are_sorted` is accepted, and of no effect.

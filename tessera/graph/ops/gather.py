@@ -60,6 +60,8 @@ class IndexMode(Enum):
     """Reading gives 0, and nothing is written."""
     PROMISE = "promise"
     """There is none: the program promises it."""
+    RAISE = "raise"
+    """An error. No op has it: what reads or writes checks first, see `namespace/bounds.py`."""
 
 
 class Combine(Enum):

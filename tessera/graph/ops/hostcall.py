@@ -59,9 +59,9 @@ class HostCall(GraphOp):
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
         """One call for each example, in their order."""
-        function = HostFunction(
-            self.function.name, _each_example(self.function, tuple(axes)), self.function.loc
-        )
+        one = self.function
+        run = _each_example(one, tuple(axes))
+        function = HostFunction(one.name, run, one.loc, one.traced)
         types = tuple([t.with_shape((size, *t.shape)) for t in self.types])
         outs = as_tuple(bind(HostCall, tuple(operands), function=function, types=types))
         return outs, [0] * len(outs)
