@@ -369,8 +369,8 @@ class _Planner:
 
 
 def may_share(op: ops.Kernel, j: int, k: int) -> bool:
-    """Whether output k may lie on input j: every element is read at the point that writes it, and
-    nowhere else."""
+    """Whether output k may lie on input j: every element is read at the point that writes it,
+    before it is written, and nowhere else."""
     source, target = op.body.args[j], op.body.args[len(op.inputs) + k]
     if source.type != target.type or k >= len(op.types) - op.temps:
         return False
@@ -388,10 +388,13 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
         return False
     if any(n == nest for n, _ in writes[1:]) or any(n != nest for n, _ in reads):
         return False
-    # A load inside a reduction runs again after other points have been written.
+    # A load inside a reduction runs again after other points have been written, and one behind the
+    # store would read what was stored.
     body = op.body.ops[nest].regions[0].ops
+    before = body[: body.index(first)] if first in body else ()
     return all(
-        isinstance(one, ops.Load) and one.index == first.index and one in body for _, one in reads
+        isinstance(one, ops.Load) and one.index == first.index and one in before
+        for _, one in reads
     )
 
 

@@ -53,12 +53,22 @@ def combined(x: Any, w: Any) -> Any:
     return ts.associative_scan(ts.add, x), ts.reduce(w, 0.0, ts.hypot, (0,)), ts.map(ts.sum, x)
 
 
+def prefixes(x: Any, w: Any) -> Any:
+    """A linear recurrence, of which the derivative has many buffers of one size."""
+
+    def combine(a: Any, b: Any) -> Any:
+        return a[0] * b[0], a[1] * b[0] + b[1]
+
+    return ts.sum(ts.associative_scan(combine, (ts.broadcast_to(w[0], x.shape), x))[1] ** 2)
+
+
 PROGRAMS: dict[str, Callable[..., Any]] = {
     "recurrent": recurrent,
     "branches": branches,
     "until": until,
     "combined": combined,
     "gradient": ts.grad(lambda x, w: ts.sum(recurrent(x, w)[1] ** 2), argnums=(0, 1)),
+    "gradient of prefixes": lambda x, w: ts.grad(prefixes)(ts.reshape(x, (10, 3)), w),
     "batched": ts.vmap(recurrent, in_axes=(2, None)),
 }
 

@@ -25,7 +25,7 @@ from tessera.ir.intexpr import Dim, Facts, evaluate, sym
 from tessera.ir.parser import parse_func
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph
-from tessera.schedule.plan import plan
+from tessera.schedule.plan import may_share, plan
 from tessera.schedule.types import BufType, Place, PlaceKind
 from tests.schedule.lowering import Placed, check, compare, lowered, random_inputs, traced, typed
 from tests.schedule.test_fusion import layer, normalise, softmax
@@ -159,6 +159,35 @@ def test_a_turned_output_may_not() -> None:
     assert_disjoint(func, size)
     assert size == 2 * 4096
     check(fn, typed(32, 32))
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_an_output_stored_before_an_input_is_read_may_not(is_before: bool) -> None:
+    store = "schedule.store(%d, %s, []) {index=[i]}"
+    text = f"""
+    func @f(%x: buf<f32[4]>, %y: buf<f32[4]>) {{
+      %u, %v = schedule.kernel([%x, %y]) {{types=[buf<f32[4]>, buf<f32[4]>]}}
+        : (buf<f32[4]>, buf<f32[4]>)
+        body(%a: buf<f32[4]>, %b: buf<f32[4]>, %d: buf<f32[4]>, %e: buf<f32[4]>) {{
+        schedule.nest() {{axes=[i: 4]}} body() {{
+          %s = schedule.load(%b, []) {{index=[i]}} : f32
+          {"" if is_before else store}
+          %r = schedule.load(%a, []) {{index=[i]}} : f32
+          {store if is_before else ""}
+          %t = schedule.map([%s, %r]) {{fn=add}} : f32
+          schedule.store(%e, %t, []) {{index=[i]}}
+          yield
+        }}
+        yield
+      }}
+      return %u, %v
+    }}
+    """
+    (kernel,) = parse_func(text).ops
+    assert isinstance(kernel, ops.Kernel)
+    assert may_share(kernel, 0, 0) is is_before  # %d on %a
+    assert may_share(kernel, 1, 0)
+    assert may_share(kernel, 0, 1)
 
 
 def test_a_scatter_may_lie_on_what_it_copies() -> None:

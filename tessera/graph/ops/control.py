@@ -418,8 +418,8 @@ class While(Control):
             "while_loop cannot be differentiated in reverse mode",
             loc=self.loc,
             rule="reverse mode would have to store an unknown number of steps",
-            fix="use forward mode (`ts.jvp`), or a loop with a known number of steps: `ts.scan`, or "
-            "`ts.fori_loop` between Python numbers",
+            fix="use forward mode (`ts.jvp`), or a loop with a known number of steps: `ts.scan`, "
+            "or `ts.fori_loop` between Python numbers",
         )
 
     def batch(
