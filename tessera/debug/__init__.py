@@ -14,5 +14,6 @@ from __future__ import annotations
 from tessera.debug.breakpoint import breakpoint
 from tessera.debug.callback import callback, print
 from tessera.debug.modes import disable_jit, nans
+from tessera.debug.shapes import shapes
 
-__all__ = ["breakpoint", "callback", "disable_jit", "nans", "print"]
+__all__ = ["breakpoint", "callback", "disable_jit", "nans", "print", "shapes"]

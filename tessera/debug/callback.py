@@ -172,6 +172,8 @@ def _names(fmt: str) -> list[int | str]:
             found.append(count if not name else int(name) if name.isdecimal() else name)
             count += not name
             pending[:0] = string.Formatter().parse(spec or "")
+        if count and len([name for name in found if isinstance(name, int)]) > count:
+            raise ValueError("it has numbered braces and others")
     except ValueError as error:
         raise CallError(
             f"debug.print: the format {fmt!r} is none: {error}",

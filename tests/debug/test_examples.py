@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["", ".breakpoint", ".callback", ".modes"])
+@pytest.mark.parametrize("name", ["", ".breakpoint", ".callback", ".modes", ".shapes"])
 def test_examples(name: str) -> None:
     # `ts.debug.breakpoint` is the function, in the module's place.
     importlib.import_module(f"tessera.debug{name}")
