@@ -189,6 +189,10 @@ class NotDifferentiableError(TesseraError, TypeError):
     """An operation has no derivative with respect to the operand asked for."""
 
 
+class DonatedError(TesseraError, RuntimeError):
+    """An array was used after its memory had been given to a call."""
+
+
 class NotYetError(TesseraError, NotImplementedError):
     """Something that is meant to work and does not yet."""
 

@@ -25,6 +25,7 @@ from tessera.api.collectives import (
 from tessera.api.combine import associative_scan, reduce
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
+from tessera.api.function import Function, autodiff, function
 from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction, compile, jit
 from tessera.api.linear import linear_transpose
@@ -60,10 +61,12 @@ if is_watching(config.outermost()):
 install_backend("cuda", cuda_backend)
 
 __all__ = [
+    "Function",
     "JitFunction",
     "ShapeDtypeStruct",
     "all_gather",
     "associative_scan",
+    "autodiff",
     "axis_index",
     "checkpoint",
     "checkpoint_name",
@@ -76,6 +79,7 @@ __all__ = [
     "custom_vjp",
     "eval_shape",
     "fori_loop",
+    "function",
     "grad",
     "hessian",
     "jacfwd",

@@ -42,6 +42,11 @@ def mapped_axis(name: str, size: Dim) -> Generator[None]:
         _STATE.sizes.pop()
 
 
+def named_axes() -> tuple[tuple[str, Dim], ...]:
+    """The axes that collectives may be over here."""
+    return tuple(_STATE.sizes)
+
+
 def _size(what: str, name: object) -> Dim:
     """The size of a mapped axis."""
     for known, size in reversed(_STATE.sizes):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from tessera import pytree
+from tessera.api.collectives import named_axes
 from tessera.api.leaves import (
     argument_name,
     check_callable,
@@ -22,8 +24,10 @@ from tessera.api.leaves import (
     to_array,
 )
 from tessera.api.retrace import Traces
-from tessera.api.static import Found, StaticArguments, put_back
-from tessera.api.traced import Rebuild, Traced
+from tessera.api.shapes import ShapeDtypeStruct
+from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
+from tessera.api.static import StaticArguments
+from tessera.api.traced import Traced
 from tessera.api.watch import check_outputs, is_watching
 from tessera.compile import STAGES, Stages
 from tessera.compile import lower as lower_graph
@@ -31,109 +35,20 @@ from tessera.config import config
 from tessera.errors import OptionError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
+from tessera.graph.donation import donate
 from tessera.graph.ops.control import Call
 from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
-from tessera.runtime.remote import Starter
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
-class _Arguments:
-    """The arguments of one call, taken apart.
-
-    Attributes:
-        leaves: arrays and tracers.
-        treedef: structure of the arguments that are not static.
-        statics: the others.
-        structure: what of these two belongs to the cache key. Nothing where all arguments are
-            leaves: then their number says it all.
-        is_traced: whether any leaf is a tracer.
-    """
-
-    __slots__ = ("is_traced", "leaves", "statics", "structure", "treedef")
-
-    def __init__(
-        self,
-        leaves: list[Any],
-        treedef: pytree.TreeDef,
-        statics: Found,
-        is_flat: bool,
-        is_traced: bool,
-    ) -> None:
-        self.is_traced = is_traced
-        self.leaves = leaves
-        self.treedef = treedef
-        self.statics = statics
-        self.structure: tuple[Hashable, ...] = () if is_flat else (treedef, statics)
-
-    def rebuild(self) -> Rebuild:
-        """Makes the arguments of leaves."""
-        treedef, statics = self.treedef, self.statics
-
-        def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            args, kwargs = pytree.unflatten(treedef, leaves)
-            args = list(args)
-            put_back(statics, args, kwargs)
-            return tuple(args), kwargs
-
-        return rebuild
-
-
-class _Entry:
-    """One compiled signature.
-
-    Attributes:
-        executable: the program.
-        loc: the call that it was traced for.
-        start: what calls it with arrays of a GPU by one native call; see `Starter`.
-        is_settled: whether it was tried to make that.
-    """
-
-    __slots__ = (
-        "captured",
-        "executable",
-        "is_leaf",
-        "is_settled",
-        "loc",
-        "lowered",
-        "run",
-        "start",
-        "treedef",
-        "types",
-    )
-
-    def __init__(
-        self, lowered: Stages, executable: Any, traced: Traced, captured: Sequence[Any]
-    ) -> None:
-        self.lowered = lowered
-        self.executable = executable
-        self.run: Callable[..., Any] = executable.run
-        self.start: Starter | None = None
-        self.is_settled = False
-        self.loc = traced.trace.loc
-        self.captured = [x.contiguous for x in captured]
-        self.treedef = traced.treedef
-        self.types = traced.types
-        self.is_leaf = traced.treedef.is_leaf()
-
-    def settle(self, leaves: Sequence[Any], inputs: Sequence[Any]) -> None:
-        """Makes `start`, if the arguments are what it takes."""
-        if not inputs or any([type(x) is not Array or x.weak for x in leaves]):
-            return
-        if any([x.storage is not data for x, data in zip(leaves, inputs, strict=True)]):
-            return  # some come from elsewhere
-        self.is_settled = True
-        specs = [*[None] * len(self.captured), *[(x.shape, x.dtype) for x in inputs]]
-        found = self.executable.array_starter(specs, self.types, self.is_leaf)
-        if found is not None:
-            self.start = functools.partial(found, *self.captured) if self.captured else found
-
-
-def _run(entry: _Entry, inputs: Sequence[Any], watched: bool) -> Any:
+def _run(entry: Entry, inputs: Sequence[Any], watched: bool) -> Any:
     """The result of a compiled signature."""
     given = [*entry.captured, *inputs]
     outputs = entry.run(given)
@@ -143,7 +58,7 @@ def _run(entry: _Entry, inputs: Sequence[Any], watched: bool) -> Any:
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 
-def _bind_call(traced: Traced, call: _Arguments) -> Any:
+def _bind_call(traced: Traced, call: Arguments) -> Any:
     """A call op."""
     operands = (*traced.captured, *call.leaves)
     results = as_tuple(bind(Call, operands, label=traced.graph.name, body=traced.graph.body))
@@ -160,6 +75,8 @@ class JitFunction(Generic[P, R]):
         static_argnames: Sequence[str] = (),
         dump: Sequence[str] = (),
         max_traces: int | None = None,
+        donate_argnums: Sequence[int] = (),
+        donate_argnames: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -167,12 +84,22 @@ class JitFunction(Generic[P, R]):
         self.static_argnames = tuple(static_argnames)
         has_static = bool(static_argnums or static_argnames)
         self._statics = StaticArguments(fn, static_argnums, static_argnames) if has_static else None
+        self.donate_argnums = tuple(donate_argnums)
+        self.donate_argnames = tuple(donate_argnames)
+        self._donated = None
+        if donate_argnums or donate_argnames:
+            self._donated = StaticArguments(fn, donate_argnums, donate_argnames, "donate")
+            self._donated.check_apart(self._statics)
         self._dump = tuple(dump)
         self._traces = Traces(fn, max_traces)
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, Entry] = {}
+        self._graphs: dict[Hashable, Traced] = {}
+        # Counts without a lock, which a hot path would not want.
+        self._calls = itertools.count()
+        self._misses = 0
         # What was called last with arrays alone, and with each structure, that can `start`.
-        self._last: _Entry | None = None
-        self._trees: dict[pytree.TreeDef, _Entry] = {}
+        self._last: Entry | None = None
+        self._trees: dict[pytree.TreeDef, Entry] = {}
         self._lock = threading.Lock()
 
     @property
@@ -183,6 +110,7 @@ class JitFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the compiled function; traces and compiles it first where the signature is new."""
         try:
+            next(self._calls)
             last = self._last
             is_plain = config.override.get() is None
             if is_plain and last is not None and not kwargs and not is_tracing():
@@ -198,7 +126,10 @@ class JitFunction(Generic[P, R]):
                     found = start(*leaves)
                     if found is not NotImplemented:
                         return found if entry.is_leaf else pytree.unflatten(entry.treedef, found)
-            return self._call(args, kwargs)
+            result: Any = self._call(args, kwargs)
+            if self._donated is not None:
+                self._give_away(self._donated, args, kwargs)
+            return result
         except BaseException as error:
             hide_own_frames(error)
             raise
@@ -246,12 +177,24 @@ class JitFunction(Generic[P, R]):
             self._remember(entry, call, leaves, inputs)
         return _run(entry, inputs, is_watching(settings))
 
+    def _give_away(
+        self, donated: StaticArguments, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Takes the memory of donated arguments, where the call was not only recorded."""
+        if is_tracing() or any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]):
+            return
+        for x in pytree.leaves(donated.pick(args, kwargs)):
+            if type(x) is Array:
+                donate(x, name_of(self._fn))
+
     def _remember(
-        self, entry: _Entry, call: _Arguments | None, leaves: Sequence[Any], inputs: Sequence[Any]
+        self, entry: Entry, call: Arguments | None, leaves: Sequence[Any], inputs: Sequence[Any]
     ) -> None:
         """Notes that calls like this one can `start` an entry, unless settings may change or ask
         for a look at the results."""
         if self._statics is not None or config.override.get() is not None:
+            return
+        if self._donated is not None:
             return
         if is_watching(config.current()):
             return
@@ -267,14 +210,23 @@ class JitFunction(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...
     @overload
-    def __get__(self, instance: object, owner: type | None = None) -> BoundJit: ...
+    def __get__(
+        self: JitFunction[Concatenate[Any, Q], S], instance: object, owner: type | None = None
+    ) -> BoundJit[Q, S]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else BoundJit(self, instance)
+        bound: Any = BoundJit
+        return self if instance is None else bound(self, instance)
 
     def _flatten(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool = False
-    ) -> _Arguments:
-        """Takes the arguments apart; with `keep`, NumPy arrays are copied."""
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        keep: bool = False,
+        types_only: bool = False,
+    ) -> Arguments:
+        """Takes the arguments apart; with `keep`, NumPy arrays are copied; with `types_only`,
+        leaves may be types.
+        """
         tree, statics = (args, kwargs), ()
         if self._statics is not None:
             tree, statics = self._statics.split(args, kwargs)
@@ -282,6 +234,8 @@ class JitFunction(Generic[P, R]):
         is_traced = False
         for k, x in enumerate(leaves):
             if type(x) is not Array:
+                if types_only and isinstance(x, ShapeDtypeStruct):
+                    continue
                 found = to_array(x)
                 if found is None:
                     raise leaf_error(
@@ -293,7 +247,7 @@ class JitFunction(Generic[P, R]):
                 leaves[k] = owned(found, x) if keep else found
         # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
         is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
-        return _Arguments(leaves, treedef, statics, is_flat, is_traced)
+        return Arguments(leaves, treedef, statics, is_flat, is_traced)
 
     def _gather(
         self,
@@ -328,7 +282,7 @@ class JitFunction(Generic[P, R]):
 
     # --- compiling ---
 
-    def _trace(self, call: _Arguments) -> Traced:
+    def _trace(self, call: Arguments) -> Traced:
         name = argument_name("jit", self._fn)
         return Traced(
             self._fn,
@@ -340,7 +294,7 @@ class JitFunction(Generic[P, R]):
             input_name=lambda k: name(call.treedef, k),
         )
 
-    def _compile_entry(self, key: Hashable, traced: Traced, device: Device) -> _Entry:
+    def _compile_entry(self, key: Hashable, traced: Traced, device: Device) -> Entry:
         lowered: Stages
         captured: list[Any] = traced.captured
         if device == CPU:
@@ -356,20 +310,30 @@ class JitFunction(Generic[P, R]):
             gpu = lowered = lower_on(traced.graph, device)
             executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
-        entry = _Entry(lowered, executable, traced, captured)
+        entry = Entry(lowered, executable, traced, captured)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
         with self._lock:
+            self._misses += 1
             return self._entries.setdefault(key, entry)
 
-    def _call_traced(self, call: _Arguments) -> Any:
+    def _call_traced(self, call: Arguments) -> Any:
         """Inside another trace."""
         device = device_of_all(call.leaves)
         self._note(call, device)
+        types = tuple([x.type for x in call.leaves])
+        settings = config.current().key()
+        key = (types, call.treedef, call.statics, settings, device, default_device(), named_axes())
+        traced = self._graphs.get(key)
         with using(device):
-            return _bind_call(self._trace(call), call)
+            if traced is None:
+                traced = self._trace(call)
+                if not any([isinstance(x, Tracer) for x in traced.captured]):
+                    # Called again, it need not be traced again.
+                    self._graphs[key] = traced
+            return _bind_call(traced, call)
 
-    def _note(self, call: _Arguments, device: Device) -> None:
+    def _note(self, call: Arguments, device: Device) -> None:
         settings = config.current().key()
         self._traces.note(call.leaves, call.treedef, call.statics, settings, device)
 
@@ -387,7 +351,8 @@ class JitFunction(Generic[P, R]):
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers for these arguments without running.
 
-        Two more arguments, unless the function has some of these names, say what for, and need no
+        Arguments may be `ts.ShapeDtypeStruct`. Two more, unless the function has some of these
+        names, say what for, and need no
         such device: `machine="sm_90a"`, or a level of CPUs; or `device="cuda:0"`, for the GPU that
         is there. By default it is the device of the arguments.
 
@@ -398,8 +363,8 @@ class JitFunction(Generic[P, R]):
         own = parameter_names(self._fn)
         names = [n for n in ("machine", "device") if n in kwargs and n not in own]
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
-        call = self._flatten(args, kwargs)
-        where = device_of_all(call.leaves) if device is None else parse_device("lower", device)
+        call = self._flatten(args, kwargs, types_only=True)
+        where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
         with using(CPU if machine is not None else where):
             graph = self._trace(call).graph
         if machine is None and where == CPU:
@@ -427,9 +392,47 @@ class JitFunction(Generic[P, R]):
         """
         return self._traces.explain()
 
+    @api_boundary
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> TracedCall:
+        """Traces for these arguments without running.
+
+        Args:
+            *args: arrays, or `ts.ShapeDtypeStruct` in their places.
+            **kwargs: likewise.
+
+        Returns:
+            An object with `graph`, `out_info` and `lower()`.
+        """
+        call = self._flatten(args, kwargs, types_only=True)
+        with using(device_of_all(call.arrays)):
+            traced = self._trace(call)
+        return TracedCall(name_of(self._fn), traced, lambda: self.lower(*args, **kwargs))
+
     def cache_size(self) -> int:
         """How many signatures are compiled."""
         return len(self._entries)
+
+    def cache_info(self) -> CacheInfo:
+        """How often it was called, and how often that took compiling.
+
+        Example:
+            >>> import tessera as ts
+            >>> f = ts.jit(lambda x: x + 1)
+            >>> _ = f(ts.ones(3)), f(ts.zeros(3)), f(ts.ones(4))
+            >>> f.cache_info()
+            CacheInfo(hits=1, misses=2, maxsize=None, currsize=2)
+        """
+        calls: int = self._calls.__reduce__()[1][0]  # pyright: ignore[reportAssignmentType]
+        return CacheInfo(calls - self._misses, self._misses, None, len(self._entries))
+
+    def clear_cache(self) -> None:
+        """Forgets all programs and traces; the next call compiles again."""
+        with self._lock:
+            self._entries.clear()
+            self._graphs.clear()
+            self._calls, self._misses = itertools.count(), 0
+            self._trees.clear()
+            self._last = None
 
     def compiled(self) -> list[Stages]:
         """The lowered programs of the compiled signatures, in order."""
@@ -443,17 +446,17 @@ class JitFunction(Generic[P, R]):
         return f"jit({name_of(self._fn)}), {len(self._entries)} compiled"
 
 
-class BoundJit:
+class BoundJit(Generic[P, R]):
     """A compiled method of an instance, which is its first argument."""
 
     __slots__ = ("__func__", "__self__")
 
-    def __init__(self, function: JitFunction[..., Any], instance: object) -> None:
+    def __init__(self, function: JitFunction[Concatenate[Any, P], R], instance: object) -> None:
         self.__func__ = function
         self.__self__ = instance
 
     @api_boundary
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the method."""
         return self.__func__(self.__self__, *args, **kwargs)
 
@@ -461,6 +464,11 @@ class BoundJit:
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Lowers for these arguments without running; see `JitFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
+
+    @api_boundary
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> TracedCall:
+        """Traces for these arguments without running; see `JitFunction.trace`."""
+        return self.__func__.trace(self.__self__, *args, **kwargs)
 
 
 @overload
@@ -470,6 +478,8 @@ def jit(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     max_traces: int | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
@@ -479,6 +489,8 @@ def jit(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     max_traces: int | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
@@ -488,6 +500,8 @@ def jit(
     *,
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] = (),
+    donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     max_traces: int | None = None,
 ) -> Any:
     """Compiles a function of arrays.
@@ -501,6 +515,9 @@ def jit(
         static_argnums: positions of arguments that are Python values, part of the signature; they
             must hash.
         static_argnames: names of such arguments.
+        donate_argnums: positions of arguments whose arrays the caller does not need any more:
+            their memory is given back when the call has run, and using them again is an error.
+        donate_argnames: names of such arguments.
         max_traces: for how many signatures it may be traced; one more is a `RetraceError`, which
             says what is new in the call. None for any number.
 
@@ -517,11 +534,22 @@ def jit(
     """
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    donated_names = (
+        (donate_argnames,) if isinstance(donate_argnames, str) else tuple(donate_argnames)
+    )
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
         check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
-        return JitFunction(f, numbers, names, max_traces=max_traces)
+        return JitFunction(
+            f,
+            numbers,
+            names,
+            max_traces=max_traces,
+            donate_argnums=donated,
+            donate_argnames=donated_names,
+        )
 
     return wrap if fn is None else wrap(fn)
 
@@ -548,5 +576,12 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
     check_callable("compile", fn, "pass arguments to the compiled function: `ts.compile(f)(x)`")
     stages = [dump] if isinstance(dump, str) else dump
     if isinstance(fn, JitFunction):
-        return JitFunction(fn.function, fn.static_argnums, fn.static_argnames, stages)
+        return JitFunction(
+            fn.function,
+            fn.static_argnums,
+            fn.static_argnames,
+            stages,
+            donate_argnums=fn.donate_argnums,
+            donate_argnames=fn.donate_argnames,
+        )
     return JitFunction(fn, dump=stages)

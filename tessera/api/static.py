@@ -29,18 +29,24 @@ class StaticArguments:
         fn: the function.
         numbers: positions, counted from the back where negative.
         names: parameter names.
+        option: what the options begin with that name them.
     """
 
     def __init__(
-        self, fn: Callable[..., Any], numbers: Sequence[int], names: Sequence[str]
+        self,
+        fn: Callable[..., Any],
+        numbers: Sequence[int],
+        names: Sequence[str],
+        option: str = "static",
     ) -> None:
         self.fn = fn
+        self.option = option
         known = parameter_names(fn)
         keywords, takes_any = _keywords(fn)
         for name in names:
             if name not in known and name not in keywords and not takes_any:
                 raise StaticArgumentError(
-                    f"jit: static_argnames has {name!r}, which is no parameter of {name_of(fn)}",
+                    f"jit: {option}_argnames has {name!r}, which is no parameter of {name_of(fn)}",
                     loc=loc.current(),
                     rule=f"its parameters are {', '.join([*known, *keywords]) or '(none)'}",
                 )
@@ -53,12 +59,30 @@ class StaticArguments:
         takes_more = _takes_more(self.fn)
         if number < -count or (number >= count and not takes_more):
             raise StaticArgumentError(
-                f"jit: static_argnums has {number}, but {name_of(self.fn)} has {count} positional "
-                f"parameters",
+                f"jit: {self.option}_argnums has {number}, but {name_of(self.fn)} has {count} "
+                f"positional parameters",
                 loc=loc.current(),
-                rule="static_argnums are positions of parameters",
+                rule=f"{self.option}_argnums are positions of parameters",
             )
         return number + count if number < 0 else number
+
+    def check_apart(self, other: StaticArguments | None) -> None:
+        """No argument is in both."""
+        if other is None:
+            return
+        shared, names = self.positions & other.positions, self.names & other.names
+        if shared or names:
+            found = sorted(names) or [positional_name(self.fn, k) for k in sorted(shared)]
+            raise StaticArgumentError(
+                f"jit: `{found[0]}` of {name_of(self.fn)} is both static and donated",
+                loc=loc.current(),
+                rule="arrays are donated, and static arguments are no arrays",
+            )
+
+    def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments themselves."""
+        found = [args[k] for k in sorted(self.positions) if k < len(args)]
+        return [*found, *[kwargs[k] for k in sorted(kwargs) if k in self.names]]
 
     def split(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -293,6 +293,14 @@ _set_contiguous: Any = vars(Array)["_contiguous"].__set__
 _set_data: Any = vars(Array)["_data"].__set__
 _set_type: Any = vars(Array)["_type"].__set__
 
+
+def give_away(x: Array, type: TensorType, marker: object) -> None:
+    """Puts something else in the place of an array's elements; see `donation.py`."""
+    _set_type(x, type)
+    _set_contiguous(x, None)
+    _set_data(x, marker)
+
+
 # Second names of slots, which are read without calling a function: where the elements are, as they
 # are; and in row-major order, if that is known yet.
 setattr(Array, "storage", vars(Array)["_data"])  # noqa: B010

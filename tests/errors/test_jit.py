@@ -279,3 +279,101 @@ def test_long_double_argument() -> None:
           fix: convert it first, as with `x.astype(np.float64)`
         """,
     )
+
+
+def test_donated_array_used_again() -> None:
+    expect(
+        """
+        @ts.jit(donate_argnums=0)
+        def step(state):
+            return state + 1
+
+        state = ts.zeros(3)
+        step(state)
+        step(state)
+        """,
+        """
+        DonatedError: use of an array of shape [3] and dtype float32 after it was donated to step
+          at user.py:7
+            7 | step(state)
+              | ^^^^^^^^^^^
+          rule: the memory of a donated argument belongs to the call that it was passed to
+          it was donated at user.py:6
+            6 | step(state)
+              | ^^^^^^^^^^^
+          fix: use what the call returned, or leave the argument out of `donate_argnums`
+        """,
+    )
+
+
+def test_static_and_donated() -> None:
+    expect(
+        """
+        ts.jit(lambda x, n: x, static_argnums=1, donate_argnames="n")
+        """,
+        """
+        StaticArgumentError: jit: `n` of <lambda> is both static and donated
+          at user.py:1
+            1 | ts.jit(lambda x, n: x, static_argnums=1, donate_argnames="n")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: arrays are donated, and static arguments are no arrays
+        """,
+    )
+
+
+def test_unknown_name_in_donate_argnames() -> None:
+    expect(
+        """
+        ts.jit(lambda x: x, donate_argnames="state")
+        """,
+        """
+        StaticArgumentError: jit: donate_argnames has 'state', which is no parameter of <lambda>
+          at user.py:1
+            1 | ts.jit(lambda x: x, donate_argnames="state")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: its parameters are x
+        """,
+    )
+
+
+def test_function_without_profile() -> None:
+    expect(
+        """
+        @ts.function
+        def f(x):
+            return x
+
+        f.profile(1.0)
+        """,
+        """
+        NotYetError: function: f cannot be profiled yet
+          at user.py:5
+            5 | f.profile(1.0)
+              | ^^^^^^^^^^^^^^
+          rule: `profile()` of a function is planned
+          fix: `f.lower(...).kernels()` lists kernels with their reasons; profilers such as perf and Nsight show them by name
+        """,
+    )
+
+
+def test_autodiff_of_a_loop() -> None:
+    expect(
+        """
+        @ts.autodiff
+        def f(x):
+            return ts.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+
+        f(3.0)
+        """,
+        """
+        NotDifferentiableError: while_loop cannot be differentiated in reverse mode
+          at user.py:3 in f
+            3 |     return ts.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+              |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:5
+            5 | f(3.0)
+              | ^^^^^^
+          rule: reverse mode would have to store an unknown number of steps
+          fix: use forward mode (`ts.jvp`), or a loop with a known number of steps: `ts.scan`, or `ts.fori_loop` between Python numbers
+        """,
+    )

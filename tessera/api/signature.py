@@ -1,0 +1,153 @@
+"""What belongs to one call and to one signature of a compiled function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from tessera import pytree
+from tessera.api.shapes import ShapeDtypeStruct
+from tessera.api.static import Found, put_back
+from tessera.api.traced import Rebuild, Traced
+from tessera.compile import Stages
+from tessera.graph.array import Array
+from tessera.ir.core import Func
+from tessera.runtime.remote import Starter
+
+
+class Arguments:
+    """The arguments of one call, taken apart.
+
+    Attributes:
+        leaves: arrays and tracers.
+        treedef: structure of the arguments that are not static.
+        statics: the others.
+        structure: what of these two belongs to the cache key. Nothing where all arguments are
+            leaves: then their number says it all.
+        is_traced: whether any leaf is a tracer.
+    """
+
+    __slots__ = ("is_traced", "leaves", "statics", "structure", "treedef")
+
+    def __init__(
+        self,
+        leaves: list[Any],
+        treedef: pytree.TreeDef,
+        statics: Found,
+        is_flat: bool,
+        is_traced: bool,
+    ) -> None:
+        self.is_traced = is_traced
+        self.leaves = leaves
+        self.treedef = treedef
+        self.statics = statics
+        self.structure: tuple[Hashable, ...] = () if is_flat else (treedef, statics)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The leaves that are arrays or tracers, and not types alone."""
+        return [x for x in self.leaves if not isinstance(x, ShapeDtypeStruct)]
+
+    def rebuild(self) -> Rebuild:
+        """Makes the arguments of leaves."""
+        treedef, statics = self.treedef, self.statics
+
+        def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            args, kwargs = pytree.unflatten(treedef, leaves)
+            args = list(args)
+            put_back(statics, args, kwargs)
+            return tuple(args), kwargs
+
+        return rebuild
+
+
+class Entry:
+    """One compiled signature.
+
+    Attributes:
+        executable: the program.
+        loc: the call that it was traced for.
+        start: what calls it with arrays of a GPU by one native call; see `Starter`.
+        is_settled: whether it was tried to make that.
+    """
+
+    __slots__ = (
+        "captured",
+        "executable",
+        "is_leaf",
+        "is_settled",
+        "loc",
+        "lowered",
+        "run",
+        "start",
+        "treedef",
+        "types",
+    )
+
+    def __init__(
+        self, lowered: Stages, executable: Any, traced: Traced, captured: Sequence[Any]
+    ) -> None:
+        self.lowered = lowered
+        self.executable = executable
+        self.run: Callable[..., Any] = executable.run
+        self.start: Starter | None = None
+        self.is_settled = False
+        self.loc = traced.trace.loc
+        self.captured = [x.contiguous for x in captured]
+        self.treedef = traced.treedef
+        self.types = traced.types
+        self.is_leaf = traced.treedef.is_leaf()
+
+    def settle(self, leaves: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Makes `start`, if the arguments are what it takes."""
+        if not inputs or any([type(x) is not Array or x.weak for x in leaves]):
+            return
+        if any([x.storage is not data for x, data in zip(leaves, inputs, strict=True)]):
+            return  # some come from elsewhere
+        self.is_settled = True
+        specs = [*[None] * len(self.captured), *[(x.shape, x.dtype) for x in inputs]]
+        found = self.executable.array_starter(specs, self.types, self.is_leaf)
+        if found is not None:
+            self.start = functools.partial(found, *self.captured) if self.captured else found
+
+
+class CacheInfo(NamedTuple):
+    """How often a compiled function was called, as `functools.lru_cache` says it.
+
+    Attributes:
+        hits: calls whose signature was compiled already.
+        misses: signatures that were compiled.
+        maxsize: None, for there is no limit.
+        currsize: signatures that are compiled now.
+    """
+
+    hits: int
+    misses: int
+    maxsize: int | None
+    currsize: int
+
+
+class TracedCall:
+    """A function traced for some arguments, which `f.trace(*args)` returns.
+
+    Attributes:
+        fun_name: the name of the function.
+        graph: the Graph, printable. Its first arguments are arrays that the function takes from
+            outside.
+        out_info: what the function returns, with a `ShapeDtypeStruct` for each array.
+    """
+
+    def __init__(self, name: str, traced: Traced, lower: Callable[[], Any]) -> None:
+        self.fun_name = name
+        self.graph: Func = traced.graph
+        structs = [ShapeDtypeStruct(t.shape, t.dtype, t.weak) for t in traced.types]  # pyright: ignore[reportArgumentType]
+        self.out_info: Any = pytree.unflatten(traced.treedef, structs)
+        self._lower = lower
+
+    def lower(self) -> Any:
+        """The program at every stage; see `JitFunction.lower`."""
+        return self._lower()
+
+    def __str__(self) -> str:
+        return str(self.graph)
