@@ -61,6 +61,7 @@ _MODULES = (
     "tessera.api",
     "tessera.graph.array",
     "tessera.graph.device",
+    "tessera.graph.namespace.binning",
     "tessera.graph.namespace.conversion",
     "tessera.graph.namespace.convolution",
     "tessera.graph.namespace.creation",
@@ -71,8 +72,13 @@ _MODULES = (
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
     "tessera.graph.namespace.mathematics",
+    "tessera.graph.namespace.missing",
+    "tessera.graph.namespace.padding",
     "tessera.graph.namespace.pooling",
+    "tessera.graph.namespace.quantiles",
+    "tessera.graph.namespace.running",
     "tessera.graph.namespace.searching",
+    "tessera.graph.namespace.segments",
     "tessera.graph.namespace.sets",
     "tessera.graph.namespace.sorting",
     "tessera.graph.namespace.statistics",
@@ -91,6 +97,7 @@ if TYPE_CHECKING:
     from tessera.api import *
     from tessera.graph.array import *
     from tessera.graph.device import *
+    from tessera.graph.namespace.binning import *
     from tessera.graph.namespace.conversion import *
     from tessera.graph.namespace.convolution import *
     from tessera.graph.namespace.creation import *
@@ -101,8 +108,13 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
     from tessera.graph.namespace.mathematics import *
+    from tessera.graph.namespace.missing import *
+    from tessera.graph.namespace.padding import *
     from tessera.graph.namespace.pooling import *
+    from tessera.graph.namespace.quantiles import *
+    from tessera.graph.namespace.running import *
     from tessera.graph.namespace.searching import *
+    from tessera.graph.namespace.segments import *
     from tessera.graph.namespace.sets import *
     from tessera.graph.namespace.sorting import *
     from tessera.graph.namespace.statistics import *

@@ -22,6 +22,11 @@ KEY = np.asarray([1, 2], np.uint32)
 
 
 
+def _holes(x: Any) -> Any:
+    """The array with NaN in places that do not depend on it."""
+    return ts.where(ts.arange(x.shape[-1]) == 2, np.nan, x)
+
+
 def _conv(x: Any, y: Any) -> Any:
     return ts.conv_general(x[None], y[:4, None, :3], (2,), "SAME", (2,), feature_group_count=4)
 
@@ -91,6 +96,35 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "random_bits": (lambda k: ts.random_bits(k, (3, 5)), (KEY,)),
     "einsum": (lambda x, y, v: ts.einsum("ij,jk,j->ki", x, y, v), (X, Y, V)),
     "einsum_diagonal": (lambda x, y: ts.einsum("ij,...j,ii->...i", x, y.mT, x[:, :4]), (X, Y)),
+    "pad": (lambda x: ts.pad(x, ((1, 2), (0, 0)), constant_values=3), (X,)),
+    "pad_edge": (lambda x: ts.pad(x, (2, 1), "edge"), (X,)),
+    "pad_reflect": (lambda x: ts.pad(x, (5, 4), "reflect"), (X,)),
+    "pad_odd": (lambda x: ts.pad(x, (2, 6), "symmetric", reflect_type="odd"), (X,)),
+    "pad_wrap": (lambda x: ts.pad(x, (1, 7), "wrap"), (X,)),
+    "pad_ramp": (lambda x: ts.pad(x, 2, "linear_ramp", end_values=4), (X,)),
+    "pad_mean": (lambda x: ts.pad(x, 1, "mean", stat_length=2), (X,)),
+    "cumprod": (lambda x: ts.cumprod(x / 4, 1, reverse=True), (X,)),
+    "cummax": (lambda x: ts.cummax(x, 1), (X,)),
+    "logcumsumexp": (lambda x: ts.logcumsumexp(x), (X,)),
+    "median": (lambda x: ts.median(x, axis=0), (X,)),
+    "quantile": (lambda x, v: ts.quantile(x, ts.sigmoid(v[:3]), axis=1), (X, V)),
+    "nanquantile": (lambda x: ts.nanquantile(_holes(x), 0.3, axis=1), (X,)),
+    "top_k": (lambda x: ts.top_k(x, 3)[0], (X,)),
+    "nanmean": (lambda x: ts.nanmean(_holes(x), axis=1), (X,)),
+    "nanstd": (lambda x: ts.nanstd(_holes(x), axis=1, correction=1), (X,)),
+    "nanprod": (lambda x: ts.nanprod(_holes(x / 4), axis=0), (X,)),
+    "nanmax": (lambda x: ts.nanmax(_holes(x), axis=1), (X,)),
+    "nanargmin": (lambda x: ts.nanargmin(_holes(x), axis=1), (X,)),
+    "segment_sum": (lambda x, n: ts.segment_sum(x, n, 3), (X, N)),
+    "segment_max": (lambda x, n: ts.segment_max(x, n % 2, 2), (X, N)),
+    "interp": (lambda v, x: ts.interp(x / 3, ts.arange(6, dtype=v.dtype) - 2, v), (V, X)),
+    "interp_places": (lambda x, v: ts.interp(x / 3, ts.sort(v), v), (X, V)),
+    "histogram": (lambda x: ts.histogram(x, 4)[0], (X,)),
+    "histogram_weights": (lambda y, x: ts.histogram(x[:, :5], 5, (-9, 9), y[:4])[0], (Y, X)),
+    "isin": (lambda x, y: ts.isin(x, y), (X, Y)),
+    "get_fill": (lambda x, n: x.at[:, n * 3].get(mode="fill", fill_value=1), (X, N)),
+    "add_drop": (lambda x, n: x.at[n * 2].add(x, mode="drop"), (X, N)),
+    "set_clip": (lambda x, n: x.at[:, n[0] * 5].set(x[:, 1], mode="clip"), (X, N)),
     "conv": (_conv, (X, Y)),
     "conv_of_window": (lambda y, x: _conv(x, y), (Y, X)),
     "conv_image": (_conv_image, (X, Y)),
@@ -113,7 +147,10 @@ DIFFERENTIABLE = [
     "conv", "conv_of_window", "conv_image", "convolve", "max_pool", "avg_pool", "reduce_window",
     "fold_window",
     "sigmoid", "asarray", "iterate", "dynamic_int",
-    "einsum", "einsum_diagonal",
+    "einsum", "einsum_diagonal", "pad", "pad_edge", "pad_reflect", "pad_odd", "pad_wrap",
+    "pad_ramp", "pad_mean", "cumprod", "cummax", "logcumsumexp", "median", "quantile",
+    "nanquantile", "top_k", "nanmean", "nanstd", "nanprod", "nanmax", "segment_sum", "segment_max",
+    "interp", "interp_places", "histogram_weights", "get_fill", "add_drop", "set_clip",
 ]  # fmt: skip
 
 

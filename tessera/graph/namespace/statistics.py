@@ -87,7 +87,8 @@ def _accumulator(dtype: DType) -> DType:
     return uint64 if dtype.kind is Kind.UINT else dtype
 
 
-def _accumulated(name: str, x: object, dtype: DTypeLike | None) -> Any:
+def accumulated(name: str, x: object, dtype: DTypeLike | None) -> Any:
+    """An argument in the dtype in which its sums and products are accumulated."""
     found = as_array(name, x)
     wanted = _accumulator(found.dtype) if dtype is None else parse_dtype(name, dtype)
     return ops.cast(found, wanted)
@@ -111,7 +112,7 @@ def sum(
         >>> ts.sum(ts.asarray([[1.0, 2.0], [3.0, 4.0]]), axis=0)
         Array([4., 6.], dtype=float32)
     """
-    return reduced("sum", reduce.sum_, _accumulated("sum", x, dtype), axis, keepdims)
+    return reduced("sum", reduce.sum_, accumulated("sum", x, dtype), axis, keepdims)
 
 
 @api_boundary
@@ -119,7 +120,7 @@ def prod(
     x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> ArrayBase:
     """The product along some axes, or of all elements. For the arguments see `sum`."""
-    return reduced("prod", reduce.prod_, _accumulated("prod", x, dtype), axis, keepdims)
+    return reduced("prod", reduce.prod_, accumulated("prod", x, dtype), axis, keepdims)
 
 
 @api_boundary
@@ -232,7 +233,7 @@ def cumulative_sum(
         dtype: the dtype to add in; by default as for `sum`.
         include_initial: whether the result starts with the sum of no elements.
     """
-    found = _accumulated("cumulative_sum", x, dtype)
+    found = accumulated("cumulative_sum", x, dtype)
     return _running("cumulative_sum", cumulative.cumsum, found, axis, 0, include_initial)
 
 
@@ -246,7 +247,7 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> ArrayBase:
     """Running products along an axis. For the arguments see `cumulative_sum`."""
-    found = _accumulated("cumulative_prod", x, dtype)
+    found = accumulated("cumulative_prod", x, dtype)
     return _running("cumulative_prod", cumulative.cumprod, found, axis, 1, include_initial)
 
 

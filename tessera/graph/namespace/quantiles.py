@@ -1,0 +1,243 @@
+"""Order statistics: medians, quantiles, the largest elements; NaN makes them NaN."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tessera.dtypes import default_int, float32, uint8
+from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.graph.array import ArrayBase
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    as_array,
+    as_inexact,
+    is_number,
+    parse_axes,
+    parse_axis,
+    spread,
+    to_dtype,
+)
+from tessera.graph.namespace.statistics import Axis, size_of
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops import reduce
+from tessera.graph.ops.gather import IndexMode, take_along
+from tessera.graph.ops.rearrange import (
+    broadcast,
+    full,
+    iota,
+    reshape,
+    slice_axis,
+    transpose,
+)
+from tessera.graph.ops.sort import sort
+from tessera.ir import loc
+from tessera.ir.intexpr import prod as product
+
+__all__ = [
+    "median",
+    "nanmedian",
+    "nanpercentile",
+    "nanquantile",
+    "percentile",
+    "quantile",
+    "top_k",
+]
+
+Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
+
+
+@api_boundary
+def quantile(
+    x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
+    keepdims: bool = False,
+) -> ArrayBase:  # fmt: skip
+    """The values below which parts of the elements lie.
+
+    Args:
+        x: real numbers.
+        q: the parts, from 0 to 1, an array of any shape; NaN is the result for others.
+        axis: the axes along which elements are put in order; None is all.
+        method: what is between two elements: `linear` is on the line between them, `lower`,
+            `higher` and `nearest` one of them (to the even one at ties), `midpoint` their mean.
+        keepdims: whether the axes stay, with length 1.
+
+    Returns:
+        An array with the dims of `q`, then those of `x` without the axes. NaN where an element is.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.quantile(ts.asarray([3.0, 1.0, 2.0]), 0.25)
+        Array(1.5, dtype=float32)
+    """
+    return _quantile("quantile", x, q, 1.0, axis, method, keepdims, skip=False)
+
+
+@api_boundary
+def percentile(
+    x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
+    keepdims: bool = False,
+) -> ArrayBase:  # fmt: skip
+    """Quantiles, with `q` from 0 to 100. For the arguments see `quantile`."""
+    return _quantile("percentile", x, q, 100.0, axis, method, keepdims, skip=False)
+
+
+@api_boundary
+def nanquantile(
+    x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
+    keepdims: bool = False,
+) -> ArrayBase:  # fmt: skip
+    """Quantiles of the elements that are not NaN; NaN where all are. See `quantile`."""
+    return _quantile("nanquantile", x, q, 1.0, axis, method, keepdims, skip=True)
+
+
+@api_boundary
+def nanpercentile(
+    x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
+    keepdims: bool = False,
+) -> ArrayBase:  # fmt: skip
+    """Percentiles of the elements that are not NaN; NaN where all are. See `percentile`."""
+    return _quantile("nanpercentile", x, q, 100.0, axis, method, keepdims, skip=True)
+
+
+@api_boundary
+def median(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
+    """The element in the middle, or the mean of the two there, along some axes, or of all.
+
+    Args:
+        x: real numbers.
+        axis: the axes; None is all.
+        keepdims: whether the axes stay, with length 1.
+
+    Returns:
+        NaN where an element is NaN, or where there are none.
+    """
+    return _quantile("median", x, 0.5, 1.0, axis, "midpoint", keepdims, skip=False)
+
+
+@api_boundary
+def nanmedian(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
+    """The median of the elements that are not NaN; NaN where all are. See `median`."""
+    return _quantile("nanmedian", x, 0.5, 1.0, axis, "midpoint", keepdims, skip=True)
+
+
+def _quantile(
+    name: str,
+    x: object,
+    q: object,
+    whole: float,
+    axis: Axis,
+    method: str,
+    keepdims: bool,
+    skip: bool,
+) -> Any:
+    if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
+        raise ShapeError(
+            f"{name}: method={method!r}",
+            loc=loc.current(),
+            rule="it is 'linear', 'lower', 'higher', 'midpoint' or 'nearest'",
+        )
+    found = as_inexact(name, x)
+    if found.dtype.is_complex:
+        raise DTypeError(
+            f"{name}: the array is {found.type.strong()}",
+            loc=loc.current(),
+            rule="complex numbers have no order",
+        )
+    axes = parse_axes(name, axis, found.ndim)
+    exact = ops.cast(found, float32) if found.dtype.bits < 32 else found
+    parts = to_dtype(q if is_number(q) else as_array(name, q), exact.dtype)
+    if whole != 1:
+        parts = ops.div(parts, whole)
+    # One line of elements for each place of the result.
+    rest = [k for k in range(found.ndim) if k not in axes]
+    lines = transpose(exact, [*axes, *rest])
+    size = product([found.shape[k] for k in axes])
+    shape = tuple([found.shape[k] for k in rest])
+    lines = reshape(lines, (size, *shape))
+    if size == 0:
+        result = full((*parts.shape, *shape), float("nan"), exact.dtype)
+    else:
+        result = _interpolated(lines, parts, method, skip)
+        result = reshape(result, (*parts.shape, *shape))
+    result = ops.cast(result, found.dtype)
+    if keepdims:
+        kept = [1 if k in axes else d for k, d in enumerate(found.shape)]
+        result = reshape(result, (*parts.shape, *kept))
+    return result
+
+
+def _interpolated(lines: Any, parts: Any, method: str, skip: bool) -> Any:
+    """Quantiles along the first dim, which the parts take the place of."""
+    size, shape = lines.shape[0], lines.shape[1:]
+    outer = product(parts.shape)
+    missing = ops.isnan(lines)
+    (ordered,) = sort((lines,), 0)  # NaN comes last
+    dtype = lines.dtype
+    total = spread(size_of([size], dtype), shape)
+    if skip:
+        gone = reduce.sum_(ops.cast(missing, default_int), [0])
+        total = ops.sub(total, ops.cast(gone, dtype))
+    results = (outer, *shape)
+    parts = broadcast(reshape(parts, (outer,)), results, [0])
+    last = ops.maximum(ops.sub(broadcast(total, results, range(1, len(results))), 1), 0)
+    place = ops.mul(parts, last)
+    inside = ops.and_(ops.ge(parts, 0), ops.le(parts, 1))
+    place = ops.select(inside, place, 0)
+    if method == "nearest":
+        place = ops.round_(place)
+    low = ops.floor(place)
+    high = ops.ceil(place)
+    ends = [
+        take_along(ordered, ops.cast(end, default_int), 0, IndexMode.CLIP) for end in (low, high)
+    ]
+    found = {"lower": ends[0], "nearest": ends[0], "higher": ends[1]}.get(method)
+    if found is None:
+        weight = ops.sub(place, low)
+        if method == "midpoint":
+            weight = ops.select(ops.eq(weight, 0), weight, 0.5)
+        # Equal ends, infinite ones too, have nothing between them.
+        apart = ops.select(ops.eq(*ends), 0, ops.sub(ends[1], ends[0]))
+        rise = ops.select(ops.eq(weight, 0), 0, ops.mul(apart, weight))
+        found = ops.add(ends[0], rise)
+    nothing = ops.eq(total, 0) if skip else reduce.any_(missing, [0])
+    bad = ops.or_(ops.not_(inside), broadcast(nothing, results, range(1, len(results))))
+    return ops.select(bad, float("nan"), found)
+
+
+@api_boundary
+def top_k(x: ArrayLike, /, k: int, *, axis: int = -1) -> tuple[ArrayBase, ArrayBase]:
+    """The largest elements along an axis, the largest first, and where they are.
+
+    Args:
+        x: real numbers; NaN counts as larger than all.
+        k: how many elements, at most as many as there are.
+        axis: the axis.
+
+    Returns:
+        The elements, and their int64 positions along the axis; of equal elements the first comes
+        first.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.top_k(ts.asarray([1.0, 5.0, 3.0]), 2)
+        (Array([5., 3.], dtype=float32), Array([1, 2], dtype=int64))
+    """
+    found = as_array("top_k", x)
+    at = parse_axis("top_k", axis, found.ndim)
+    size = found.shape[at]
+    if not k >= 0 or (isinstance(size, int) and k > size):
+        raise ShapeError(
+            f"top_k: k={k} for dim {at} of {found.type.strong()}",
+            loc=loc.current(),
+            rule="k is at least 0, and at most the number of elements",
+        )
+    if found.dtype.is_complex:
+        raise DTypeError(
+            f"top_k: the array is {found.type.strong()}",
+            loc=loc.current(),
+            rule="complex numbers have no order",
+        )
+    keys = ops.cast(found, uint8) if found.dtype.is_bool else found
+    ordered, places = sort((keys, iota(keys.shape, at, default_int)), at, 1, True)
+    values = ops.cast(slice_axis(ordered, at, 0, k), found.dtype)
+    return values, slice_axis(places, at, 0, k)
