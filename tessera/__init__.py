@@ -88,10 +88,11 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug", "random")
+_PACKAGES = ("debug", "nn", "random")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
+    from tessera import nn as nn
     from tessera import pytree as pytree
     from tessera import random as random
     from tessera.api import *
