@@ -88,6 +88,7 @@ def dynamic_rows(x: Any) -> Any:
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "hidden state": (hidden_state, (normal(4, 16), normal(16, 16))),
+    "pipelined": (hidden_state, (normal(16, 64), normal(64, 64) / 8)),
     "fibonacci": (fibonacci, (np.int64(30),)),
     "no round": (fibonacci, (np.int64(0),)),
     "collatz": (collatz, (np.int64(27),)),

@@ -16,6 +16,10 @@ WRITES = (t.Store, t.Scatter, g.StoreCached, g.StoreMatrix)
 ATOMICS = (g.Atomic, g.AtomicReduce, g.CompareExchange)
 
 
+MAX_GROUPS = 16
+"""Groups that are told apart; a loop around a pipeline could add some each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Touch:
     """One access: of shared bytes `[start, end)` of an object, or of a memory argument."""
@@ -104,6 +108,9 @@ class Pending:
     def committed(self) -> Pending:
         """The open copies are a group."""
         groups = (*self.groups, self.open)
+        if len(groups) > MAX_GROUPS:
+            # As if the oldest ones had come later: who waits for them waits for more.
+            groups = (groups[0] | groups[1], *groups[2:])
         return replace(self, groups=groups, open=frozenset(), since=self.since + 1)
 
     def waited(self, under_way: int) -> Pending:
