@@ -27,6 +27,7 @@ from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.library import LibraryCall
 from tessera.graph.remote import Remote
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
@@ -34,6 +35,7 @@ from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
+from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import aligned_empty, aligned_sized
@@ -165,6 +167,8 @@ class Eager:
             # Without machine code around it: results stay results, exceptions exceptions.
             found = attrs["function"]([x.host for x in flat])
             return tuple([Array(x) for x in found]) if len(found) != 1 else Array(found[0])
+        if issubclass(cls, LibraryCall):
+            return self._library_call(cls, flat, attrs)
         return self._compute(cls, flat, groups, attrs)
 
     def _elsewhere(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
@@ -202,6 +206,17 @@ class Eager:
                 self._plans.clear()
             self._plans[key] = plan
         return plan.run([x.contiguous for x in flat])
+
+    def _library_call(
+        self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
+    ) -> Any:
+        """A call needs no code."""
+        op = cls(*[Value(x.type) for x in flat], **attrs)
+        types = [v.type for v in op.results if isinstance(v.type, TensorType)]
+        shapes = [static_shape(type.shape) for type in types]
+        outputs = [aligned_empty(s, t.dtype.np) for s, t in zip(shapes, types, strict=True)]
+        run_routine(op.routine, [x.contiguous for x in flat], outputs, op.options())
+        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
     def _plan(
         self,

@@ -21,6 +21,7 @@ from tessera.graph.device import Device, default_device
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.library import LibraryCall, refusal
 from tessera.graph.ops.reshape import Reshape
 from tessera.graph.placement import differ, moved
 from tessera.graph.remote import Remote
@@ -116,6 +117,12 @@ class RemoteEager(Eager):
         if cls is Reshape:
             return self._reshape(flat[0], attrs)
         return self._run(cls, flat, groups, attrs)
+
+    def _library_call(
+        self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
+    ) -> Any:
+        """There are none on devices."""
+        raise refusal(cls(*[Value(x.type) for x in flat], **attrs))
 
     def _here(self, cls: type[Op], x: Array) -> Array:
         """An operand on this device."""

@@ -1,8 +1,9 @@
 """Functions of the host that programs call back: the attribute that names one.
 
 A program that is compiled still has to reach Python where the user asks for it, to print or to
-check. The op that does so (`graph.host_call` and what it is lowered to) holds a `HostFunction`: a
-function of arrays to arrays, and a number that stands for it in the text of programs.
+check, or where a library does what no code is generated for. The op that does so
+(`graph.host_call` and what it is lowered to) holds a `HostFunction`: a function of arrays to
+arrays, and a number that stands for it in the text of programs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import TesseraError
+from tessera.errors import ShapeError, TesseraError
 from tessera.ir.loc import Loc, current
+from tessera.ir.routines import ROUTINES, run_routine
 
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
@@ -73,6 +75,21 @@ class HostFunction:
                 error.add_note(f"raised in {self.name}, {place}")
             raise
 
+    def fill(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> None:
+        """Calls it with operands, and stores the results in other arrays.
+
+        Raises:
+            ShapeError: a result has another shape or dtype than its array.
+        """
+        for value, target in zip(self(inputs), outputs, strict=True):
+            if value.shape != target.shape or value.dtype != target.dtype:
+                raise ShapeError(
+                    f"{self.name}: the result is {value.dtype}{list(value.shape)}, not "
+                    f"{target.dtype}{list(target.shape)}",
+                    rule="a host function gives what it was said to give",
+                )
+            target[...] = value
+
     def place(self) -> Loc:
         """Where the call stands, within the call of the program that runs now."""
         if self.traced is None:
@@ -87,6 +104,8 @@ class HostFunction:
     @classmethod
     def parse(cls, parser: Parser) -> HostFunction:
         """Reads what `str` writes."""
+        if parser.accept("library"):
+            return LibraryFunction.parse(parser)
         parser.expect("host")
         parser.expect("<")
         parser.word()
@@ -97,6 +116,54 @@ class HostFunction:
         if found is None:
             raise parser.error(f"there is no host function {number} any more")
         return found
+
+
+class LibraryFunction(HostFunction):
+    """A routine of the table in `routines.py`, which writes its results in place, and reads its
+    operands without a copy. Two are equal if they are the same routine with the same options.
+
+    Text: `library<fft, 1, 0>`, the routine and its options.
+
+    Args:
+        routine: its name in the table.
+        options: what it is told besides the arrays.
+    """
+
+    __slots__ = ("options",)
+
+    def __init__(self, routine: str, options: Sequence[int] = ()) -> None:
+        super().__init__(routine, self._results, Loc.unknown)
+        self.options = tuple(options)
+
+    def fill(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> None:
+        """Calls the routine."""
+        run_routine(self.name, inputs, outputs, self.options)
+
+    @staticmethod
+    def _results(*inputs: Data) -> Sequence[Data]:
+        raise AssertionError("a routine is given memory for its results")
+
+    def __str__(self) -> str:
+        return f"library<{', '.join([self.name, *map(str, self.options)])}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LibraryFunction) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.options))
+
+    @classmethod
+    def parse(cls, parser: Parser) -> LibraryFunction:
+        """Reads what `str` writes, behind `library`."""
+        parser.expect("<")
+        name = parser.word()
+        if name not in ROUTINES:
+            raise parser.error(f"there is no routine {name}")
+        options: list[int] = []
+        while parser.accept(","):
+            options.append(parser.integer())
+        parser.expect(">")
+        return cls(name, options)
 
 
 NOTHING = HostFunction("nothing", lambda *_: (), Loc.unknown)

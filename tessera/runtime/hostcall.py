@@ -13,12 +13,11 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tessera.errors import ShapeError
 from tessera.ir.core import Module
 from tessera.ir.hostcall import Data
 from tessera.ir.intexpr import evaluate
@@ -105,24 +104,13 @@ def _entry(op: t.HostCall) -> Callable[[Any], int]:
                 arrays.append(array := np.empty(shape, type.dtype.np))
                 if array.size and _READ(words[0])(pointer(array), address, array.nbytes, words[1]):
                     return 1  # the record says why
-            _store(function(arrays[:inputs]), arrays[inputs:], function.name)
+            function.fill(arrays[:inputs], arrays[inputs:])
         except BaseException as error:
             _STATE.error = error
             return 1
         return 0
 
     return run
-
-
-def _store(found: Sequence[Data], targets: Sequence[Data], name: str) -> None:
-    for value, target in zip(found, targets, strict=True):
-        if value.shape != target.shape or value.dtype != target.dtype:
-            raise ShapeError(
-                f"{name}: the result is {value.dtype}{list(value.shape)}, not "
-                f"{target.dtype}{list(target.shape)}",
-                rule="a host function gives what it was said to give",
-            )
-        target[...] = value
 
 
 def _array(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Data:

@@ -22,8 +22,10 @@ from tessera.errors import CompileError
 from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.library import LibraryCall, refusal
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
@@ -174,7 +176,12 @@ class _Lowering:
         if isinstance(op, Cond):
             return self.branches(op, env), op.results
         if isinstance(op, HostCall):
-            return self.host_call(op, env), op.results
+            return self.host_call(op, op.function, env), op.results
+        if isinstance(op, LibraryCall):
+            if self.options.strategy is not CPU:
+                raise refusal(op)
+            function = LibraryFunction(op.routine, op.options())
+            return self.host_call(op, function, env), op.results
         raise CompileError(f"schedule: no lowering for {op.name}", loc=op.loc)
 
     def kernel(
@@ -271,13 +278,13 @@ class _Lowering:
             loc=op.loc,
         )
 
-    def host_call(self, op: HostCall, env: dict[Value, Value]) -> Op:
+    def host_call(self, op: Op, function: HostFunction, env: dict[Value, Value]) -> Op:
         """The call, on buffers."""
         inputs = [env[v] for v in op.operands]
         if any(isinstance(v.type, BufType) and v.type.strides is not None for v in inputs):
             raise CompileError("schedule: a host function is given a strided buffer", loc=op.loc)
         types = tuple([buffer_type(v) for v in op.results])
-        return ops.HostCall(inputs, op.function, types, loc=op.loc)
+        return ops.HostCall(inputs, function, types, loc=op.loc)
 
     def loop(self, op: While, env: dict[Value, Value]) -> Op:
         """A loop over programs."""

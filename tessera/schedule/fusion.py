@@ -86,7 +86,7 @@ SMALL_OPERAND = 65536
 """Additions that make up an operand which is always computed as it is loaded."""
 
 
-OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL, Family.HOST})
+OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL, Family.HOST, Family.LIBRARY})
 """Families whose operands and results are buffers."""
 
 

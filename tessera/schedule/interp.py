@@ -127,8 +127,9 @@ class Program:
                 found = self.block(op.then if pred else op.otherwise)
                 self.values.update(zip(op.results, found, strict=True))
             case ops.HostCall():
-                found = op.function([self.values[v] for v in op.inputs])
-                self.values.update(zip(op.results, found, strict=True))
+                outputs = [fresh(t, self.dims) for t in op.types]
+                op.function.fill([self.values[v] for v in op.inputs], outputs)
+                self.values.update(zip(op.results, outputs, strict=True))
             case _:
                 raise VerifyError(f"{op.name} cannot stand in a program", loc=op.loc)
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
-from tessera.errors import VerifyError
+from tessera.errors import ShapeError, VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Module, Op, Value
@@ -489,10 +489,10 @@ def _host_call(s: Interpreter, op: t.HostCall) -> None:
 def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: int) -> None:
     """Calls a function of the host: the first arrays are read, the others written."""
     given = [_bools(x) for x in arrays[:inputs]]
-    for target, found in zip(arrays[inputs:], function(given), strict=True):
-        if target.shape != found.shape or target.dtype != found.dtype:
-            raise fail(op, f"{function} gave {found.dtype}{list(found.shape)}")
-        target[...] = found
+    try:
+        function.fill(given, arrays[inputs:])
+    except ShapeError as error:
+        raise fail(op, error.what) from None
 
 
 RULES: dict[type[Op], Callable[..., None]] = {

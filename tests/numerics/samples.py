@@ -54,6 +54,7 @@ from tessera.graph.ops.windows import Windows, windows
 from tessera.graph.trace import as_tuple, bind
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Block, Op
+from tests.numerics.library_samples import add_samples
 
 
 @dataclass(frozen=True)
@@ -547,3 +548,4 @@ _rearranging()
 _reducing()
 _indexing()
 _control()
+add_samples(add)

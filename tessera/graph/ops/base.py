@@ -45,6 +45,7 @@ class Family(Enum):
     SORT = "sort"
     GENERATE = "generate"
     RANDOM = "random"
+    LIBRARY = "library"
     CONTROL = "control"
     KERNEL = "kernel"
     HOST = "host"

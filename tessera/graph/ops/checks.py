@@ -27,6 +27,7 @@ _PUBLIC_NAMES: dict[str, str] = {
     "gt": "greater",
     "le": "less_equal",
     "lt": "less",
+    "lu_solve": "solve",
     "max": "maximum",
     "min": "minimum",
     "mod": "remainder",

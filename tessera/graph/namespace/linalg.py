@@ -1,0 +1,67 @@
+"""The standard's extension `linalg`, and a few more functions of matrices.
+
+Matrices are the last two dims of arrays; dims in front are a batch. What LAPACK computes takes
+float32, float64, complex64 and complex128; integers are converted to float32 first. Where a matrix
+has no result, its results are NaN: a Cholesky factor of one that is not positive definite, or a
+factorization of one whose elements are not finite. Equations of a singular matrix divide by zero.
+"""
+
+from __future__ import annotations
+
+from tessera.graph.namespace.equations import inv, lstsq, matrix_rank, pinv, solve, triangular_solve
+from tessera.graph.namespace.factorizations import (
+    cholesky,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    lu,
+    qr,
+    svd,
+    svdvals,
+)
+from tessera.graph.namespace.linear import matmul, outer, tensordot, vecdot
+from tessera.graph.namespace.manipulation import matrix_transpose
+from tessera.graph.namespace.norms import (
+    cross,
+    det,
+    diagonal,
+    matrix_norm,
+    matrix_power,
+    norm,
+    slogdet,
+    trace,
+    vector_norm,
+)
+
+__all__ = [
+    "cholesky",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "lu",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "trace",
+    "triangular_solve",
+    "vecdot",
+    "vector_norm",
+]
