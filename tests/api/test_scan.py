@@ -431,3 +431,37 @@ def test_loops_of_python_where_jit_is_disabled() -> None:
         assert float(ts.switch(1, [ts.sin, ts.exp], 0.0)) == 1.0
     assert len(seen) == 3
     same(found, looped(step, init, xs, 3, reverse=True), 3)
+
+
+def test_arithmetic_of_what_is_there_is_computed_again() -> None:
+    """The derivative of `tanh` is (1 - y) (1 + y), and y is a result; only h is stacked as well."""
+    w, x = ts.ones((4, 4)), ts.ones((7, 4))
+
+    def f(w: Any, x: Any) -> Any:
+        def cell(h: Any, v: Any) -> Any:
+            h = ts.tanh(h @ w + v)
+            return h, h
+
+        return ts.sum(ts.scan(cell, ts.zeros(4), x)[1] ** 2)
+
+    forward, _ = scans(ts.grad(f), w, x)
+    assert [str(v.type) for v in forward.results] == ["f32[4]", "f32[7, 4]", "f32[7, 4]"]
+
+
+def test_steps_that_are_computed_again() -> None:
+    """A step under `checkpoint` stores what it is given."""
+    x = ts.asarray(values(np.float64, 5, 3))
+
+    def step(c: Any, v: Any) -> Any:
+        c = ts.sin(c) * ts.exp(ts.cos(v))
+        return c, ts.exp(c)
+
+    def f(step: Any) -> Any:
+        return lambda x: ts.sum(ts.scan(step, x[0], x)[1])
+
+    kept = ts.jit(ts.grad(f(ts.checkpoint(step))))
+    assert_close(kept(x), ts.grad(f(step))(x), length=50)
+    assert_close(ts.grad(f(ts.checkpoint(step)))(x), ts.grad(f(step))(x), length=50)
+    loops = [op for op in kept.lower(x).graph.ops if isinstance(op, Scan)]
+    stacks = [v for v in loops[0].results if str(v.type) == "f64[5, 3]"]
+    assert len(stacks) == 2, loops[0]

@@ -7,6 +7,7 @@ differs from step to step, and is nowhere yet, becomes a stacked result of the f
   the linear loop; what it takes to compute it leaves the forward loop;
 - one that is a slice of what is scanned, or of a stacked result, is read from there;
 - what only repeats or reorders the elements of another value is made again from that;
+- what takes a few additions, products and the like of values that are there is computed again;
 - equal residuals are one.
 """
 
@@ -17,6 +18,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tessera.graph.ops.arithmetic import (
+    Abs,
+    Add,
+    Eq,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mul,
+    Ne,
+    Neg,
+    Select,
+    Sub,
+)
+from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.reshape import Broadcast, Reshape, Transpose
 from tessera.ir.core import Block, Func, Op, Value
@@ -25,6 +43,13 @@ from tessera.ir.walk import clone_op
 
 MOVES = (Constant, Broadcast, Reshape, Transpose)
 """Ops that cost less than to store what they give."""
+
+
+ARITHMETIC = (Abs, Add, Cast, Eq, Ge, Gt, Le, Lt, Max, Min, Mul, Ne, Neg, Select, Sub)
+"""Ops that cost less than to store and load what they give, where their operands are loaded."""
+
+MOST_STEPS = 8
+"""Ops in a row that are computed again."""
 
 
 class Origin(Enum):
@@ -103,6 +128,10 @@ class _Split:
                 steady.append(op)
         self.invariant = invariant
         self.number = Value(self.index.type)
+        # Those that must be stored first: others may be computed from them.
+        for v in outputs[split:]:
+            if not isinstance(v.op, (*ARITHMETIC, *MOVES)):
+                self.residual(v)
         residuals = [self.residual(v) for v in outputs[split:]]
 
         tangents = self.tangent_func.args[self.count :]
@@ -128,14 +157,16 @@ class _Split:
     def _residual(self, value: Value) -> Value:
         if value in self.fixed:
             return self.constant(self.fixed.index(value), value)
-        if isinstance(value.op, MOVES) and value not in self.ys:
-            env = {v: self.residual(v) for v in value.op.operands}
-            fresh = clone_op(value.op, env)
-            self.code.append(fresh)
-            return fresh.result
-        if value in self.invariant:
+        if value in self.invariant and not isinstance(value.op, MOVES):
             self.hoisted.append(value)
             return self.constant(len(self.fixed) + len(self.hoisted) - 1, value)
+        op = value.op if value not in self.ys else None
+        is_cheap = isinstance(op, ARITHMETIC) and all(self.is_there(v) for v in op.operands)
+        if isinstance(op, MOVES) or (op is not None and is_cheap):
+            env = {v: self.residual(v) for v in op.operands}
+            fresh = clone_op(op, env)
+            self.code.append(fresh)
+            return fresh.result
         if value is self.index:
             return self.number
         if value in self.xs:
@@ -146,6 +177,19 @@ class _Split:
             self.stacked.append(value)
             where = Origin.STACKED, len(self.ys) + len(self.stacked) - 1
         return self.slices.setdefault(where, Value(value.type))
+
+    def is_there(self, value: Value, steps: int = 0) -> bool:
+        """Whether a value is at hand in the linear loop, or takes little to make."""
+        if value in self.found or value in self.invariant or value is self.index:
+            return True
+        if value in self.xs or value in self.ys:
+            return True
+        op = value.op
+        return (
+            isinstance(op, (*ARITHMETIC, *MOVES))
+            and steps < MOST_STEPS
+            and all(self.is_there(v, steps + 1) for v in op.operands)
+        )
 
     def constant(self, position: int, value: Value) -> Value:
         return self.consts.setdefault(position, Value(value.type))
