@@ -212,7 +212,7 @@ def _pivots_and_sign(x: Array) -> tuple[Array, Array]:
     """The diagonal of U, and the sign of the permutation, of square matrices that are not empty."""
     factors, exchanged = _factored(x)
     n = x.shape[-1]
-    unmoved: Array = np.arange(1, n + 1)
+    unmoved = np.array(range(1, n + 1))
     odd = np.not_equal(exchanged, unmoved).sum(axis=-1) % 2
     diagonal = np.diagonal(factors, axis1=-2, axis2=-1)
     return diagonal, np.where(odd, -1, 1).astype(x.dtype).reshape(x.shape[:-2])
