@@ -13,9 +13,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PRINTS = {
     "custom_loop": "frequency",
     "digits": "accuracy on 359 held-out digits",
+    "lstm_text": "bits per letter",
     "stages": "--- schedule",
     "transforms": "length scale by Newton's method",
 }
+
+
+# What an example needs to be installed, and arguments that make it short.
+NEEDS = {
+    "custom_loop": ["tqdm"],
+    "digits": ["tqdm", "sklearn"],
+    "lstm_text": ["tqdm", "matplotlib"],
+}
+ARGUMENTS = {"lstm_text": "--steps 40 --width 48 --batch 16 --length 32".split()}
 
 
 def test_all_are_here() -> None:
@@ -24,13 +34,11 @@ def test_all_are_here() -> None:
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_it_runs(name: str, tmp_path: Path) -> None:
-    if name in ("custom_loop", "digits"):
-        pytest.importorskip("tqdm")
-    if name == "digits":
-        pytest.importorskip("sklearn")
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *ARGUMENTS.get(name, ())],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -39,3 +47,5 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert PRINTS[name] in done.stdout
+    if name == "lstm_text":
+        assert (tmp_path / "lstm_text.png").stat().st_size > 10_000
