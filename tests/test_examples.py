@@ -25,7 +25,7 @@ NEEDS = {
     "digits": ["tqdm", "sklearn"],
     "lstm_text": ["tqdm", "matplotlib"],
 }
-ARGUMENTS = {"lstm_text": "--steps 40 --width 48 --batch 16 --length 32".split()}
+ARGUMENTS = {"lstm_text": ["--steps", "40", "--width", "48", "--batch", "16", "--length", "32"]}
 
 
 def test_all_are_here() -> None:
