@@ -142,6 +142,9 @@ class GpuChoice:
         total = self.block_size()
         if self.picks_rows(axis):
             total = min(power_above(size_of(axis.extent)), total)
+            # A row is a block: fewer warps, so that each has several accesses under way.
+            wide = max(a.dtype.itemsize for a in self.accesses if a.stride(axis.name) == 1)
+            self.warps = min(WARPS, max(total * wide // (WARP * THREAD_BYTES), 1))
         width = self.fitting(axis.extent, total)
         self.tiles[axis.name] = width
         self.last = [axis.name]
@@ -175,9 +178,12 @@ class GpuChoice:
         """Elements of an elementwise block: enough accesses under way, enough blocks."""
         narrow = min([a.dtype.itemsize for a in self.accesses] or [4])
         streams = len({a.op.buf for a in self.accesses if not a.is_store})
-        each = THREAD_BYTES if streams < MANY_STREAMS else VECTOR_BYTES
-        count = max(each // narrow, 2)
         wide = max([a.dtype.itemsize for a in self.accesses] or [4])
+        each = THREAD_BYTES if streams < MANY_STREAMS else VECTOR_BYTES
+        if streams == 1 and wide <= 2:
+            # What narrow elements go through costs more than their way here.
+            each *= 2
+        count = max(each // narrow, 2)
         count = min(count, max(2 * THREAD_BYTES // wide, 1))
         least = max(VECTOR_BYTES // wide, 1)
         points = self.points()
