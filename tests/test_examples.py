@@ -16,6 +16,7 @@ PRINTS = {
     "lstm_text": "bits per letter",
     "stages": "--- schedule",
     "transforms": "length scale by Newton's method",
+    "vae": "held-out digits",
 }
 
 
@@ -24,8 +25,12 @@ NEEDS = {
     "custom_loop": ["tqdm"],
     "digits": ["tqdm", "sklearn"],
     "lstm_text": ["tqdm", "matplotlib"],
+    "vae": ["tqdm", "matplotlib", "sklearn"],
 }
-ARGUMENTS = {"lstm_text": ["--steps", "40", "--width", "48", "--batch", "16", "--length", "32"]}
+ARGUMENTS = {
+    "lstm_text": ["--steps", "40", "--width", "48", "--batch", "16", "--length", "32"],
+    "vae": ["--epochs", "20", "--hidden", "64"],
+}
 
 
 def test_all_are_here() -> None:
@@ -47,5 +52,5 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert PRINTS[name] in done.stdout
-    if name == "lstm_text":
-        assert (tmp_path / "lstm_text.png").stat().st_size > 10_000
+    if "matplotlib" in NEEDS.get(name, ()):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
