@@ -44,7 +44,7 @@ from tessera.dtypes import (
     uint64,
 )
 from tessera.dtypes import bool_ as bool
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, hide_own_frames
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
@@ -155,7 +155,25 @@ def __getattr__(name: str) -> Any:
         _load()
         if name in globals():
             return globals()[name]
-    raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'tessera' has no attribute {name!r}")
+    try:
+        raise _missing(name)
+    except TesseraError as error:
+        hide_own_frames(error)
+        raise
+
+
+def _missing(name: str) -> TesseraError:
+    from tessera.errors import MissingNameError
+    from tessera.graph.namespace.foreign_names import FUNCTIONS, advise
+    from tessera.ir import loc
+
+    return MissingNameError(
+        f"module 'tessera' has no attribute {name!r}",
+        loc=loc.current(),
+        advise=lambda: advise(name, FUNCTIONS, _public_names(), "`ts.{}`"),
+    )
 
 
 def __dir__() -> list[str]:

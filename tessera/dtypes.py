@@ -214,7 +214,20 @@ def dtype_of(dtype: DTypeLike) -> DType:
     raise DTypeError(
         f"dtype: {dtype!r} is not an element type",
         rule="the element types are " + ", ".join(d.full_name for d in ALL),
+        fix=_similar(dtype),
     )
+
+
+def _similar(dtype: object) -> str | None:
+    """What may have been meant."""
+    import difflib  # slow to load, and seldom needed
+
+    names = {"int": "int64", "float": "float32", "double": "float64", "half": "float16"}
+    known = [d.full_name for d in ALL]
+    if not isinstance(dtype, str):
+        return "give the shape as one tuple" if isinstance(dtype, int) else None
+    close = names.get(dtype) or next(iter(difflib.get_close_matches(dtype, known, 1)), None)
+    return f"use `ts.{close}`" if close else None
 
 
 def _dtype_in(x: object) -> DType:

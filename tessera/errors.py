@@ -86,10 +86,12 @@ class TesseraError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Callable[..., TesseraError], tuple[object, ...]]:
+        return _rebuild, (type(self), self.what, self._parts())
+
+    def _parts(self) -> dict[str, object]:
         # A live location holds code objects, which do not pickle; its text does.
         place = self.loc.render() if self.loc is not None else ""
-        parts = {**self.__dict__, "loc": RenderedLocation(place) if place else None}
-        return _rebuild, (type(self), self.what, parts)
+        return {**self.__dict__, "loc": RenderedLocation(place) if place else None}
 
     def at(self, loc: Location) -> TesseraError:
         """Give the error a place, unless it already has one; returns the error itself."""
@@ -171,6 +173,34 @@ class CallError(TesseraError, TypeError):
 
 class LeafError(TesseraError, TypeError):
     """A leaf of an argument is neither an array nor a number."""
+
+
+class MissingNameError(TesseraError, AttributeError):
+    """A module or an array has no such attribute.
+
+    Args:
+        what: What happened.
+        loc: Where.
+        advise: Gives the remedy, when somebody reads the message: code asks for names to find out
+            whether they are there.
+    """
+
+    _advise: Callable[[], str | None] | None
+
+    def __init__(
+        self, what: str, *, loc: Location | None = None, advise: Callable[[], str | None]
+    ) -> None:
+        super().__init__(what, loc=loc)
+        self._advise = advise
+
+    def __str__(self) -> str:
+        if self._advise is not None:
+            self.fix, self._advise = self._advise(), None
+        return super().__str__()
+
+    def _parts(self) -> dict[str, object]:
+        str(self)  # which works the remedy out
+        return super()._parts()
 
 
 class VerifyError(TesseraError, ValueError):
@@ -272,11 +302,86 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
         try:
             return fn(*args, **kwargs)
         except BaseException as error:
+            wrong = _wrong_call(fn, error)
+            if wrong is None:
+                hide_own_frames(error)
+                # A bare raise adds no entry for this frame to the filtered traceback.
+                raise
+        try:
+            raise wrong
+        except CallError as error:
             hide_own_frames(error)
-            # A bare raise adds no entry for this frame to the filtered traceback.
             raise
 
     return call
+
+
+_locate: list[Callable[[], Location]] = []
+
+
+def install_locator(locate: Callable[[], Location]) -> None:
+    """Sets what finds out where the user is."""
+    _locate[:] = [locate]
+
+
+# What other libraries call parameters.
+_PARAMETERS = {
+    "dim": "axis",
+    "dims": "axis",
+    "axes": "axis",
+    "axis": "axes",
+    "keepdim": "keepdims",
+    "keep_dims": "keepdims",
+    "ddof": "correction",
+    "unbiased": "correction",
+    "size": "shape",
+    "input": "x",
+    "other": "y",
+    "order": "stable",
+}
+
+
+def _wrong_call(fn: Callable[..., object], error: BaseException) -> CallError | None:
+    """The error for a public function that is called with arguments that it does not take; None if
+    it is something else that has failed."""
+    if type(error) is not TypeError or not _locate:
+        return None
+    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return None  # it comes from inside
+    name, _, problem = str(error).partition("() ")
+    if name.rpartition(".")[2] != fn.__name__ or not problem:
+        return None
+    import inspect  # slow to load, and seldom needed
+
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return None
+    shown = str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters.values()]))
+    return CallError(
+        f"{fn.__name__}: {problem}",
+        loc=_locate[0](),
+        rule=f"its parameters are {shown}",
+        fix=_call_fix(fn.__name__, problem, list(parameters), shown),
+    )
+
+
+def _call_fix(name: str, problem: str, names: Sequence[str], shown: str) -> str | None:
+    if "unexpected keyword argument" in problem:
+        given = problem.rpartition("argument ")[2].strip("'")
+        wanted = _PARAMETERS.get(given)
+        if wanted not in names:
+            import difflib
+
+            wanted = next(iter(difflib.get_close_matches(given, names, 1)), None)
+        return f"write `{wanted}=`" if wanted else None
+    if "positional argument" in problem and "given" in problem and names:
+        if names[0] == "shape":
+            return f"give the shape as a tuple, `{name}((2, 3))`, and what follows by name"
+        if names[0] == "arrays":
+            return f"give the arrays as a list: `{name}([x, y])`"
+        return "give what follows `*` by name" if "*, " in shown else None
+    return None
 
 
 def hide_own_frames(error: BaseException) -> None:

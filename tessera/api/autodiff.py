@@ -121,7 +121,14 @@ class Problem:
 
         types = [x.type for x in self.leaves]
         with using(default_device() if device is None else device):
-            self.traced = Traced(fn, rebuild, types, self.leaves, transform)
+            self.traced = Traced(
+                fn,
+                rebuild,
+                types,
+                self.leaves,
+                transform,
+                input_name=lambda k: name(self.treedef, k),
+            )
 
     def primals(self) -> list[Any]:
         """Values of all arguments of the Graph."""

@@ -213,5 +213,5 @@ class Carry:
             rule="a step keeps the shapes and the dtypes of what it carries",
             fix=f"start with {after.strong()}, or convert the result of {name_of(fn)}"
             if same_shape
-            else None,
+            else "start with an array of the final shape, and write into it: `x.at[i].set(...)`",
         )

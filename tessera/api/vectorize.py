@@ -95,7 +95,15 @@ def vmap(
             if axis_name is not None:
                 stack.enter_context(mapped_axis(axis_name, size))
             # A collective need not have an operand that is batched: its trace must be found.
-            traced = Traced(fn, rebuild, types, None, "vmap", staging=axis_name is not None)
+            traced = Traced(
+                fn,
+                rebuild,
+                types,
+                None,
+                "vmap",
+                staging=axis_name is not None,
+                input_name=lambda k: name(treedef, k),
+            )
             all_axes: list[int | None] = [None] * len(traced.captured) + axes
             stack.enter_context(named_axis(axis_name))
             outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)

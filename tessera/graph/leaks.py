@@ -8,6 +8,7 @@ shortest name, which is how the user would write it.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ MAX_OBJECTS: Final = 20_000
 
 MAX_DEPTH: Final = 8
 """How many steps a name may have."""
+
+DEFAULT: Final = "a default argument of"
+"""How the place begins, where a default argument holds what is looked for."""
 
 _VARIABLE: Final = "the variable"
 _OUTER: Final = "the enclosing function's variable"
@@ -74,11 +78,24 @@ def _roots() -> Iterator[tuple[str, str, Any]]:
         if frame.f_locals is frame.f_globals:
             continue
         for name, value in frame.f_locals.items():
-            yield _OUTER if name in frame.f_code.co_freevars else _VARIABLE, name, value
+            outer = name in frame.f_code.co_freevars
+            yield _OUTER if outer else _default_of(frame, value) or _VARIABLE, name, value
     for frame in frames:
         for name, value in list(frame.f_globals.items()):
             if not name.startswith("__"):
                 yield _GLOBAL, name, value
+
+
+def _default_of(frame: FrameType, value: Any) -> str:
+    """What to call a variable that is a parameter's default, which all calls share; else empty."""
+    if isinstance(value, _LEAVES) or not isinstance(value, (list, dict, set, deque)):
+        return ""
+    for fn in gc.get_referrers(frame.f_code):
+        if isinstance(fn, FunctionType):
+            found = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+            if any(x is value for x in found):
+                return f"{DEFAULT} {fn.__name__},"
+    return ""
 
 
 def _children(holder: Any, kind: str, name: str) -> Iterator[tuple[str, str, Any]]:
@@ -129,9 +146,9 @@ def _of_function(fn: FunctionType) -> Iterator[tuple[str, str, Any]]:
     positional = code.co_varnames[: code.co_argcount]
     defaults = fn.__defaults__ or ()
     for name, value in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        yield f"the default argument of {fn.__name__}", name, value
+        yield f"{DEFAULT} {fn.__name__},", name, value
     for name, value in (fn.__kwdefaults__ or {}).items():
-        yield f"the default argument of {fn.__name__}", name, value
+        yield f"{DEFAULT} {fn.__name__},", name, value
     for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
         yield f"the closure of {fn.__name__}, as", name, _contents(cell)
     for name, value in vars(fn).items():

@@ -14,6 +14,7 @@ trace (captured), so a finished Graph is closed.
 from __future__ import annotations
 
 import operator
+import re
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ import numpy as np
 
 from tessera.errors import ConcretizationError, TracerLeakError, api_boundary
 from tessera.graph.array import Array, ArrayBase
-from tessera.graph.leaks import find_holder
+from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
 from tessera.ir import loc as _loc
 from tessera.ir.builder import Builder
@@ -104,8 +105,10 @@ class Tracer(ArrayBase):
         """
         self.trace.check_alive(self)
         if self.concrete is None:
+            use, _, purpose = wanted.partition(" as ")
+            value = f"a traced value of type {self.type.strong()}"
             raise ConcretizationError(
-                f"{wanted} of a traced value of type {self.type.strong()}",
+                f"{use} of {value} as {purpose}" if purpose else f"{wanted} of {value}",
                 loc=_loc.current(),
                 rule=(
                     f"inside `{self.trace.kind}` an array has a type but no value while the "
@@ -119,7 +122,10 @@ class Tracer(ArrayBase):
 
     @api_boundary
     def __bool__(self) -> bool:
-        fix = "use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument"
+        fix = (
+            "use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make "
+            "it a static argument"
+        )
         return bool(self.concretize("`bool()`", fix).host)
 
     @api_boundary
@@ -142,8 +148,26 @@ class Tracer(ArrayBase):
 
     @api_boundary
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        fix = "use tessera's functions, or return the value and convert outside"
-        return np.array(self.concretize("a NumPy array", fix).host, dtype=dtype, copy=copy)
+        name = _numpy_function(_loc.current())
+        instead = f"tessera's function in the place of `{name}`" if name else "tessera's functions"
+        fix = f"use {instead}, or return the value and convert outside"
+        found = self.concretize("a NumPy array", fix)
+        if self.dtype.is_inexact:
+            raise ConcretizationError(
+                f"a NumPy array of a traced value of type {self.type.strong()}",
+                loc=_loc.current(),
+                rule=f"what NumPy computes is not traced: `{self.trace.kind}` would lose it",
+                fix=fix,
+                notes=(f"the value {self.trace.origin(self.value)}",),
+            )
+        return np.array(found.host, dtype=dtype, copy=copy)
+
+
+def _numpy_function(place: _loc.Loc) -> str:
+    """The function of NumPy that the user calls there; empty where the source does not tell."""
+    frames = place.frames
+    found = re.search(r"\b(?:np|numpy)\.\w[\w.]*(?=\()", frames[0].text()) if frames else None
+    return found[0] if found else ""
 
 
 class Trace:
@@ -282,7 +306,9 @@ def _leak(trace: Trace, tracer: Tracer) -> NoReturn:
         f"{function}",
         loc=_loc.current(),
         rule="traced values live only while their function is traced",
-        fix="return it from the function; keep none in a global, an attribute or a list",
+        fix="make the default `None`, and the container in the function: all calls share a default"
+        if holder and holder.startswith(DEFAULT)
+        else "return it from the function; keep none in a global, an attribute or a list",
         notes=(
             f"the value {trace.origin(tracer.value)}",
             *((f"it is kept in {holder}",) if holder else ()),

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import ClassVar, Final
 
-from tessera.errors import is_glue_file, is_internal_file, is_internal_frame
+from tessera.errors import (
+    install_locator,
+    is_glue_file,
+    is_internal_file,
+    is_internal_frame,
+)
 
 MAX_FRAMES: Final = 8
 """How many user frames a location keeps."""
@@ -60,6 +65,13 @@ class Frame:
         if carets:
             lines.append(f"  {' ' * len(number)} | {carets}")
         return "\n".join(lines)
+
+    def text(self) -> str:
+        """The expression, if it stands on one line that can be read; else the line."""
+        source = linecache.getline(self.filename, self.line).rstrip()
+        if self.column is None or self.end_column is None or self.end_line != self.line:
+            return source
+        return source[_characters(source, self.column) : _characters(source, self.end_column)]
 
     def _carets(self, source: str) -> str:
         if self.column is None:
@@ -173,6 +185,7 @@ class _State(threading.local):
 
 
 _state = _State()
+_NUMPY: Final = f"{os.sep}site-packages{os.sep}numpy{os.sep}"
 _skip: dict[str, bool] = {}
 
 
@@ -206,11 +219,15 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     return loc
 
 
+install_locator(current)
+
+
 def _decide_skip(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":
         return is_internal_frame(frame)  # the name is shared, so the answer is not kept
-    skip = is_internal_file(filename) or is_glue_file(filename)
+    # NumPy calls `__array__` and the like for the user.
+    skip = is_internal_file(filename) or is_glue_file(filename) or _NUMPY in filename
     _skip[filename] = skip
     return skip
 

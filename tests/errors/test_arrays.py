@@ -202,7 +202,7 @@ def test_too_many_indices() -> None:
           at user.py:1
             1 | ts.ones((2, 3))[0, 0, 0]
               | ^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: an array of rank 2 takes 2 indices at most
+          rule: an array takes at most one index for each dim, here 2
         """,
     )
 

@@ -26,7 +26,7 @@ def test_python_control_flow() -> None:
               | ^^^^^^^^^^^^^^^
           rule: inside `checkpoint` an array has a type but no value while the function is traced
           the value was computed at user.py:3:17 (greater)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 

@@ -130,6 +130,7 @@ def test_carried_shape() -> None:
             4 | ts.while_loop(lambda x: ts.sum(x) < 3, grow, ts.ones(2))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: a step keeps the shapes and the dtypes of what it carries
+          fix: start with an array of the final shape, and write into it: `x.at[i].set(...)`
         """,
     )
 
@@ -228,7 +229,7 @@ def test_python_if_in_a_body() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: inside `while_loop` an array has a type but no value while the function is traced
           the value was computed at user.py:2:21 (less)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 

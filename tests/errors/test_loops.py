@@ -21,6 +21,7 @@ def test_carried_shape() -> None:
             4 | ts.scan(step, {"h": ts.ones(2), "n": 0}, ts.ones(3))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: a step keeps the shapes and the dtypes of what it carries
+          fix: start with an array of the final shape, and write into it: `x.at[i].set(...)`
         """,
     )
 
@@ -219,7 +220,7 @@ def test_python_if_in_a_step() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: inside `scan` an array has a type but no value while the function is traced
           the value was computed at user.py:2:8 (greater)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 
@@ -266,6 +267,7 @@ def test_what_a_known_loop_carries() -> None:
             1 | ts.fori_loop(0, 3, lambda i, x: {"a": x["a"][:1]}, {"a": ts.ones(2)})
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: a step keeps the shapes and the dtypes of what it carries
+          fix: start with an array of the final shape, and write into it: `x.at[i].set(...)`
         """,
     )
 

@@ -220,7 +220,7 @@ def test_leak_into_a_default_argument() -> None:
     ts.jit(f)(1.0)
     ts.sin(f.__defaults__[0][0])
     """
-    assert leaked(program) == "it is kept in the default argument of f `seen[0]`"
+    assert leaked(program) == "it is kept in a default argument of f, `seen[0]`"
 
 
 def test_leak_into_a_class() -> None:

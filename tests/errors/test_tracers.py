@@ -1,5 +1,7 @@
 """Mistakes with traced values: Python asks for a value, or they outlive their trace."""
 
+# ruff: noqa: E501 -- messages stand as they are printed
+
 from __future__ import annotations
 
 from tests.errors.message import expect
@@ -26,7 +28,7 @@ def test_bool() -> None:
               | ^^^^^^^^^^^^^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
           the value was computed at user.py:3:8 (greater)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 
@@ -87,7 +89,7 @@ def test_range() -> None:
         f(ts.ones(3), 2)
         """,
         """
-        ConcretizationError: use as an index of a traced value of type i64[]
+        ConcretizationError: use of a traced value of type i64[] as an index
           at user.py:3 in f
             3 |     for _ in range(n):
               |              ^^^^^^^^
@@ -111,7 +113,7 @@ def test_list_index() -> None:
         f(1)
         """,
         """
-        ConcretizationError: use as an index of a traced value of type i64[]
+        ConcretizationError: use of a traced value of type i64[] as an index
           at user.py:3 in f
             3 |     return [1.0, 2.0][i]
               |            ^^^^^^^^^^^^^
@@ -169,7 +171,7 @@ def test_numpy() -> None:
               | ^^^^^^^^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
           the value is argument `x` of f
-          fix: use tessera's functions, or return the value and convert outside
+          fix: use tessera's function in the place of `np.asarray`, or return the value and convert outside
         """,
     )
 
@@ -195,7 +197,7 @@ def test_while_bool() -> None:
               | ^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
           the value was computed at user.py:3:11 (less)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 
@@ -218,7 +220,7 @@ def test_bool_under_vmap() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: inside `vmap` an array has a type but no value while the function is traced
           the value was computed at user.py:2:17 (greater)
-          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, or make it a static argument
+          fix: use `ts.where`, `ts.cond` or `ts.while_loop`, `&` and `|` for `and` and `or`, or make it a static argument
         """,
     )
 

@@ -285,8 +285,12 @@ def test_divmod() -> None:
 
 def test_operators_with_strangers() -> None:
     x = ts.ones(2)
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(TypeError, match="add: got a str beside an array"):
         _ = x + "a"
+    with pytest.raises(TypeError, match="less: got None beside an array"):
+        _ = x < None
+    with pytest.raises(TypeError, match="unsupported operand"):
+        _ = x + object()
     with pytest.raises(TypeError, match="add: got a list beside an array"):
         _ = operator.add(x, [1, 2])
     assert (x == None) is False  # noqa: E711

@@ -158,6 +158,6 @@ def test_mistakes() -> None:
     ):
         with pytest.raises(IndexError, match="mode='wrap'") as caught:
             call()
-        assert "it is 'clip', 'drop', 'fill' or 'promise_in_bounds'" in str(caught.value)
+        assert "it is 'clip', 'drop', 'fill', 'promise_in_bounds' or 'raise'" in str(caught.value)
     with pytest.raises(IndexError, match="5 is out of range"):
         x.at[5].set(1.0, mode="promise_in_bounds")

@@ -55,7 +55,7 @@ def test_wrong_orders() -> None:
         ts.permute_dims(x, (0,))
     with pytest.raises(ValueError, match="names an axis twice"):
         ts.permute_dims(x, (0, 0))
-    with pytest.raises(ValueError, match="axes 2 is out of range"):
+    with pytest.raises(ValueError, match="axis 2 is out of range"):
         ts.permute_dims(x, (0, 2))
     with pytest.raises(ValueError, match=r"moveaxis: 1 axes are moved to 2 places"):
         ts.moveaxis(x, 0, (0, 1))

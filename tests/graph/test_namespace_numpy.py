@@ -75,7 +75,7 @@ def test_einsum_of_other_dtypes() -> None:
         ("ij", [(2, 3, 4)], "'ij' for operand 0, which is f32[2, 3, 4]"),
         ("ijk", [(2, 3)], "'ijk' for operand 0"),
         ("i1", [(2, 3)], "dims are letters"),
-        ("ij->ik", [(2, 3)], "its letters are those of operands"),
+        ("ij->ik", [(2, 3)], "the result 'ik' has 'k', which no operand has"),
         ("ij->ii", [(2, 3)], "each once"),
         ("...j->j", [(2, 3)], "the dims of `...` are not summed"),
         ("ij,jk", [(2, 3), (4, 5)], "operand 1 is f32[4, 5], with 4 for 'j', which is 3"),

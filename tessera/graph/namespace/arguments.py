@@ -371,7 +371,8 @@ def parse_axes(name: str, axis: Any, rank: int, what: str = "axis") -> tuple[int
     if axis is None:
         return tuple(range(rank))
     given = axis if is_sequence(axis) else (axis,)
-    found = tuple([parse_axis(name, a, rank, what) for a in given])
+    one = "axis" if what == "axes" else what
+    found = tuple([parse_axis(name, a, rank, one) for a in given])
     if len(set(found)) != len(found):
         raise AxisError(
             f"{name}: {what}={axis} names an axis twice",

@@ -228,13 +228,27 @@ def _leaf_dtype(x: Any) -> DType:
 def _rectangular(obj: Sequence[Any]) -> np.ndarray:
     try:
         return np.asarray(_plain(obj))
-    except ValueError as error:
+    except ValueError:
         raise ShapeError(
             "asarray: the nested sequences have different lengths",
             loc=loc.current(),
             rule="an array is rectangular",
-            notes=(str(error).partition(". ")[0],),
+            notes=_uneven(obj, ""),
         ) from None
+
+
+def _uneven(obj: Any, path: str) -> tuple[str, ...]:
+    """Two places of nested sequences whose lengths differ."""
+    lengths = [len(x) if is_sequence(x) else np.shape(x)[:1] for x in obj]
+    for k, length in enumerate(lengths):
+        if length != lengths[0]:
+            texts = [
+                f"{n} item{'' if n == 1 else 's'}" if isinstance(n, int) else "no items"
+                for n in (lengths[0], length)
+            ]
+            return (f"`x{path}[0]` has {texts[0]}, but `x{path}[{k}]` has {texts[1]}",)
+    found = [_uneven(x, f"{path}[{k}]") for k, x in enumerate(obj) if is_sequence(x)]
+    return next((notes for notes in found if notes), ())
 
 
 def _plain(obj: Any) -> Any:

@@ -139,7 +139,11 @@ def _parse(subscripts: str, arrays: Sequence[Any]) -> tuple[list[str], str]:
     unknown = [c for c in result if not any(c in group for group in named)]
     if unknown or len(set(result)) != len(result):
         raise _bad(
-            subscripts, f"the result {right!r}", "its letters are those of operands, each once"
+            subscripts,
+            f"the result {right!r} has {unknown[0]!r}, which no operand has"
+            if unknown
+            else f"the result {right!r} has a letter twice",
+            "the letters of the result are those of operands, each once",
         )
     return named, result
 

@@ -190,7 +190,7 @@ def _expand(type: TensorType, items: Sequence[Any]) -> list[Any]:
         raise IndexOutOfBoundsError(
             f"index: {used} indices for {type}",
             loc=loc.current(),
-            rule=f"an array of rank {type.rank} takes {type.rank} indices at most",
+            rule=f"an array takes at most one index for each dim, here {type.rank}",
         )
     if not any(item is Ellipsis for item in parsed):
         parsed.append(Ellipsis)
@@ -253,7 +253,7 @@ def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:
         raise _bad_index(
             "a bool without dims stands among other indices", "such an index stands alone"
         )
-    data = concrete(mask, "a boolean index", _MASK_FIX)
+    data = concrete(mask, "use as a boolean index", _MASK_FIX)
     wanted = type.shape[axis : axis + data.ndim]
     if len(wanted) != data.ndim or any(
         not may_equal(a, b) for a, b in zip(data.shape, wanted, strict=True)
@@ -315,7 +315,7 @@ def _bound(value: Any) -> Dim:
         return value
     if isinstance(value, Tracer):
         value.concretize(
-            "a slice",
+            "use as an end of a slice",
             "gather with an index array, `x[start + ts.arange(length)]`, or make it static",
         )
     return operator.index(value)
@@ -507,6 +507,6 @@ def getitem(x: Any, index: Any) -> Any:
             return found
     if is_scalar_mask(index):
         # A mask without dims selects all or nothing along a new dim.
-        chosen = concrete(as_array("index", index), "a boolean index", _MASK_FIX)
+        chosen = concrete(as_array("index", index), "use as a boolean index", _MASK_FIX)
         x, index = reshape(x, (1, *x.shape)), slice(0, int(chosen))
     return read(x, plan_index(x.type, index))

@@ -59,7 +59,19 @@ def _mismatch(name: str, a: Any, b: Any, i: int, j: int) -> ShapeError:
         f" but dim {j} of x2 is {b.shape[j]}",
         loc=loc.current(),
         rule="the dims that are summed over have equal lengths",
+        fix=_other_way(name, a, b, i),
     )
+
+
+def _other_way(name: str, a: Any, b: Any, i: int) -> str | None:
+    """How two matrices fit that do not as they are."""
+    if name != "matmul" or a.ndim != 2 or b.ndim != 2:
+        return None
+    if a.shape[i] == b.shape[1]:
+        both = a.shape[0] == b.shape[0]
+        more = ", or the first: `x1.T @ x2`" if both else ""
+        return f"transpose the second: `x1 @ x2.T`{more}"
+    return "transpose the first: `x1.T @ x2`" if a.shape[0] == b.shape[0] else None
 
 
 @api_boundary

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import ALL, Kind
-from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
+from tessera.errors import DTypeError, LeafError, MissingNameError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.array_protocols import RankError
 from tessera.graph.device import Device, parse_device
@@ -26,6 +26,7 @@ from tessera.graph.namespace import (
     utility,
 )
 from tessera.graph.namespace.arguments import beside, is_sequence
+from tessera.graph.namespace.foreign_names import ATTRIBUTES, advise
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
@@ -37,17 +38,24 @@ from tessera.ir.intexpr import Dim, prod
 
 _OPERANDS = (ArrayBase, bool, int, float, complex, np.ndarray, np.generic)
 
+# What Python programs put beside arrays by mistake, and what has no operators for these.
+_HELPLESS = frozenset({str, bytes, type(None), dict, set, frozenset, range, slice, type})
+
 Binary = Callable[[Any, Any], Any]
+
+# Anything may be compared: what is no array is not equal to one.
+_EQUALITIES: tuple[Binary, ...] = (elementwise.equal, elementwise.not_equal)
 
 
 def _declined(fn: Binary, other: object) -> Any:
-    """Leaves an operator to the other operand, unless that is a sequence, which has none for it."""
-    if is_sequence(other):
+    """Leaves an operator to the other operand, unless that is known to have none for it."""
+    if is_sequence(other) or (type(other) in _HELPLESS and fn not in _EQUALITIES):
+        found = "None" if other is None else f"a {type(other).__name__}"
         raise LeafError(
-            f"{fn.__name__.lstrip('_')}: got a {type(other).__name__} beside an array",
+            f"{fn.__name__.lstrip('_')}: got {found} beside an array",
             loc=loc.current(),
             rule="operators take arrays and Python numbers",
-            fix="make an array of it with `ts.asarray`",
+            fix="make an array of it with `ts.asarray`" if is_sequence(other) else None,
         )
     return NotImplemented
 
@@ -228,9 +236,15 @@ def _namespace(x: Any, *, api_version: str | None = None) -> Any:
 
 def _unknown(x: Any, name: str) -> Any:
     text = f"{type(x).__name__!r} object has no attribute {name!r}"
-    if not name.startswith("_") and name in dir(_namespace(x)):
-        text += f"; use the function `ts.{name}`"
-    raise AttributeError(text)
+    if name.startswith("_"):
+        raise AttributeError(text)
+
+    def fix() -> str | None:
+        if name in ATTRIBUTES or name not in dir(_namespace(x)):
+            return advise(name, ATTRIBUTES, [n for n in dir(x) if n[0] != "_"], "`x.{}`")
+        return f"use the function `ts.{name}(x, ...)`"
+
+    raise MissingNameError(text, loc=loc.current(), advise=fix)
 
 
 def _format(x: Tracer, spec: str) -> str:
@@ -284,7 +298,7 @@ def install() -> None:
     for name, fn in _UNARY.items():
         setattr(ArrayBase, f"__{name}__", fn)
     ArrayBase.__getitem__ = getitem
-    setattr(ArrayBase, "__getattr__", _unknown)  # noqa: B010
+    setattr(ArrayBase, "__getattr__", api_boundary(_unknown))  # noqa: B010
     properties: dict[str, Callable[[Any], Any]] = {
         "T": api_boundary(_transposed),
         "mT": manipulation.matrix_transpose,

@@ -15,7 +15,13 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from tessera.dtypes import PythonScalar, bool_, default_int
-from tessera.errors import DTypeError, IndexOutOfBoundsError, ShapeError, api_boundary
+from tessera.errors import (
+    DTypeError,
+    ImmutableError,
+    IndexOutOfBoundsError,
+    ShapeError,
+    api_boundary,
+)
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace import elementwise
 from tessera.graph.namespace.arguments import (
@@ -82,6 +88,15 @@ class At:
 
     def __getitem__(self, index: Any) -> Elements:
         return Elements(self._x, index)
+
+    @api_boundary
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise ImmutableError(
+            f"assignment to elements of an array of type {self._x.type.strong()}",
+            loc=loc.current(),
+            rule="arrays are immutable; `x.at[index]` names elements of a new one",
+            fix="give the result a name: `x = x.at[index].set(value)`, or `.add(value)` for `+=`",
+        )
 
     def __repr__(self) -> str:
         return f"at({self._x!r})"
@@ -188,6 +203,12 @@ class Elements:
             options: as for `set`.
         """
         return self.set(ufunc(self.get(**options)), **options)
+
+    @api_boundary
+    def _in_place(self, _: Any) -> Any:
+        At(self._x)[self._index] = None  # which is refused
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = _in_place
 
     def __repr__(self) -> str:
         return f"at({self._x!r})[{self._index!r}]"
