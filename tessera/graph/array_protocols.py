@@ -20,6 +20,7 @@ from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError, api_
 from tessera.graph import dlpack
 from tessera.graph.remote import Remote
 from tessera.ir import loc
+from tessera.ir.html import show_array
 
 if TYPE_CHECKING:
     from tessera.graph.array import Array
@@ -129,6 +130,14 @@ class HostProtocols:
         shape = f", shape={data.shape}" if not data.size and data.shape != (0,) else ""
         where = f", device={self.storage.device}" if isinstance(self.storage, Remote) else ""
         return f"Array({text}{shape}, dtype={dtype.full_name}{where})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: dtype, shape, device and some numbers."""
+        data = self.host
+        dtype = dtype_of(data.dtype)
+        device = self.storage.device if isinstance(self.storage, Remote) else "cpu"
+        title = f"{dtype}[{', '.join(map(str, data.shape))}] on {device}"
+        return show_array(title, _printable(data, dtype))
 
     def __str__(self) -> str:
         data = self.host

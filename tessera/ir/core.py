@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tessera.ir import loc as _loc
 from tessera.ir.effects import PURE, Effects
+from tessera.ir.html import highlight
 from tessera.ir.opdef import Field, FieldKind, collect_fields
 
 if TYPE_CHECKING:
@@ -248,6 +249,10 @@ class Func:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return highlight(str(self))
+
 
 class Module:
     """Functions by name. `main` names the entry."""
@@ -269,3 +274,7 @@ class Module:
         return print_module(self)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return highlight(str(self))
