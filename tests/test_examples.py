@@ -14,6 +14,7 @@ PRINTS = {
     "custom_loop": "frequency",
     "digits": "accuracy on 359 held-out digits",
     "lstm_text": "bits per letter",
+    "scientific": "sklearn.decomposition.PCA",
     "stages": "--- schedule",
     "transforms": "length scale by Newton's method",
     "vae": "held-out digits",
@@ -25,6 +26,7 @@ NEEDS = {
     "custom_loop": ["tqdm"],
     "digits": ["tqdm", "sklearn"],
     "lstm_text": ["tqdm", "matplotlib"],
+    "scientific": ["scipy", "sklearn"],
     "vae": ["tqdm", "matplotlib", "sklearn"],
 }
 ARGUMENTS = {

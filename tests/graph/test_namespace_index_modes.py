@@ -148,6 +148,13 @@ def test_empty_arrays() -> None:
     assert host(none.at[ts.asarray([0, 1])].set(1.0, mode="drop")).shape == (0, 3)
 
 
+@pytest.mark.parametrize("shape", [(0,), (4, 0), (0, 5), (0, 0)])
+def test_masks_that_select_nothing(shape: tuple[int, ...]) -> None:
+    mask = np.zeros(shape, np.bool_)
+    same(ts.asarray(X)[ts.asarray(mask)], X[mask])
+    same(ts.asarray(X).at[ts.asarray(mask)].set(0.0), X)
+
+
 def test_mistakes() -> None:
     x = ts.ones(3)
     for call in (

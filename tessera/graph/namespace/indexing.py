@@ -256,13 +256,13 @@ def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:
     data = concrete(mask, "use as a boolean index", _MASK_FIX)
     wanted = type.shape[axis : axis + data.ndim]
     if len(wanted) != data.ndim or any(
-        not may_equal(a, b) for a, b in zip(data.shape, wanted, strict=True)
+        a and not may_equal(a, b) for a, b in zip(data.shape, wanted, strict=True)
     ):
         raise IndexOutOfBoundsError(
             f"index: a mask of type {mask.type.strong()} for dims {axis} to"
             f" {axis + data.ndim - 1} of {type}",
             loc=loc.current(),
-            rule="a mask has the lengths of the dims that it selects from",
+            rule="a mask has the lengths of the dims that it selects from, or 0",
         )
     return [placed(index, device_of(mask)) for index in np.nonzero(data)]
 

@@ -248,14 +248,16 @@ def _as_mask(index: Any) -> Any:
 def _masked(x: Any, mask: Any, value: Any, combine: Combine) -> Any:
     """One value where a mask holds: the shape does not depend on the mask."""
     fits = mask.ndim <= x.ndim and all(
-        may_equal(a, b) for a, b in zip(mask.shape, x.shape, strict=False)
+        a == 0 or may_equal(a, b) for a, b in zip(mask.shape, x.shape, strict=False)
     )
     if not fits:
         raise IndexOutOfBoundsError(
             f"index: a mask of type {mask.type.strong()} for an array of type {x.type.strong()}",
             loc=loc.current(),
-            rule="a mask has the lengths of the dims that it selects from",
+            rule="a mask has the lengths of the dims that it selects from, or 0",
         )
+    if any(d == 0 for d in mask.shape):
+        return x
     where = broadcast(mask, x.shape, range(mask.ndim))
     return ops.select(where, _OPS[combine](x, spread(value, x.shape)), x)
 
