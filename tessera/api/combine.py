@@ -17,11 +17,13 @@ from tessera.api.regions import number, result_text
 from tessera.api.traced import Traced
 from tessera.api.vectorize import vmap
 from tessera.errors import AxisError, CallError, DTypeError, ShapeError, api_boundary
+from tessera.graph.device import using
 from tessera.graph.ops.arithmetic import Add, Max, Min, Mul, add, maximum, minimum, mul
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, concatenate, reshape, slice_axis, transpose
 from tessera.graph.ops.rearrange import reverse as reversed_
 from tessera.graph.ops.reduce import max_, min_, prod_, sum_
+from tessera.graph.placement import device_of
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import prod as product
@@ -210,7 +212,8 @@ def reduce(
             "reduce: operands has no arrays", loc=loc.current(), rule="one or more are combined"
         )
     leaves = [strong(x) for x in leaves]
-    inits = [number(v, x.type) if v.type.weak else v for v, x in zip(inits, leaves, strict=True)]
+    with using(device_of(leaves[0])):
+        inits = [number(v, x.type) for v, x in zip(inits, leaves, strict=True)]
     axes = _check_operands(leaves, inits, treedef, dimensions)
     shape = leaves[0].shape
     kept = [k for k in range(len(shape)) if k not in axes]

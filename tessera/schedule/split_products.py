@@ -148,7 +148,8 @@ class _Product:
         machine = self.context.machine
         points = _count(self.axes)
         sides = -(-_number(self.row.extent) // height), -(-_number(self.col.extent) // width)
-        others = points // (_number(self.row.extent) * _number(self.col.extent))
+        # A product that is the same along its rows, or its columns, has fewer points than these.
+        others = max(1, points // (_number(self.row.extent) * _number(self.col.extent)))
         blocks = parts * others * sides[0] * sides[1]
 
         loads = [a for a in self.choice.accesses if a.inner]

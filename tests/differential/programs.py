@@ -32,6 +32,7 @@ from tessera.graph.ops import sort as sorting
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.generate import iota, random_bits
 from tessera.graph.ops.reshape import full
+from tessera.graph.ops.scan import INDEX, Scan
 from tessera.graph.trace import Trace, active, as_tuple, bind
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func
@@ -693,12 +694,38 @@ def while_step(g: Generator) -> bool:
     return True
 
 
+def scan_step(g: Generator) -> bool:
+    k = g.pick(lambda x: is_float(x) and x.bound < 100 and len(x.shape) >= 1)
+    if k is None:
+        return False
+    a = g.items[k]
+    which, reverse, unroll = (int(g.rng.integers(0, n)) for n in (2, 2, 3))
+
+    def step(v: list[Any]) -> Any:
+        rows = v[k].type.strong()
+        row = rows.with_shape(rows.shape[1:])
+
+        def turn(i: Any, c: Any, x: Any) -> list[Any]:
+            c = call("tanh", call("add", c, x))
+            return [c, call("mul", c, x)]
+
+        body, _ = trace_function(turn, [INDEX, row, row], "scan")
+        options = {"length": rows.shape[0], "reverse": bool(reverse), "unroll": unroll + 1}
+        init = full(row.shape, 0.5, row.dtype)
+        return as_tuple(bind(Scan, (), (init,), (v[k],), **options, body=body.body))[which]
+
+    shape = a.shape if which else a.shape[1:]
+    g.add("scan", Item(shape, a.dtype, False, max(a.bound, 1.0)), step)
+    return True
+
+
 RULES: tuple[Rule, ...] = (
     unary, unary, unary, binary, binary, binary, compare, select, cast, transpose, reshape,
     broadcast, slice_step, reverse,
     pad, concatenate, reduce_step, reduce_step, arg_reduce, dot, dot, cumulative_step, sort_step,
     gather_step, scatter_step,
     dynamic_slice_step, iota_step, random_step, cond_step, while_step,
+    scan_step,
 )  # fmt: skip
 
 

@@ -108,3 +108,22 @@ def test_compiled_code_agrees(gpu: FakeBackend, name: str) -> None:
     given = [gpu.put(x, device) for x in inputs]
     for a, b in zip(there.executable(device).run(given, []), expected, strict=True):
         assert_close(gpu.get(a), b, length=50)
+
+
+def test_arrays_on_a_device_stay_there(gpu: FakeBackend) -> None:
+    """Numbers of the host go with them."""
+    x = ts.device_put(ts.asarray(X[:, 0, 0]), "cuda")
+    host = ts.asarray(X[:, 0, 0])
+    calls: list[Callable[[Any], Any]] = [
+        lambda x: ts.scan(lambda c, v: (c + v, c * v), 0.0, x),
+        ts.grad(lambda x: ts.sum(ts.scan(lambda c, v: (c + v, c * v), 1.0, x)[1])),
+        lambda x: ts.fori_loop(0, ts.asarray(3), lambda i, c: c + i, x),
+        lambda x: ts.switch(2, [ts.sin, ts.cos, ts.exp], x),
+        lambda x: ts.reduce(x, 0.0, ts.hypot, (0,)),
+        lambda x: ts.associative_scan(ts.add, x, reverse=True),
+        lambda x: ts.map(ts.sin, x, batch_size=2),
+    ]
+    for call in calls:
+        for a, b in zip(ts.pytree.leaves(call(x)), ts.pytree.leaves(call(host)), strict=True):
+            assert str(a.device) == "cuda:0"
+            assert_close(a, b, length=8)
