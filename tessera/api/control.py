@@ -153,9 +153,10 @@ def _alternatives(
     inputs = [x.type for x in leaves]
     regions = [Region(name, fn, treedef, inputs) for fn in functions]
     first = regions[0]
-    words = [result_text(name, fn).removeprefix(f"{name}: ") for fn in functions]
+    labels = _labels(name, functions)
+    words = [f"the result of {label}" for label in labels]
     types = list(first.traced.types)
-    for region, fn, word in zip(regions[1:], functions[1:], words[1:], strict=True):
+    for region, label, word in zip(regions[1:], labels[1:], words[1:], strict=True):
         check_structure(
             name, first.traced.treedef, region.traced.treedef, (words[0], word), "result"
         )
@@ -165,14 +166,23 @@ def _alternatives(
                 path = pytree.paths(first.traced.treedef)[k]
                 place = f"at `{path}`, " if path else ""
                 raise (ShapeError if a.shape != b.shape else DTypeError)(
-                    f"{name}: {place}{name_of(functions[0])} returns {a.strong()}, "
-                    f"{name_of(fn)} {b.strong()}",
+                    f"{name}: {place}{labels[0]} returns {a.strong()}, {label} {b.strong()}",
                     loc=loc.current(),
                     rule=f"{'both' if len(functions) == 2 else 'all'} functions return arrays of "
                     f"the same shapes and dtypes",
                 )
             types[k] = TensorType(a.shape, dtype, a.weak and b.weak)
     return [region.with_result_types([t.strong() for t in types]) for region in regions]
+
+
+def _labels(name: str, functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """What messages call functions: by their names, if these differ."""
+    names = [name_of(fn) for fn in functions]
+    if len(set(names)) == len(names):
+        return names
+    if name == "cond":
+        return ["true_fn", "false_fn"]
+    return [f"branches[{k}]" for k in range(len(names))]
 
 
 @api_boundary

@@ -38,12 +38,24 @@ def _flat_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
             f"{name} is {axes!r}, but {described} are {pytree.show(pytree.structure(tree))}",
             f"{name} is an int, None, or containers of them nested like {described}, which may "
             f"stop early",
+            _axes_fix(axes, tree) if name == "in_axes" else None,
         ) from None
     return [a for x, t in zip(spec, parts, strict=True) for a in _flat_axes(x, t, name)]
 
 
-def _axes_error(what: str, rule: str) -> PytreeError:
-    return PytreeError(f"vmap: {what}", loc=_loc.current(), rule=rule)
+def _axes_error(what: str, rule: str, fix: str | None = None) -> PytreeError:
+    return PytreeError(f"vmap: {what}", loc=_loc.current(), rule=rule, fix=fix)
+
+
+def _axes_fix(axes: Any, args: Any) -> str | None:
+    """What to do about axes for another number of arguments."""
+    if not isinstance(axes, (tuple, list)) or not isinstance(args, tuple):
+        return None
+    count, wanted = len(cast("list[Any]", axes)), len(cast("tuple[Any, ...]", args))
+    if count == wanted:
+        return None
+    few = "an axis or None" if count < wanted else "one axis or None"
+    return f"give {few} for each argument: {wanted}, not {count}"
 
 
 @api_boundary

@@ -88,10 +88,10 @@ class HostProtocols:
 
     @api_boundary
     def __index__(self) -> int:
-        found = self._scalar("use as an index", None)
+        found = self._scalar("use as a Python integer", None)
         if not dtype_of(self.storage.dtype).is_integer:
             raise DTypeError(
-                f"use as an index of an array of dtype {self.storage.dtype.name}",
+                f"use as a Python integer of an array of dtype {self.storage.dtype.name}",
                 loc=loc.current(),
                 rule="an index is an integer",
             )

@@ -61,6 +61,9 @@ def current_engine() -> Engine:
     return _ENGINE[0]
 
 
+_TO_NUMPY = "conversion to a NumPy array"
+
+
 class Tracer(ArrayBase):
     """Stands for an array while a function is traced.
 
@@ -96,7 +99,7 @@ class Tracer(ArrayBase):
         """The concrete array behind the tracer.
 
         Args:
-            wanted: what the user asked for, for instance `bool`.
+            wanted: what the user asked for, `bool()` or `use as an index`, without the value.
             fix: what to do instead.
 
         Raises:
@@ -105,10 +108,8 @@ class Tracer(ArrayBase):
         """
         self.trace.check_alive(self)
         if self.concrete is None:
-            use, _, purpose = wanted.partition(" as ")
-            value = f"a traced value of type {self.type.strong()}"
             raise ConcretizationError(
-                f"{use} of {value} as {purpose}" if purpose else f"{wanted} of {value}",
+                _wish(wanted, f"a traced value of type {self.type.strong()}"),
                 loc=_loc.current(),
                 rule=(
                     f"inside `{self.trace.kind}` an array has a type but no value while the "
@@ -135,7 +136,9 @@ class Tracer(ArrayBase):
 
     @api_boundary
     def __float__(self) -> float:
-        return float(self.concretize("`float()`", "keep it an array").host)
+        name = _foreign_function(_loc.current())
+        fix = f"use tessera's function in the place of `{name}`" if name else "keep it an array"
+        return float(self.concretize("`float()`", fix).host)
 
     @api_boundary
     def __complex__(self) -> complex:
@@ -143,18 +146,21 @@ class Tracer(ArrayBase):
 
     @api_boundary
     def __index__(self) -> int:
-        fix = "make it a static argument, or index an array with it"
-        return operator.index(self.concretize("use as an index", fix).host[()])
+        fix = (
+            "make it a static argument; or loop with `ts.fori_loop`, and take elements of arrays "
+            "with it"
+        )
+        return operator.index(self.concretize("use as a Python integer", fix).host[()])
 
     @api_boundary
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        name = _numpy_function(_loc.current())
+        name = _foreign_function(_loc.current())
         instead = f"tessera's function in the place of `{name}`" if name else "tessera's functions"
         fix = f"use {instead}, or return the value and convert outside"
-        found = self.concretize("a NumPy array", fix)
+        found = self.concretize(_TO_NUMPY, fix)
         if self.dtype.is_inexact:
             raise ConcretizationError(
-                f"a NumPy array of a traced value of type {self.type.strong()}",
+                _wish(_TO_NUMPY, f"a traced value of type {self.type.strong()}"),
                 loc=_loc.current(),
                 rule=f"what NumPy computes is not traced: `{self.trace.kind}` would lose it",
                 fix=fix,
@@ -163,10 +169,18 @@ class Tracer(ArrayBase):
         return np.array(found.host, dtype=dtype, copy=copy)
 
 
-def _numpy_function(place: _loc.Loc) -> str:
-    """The function of NumPy that the user calls there; empty where the source does not tell."""
+def _wish(wanted: str, value: str) -> str:
+    """What the user asked for, with the value: `use of a traced value as an index`."""
+    found = re.fullmatch(r"(\w+) ((?:as|to) .*)", wanted)
+    return f"{found[1]} of {value} {found[2]}" if found else f"{wanted} of {value}"
+
+
+def _foreign_function(place: _loc.Loc) -> str:
+    """The function of NumPy or `math` that the user calls there; empty where the source does not
+    tell."""
     frames = place.frames
-    found = re.search(r"\b(?:np|numpy)\.\w[\w.]*(?=\()", frames[0].text()) if frames else None
+    call = r"\b(?:np|numpy|math)\.\w[\w.]*(?=\()"
+    found = re.search(call, frames[0].text()) if frames else None
     return found[0] if found else ""
 
 

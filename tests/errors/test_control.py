@@ -90,7 +90,7 @@ def test_branches_of_different_dtype() -> None:
         ts.cond(True, lambda: 2.5, lambda: ts.asarray(2))
         """,
         """
-        DTypeError: cond: <lambda> returns f32[], <lambda> i64[]
+        DTypeError: cond: true_fn returns f32[], false_fn i64[]
           at user.py:1
             1 | ts.cond(True, lambda: 2.5, lambda: ts.asarray(2))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

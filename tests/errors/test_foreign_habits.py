@@ -167,6 +167,7 @@ def test_a_string_beside_an_array() -> None:
             1 | ts.ones(3) + "1"
               | ^^^^^^^^^^^^^^^^
           rule: operators take arrays and Python numbers
+          fix: convert it first, as with `float(text)`
         """,
     )
 
@@ -198,7 +199,7 @@ def test_numpy_in_a_differentiated_function() -> None:
         ts.grad(loss)(ts.ones(3))
         """,
         """
-        ConcretizationError: a NumPy array of a traced value of type f32[3]
+        ConcretizationError: conversion of a traced value of type f32[3] to a NumPy array
           at user.py:4 in loss
             4 |     return ts.sum(x * np.sum(np.sin(x)))
               |                              ^^^^^^^^^

@@ -89,7 +89,7 @@ def test_range() -> None:
         f(ts.ones(3), 2)
         """,
         """
-        ConcretizationError: use of a traced value of type i64[] as an index
+        ConcretizationError: use of a traced value of type i64[] as a Python integer
           at user.py:3 in f
             3 |     for _ in range(n):
               |              ^^^^^^^^
@@ -98,7 +98,7 @@ def test_range() -> None:
               | ^^^^^^^^^^^^^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
           the value is argument `n` of f
-          fix: make it a static argument, or index an array with it
+          fix: make it a static argument; or loop with `ts.fori_loop`, and take elements of arrays with it
         """,
     )
 
@@ -113,7 +113,7 @@ def test_list_index() -> None:
         f(1)
         """,
         """
-        ConcretizationError: use of a traced value of type i64[] as an index
+        ConcretizationError: use of a traced value of type i64[] as a Python integer
           at user.py:3 in f
             3 |     return [1.0, 2.0][i]
               |            ^^^^^^^^^^^^^
@@ -122,7 +122,7 @@ def test_list_index() -> None:
               | ^^^^
           rule: inside `jit` an array has a type but no value while the function is traced
           the value is argument `i` of f
-          fix: make it a static argument, or index an array with it
+          fix: make it a static argument; or loop with `ts.fori_loop`, and take elements of arrays with it
         """,
     )
 
@@ -162,7 +162,7 @@ def test_numpy() -> None:
         f(ts.ones(3))
         """,
         """
-        ConcretizationError: a NumPy array of a traced value of type f32[3]
+        ConcretizationError: conversion of a traced value of type f32[3] to a NumPy array
           at user.py:5 in f
             5 |     return np.sin(np.asarray(x))
               |                   ^^^^^^^^^^^^^

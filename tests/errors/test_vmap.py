@@ -86,6 +86,7 @@ def test_in_axes_structure() -> None:
             1 | ts.vmap(lambda x, y: x + y, in_axes=(0, 0, 0))(ts.ones(3), ts.ones(3))
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: in_axes is an int, None, or containers of them nested like the arguments, which may stop early
+          fix: give one axis or None for each argument: 2, not 3
         """,
     )
 

@@ -133,7 +133,7 @@ def test_the_constructor_takes_numpy_arrays() -> None:
 def test_other_wrong_uses() -> None:
     with pytest.raises(TypeError, match=r"item\(\) of an array"):
         ts.ones(2).item()
-    with pytest.raises(TypeError, match="use as an index"):
+    with pytest.raises(TypeError, match="use as a Python integer"):
         _ = [1, 2][ts.asarray(1.0)]
     with pytest.raises(TypeError, match=r"len\(\) of an array"):
         len(ts.asarray(1))

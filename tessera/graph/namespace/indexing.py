@@ -232,6 +232,7 @@ def _parse(type: TensorType, item: Any) -> Any:
         raise _bad_index(
             f"an array of type {type} is indexed with a value of type {item.__class__.__name__}",
             "an index is an int, a slice, `...`, None, or an array of integers or bools",
+            "convert it with `int`, or divide with `//`" if isinstance(item, float) else None,
         )
     if not (item.dtype.is_integer or item.dtype.is_bool):
         raise _bad_index(
@@ -243,8 +244,8 @@ def _parse(type: TensorType, item: Any) -> Any:
     return item
 
 
-def _bad_index(what: str, rule: str) -> DTypeError:
-    return DTypeError(f"index: {what}", loc=loc.current(), rule=rule)
+def _bad_index(what: str, rule: str, fix: str | None = None) -> DTypeError:
+    return DTypeError(f"index: {what}", loc=loc.current(), rule=rule, fix=fix)
 
 
 def _mask(type: TensorType, axis: int, mask: Any) -> list[Any]:

@@ -55,7 +55,11 @@ def _declined(fn: Binary, other: object) -> Any:
             f"{fn.__name__.lstrip('_')}: got {found} beside an array",
             loc=loc.current(),
             rule="operators take arrays and Python numbers",
-            fix="make an array of it with `ts.asarray`" if is_sequence(other) else None,
+            fix="make an array of it with `ts.asarray`"
+            if is_sequence(other)
+            else "convert it first, as with `float(text)`"
+            if isinstance(other, str)
+            else None,
         )
     return NotImplemented
 
