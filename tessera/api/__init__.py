@@ -38,6 +38,8 @@ from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
 from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.trace import current_engine, install_engine
+from tessera.ir.fortran import install_repeat
+from tessera.runtime.repeat import repeat
 
 install_operators()
 
@@ -56,6 +58,7 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
 
 
 install_engine(Eager(_engine_for))
+install_repeat(repeat)
 if is_watching(config.outermost()):
     install_engine(WatchedEngine(current_engine()))
 install_backend("cuda", cuda_backend)

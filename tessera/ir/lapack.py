@@ -1,9 +1,8 @@
-"""Linear algebra by SciPy's LAPACK and BLAS, called at their addresses, without copies by wrappers.
+"""Linear algebra by SciPy's LAPACK and BLAS, without copies by wrappers.
 
-`scipy.linalg.cython_lapack` and `cython_blas` state the address and the C signature of every
-routine in capsules; all parameters are pointers. Matrices here are in row-major order, LAPACK's in
-column-major order: it sees their transposes. Where a factorization of the transpose says what that
-of the matrix is, nothing is copied but what LAPACK would overwrite.
+Matrices here are in row-major order, LAPACK's in column-major order: it sees their transposes.
+Where a factorization of the transpose says what that of the matrix is, nothing is copied but what
+LAPACK would overwrite.
 
 Where a matrix has no result (a Cholesky factor of one that is not positive definite, an iteration
 that does not converge, elements that are not finite), its results are NaN, as JAX has it: inside a
@@ -12,113 +11,17 @@ compiled program nobody could catch an exception.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from tessera.ir.fortran import FEW, Arg, call, integers
+from tessera.ir.fortran import work as scratch
+
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-Arg: TypeAlias = "bytes | int | Array | tuple[Array, int]"
-"""What a routine is passed: a letter, an int, an array of which each matrix of the batch has an
-equal share, or an array that all share, with any int."""
-
-_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-
-# Routines of BLAS, whose last parameter is not `info`.
-_BLAS = frozenset({"trsm"})
-
-# Routines whose name differs for complex numbers.
-_COMPLEX_NAMES = {"syevd": "heevd", "orgqr": "ungqr"}
-
-
-@functools.cache
-def _function(name: str) -> tuple[Callable[..., None], type[Any]]:
-    """A routine of LAPACK or BLAS, and the type of its integers."""
-    module = "cython_blas" if name[1:] in _BLAS else "cython_lapack"
-    table: Any = importlib.import_module(f"scipy.linalg.{module}")
-    capsule = table.__pyx_capi__[name]
-    api = ctypes.pythonapi
-    signature_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
-        ("PyCapsule_GetName", api)
-    )
-    address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-        ("PyCapsule_GetPointer", api)
-    )
-    signature = signature_of(capsule)
-    parameters = signature.decode().partition("(")[2].split(",")
-    # Builds of SciPy for LAPACKs with 64-bit integers call the type otherwise.
-    plain = any(p.strip(" )").startswith("int *") for p in parameters)
-    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(parameters))
-    return prototype(address_of(capsule, signature)), np.int32 if plain else np.int64
-
-
-def _call(name: str, dtype: np.dtype[Any], count: int, *args: Arg) -> Array:
-    """Calls a routine once for each matrix of a batch.
-
-    Args:
-        name: the routine without the letter of its dtype; BLAS's have no `info` at the end.
-        dtype: of the elements.
-        count: matrices of the batch.
-        args: its parameters, without `info`.
-
-    Returns:
-        What `info` was after each call.
-    """
-    function, integer = _function(_LETTERS[dtype.name] + name)
-    info = np.zeros(max(count, 1), integer)
-    keep: list[Any] = []
-    places: list[tuple[int, int]] = []
-    for arg in args:
-        if isinstance(arg, bytes):
-            cell: Any = ctypes.c_char(arg)
-            place = (ctypes.addressof(cell), 0)
-        elif isinstance(arg, int):
-            cell = np.array([arg], integer)
-            place = (cell.ctypes.data, 0)
-        elif isinstance(arg, tuple):
-            cell = arg[0]
-            place = (cell.ctypes.data, 0)
-        else:
-            cell = arg
-            place = (cell.ctypes.data, cell.nbytes // count if count else 0)
-        keep.append(cell)
-        places.append(place)
-    if name not in _BLAS:
-        places.append((info.ctypes.data, info.itemsize))
-    for k in range(count):
-        function(*[start + k * step for start, step in places])
-    return info
-
-
-def _work(name: str, dtype: np.dtype[Any], position: int, *args: Arg) -> Array:
-    """Scratch memory of the size that a routine asks for.
-
-    Args:
-        name: the routine.
-        dtype: of the elements.
-        position: where its `work` stands, after which comes `lwork`.
-        args: its parameters.
-    """
-    asked = np.zeros(1, dtype)
-    query: list[Arg] = [(a, 0) if isinstance(a, np.ndarray) else a for a in args]
-    query[position : position + 2] = [(asked, 0), -1]
-    _call(name, dtype, 1, *query)
-    return np.empty(max(int(asked[0].real), 1), dtype)
-
-
-def _integers(name: str, dtype: np.dtype[Any], size: int) -> Array:
-    """Scratch memory for integers."""
-    return np.empty(max(size, 1), _function(_LETTERS[dtype.name] + name)[1])
-
-
-def _named(name: str, dtype: np.dtype[Any]) -> str:
-    return _COMPLEX_NAMES[name] if dtype.kind == "c" else name
-
 
 def _batch(x: Array, rank: int = 2) -> int:
     """How many matrices an array holds."""
@@ -142,6 +45,12 @@ def _blank(bad: Array, *outputs: Array) -> None:
             out.reshape(len(bad), -1)[bad] = np.nan
 
 
+@functools.cache
+def _lower(n: int) -> Array:
+    """Which elements of a matrix stand on or below its diagonal."""
+    return np.tri(n, dtype=np.bool_)
+
+
 # --- routines -------------------------------------------------------------------------------------
 
 
@@ -151,9 +60,10 @@ def cholesky(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     n, count = x.shape[-1], _batch(x)
     if not x.size:
         return
-    out[...] = np.tril(x)
+    out[...] = 0
+    np.copyto(out, x, where=_lower(n))
     # The transpose of the lower half is an upper one: U^H U = conj(A), and L is U transposed.
-    info = _call("potrf", x.dtype, count, b"U", n, out, n)
+    info = call("potrf", x.dtype, count, b"U", n, out, n)
     _blank(info != 0, out)
 
 
@@ -181,7 +91,7 @@ def triangular_solve(
         b"T" if transposed else b"N",
         b"U" if unit_diagonal else b"N",
     )
-    _call("trsm", a.dtype, _batch(a), *letters, m, n, (one, 0), a, n, out, m)
+    call("trsm", a.dtype, _batch(a), *letters, m, n, (one, 0), a, n, out, m)
 
 
 def lu(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -192,10 +102,23 @@ def lu(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     if not x.size:
         return
     out[...], pivots = _factored(x)
-    rows, order = np.arange(count), perm.reshape(count, m)
+    _exchange(perm.reshape(count, m), pivots)
+
+
+def _exchange(perm: Array, pivots: Array) -> None:
+    """Orders of rows after each was exchanged in turn with that which a pivot, from 1 on, names."""
+    if len(perm) < FEW:
+        # Lists are exchanged in a fraction of the time of arrays, but one after the other.
+        for row, exchanges in zip(perm, pivots.tolist(), strict=True):
+            order = row.tolist()
+            for i, j in enumerate(exchanges):
+                order[i], order[j - 1] = order[j - 1], order[i]
+            row[:] = order
+        return
+    every = np.arange(len(perm))
     for i in range(pivots.shape[1]):
         j = pivots[:, i] - 1
-        order[rows, i], order[rows, j] = order[rows, j], order[rows, i].copy()
+        perm[every, i], perm[every, j] = perm[every, j], perm[every, i].copy()
 
 
 def _factored(x: Array) -> tuple[Array, Array]:
@@ -203,8 +126,8 @@ def _factored(x: Array) -> tuple[Array, Array]:
     m, n = x.shape[-2:]
     count = _batch(x)
     factors = _turned(x)
-    pivots = np.empty((count, min(m, n)), _integers("getrf", x.dtype, 1).dtype)
-    _call("getrf", x.dtype, count, m, n, factors, m, pivots)
+    pivots = np.empty((count, min(m, n)), integers("getrf", x.dtype, 1).dtype)
+    call("getrf", x.dtype, count, m, n, factors, m, pivots)
     return factors.swapaxes(-1, -2), pivots
 
 
@@ -294,13 +217,13 @@ def qr(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     factors[..., :n, :] = x.swapaxes(-1, -2)
     tau = np.zeros((count, k), x.dtype)
     args: list[Arg] = [m, n, factors, m, tau, b"", 0]
-    args[5:] = [(work := _work("geqrf", x.dtype, 5, *args), 0), work.size]
-    _call("geqrf", x.dtype, count, *args)
+    args[5:] = [(work := scratch("geqrf", x.dtype, 5, *args), 0), work.size]
+    call("geqrf", x.dtype, count, *args)
     r[...] = np.triu(factors[..., :n, :].swapaxes(-1, -2)[..., : r.shape[-2], :])
-    name = _named("orgqr", x.dtype)
+    name = "orgqr"
     args = [m, columns, k, factors, m, tau, b"", 0]
-    args[6:] = [(work := _work(name, x.dtype, 6, *args), 0), work.size]
-    _call(name, x.dtype, count, *args)
+    args[6:] = [(work := scratch(name, x.dtype, 6, *args), 0), work.size]
+    call(name, x.dtype, count, *args)
     q[...] = factors[..., :columns, :].swapaxes(-1, -2)
 
 
@@ -315,11 +238,10 @@ def eigh(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     finite = _is_finite(x)
     factors = _turned(x)
     factors.reshape(count, n, n)[~finite] = 0
-    name = _named("syevd", x.dtype)
     wants = b"V" if vectors else b"N"
     args: list[Arg] = [wants, b"L", n, factors, n, w]
     # Sizes of scratch memory as LAPACK's documentation of `heevd` and `syevd` states them.
-    integers = _integers(name, x.dtype, 3 + 5 * n)
+    counts = integers("syevd", x.dtype, 3 + 5 * n)
     if x.dtype.kind == "c":
         work = np.empty(2 * n + n * n, x.dtype)
         real = np.empty(1 + 5 * n + 2 * n * n, w.dtype)
@@ -327,7 +249,7 @@ def eigh(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     else:
         work = np.empty(1 + 6 * n + 2 * n * n, x.dtype)
         args += [(work, 0), work.size]
-    info = _call(name, x.dtype, count, *args, (integers, 0), integers.size)
+    info = call("syevd", x.dtype, count, *args, (counts, 0), counts.size)
     if vectors:
         vectors[0][...] = factors.swapaxes(-1, -2)
     _blank((info != 0) | ~finite, w, *vectors)
@@ -354,15 +276,15 @@ def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     else:
         wants = b"A" if u.shape[-1] == m and vh.shape[-2] == n else b"S"
         places = [vh, n, u, u.shape[-1]]
-    integers = _integers("gesdd", x.dtype, 8 * k)
+    counts = integers("gesdd", x.dtype, 8 * k)
     args: list[Arg] = [wants, n, m, factors, n, s, *places, b"", 0]
     if x.dtype.kind == "c":
         larger = max(m, n)
         size = max(5 * k * k + 5 * k, 2 * larger * k + 2 * k * k + k)
         args.append((np.empty(size, s.dtype), 0))
-    args.append((integers, 0))
-    args[10:12] = [(work := _work("gesdd", x.dtype, 10, *args), 0), work.size]
-    info = _call("gesdd", x.dtype, count, *args)
+    args.append((counts, 0))
+    args[10:12] = [(work := scratch("gesdd", x.dtype, 10, *args), 0), work.size]
+    info = call("gesdd", x.dtype, count, *args)
     _blank((info != 0) | ~finite, *outputs)
 
 
@@ -382,8 +304,8 @@ def eig(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     right: Arg = found if vectors else (none, 0)
     args: list[Arg] = [b"N", b"V" if vectors else b"N", n, factors, n, w, (none, 0), 1]
     args += [right, n, b"", 0, (np.empty(2 * n, x.real.dtype), 0)]
-    args[10:12] = [(work := _work("geev", x.dtype, 10, *args), 0), work.size]
-    info = _call("geev", x.dtype, count, *args)
+    args[10:12] = [(work := scratch("geev", x.dtype, 10, *args), 0), work.size]
+    info = call("geev", x.dtype, count, *args)
     if vectors:
         vectors[0][...] = found.swapaxes(-1, -2)
     _blank((info != 0) | ~finite, w, *vectors)
