@@ -7,7 +7,6 @@ The names are those of `jax.nn` where it has the function. See docs/nn.md.
 from __future__ import annotations
 
 from tessera.graph.namespace.creation import one_hot
-from tessera.graph.namespace.statistics import log_softmax, logsumexp, softmax
 from tessera.nn.activations import (
     celu,
     elu,
@@ -36,6 +35,7 @@ from tessera.nn.activations import (
     swish,
     tanh,
 )
+from tessera.nn.exponentials import log_softmax, logsumexp, softmax, standardize
 from tessera.nn.layers import conv, dense, dropout
 from tessera.nn.normalization import (
     layernorm_safe,
@@ -82,6 +82,7 @@ __all__ = [
     "sparse_plus",
     "sparse_sigmoid",
     "squareplus",
+    "standardize",
     "swish",
     "tanh",
 ]

@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 
-def _wide(x: Any) -> Any:
+def widened(x: Any) -> Any:
     """The array in the dtype that sums are taken in."""
     return x if x.dtype is float64 else ops.cast(x, float32)
 
 
-def _masked(name: str, x: Any, where: Any, fill: float) -> Any:
+def masked(name: str, x: Any, where: Any, fill: float) -> Any:
     """The array with another number where a mask does not hold."""
     if where is None:
         return x
@@ -65,12 +65,12 @@ def _masked(name: str, x: Any, where: Any, fill: float) -> Any:
     return ops.select(spread(mask, x.shape), x, fill)
 
 
-def _total(x: Any, axes: Sequence[int]) -> Any:
+def total_along(x: Any, axes: Sequence[int]) -> Any:
     """The sum along axes, repeated along them."""
     return spread(with_dims(reduce.sum_(x, axes), x.shape, axes), x.shape)
 
 
-def _largest(x: Any, axes: Sequence[int]) -> Any:
+def largest_along(x: Any, axes: Sequence[int]) -> Any:
     """The largest element along axes, repeated along them; 0 of none. Without a derivative."""
     if any(x.shape[k] == 0 for k in axes):
         return full_like(x, 0.0)
@@ -80,7 +80,7 @@ def _largest(x: Any, axes: Sequence[int]) -> Any:
 
 def _powers(x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
     """exp(x - largest), and the largest. Where that is infinite, ones for what is equal to it."""
-    top = _largest(x, axes)
+    top = largest_along(x, axes)
     apart = ops.sub(x, ops.select(ops.isfinite(top), top, 0.0))
     ties = ops.select(ops.eq(x, top), full_like(x, 0.0), -math.inf)
     apart = ops.select(ops.eq(top, math.inf), ties, apart)
@@ -107,13 +107,13 @@ def softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) 
     """
     found = real("softmax_safe", x)
     axes = parse_axes("nn.softmax_safe", axis, found.ndim)
-    wide = _masked("softmax_safe", _wide(found), where, -math.inf)
+    wide = masked("softmax_safe", widened(found), where, -math.inf)
     return ops.cast(_softmax(wide, axes), found.dtype)
 
 
 def _softmax_plain(x: Any, axes: tuple[int, ...]) -> Any:
     powers, _ = _powers(x, axes)
-    total = _total(powers, axes)
+    total = total_along(powers, axes)
     return ops.div(powers, ops.select(ops.eq(total, 0.0), 1.0, total))
 
 
@@ -123,7 +123,7 @@ _softmax = custom_jvp(_softmax_plain, nondiff_argnums=(1,))
 @_softmax.defjvp
 def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     out = _softmax(primals[0], axes)
-    mean = _total(ops.mul(out, tangents[0]), axes)
+    mean = total_along(ops.mul(out, tangents[0]), axes)
     return out, ops.mul(out, ops.sub(tangents[0], mean))
 
 
@@ -143,7 +143,7 @@ def logsumexp_safe(
     """
     found = real("logsumexp_safe", x)
     axes = parse_axes("nn.logsumexp_safe", axis, found.ndim)
-    wide = _masked("logsumexp_safe", _wide(found), where, -math.inf)
+    wide = masked("logsumexp_safe", widened(found), where, -math.inf)
     result = ops.cast(_logsumexp(wide, axes), found.dtype)
     return with_dims(result, found.shape, axes) if keepdims else result
 
@@ -177,7 +177,7 @@ def log_softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = No
     """
     found = real("log_softmax_safe", x)
     axes = parse_axes("nn.log_softmax_safe", axis, found.ndim)
-    wide = _masked("log_softmax_safe", _wide(found), where, -math.inf)
+    wide = masked("log_softmax_safe", widened(found), where, -math.inf)
     return ops.cast(_log_softmax(wide, axes), found.dtype)
 
 
@@ -185,7 +185,7 @@ def _log_softmax_plain(x: Any, axes: tuple[int, ...]) -> Any:
     powers, top = _powers(x, axes)
     apart = ops.sub(x, ops.select(ops.isfinite(top), top, 0.0))
     apart = ops.select(ops.eq(top, math.inf), ops.log(powers), apart)
-    total = _total(powers, axes)
+    total = total_along(powers, axes)
     return ops.sub(apart, ops.log(ops.select(ops.eq(total, 0.0), 1.0, total)))
 
 
@@ -196,7 +196,7 @@ _log_softmax = custom_jvp(_log_softmax_plain, nondiff_argnums=(1,))
 def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (x,) = primals
     out = _log_softmax(x, axes)
-    mean = _total(ops.mul(_softmax(x, axes), tangents[0]), axes)
+    mean = total_along(ops.mul(_softmax(x, axes), tangents[0]), axes)
     # What has no probability has no derivative.
     return out, ops.select(ops.eq(out, -math.inf), 0.0, ops.sub(tangents[0], mean))
 
@@ -231,10 +231,10 @@ def layernorm_safe(
     name = "layernorm_safe"
     found = real(name, x)
     axes = parse_axes(f"nn.{name}", axis, found.ndim)
-    small, inverse = _scaled(_wide(found), axes, epsilon)
+    small, inverse = _scaled(widened(found), axes, epsilon)
     # Relative to the first element, so that the mean of equal elements is exactly one of them.
     apart = ops.sub(small, _first(small, axes))
-    apart = ops.sub(apart, _mean(apart, axes))
+    apart = ops.sub(apart, mean_along(apart, axes))
     result = _normalised(apart, inverse, axes, epsilon)
     return _affine(name, result, scale, bias, found.dtype)
 
@@ -263,7 +263,7 @@ def rmsnorm_safe(
     name = "rmsnorm_safe"
     found = real(name, x)
     axes = parse_axes(f"nn.{name}", axis, found.ndim)
-    small, inverse = _scaled(_wide(found), axes, epsilon)
+    small, inverse = _scaled(widened(found), axes, epsilon)
     return _affine(name, _normalised(small, inverse, axes, epsilon), scale, None, found.dtype)
 
 
@@ -274,7 +274,7 @@ def _scaled(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any]:
     """
     words, exponent = (uint64, 0x7FF << 52) if x.dtype is float64 else (uint32, 0xFF << 23)
     least = float(finfo(x.dtype).smallest_normal)
-    top = ops.maximum(_largest(ops.abs_(x), axes), 1.0 if epsilon else least)
+    top = ops.maximum(largest_along(ops.abs_(x), axes), 1.0 if epsilon else least)
     power = ops.bitcast(ops.and_(ops.bitcast(top, words), exponent), x.dtype)
     # The largest power has an inverse that is no normal number, which some devices take for 0.
     inverse = ops.maximum(ops.div(1.0, power), least)
@@ -292,13 +292,13 @@ def _first(x: Any, axes: Sequence[int]) -> Any:
     return spread(found, x.shape)
 
 
-def _mean(x: Any, axes: Sequence[int]) -> Any:
+def mean_along(x: Any, axes: Sequence[int]) -> Any:
     count: Any = math.prod(x.shape[k] for k in axes)
-    return ops.div(_total(x, axes), float(count)) if isinstance(count, int) and count else x
+    return ops.div(total_along(x, axes), float(count)) if isinstance(count, int) and count else x
 
 
 def _normalised(x: Any, inverse: Any, axes: Sequence[int], epsilon: float) -> Any:
-    variance = _mean(ops.mul(x, x), axes)
+    variance = mean_along(ops.mul(x, x), axes)
     if epsilon:
         variance = ops.add(variance, ops.mul(ops.mul(inverse, inverse), epsilon))
     is_zero = ops.eq(variance, 0.0)

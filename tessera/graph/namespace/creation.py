@@ -413,7 +413,6 @@ def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> list[A
 def one_hot(
     x: ArrayLike,
     num_classes: int,
-    /,
     *,
     dtype: DTypeLike | None = None,
     axis: int = -1,
