@@ -325,3 +325,38 @@ def test_subnormal_results(dtype: Any) -> None:
     halves = compiled("multiply", [tiny, np.array([0.5], dtype)])
     assert halves[0] == info.smallest_normal / 2
     assert compiled("add", [tiny, -tiny * dtype(0.75)])[0] == info.smallest_normal / 4
+
+
+PAIRS: dict[str, Callable[..., Any]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot, "copysign": np.copysign,
+    "nextafter": np.nextafter, "maximum": np.maximum, "minimum": np.minimum,
+    "logaddexp": np.logaddexp, "remainder": np.remainder, "floor_divide": np.floor_divide,
+}  # fmt: skip
+ENDS = [0.0, 0.5, 1.0, 2.0, 3.0, INF]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", PAIRS)
+def test_special_pairs(name: str, dtype: Any) -> None:
+    """All pairs of special numbers, beside NumPy, which does as IEEE 754 and C say."""
+    info = np.finfo(dtype)
+    line = [*ENDS, float(info.max), float(info.smallest_normal), float(info.smallest_subnormal)]
+    values = np.array([*line, *[-v for v in line], NAN], dtype)
+    x, y = (part.reshape(-1).copy() for part in np.meshgrid(values, values))
+    with np.errstate(all="ignore"):
+        wanted = PAIRS[name](x, y)
+    found = compiled(name, [x, y])
+    eager = np.asarray(getattr(ts, name)(x, y))
+    if name == "floor_divide":
+        # With infinity it may be the floor of the quotient, or what makes the remainder right.
+        with np.errstate(all="ignore"):
+            sure = np.isfinite(wanted) & np.isfinite(x / y) & np.isfinite(y)
+        found, eager, wanted = found[sure], eager[sure], wanted[sure]
+    for result in (found, eager):
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(wanted))
+        numbers = ~np.isnan(wanted)
+        np.testing.assert_allclose(result[numbers], wanted[numbers], rtol=2 * info.eps, atol=0)
+        zeros = wanted == 0
+        if name not in ("maximum", "minimum"):  # which may give either of two zeros
+            np.testing.assert_array_equal(np.signbit(result)[zeros], np.signbit(wanted)[zeros])
