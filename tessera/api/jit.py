@@ -470,6 +470,11 @@ class BoundJit(Generic[P, R]):
         """Traces for these arguments without running; see `JitFunction.trace`."""
         return self.__func__.trace(self.__self__, *args, **kwargs)
 
+    @api_boundary
+    def why_retraced(self) -> str:
+        """Why the method was traced as often as it was; see `JitFunction.why_retraced`."""
+        return self.__func__.why_retraced()
+
 
 @overload
 def jit(fn: Callable[P, R], /) -> JitFunction[P, R]: ...

@@ -145,10 +145,10 @@ class HostProtocols:
 
     @api_boundary
     def __format__(self, spec: str) -> str:
-        if not self.storage.ndim:
-            return format(self.host.item(), spec)
         if not spec:
             return str(self)
+        if not self.storage.ndim:
+            return format(self.host.item(), spec)
         raise self._rank_error(f"the format {spec!r}", "an array without dims", "use `str(x)`")
 
     # --- NumPy --------------------------------------------------------------------------------

@@ -154,6 +154,42 @@ def test_forward_mode_tells_once(mode: Run) -> None:
     assert told(run) == [2.0, 4.0, -1, 3.0, 9.0, -2]
 
 
+@both
+def test_derivatives_of_loops_tell_once(mode: Run) -> None:
+    xs = ts.asarray([1.0, 2.0])
+
+    def run(tell: Run) -> None:
+        def scanned(w: Any) -> Any:
+            def step(c: Any, x: Any) -> Any:
+                tell(c, x)
+                return c * w + x, None
+
+            return ts.scan(step, 0.0, xs)[0]
+
+        mode(ts.grad(scanned))(2.0)
+        mode(lambda w: ts.jvp(scanned, (w,), (1.0,)))(3.0)
+        mode(ts.grad(lambda w: ts.sum(ts.map(lambda x: (tell(x), x * w)[1], xs))))(2.0)
+        mode(ts.grad(lambda w: ts.fori_loop(0, 2, lambda i, a: (tell(i), a * w)[1], 1.0)))(2.0)
+
+    scan = [[0.0, 1.0], [1.0, 2.0]]
+    assert told(run) == [*scan, *scan, 1.0, 2.0, 0, 1]
+
+
+@both
+def test_checkpoints_and_switches(mode: Run) -> None:
+    def run(tell: Run) -> None:
+        def f(x: Any) -> Any:
+            y = x * x
+            tell(y)
+            return ts.sin(y) * y
+
+        mode(ts.grad(ts.checkpoint(f)))(2.0)
+        branches = [lambda x, k=k: (tell(k), x)[1] for k in range(3)]
+        mode(lambda i: ts.switch(i, branches, 1.0))(1)
+
+    assert told(run) == [4.0, 1]
+
+
 def test_dtypes_and_shapes() -> None:
     arrays = [
         ts.asarray([1 + 2j, 3]), ts.asarray([True, False]), ts.ones((0, 3)),

@@ -108,6 +108,34 @@ def test_in_a_loop() -> None:
     )
 
 
+def test_in_the_backward_pass_of_a_scan() -> None:
+    expect(
+        """
+        def step(c, x):
+            return ts.sqrt(c) * x, None
+
+        def f(c):
+            return ts.scan(step, c, ts.ones(2))[0]
+
+        with ts.debug.nans():
+            ts.jit(ts.grad(lambda c: f(c * 0)))(1.0)
+        """,
+        """
+        NonFiniteError: multiply: the result has NaN, in the backward pass
+          at user.py:8 in <lambda>
+            8 |     ts.jit(ts.grad(lambda c: f(c * 0)))(1.0)
+              |                                ^^^^^
+          called from user.py:8
+            8 |     ts.jit(ts.grad(lambda c: f(c * 0)))(1.0)
+              |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: `ts.debug.nans()` is in force: no operation may give NaN
+          operand 0 is inf
+          operand 1 is 0.
+          fix: choose the operand, not the result: `ts.sqrt(ts.where(x > 0, x, 1))`, as the derivative of what `ts.where` does not choose is computed all the same
+        """,
+    )
+
+
 def test_infinities() -> None:
     expect(
         """

@@ -126,6 +126,26 @@ def test_why_retraced_tells_settings() -> None:
     ]
 
 
+def test_why_retraced_of_a_method() -> None:
+    class Scale:
+        @ts.jit
+        def __call__(self, x):
+            return x * 2
+
+        @ts.jit
+        def apply(self, x):
+            return x * 2
+
+    ts.pytree.register_pytree_node(Scale, lambda s: ((), None), lambda _, __: Scale())
+    scale = Scale()
+    scale.apply(1.0)
+    scale.apply(2)
+    assert reasons(scale.apply.why_retraced()) == [
+        "the first call",
+        "argument `x` has dtype int64, not float32",
+    ]
+
+
 # --- where a leaked tracer is kept -----------------------------------------------------------------
 
 
