@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tessera as ts
 from tests.graph.test_namespace_linalg import numbers
@@ -93,3 +95,25 @@ def test_the_gradient_of_a_convolution() -> None:
     assert_close(ts.jit(pull)(x), rows @ c)
     assert_close(ts.vmap(convolved, in_axes=(0, None))(ts.asarray(rows), y), rows @ rows)
     assert_close(ts.jit(ts.vmap(pull))(ts.asarray(rows)), np.tile(rows @ c, (7, 1)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), n=st.integers(1, 12), norm=st.sampled_from(NORMS)
+)
+def test_laws_of_transforms(seed: int, n: int, norm: Any) -> None:
+    a, b = (numbers("c16", 2, n, seed=seed + k) for k in range(2))
+    x, y = ts.asarray(a), ts.asarray(b)
+    fft, ifft = ts.fft.fft, ts.fft.ifft
+    assert_close(ifft(fft(x, norm=norm), norm=norm), a)
+    assert_close(fft(x + 2j * y), np.asarray(fft(x)) + 2j * np.asarray(fft(y)), length=n)
+    # Parseval's equation, and a turn of the operand as one of the phases.
+    size = np.asarray(ts.linalg.vector_norm(fft(x, norm="ortho"), axis=-1))
+    assert_close(size, np.linalg.norm(a, axis=-1))
+    phases = np.exp(-2j * np.pi * np.arange(n) / n)
+    assert_close(fft(ts.roll(x, 1, axis=-1)), np.asarray(fft(x)) * phases, length=n)
+    half = ts.fft.rfft(ts.real(x), norm=norm)
+    assert_close(half, np.asarray(fft(ts.real(x), norm=norm))[:, : n // 2 + 1], length=n)
+    assert_close(ts.fft.irfft(half, n, norm=norm), a.real)
+    assert_close(ts.fft.hfft(ts.fft.ihfft(ts.real(x)), n), a.real)
+    assert_close(ts.fft.ifftshift(ts.fft.fftshift(x)), a)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tessera as ts
 from tests.tolerance import assert_close
@@ -210,6 +212,64 @@ def test_integers_are_converted_and_dtypes_promoted() -> None:
     assert la.trace(x).dtype is ts.sum(x).dtype
     assert la.solve(x, ts.ones(2, dtype=ts.complex128)).dtype is ts.complex128
     assert la.norm(x.astype(ts.complex64)).dtype is ts.float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exponentials(dtype: str) -> None:
+    for n in (0, 1, 2, 5):
+        for size in (1e-3, 0.5, 3.0, 20.0):
+            a = size * numbers(dtype, 2, n, n) / max(n, 1)
+            # Eigenvalues to the left of 0: the scale of the result is 1, and so is the error's.
+            a = a - size * np.eye(n, dtype=dtype)
+            close(la.expm(ts.asarray(a)), scipy.linalg.expm(a).astype(dtype) if n else a)
+    big = np.diag([-1e6, 0.0]).astype(dtype)
+    assert np.isnan(np.asarray(la.expm(ts.asarray(big)))).all()
+    close(la.expm(ts.asarray(big), max_squarings=18), np.diag([0.0, 1.0]).astype(dtype))
+    assert np.isnan(np.asarray(la.expm(ts.asarray(big * np.nan)))).all()
+
+
+def test_the_derivative_of_the_exponential() -> None:
+    """The upper right block of the exponential of a matrix of blocks."""
+    a, d = numbers("f8", 3, 3), numbers("f8", 3, 3, seed=1)
+    blocks = np.block([[a, d], [np.zeros((3, 3)), a]])
+    _, tangent = ts.jvp(la.expm, (ts.asarray(a),), (ts.asarray(d),))
+    close(tangent, scipy.linalg.expm(blocks)[:3, 3:])
+    pull = ts.jit(ts.grad(lambda a: ts.sum(la.expm(a) * ts.asarray(d))))
+    # The transpose of the derivative at A is the derivative at A^T.
+    blocks = np.block([[a.T, d], [np.zeros((3, 3)), a.T]])
+    close(pull(ts.asarray(a)), scipy.linalg.expm(blocks)[:3, 3:])
+
+
+# --- algebra --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    dtype=st.sampled_from(["f8", "c16"]),
+)
+def test_laws_of_factors(seed: int, shape: tuple[int, int], dtype: str) -> None:
+    m, n = shape
+    a = numbers(dtype, m, n, seed=seed)
+    x = ts.asarray(a)
+    p, s = np.asarray(la.pinv(x)), np.asarray(la.svdvals(x))
+    # The four equations of Moore and Penrose; errors grow with the condition.
+    bad = max(float(s[0] / s[-1]), 1.0) ** 2
+    for found, expected in ((a @ p @ a, a), (p @ a @ p, p)):
+        close(found, expected, factor=FACTOR * bad)
+    for found in (a @ p, p @ a):
+        close(found, adjoint(found), factor=FACTOR * bad)
+    close(la.matrix_norm(x), np.sqrt((s**2).sum()))
+    close(la.matrix_norm(x, ord=2), s[0])
+    g = a @ adjoint(a) + np.eye(m)
+    y = ts.asarray(g)
+    lower = np.asarray(la.cholesky(y))
+    sign, log = la.slogdet(y)
+    close(log, 2 * np.log(np.diagonal(lower).real).sum())
+    close(np.asarray(sign) * np.exp(np.asarray(log)), np.asarray(la.det(y)), factor=10 * FACTOR)
+    close(la.trace(y), np.asarray(la.eigvalsh(y)).sum().astype(dtype))
+    close(la.det(ts.asarray(g @ g)), np.asarray(la.det(y)) ** 2, factor=10 * FACTOR)
 
 
 # --- what has no result ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tessera.schedule import interp as schedule_interp
 from tessera.target import interp as target_interp
 from tessera.tile import interp as tile_interp
 from tests.differential.test_random_programs import as_memory
+from tests.fake_gpu import fake_gpu
 from tests.tolerance import assert_close
 
 
@@ -112,6 +113,17 @@ def test_a_gpu_refuses() -> None:
     f = ts.jit(ts.linalg.inv)
     with pytest.raises(ts.TesseraError, match="library calls run on the CPU"):
         f.lower(ts.eye(3), machine="sm_90a")
+
+
+def test_arrays_on_a_gpu_are_refused_and_others_are_not() -> None:
+    with fake_gpu():
+        x = ts.device_put(ts.eye(3) * 4, "cuda:0")
+        for function in (ts.linalg.cholesky, ts.fft.fft):
+            with pytest.raises(ts.TesseraError, match="library calls run on the CPU"):
+                function(x)
+        assert_close(ts.linalg.cholesky(x.to_device("cpu")), np.eye(3, dtype="f4") * 2)
+        # What generated code computes runs there.
+        assert_close(np.asarray(ts.linalg.norm(x).to_device("cpu")), np.float32(48**0.5))
 
 
 def test_addresses_of_arrays_are_used_as_they_are() -> None:

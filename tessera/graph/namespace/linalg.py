@@ -9,6 +9,7 @@ factorization of one whose elements are not finite. Equations of a singular matr
 from __future__ import annotations
 
 from tessera.graph.namespace.equations import inv, lstsq, matrix_rank, pinv, solve, triangular_solve
+from tessera.graph.namespace.exponential import expm
 from tessera.graph.namespace.factorizations import (
     cholesky,
     eig,
@@ -43,6 +44,7 @@ __all__ = [
     "eigh",
     "eigvals",
     "eigvalsh",
+    "expm",
     "inv",
     "lstsq",
     "lu",
