@@ -149,15 +149,17 @@ class DotGeneral(GraphOp):
         start = count + (ranks[0] if side == 0 else 0)
         axes = tuple(range(start, start + ranks[1 - side]))
         # A result wider than the operands (dtype) has a wider cotangent.
-        product = dot_general(
-            ct,
-            cast(other, ct.dtype),
-            (axes, tuple(self.free(1 - side))),
-            (tuple(range(count)), batch[1 - side]),
-        )
+        x, y = ct, cast(other, ct.dtype)
+        inner, outer = (axes, tuple(self.free(1 - side))), (tuple(range(count)), batch[1 - side])
         # Its dims: batch axes, own free axes, and contracted axes in the order of the other side.
         pairs = sorted(zip(contract[1 - side], contract[side], strict=True))
-        order = (*batch[side], *self.free(side), *[own for _, own in pairs])
+        parts = [self.free(side), [own for _, own in pairs]]
+        order = (*batch[side], *parts[0], *parts[1])
+        turned = (*batch[side], *parts[1], *parts[0])
+        if turned == tuple(range(len(turned))) != order:
+            # With the operands exchanged the product has its dims where they belong.
+            x, y, inner, outer, order = y, x, inner[::-1], outer[::-1], turned
+        product = dot_general(x, y, inner, outer)
         return cast(transpose(product, inverse(order)), wanted.dtype)
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
