@@ -68,7 +68,6 @@ _MODULES = (
     "tessera.graph.namespace.data_types",
     "tessera.graph.namespace.einstein",
     "tessera.graph.namespace.elementwise",
-    "tessera.graph.namespace.extensions",
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
     "tessera.graph.namespace.mathematics",
@@ -88,10 +87,12 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug", "nn", "random")
+_PACKAGES = ("debug", "fft", "linalg", "nn", "random")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
+    from tessera import fft as fft
+    from tessera import linalg as linalg
     from tessera import nn as nn
     from tessera import pytree as pytree
     from tessera import random as random
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.data_types import *
     from tessera.graph.namespace.einstein import *
     from tessera.graph.namespace.elementwise import *
-    from tessera.graph.namespace.extensions import *
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
     from tessera.graph.namespace.mathematics import *
@@ -134,9 +134,9 @@ def _load() -> None:
 # What `dir` shows and `import *` takes, besides the names of the modules above.
 _OWN_NAMES = (
     *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
-    *("complex128", "complex64", "config", "debug", "e", "errors", "float16", "float32", "float64"),
-    *("float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8", "nan"),
-    *("newaxis", "pi", "pytree", "uint16", "uint32", "uint64", "uint8"),
+    *("complex128", "complex64", "config", "debug", "e", "errors", "fft", "float16", "float32"),
+    *("float64", "float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8"),
+    *("linalg", "nan", "newaxis", "pi", "pytree", "uint16", "uint32", "uint64", "uint8"),
 )
 
 

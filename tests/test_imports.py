@@ -37,6 +37,7 @@ LAYERS = (
     ("eager_sizes", "eager", "eager_remote"),
     ("api",),
     ("debug",),
+    ("fft", "linalg"),
     ("random",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
     ("__init__",),

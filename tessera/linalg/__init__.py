@@ -1,4 +1,4 @@
-"""The standard's extension `linalg`, and a few more functions of matrices.
+"""The standard's extension `linalg`, and a few more functions of matrices. See docs/linalg.md.
 
 Matrices are the last two dims of arrays; dims in front are a batch. What LAPACK computes takes
 float32, float64, complex64 and complex128; integers are converted to float32 first. Where a matrix
@@ -8,9 +8,12 @@ factorization of one whose elements are not finite. Equations of a singular matr
 
 from __future__ import annotations
 
-from tessera.graph.namespace.equations import inv, lstsq, matrix_rank, pinv, solve, triangular_solve
-from tessera.graph.namespace.exponential import expm
-from tessera.graph.namespace.factorizations import (
+import tessera.api as _api  # which computes what is called here
+from tessera.graph.namespace.linear import matmul, outer, tensordot, vecdot
+from tessera.graph.namespace.manipulation import matrix_transpose
+from tessera.linalg.equations import inv, lstsq, matrix_rank, pinv, solve, triangular_solve
+from tessera.linalg.exponential import expm
+from tessera.linalg.factorizations import (
     cholesky,
     eig,
     eigh,
@@ -21,9 +24,7 @@ from tessera.graph.namespace.factorizations import (
     svd,
     svdvals,
 )
-from tessera.graph.namespace.linear import matmul, outer, tensordot, vecdot
-from tessera.graph.namespace.manipulation import matrix_transpose
-from tessera.graph.namespace.norms import (
+from tessera.linalg.norms import (
     cross,
     det,
     diagonal,
@@ -67,3 +68,5 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+del _api

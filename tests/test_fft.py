@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tessera as ts
-from tests.graph.test_namespace_linalg import numbers
+from tests.test_linalg import numbers
 from tests.tolerance import assert_close
 
 SHAPES = ((1,), (5,), (3, 8), (2, 3, 4), (0, 5))

@@ -9,7 +9,6 @@ from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.device import using
 from tessera.graph.namespace.arguments import ArrayLike, as_array, broadcast_dims, spread
-from tessera.graph.namespace.matrices import check_matrix, matrix, pair, same_lead
 from tessera.graph.ops import determinant, factorize
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import solve as solving
@@ -20,6 +19,7 @@ from tessera.graph.ops.reduce import max_, sum_
 from tessera.graph.placement import device_of
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
+from tessera.linalg.matrices import check_matrix, matrix, pair, same_lead
 
 __all__ = [
     "inv",

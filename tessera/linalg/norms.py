@@ -18,9 +18,7 @@ from tessera.graph.namespace.arguments import (
     parse_axes,
     parse_axis,
 )
-from tessera.graph.namespace.equations import inv
 from tessera.graph.namespace.linear import matmul
-from tessera.graph.namespace.matrices import check_matrix, matrix, unknown_choice
 from tessera.graph.namespace.statistics import sum as total
 from tessera.graph.ops import determinant, factorize
 from tessera.graph.ops import elementwise as ops
@@ -30,6 +28,8 @@ from tessera.graph.ops.rearrange import concatenate, full, move_axis, reshape, s
 from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.graph.placement import device_of
 from tessera.ir import loc
+from tessera.linalg.equations import inv
+from tessera.linalg.matrices import check_matrix, matrix, unknown_choice
 
 __all__ = [
     "SlogdetResult",

@@ -10,7 +10,6 @@ from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.device import using
 from tessera.graph.namespace.arguments import ArrayLike
-from tessera.graph.namespace.matrices import matrix
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.library import identity, product
 from tessera.graph.ops.rearrange import broadcast
@@ -18,6 +17,7 @@ from tessera.graph.ops.reduce import max_, sum_
 from tessera.graph.ops.solve import solve
 from tessera.graph.placement import device_of
 from tessera.ir import loc
+from tessera.linalg.matrices import matrix
 
 __all__ = ["expm"]
 

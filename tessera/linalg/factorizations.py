@@ -9,7 +9,6 @@ from tessera.errors import api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.device import using
 from tessera.graph.namespace.arguments import ArrayLike
-from tessera.graph.namespace.matrices import hermitian, matrix, unknown_choice
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import factorize
 from tessera.graph.ops import solve as solving
@@ -17,6 +16,7 @@ from tessera.graph.ops.library import adjoint, columns_of, identity, product, tr
 from tessera.graph.ops.rearrange import concatenate, iota, slice_axis
 from tessera.graph.placement import device_of
 from tessera.ir.intexpr import minimum
+from tessera.linalg.matrices import hermitian, matrix, unknown_choice
 
 __all__ = [
     "EigResult",

@@ -1,4 +1,4 @@
-"""The standard's extension `fft`, and the transforms over two axes.
+"""Discrete Fourier transforms of one or several axes.
 
 Transforms are computed in single or double precision: float32 and complex64 in single, integers and
 bools as float32. `norm` says which direction divides by the number n of points: `backward` the
