@@ -119,6 +119,10 @@ class DTypeError(TesseraError, TypeError):
     """An element type is not allowed, or two of them do not combine."""
 
 
+class NumberRangeError(DTypeError, OverflowError):
+    """A number does not fit into a dtype."""
+
+
 class AxisError(TesseraError, ValueError, IndexError):
     """An axis is out of range or named twice."""
 

@@ -104,7 +104,7 @@ def test_what_no_array_is_made_of(value: Any, message: str) -> None:
 
 
 def test_numbers_that_do_not_fit() -> None:
-    with pytest.raises(TypeError, match="does not fit into int8"):
+    with pytest.raises(OverflowError, match="does not fit into int8"):
         ts.asarray([300], dtype=ts.int8)
     same(ts.asarray([2**63], dtype=ts.uint64), np.asarray([2**63], np.uint64))
     same(ts.asarray([1e60]), [np.inf], "float32")

@@ -18,7 +18,7 @@ from tessera.dtypes import (
     iinfo,
     result_type,
 )
-from tessera.errors import DTypeError, LeafError, ShapeError, api_boundary
+from tessera.errors import LeafError, NumberRangeError, ShapeError, api_boundary
 from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.device import CPU, Device, parse_device
@@ -176,7 +176,7 @@ def _converted(obj: Any, dtype: DType) -> np.ndarray:
                 raise OverflowError
             return np.asarray(cast_array(exact, dtype))
         except OverflowError:
-            raise DTypeError(
+            raise NumberRangeError(
                 f"asarray: a number does not fit into {dtype.full_name}",
                 loc=loc.current(),
                 rule=f"{dtype.full_name} holds {iinfo(dtype).min} to {iinfo(dtype).max}"

@@ -25,7 +25,7 @@ from tessera.graph.namespace.windows import Padding, moved, padded, parse_ints, 
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.checks import may_equal
-from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.contract import AxisPairs, dot_general
 from tessera.graph.ops.rearrange import broadcast, pad, reshape, reverse, transpose
 from tessera.graph.ops.windows import windows
 from tessera.graph.placement import common_device
@@ -238,12 +238,13 @@ def _products(
     output, inputs, *inner = numbers.rhs_spec
     last = range(w.ndim, w.ndim + len(inner))  # the window's dims in the patches
     # In the order in which the operand's elements stand, so that reads are of neighbours.
-    if channel > max(axes, default=-1):
-        left, right = (*last, channel), (*inner, inputs)
-    else:
+    first = channel < max(axes, default=-1)
+    if first:
         left, right = (channel, *last), (inputs, *inner)
+    else:
+        left, right = (*last, channel), (*inner, inputs)
     if groups == 1:
-        return _dot(patches, w, (left, right), ((), ()), wide)
+        return _dot(patches, w, (left, right), ((), ()), wide, first)
     grouped = batch if of_batch else channel
     split = patches.shape[grouped] // groups
     shape = (*patches.shape[:grouped], groups, split, *patches.shape[grouped + 1 :])
@@ -255,14 +256,38 @@ def _products(
     if each == 1:
         found = _depthwise(patches, w, (left, right), (grouped, output), wide)
     else:
-        found = _dot(patches, w, (left, right), ((grouped,), (output,)), wide)
+        found = _dot(patches, w, (left, right), ((grouped,), (output,)), wide, first)
     # Its dims are the groups, those of the operand, and the features of one group.
     found = transpose(found, (*range(1, found.ndim - 1), 0, found.ndim - 1))
     return reshape(found, (*found.shape[:-2], groups * each))
 
 
-def _dot(a: Any, b: Any, contract: Any, batch: Any, wide: DType | None) -> Any:
-    return dot_general(a, b, contract, batch, None if wide is a.dtype else wide)
+def _dot(
+    patches: Any, w: Any, contract: AxisPairs, batch: AxisPairs, wide: DType | None, first: bool
+) -> Any:
+    """A contraction, with the batch axes first and the features of the result last.
+
+    Args:
+        patches: the windows of the operand.
+        w: the window.
+        contract: the contracted axes of both.
+        batch: the axes of both that are groups.
+        wide: the dtype of the result, if not that of the operands.
+        first: whether the features stand before the places.
+    """
+    left, right = contract
+    dtype = None if wide is patches.dtype else wide
+    if first:
+        # Neighbours in memory are places: products run along the dims of the right operand.
+        found = dot_general(w, patches, (right, left), (batch[1], batch[0]), dtype)
+        at = len(batch[0])
+        return transpose(found, (*range(at), *range(at + 1, found.ndim), at))
+    # Where patches are written down, the contracted dims come last.
+    free = [k for k in range(patches.ndim) if k not in left]
+    patches = transpose(patches, (*free, *left))
+    last = tuple(range(len(free), patches.ndim))
+    same = (tuple([free.index(k) for k in batch[0]]), batch[1])
+    return dot_general(patches, w, (last, right), same, dtype)
 
 
 def _depthwise(
