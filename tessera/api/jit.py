@@ -41,6 +41,7 @@ from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
+from tessera.ir.core import Func
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -56,6 +57,17 @@ def _run(entry: Entry, inputs: Sequence[Any], watched: bool) -> Any:
     if watched:
         check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+
+
+def _lowered(graph: Func, where: Device, machine: Any) -> Any:
+    """A program for a device, or for a machine of a name."""
+    if machine is None and where == CPU:
+        return lower_graph(graph)
+    from tessera.compile_gpu import lower_for, lower_on, machine_named
+
+    if machine is None:
+        return lower_on(graph, where)
+    return lower_for(graph, machine_named(machine))
 
 
 def _bind_call(traced: Traced, call: Arguments) -> Any:
@@ -352,9 +364,8 @@ class JitFunction(Generic[P, R]):
         """Lowers for these arguments without running.
 
         Arguments may be `ts.ShapeDtypeStruct`. Two more, unless the function has some of these
-        names, say what for, and need no
-        such device: `machine="sm_90a"`, or a level of CPUs; or `device="cuda:0"`, for the GPU that
-        is there. By default it is the device of the arguments.
+        names, say what for, and need no such device: `machine="sm_90a"`, or a level of CPUs; or
+        `device="cuda:0"`, for the GPU that is there. By default it is the device of the arguments.
 
         Returns:
             An object with the stages `graph`, `schedule`, `tile`, `target`, `llvm`, `asm`, and for
@@ -367,13 +378,7 @@ class JitFunction(Generic[P, R]):
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
         with using(CPU if machine is not None else where):
             graph = self._trace(call).graph
-        if machine is None and where == CPU:
-            return lower_graph(graph)
-        from tessera.compile_gpu import lower_for, lower_on, machine_named
-
-        if machine is None:
-            return lower_on(graph, where)
-        return lower_for(graph, machine_named(machine))
+        return _lowered(graph, where, machine)
 
     @api_boundary
     def why_retraced(self) -> str:
@@ -404,9 +409,10 @@ class JitFunction(Generic[P, R]):
             An object with `graph`, `out_info` and `lower()`.
         """
         call = self._flatten(args, kwargs, types_only=True)
-        with using(device_of_all(call.arrays)):
+        where = device_of_all(call.arrays)
+        with using(where):
             traced = self._trace(call)
-        return TracedCall(name_of(self._fn), traced, lambda: self.lower(*args, **kwargs))
+        return TracedCall(name_of(self._fn), traced, lambda: _lowered(traced.graph, where, None))
 
     def cache_size(self) -> int:
         """How many signatures are compiled."""

@@ -44,6 +44,10 @@ class Value:
         return f"%{self.name or '?'}: {self.type}"
 
 
+_ATTR, _OPERAND = FieldKind.ATTR, FieldKind.OPERAND
+_OPERANDS, _REGION = FieldKind.OPERANDS, FieldKind.REGION
+
+
 class Op:
     """One operation. Subclasses declare their fields; see `ir/opdef.py`.
 
@@ -153,23 +157,37 @@ class Op:
             regions: new regions, in order.
             **attrs: new attribute values.
         """
-        store = self.__dict__
-        fresh: dict[str, Any] = {}
-        flat = iter(self.operands if operands is None else operands)
-        blocks = iter(self.regions if regions is None else regions)
+        # Most of the ops that passes make are made here: without the constructor, which looks its
+        # fields up by name, and without `infer` where all that it depends on is the same.
+        op = object.__new__(type(self))
+        fresh = op.__dict__
+        fresh.update(self.__dict__)
+        inputs = self.operands if operands is None else tuple(operands)
+        blocks = self.regions if regions is None else tuple(regions)
+        flat, inner = iter(inputs), iter(blocks)
         for field in self.fields:
-            key, kind = field.name, field.kind
-            if kind is FieldKind.OPERAND:
-                fresh[key] = next(flat)
-            elif kind is FieldKind.OPERANDS:
-                fresh[key] = tuple(next(flat) for _ in store[key])
-            elif kind is FieldKind.REGION:
-                fresh[key] = next(blocks)
-            else:
-                fresh[key] = attrs.pop(key) if key in attrs else store[key]
-        op = type(self)(loc=self.loc, **fresh, **attrs)
-        for new, old in zip(op.results, self.results, strict=False):
-            new.name = old.name
+            kind = field.kind
+            if kind is _OPERAND:
+                fresh[field.name] = next(flat)
+            elif kind is _OPERANDS:
+                fresh[field.name] = tuple([next(flat) for _ in fresh[field.name]])
+            elif kind is _REGION:
+                fresh[field.name] = next(inner)
+            elif field.name in attrs:
+                fresh[field.name] = attrs[field.name]
+        if len(inputs) != len(self.operands) or len(blocks) != len(self.regions):
+            raise TypeError(f"{self.name}: rebuilt with another number of operands or regions")
+        if not attrs.keys() <= {field.name for field in self.fields if field.kind is _ATTR}:
+            raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
+        fresh["operands"], fresh["regions"] = inputs, blocks
+        old = self.results
+        if attrs or blocks or [v.type for v in inputs] != [v.type for v in self.operands]:
+            types = op.infer()
+            found = types if isinstance(types, tuple) else (types,)
+        else:
+            found = [v.type for v in old]
+        names = [v.name for v in old[: len(found)]] + [""] * (len(found) - len(old))
+        fresh["results"] = tuple([Value(t, n, op) for t, n in zip(found, names, strict=True)])
         return op
 
     def __repr__(self) -> str:

@@ -144,15 +144,15 @@ class _Operands:
 def innermost(value: Value) -> int | None:
     """The dim along which a value's elements are neighbours in memory; None where that is not
     known."""
-    steps: list[Transpose | Broadcast] = []
+    steps: list[Transpose | Broadcast | Reshape] = []
     for _ in range(MAX_DEPTH):
         op = value.op
         if isinstance(op, Elementwise):
             value = op.operands[0]
-        elif isinstance(op, (Transpose, Broadcast)):
+        elif isinstance(op, (Transpose, Broadcast)) or (
+            isinstance(op, Reshape) and tensor(op.x).shape[-1:] == op.shape[-1:]
+        ):
             steps.append(op)
-            value = op.x
-        elif isinstance(op, Reshape) and tensor(op.x).shape[-1:] == op.shape[-1:]:
             value = op.x
         else:
             break
@@ -160,5 +160,11 @@ def innermost(value: Value) -> int | None:
     for op in reversed(steps):
         if dim < 0:
             return None
-        dim = op.perm.index(dim) if isinstance(op, Transpose) else op.dims[dim]
+        if isinstance(op, Reshape):
+            # Of a reshape only the last dim is known to stay what it is.
+            if dim != tensor(op.x).rank - 1:
+                return None
+            dim = len(op.shape) - 1
+        else:
+            dim = op.perm.index(dim) if isinstance(op, Transpose) else op.dims[dim]
     return dim if dim >= 0 else None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tessera as ts
 from tessera import dtypes as dt
 from tessera.errors import CompileError
 from tessera.graph.ops import cumulative
@@ -508,3 +509,9 @@ def test_location_and_reason() -> None:
     assert kernel.label == "sum_exp_mul"
     assert kernel.reason == "sum over axes 1 with prologue exp with epilogue mul"
     assert kernel.loc.frames[0].filename.endswith("test_from_graph.py")
+
+
+def test_a_turned_operand_behind_a_reshape_of_another_rank() -> None:
+    a, x = np.ones((16, 4), np.float32), np.arange(96, dtype=np.float32).reshape(8, 3, 4)
+    found = ts.jit(lambda a, x: a @ ts.permute_dims(ts.reshape(x, (24, 4)), (1, 0)))(a, x)
+    np.testing.assert_array_equal(found, a @ x.reshape(24, 4).T)
