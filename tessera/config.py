@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Generator, Hashable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, api_boundary
 
 ASSEMBLERS: Final = ("auto", "nvjitlink", "ptxas", "driver")
 """What ``assembler`` may be."""
@@ -170,9 +170,26 @@ class Settings:
 
     __slots__ = ("_base", "override")
 
+    _base: Config | None
+    override: ContextVar[Config | None]
+
     def __init__(self, base: Config | None = None) -> None:
         self._base = base
         self.override: ContextVar[Config | None] = ContextVar("tessera.config", default=None)
+
+    @api_boundary
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("_base", "override"):
+            object.__setattr__(self, name, value)
+            return
+        if name not in _NAMES:
+            raise _no_setting(name)
+        raise ConfigError(
+            f"config: assignment to {name}",
+            rule="settings are changed for a block, or for the process by its environment",
+            fix=f"write `with ts.config.update({name}={value!r}):`, or set TESSERA_{name.upper()} "
+            "in the environment",
+        )
 
     def current(self) -> Config:
         """The settings in force, as a snapshot."""
@@ -268,8 +285,8 @@ class Settings:
         """The settings that compiled code depends on, for cache keys."""
         return self.current().key()
 
-    @contextmanager
-    def update(self, **changes: Any) -> Generator[Config, None, None]:
+    @api_boundary
+    def update(self, **changes: Any) -> AbstractContextManager[Config]:
         """Change settings within a ``with`` block: ``with config.update(verify=True): ...``.
 
         Raises:
@@ -277,10 +294,12 @@ class Settings:
         """
         for name in changes:
             if name not in _NAMES:
-                raise ConfigError(
-                    f"config: there is no setting {name!r}",
-                    rule=f"the settings are {', '.join(_NAMES)}",
-                )
+                raise _no_setting(name)
+        replace(self.current(), **changes)  # which checks the values
+        return self._updating(changes)
+
+    @contextmanager
+    def _updating(self, changes: Mapping[str, Any]) -> Generator[Config, None, None]:
         with self.using(replace(self.current(), **changes)) as snapshot:
             yield snapshot
 
@@ -295,6 +314,17 @@ class Settings:
 
     def __repr__(self) -> str:
         return repr(self.current())
+
+
+def _no_setting(name: str) -> ConfigError:
+    import difflib  # slow to load, and seldom needed
+
+    close = difflib.get_close_matches(name, _NAMES, 1)
+    return ConfigError(
+        f"config: there is no setting {name!r}",
+        rule=f"the settings are {', '.join(_NAMES)}",
+        fix=f"did you mean {close[0]!r}?" if close else None,
+    )
 
 
 config: Final = Settings()

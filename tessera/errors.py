@@ -308,6 +308,8 @@ def api_boundary(fn: Callable[P, R]) -> Callable[P, R]:
         except BaseException as error:
             wrong = _wrong_call(fn, error)
             if wrong is None:
+                if isinstance(error, TesseraError) and error.loc is None and _locate:
+                    error.loc = _locate[0]()
                 hide_own_frames(error)
                 # A bare raise adds no entry for this frame to the filtered traceback.
                 raise

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import optree
 
-from tessera.errors import PytreeError
+from tessera.errors import PytreeError, api_boundary
 
 T = TypeVar("T")
 TreeDef: TypeAlias = optree.PyTreeSpec
@@ -58,6 +58,7 @@ def structure(tree: object, is_leaf: Callable[[Any], bool] | None = None) -> Tre
     return optree.tree_structure(cast(Any, tree), is_leaf, namespace=NAMESPACE)
 
 
+@api_boundary
 def map_(
     fn: Callable[..., object],
     tree: object,

@@ -49,6 +49,7 @@ class ShapeDtypeStruct:
 
     __slots__ = ("type",)
 
+    @api_boundary
     def __init__(self, shape: Sequence[int], dtype: Any, weak_type: bool = False) -> None:
         dims = tuple(shape)
         for dim in dims:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from tessera.dtypes import DType
-from tessera.errors import ShapeError, api_boundary
+from tessera.errors import OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.device import using
 from tessera.graph.namespace.arguments import (
@@ -207,6 +207,13 @@ def vector_norm(
         Real numbers.
     """
     found = as_inexact("vector_norm", x)
+    if isinstance(ord, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(
+            f"vector_norm: ord={ord!r}",
+            loc=loc.current(),
+            rule="the order of a norm of vectors is a number",
+            fix="use `matrix_norm` for a norm of matrices",
+        )
     axes = parse_axes("vector_norm", axis, found.ndim)
     with using(device_of(found)):
         return _kept(_vector_norm(found, axes, ord), found, axes, keepdims)

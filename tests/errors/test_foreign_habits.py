@@ -296,3 +296,68 @@ def test_an_end_of_a_slice() -> None:
           fix: gather with an index array, `x[start + ts.arange(length)]`, or make it static
         """,
     )
+
+
+def test_assignment_to_a_setting() -> None:
+    expect(
+        """
+        ts.config.debug_nans = True
+        """,
+        """
+        ConfigError: config: assignment to debug_nans
+          at user.py:1
+            1 | ts.config.debug_nans = True
+              | ^^^^^^^^^^^^^^^^^^^^
+          rule: settings are changed for a block, or for the process by its environment
+          fix: write `with ts.config.update(debug_nans=True):`, or set TESSERA_DEBUG_NANS in the environment
+        """,
+    )
+
+
+def test_a_setting_that_does_not_exist() -> None:
+    text = fix_of("with ts.config.update(debug_nan=True):\n    pass")
+    assert text == "did you mean 'debug_nans'?"
+
+
+def test_trees_of_different_structure() -> None:
+    expect(
+        """
+        params, grads = {"w": 1.0, "b": 2.0}, {"w": 1.0}
+        ts.pytree.map_(lambda p, g: p - g, params, grads)
+        """,
+        """
+        PytreeError: map: tree 2 does not have the structure of the first; at tree: only the first has 'b'
+          at user.py:2
+            2 | ts.pytree.map_(lambda p, g: p - g, params, grads)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          first: {'b': *, 'w': *}
+          tree 2: {'w': *}
+        """,
+    )
+
+
+def test_a_shift_that_is_no_integer() -> None:
+    expect(
+        """
+        ts.roll(ts.ones(3), 3 / 2)
+        """,
+        """
+        DTypeError: roll: got 1.5
+          at user.py:1
+            1 | ts.roll(ts.ones(3), 3 / 2)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is an integer, known when the program is traced
+        """,
+    )
+
+
+def test_a_format_of_a_traced_value() -> None:
+    program = """
+    @ts.jit
+    def f(x):
+        print(f"{x:.3f}")
+        return x
+
+    f(1.0)
+    """
+    assert fix_of(program) == "print it with `ts.debug.print`, or return it"

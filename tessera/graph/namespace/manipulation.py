@@ -250,6 +250,18 @@ def roll(
     return found
 
 
+def index_of(name: str, value: Any) -> int:
+    """An argument that is a Python integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise DTypeError(
+            f"{name}: got {value!r}",
+            loc=loc.current(),
+            rule="it is an integer, known when the program is traced",
+        ) from None
+
+
 def _rolled(x: Any, shift: Any, axis: int) -> Any:
     size = x.shape[axis]
     if size == 0:
@@ -260,7 +272,7 @@ def _rolled(x: Any, shift: Any, axis: int) -> Any:
         length = spread(size_of([size], default_int), (size,))
         places = ops.mod(ops.sub(places, spread(by, (size,))), length)
         return rearrange.move_axis(gather(x, [places], [axis]), 0, axis)
-    by = operator.index(shift) % size
+    by = index_of("roll", shift) % size
     if by == 0:
         return x
     parts = [

@@ -254,7 +254,8 @@ def _unknown(x: Any, name: str) -> Any:
 def _format(x: Tracer, spec: str) -> str:
     if not spec:
         return repr(x)
-    return format(x.concretize(f"the format {spec!r}", "return the value and print it"), spec)
+    fix = "print it with `ts.debug.print`, or return it"
+    return format(x.concretize(f"the format {spec!r}", fix), spec)
 
 
 def _by_value(name: str, fix: str) -> Callable[..., Any]:
