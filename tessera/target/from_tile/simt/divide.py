@@ -37,6 +37,7 @@ class Divisibility:
     def __init__(self, dims: Callable[[str], int] = lambda _: 1) -> None:
         self.dims = dims
         self.known: dict[Value, int] = {}
+        self.tiles: dict[tuple[Value, int], int] = {}
 
     def loop(self, op: tile.For) -> None:
         """Notes what the counter of a loop is divisible by."""
@@ -72,6 +73,12 @@ class Divisibility:
     def elements(self, value: Value, dim: int) -> int:
         """The largest power of two that surely divides all elements of a tile at coordinates of a
         dim that are multiples of it."""
+        found = self.tiles.get((value, dim))
+        if found is None:
+            found = self.tiles[value, dim] = self._elements(value, dim)
+        return found
+
+    def _elements(self, value: Value, dim: int) -> int:
         assert isinstance(value.type, TileType)
         if not value.type.shape:
             return self.of(value)
@@ -112,21 +119,31 @@ def step_along(value: Value, dim: int) -> int | None:
     """By how much a tile of integers grows from one coordinate of a dim to the next; None where
     that is not one known number.
     """
-    assert isinstance(value.type, TileType)
-    if not value.type.shape or value.type.shape[dim] == 1:
-        return 0
-    op = value.op
-    match op:
-        case tile.Iota():
-            return int(op.axis == dim)
-        case tile.Broadcast():
-            return step_along(op.x, dim)
-        case tile.Cast() if op.dtype.is_integer:
-            return step_along(op.x, dim)
-        case tile.Map():
-            return _step_of_map(op, [step_along(a, dim) for a in op.args])
-        case _:
-            return None
+    known: dict[Value, int | None] = {}
+
+    def of(value: Value) -> int | None:
+        if value not in known:
+            known[value] = compute(value)
+        return known[value]
+
+    def compute(value: Value) -> int | None:
+        assert isinstance(value.type, TileType)
+        if not value.type.shape or value.type.shape[dim] == 1:
+            return 0
+        op = value.op
+        match op:
+            case tile.Iota():
+                return int(op.axis == dim)
+            case tile.Broadcast():
+                return of(op.x)
+            case tile.Cast() if op.dtype.is_integer:
+                return of(op.x)
+            case tile.Map():
+                return _step_of_map(op, [of(a) for a in op.args])
+            case _:
+                return None
+
+    return of(value)
 
 
 def _step_of_map(op: tile.Map, steps: list[int | None]) -> int | None:
