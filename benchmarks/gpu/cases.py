@@ -231,6 +231,13 @@ def _reductions(t: _Table) -> None:
           lambda xp, x: xp.sort(x, axis=1), lambda x: x.sort(1).values, 8 * (n >> 1))
     t.add("argsort rows f32 16384x1024", lambda: (random(16384, 1024),),
           lambda xp, x: xp.argsort(x, axis=1), lambda x: x.argsort(1), 12 * (n >> 3))
+    for rows, columns, k in ((16384, 1024, 8), (4096, 8192, 64)):
+        def largest(xp: Any, x: Any, k: int = k) -> Any:
+            return (ts.top_k(x, k) if xp is ts else jax.lax.top_k(x, k))[0]
+
+        t.add(f"top {k} of rows f32 {rows}x{columns}",
+              lambda rows=rows, columns=columns: (random(rows, columns),), largest,
+              lambda x, k=k: torch.topk(x, k, 1).values, 4 * rows * (columns + k))
 
 
 def _indexed(t: _Table) -> None:
