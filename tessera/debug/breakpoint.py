@@ -76,6 +76,8 @@ def breakpoint(
     given: list[dict[str, Any]] = []
     for frame in frames:
         given.append({name: value for name, value in frame.names.items() if _is_traced(value)})
+        # The program lives longer than its trace, which must not be kept.
+        frame.names.update(dict.fromkeys(given[-1]))
 
     def stop(*values: dict[str, Any]) -> None:
         shown = [

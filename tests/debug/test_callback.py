@@ -444,3 +444,19 @@ def test_print_formats(capsys: pytest.CaptureFixture[str]) -> None:
 
     f(1.5, 7)
     assert capsys.readouterr().out == "{}   7 1.50 1.5 1.5 word\n   1.5|\nno values\n"
+
+
+def test_eager_control_flow_keeps_no_programs() -> None:
+    from tessera.graph.trace import current_engine
+
+    def count() -> int:
+        return len(current_engine()._cache)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def run() -> None:
+        ts.while_loop(lambda x: x < 2, lambda x: (ts.debug.callback(int, x), x + 1)[1], 0)
+
+    run()
+    before = count()
+    for _ in range(3):
+        run()
+    assert count() == before

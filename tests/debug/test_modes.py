@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -98,3 +102,23 @@ def test_control_flow_under_transforms() -> None:
         np.testing.assert_array_equal(a, b)
     y1, y2 = np.sin(0.3), np.sin(np.sin(0.3))
     assert slope == pytest.approx(np.cos(0.3) * np.cos(y1) * np.cos(y2), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("variable", "program", "answer"),
+    [
+        ("DISABLE_JIT", "print(ts.jit(lambda x: 1 if x > 0 else 2)(ts.asarray(3.0)))", "1"),
+        ("DEBUG_NANS", "ts.log(ts.asarray(-1.0))", "log: the result has NaN"),
+        ("DEBUG_NANS", "ts.jit(ts.log)(ts.asarray(-1.0))", "log: the result has NaN"),
+        ("DEBUG_INFS", "ts.jit(ts.exp)(ts.asarray(1e3))", "exp: the result has Inf"),
+    ],
+)
+def test_variables_of_the_environment(variable: str, program: str, answer: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import tessera as ts; {program}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, f"TESSERA_{variable}": "1"},
+    )
+    assert answer in done.stdout + done.stderr

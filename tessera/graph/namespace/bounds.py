@@ -9,7 +9,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.control import Cond
 from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.reduce import any_
-from tessera.graph.trace import bind, recorded_call
+from tessera.graph.trace import Tracer, bind, is_tracing, recorded_call
 from tessera.ir import loc
 from tessera.ir.core import Block, Value
 from tessera.ir.hostcall import Data, HostFunction
@@ -45,6 +45,9 @@ def require_inside(type: TensorType, axis: int, index: Any, inside: Any, size: A
 
     function = HostFunction("index check", check, loc.current(), recorded_call())
     operands = (index, inside, size)
+    if not is_tracing() and not any(isinstance(x, Tracer) for x in operands):
+        bind(HostCall, operands, function=function)  # at once: a conditional would be compiled
+        return
     args = [Value(x.type) for x in operands]
     call = Block(args, [HostCall(args, function)], ())
     nothing = Block([Value(x.type) for x in operands], [], ())
