@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tessera as ts
+from tessera.graph.namespace.indexing import plan_index, read
 from tests.graph.namespace_cases import ALL, dtype_of, engine, host, same, sample
 
 __all__ = ["engine"]
@@ -53,15 +54,22 @@ def own(index: Any) -> Any:
 X = np.arange(36.0).reshape(3, 3, 4)
 
 
+def by_plan(x: Any, index: Any) -> Any:
+    """`x[index]` as it is traced; concrete arrays are read by NumPy."""
+    return read(x, plan_index(x.type, index))
+
+
 @pytest.mark.parametrize("index", [*BASIC, *ADVANCED], ids=str)
 def test_reading(index: Any) -> None:
     same(ts.asarray(X)[own(index)], X[index])
+    same(by_plan(ts.asarray(X), own(index)), X[index])
     same(ts.asarray(X)[index], X[index])
 
 
 @pytest.mark.parametrize("index", MASKS[:-1], ids=str)
 def test_reading_by_masks(index: Any) -> None:
     same(ts.asarray(X)[own(index)], X[index])
+    same(by_plan(ts.asarray(X), own(index)), X[index])
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -84,6 +92,7 @@ def test_any_basic_index(data: st.DataObject) -> None:
     index = data.draw(hnp.basic_indices(shape, allow_newaxis=True))
     x = sample("float64", shape)
     same(ts.asarray(x)[index], x[index])
+    same(by_plan(ts.asarray(x), index), x[index])
 
 
 @given(st.data())
@@ -92,6 +101,7 @@ def test_any_integer_arrays(data: st.DataObject) -> None:
     index = data.draw(hnp.integer_array_indices(shape))
     x = sample("float64", shape)
     same(ts.asarray(x)[own(index)], x[index])
+    same(by_plan(ts.asarray(x), own(index)), x[index])
 
 
 @pytest.mark.parametrize(

@@ -477,17 +477,22 @@ def default_fill(dtype: DType) -> float | int | bool:
 _BASIC = frozenset({int, slice, type(None), type(...)})
 
 
-def _view(x: Array, index: Any) -> Array | None:
-    """`x[index]` for a concrete array and a basic index, by NumPy; None where that fails."""
+def _read_at_once(x: Array, index: Any) -> Array | None:
+    """`x[index]` for a concrete array and a known index, by NumPy; None where that fails."""
     data = x.storage
     if isinstance(data, Remote):
         return None
     items = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
+    found: list[Any] = []
     for item in items:
-        if type(item) not in _BASIC:
+        if type(item) is Array and item.ndim and not isinstance(item.storage, Remote):
+            found.append(item.host)
+        elif type(item) in _BASIC:
+            found.append(item)
+        else:
             return None
     try:
-        return Array(np.asarray(data[items]))
+        return Array(np.asarray(data[tuple(found)]))
     except (IndexError, TypeError, ValueError):
         return None  # the long way says what is wrong
 
@@ -503,7 +508,7 @@ def is_scalar_mask(index: Any) -> bool:
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
     if type(x) is Array and not is_tracing():
-        found = _view(x, index)
+        found = _read_at_once(x, index)
         if found is not None:
             return found
     if is_scalar_mask(index):

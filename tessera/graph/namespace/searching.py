@@ -16,7 +16,7 @@ from tessera.graph.namespace.arguments import (
     broadcast_together,
     common_dtype,
     concrete,
-    is_number,
+    operands,
     parse_axis,
     spread,
     to_dtype,
@@ -26,7 +26,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
-from tessera.graph.placement import common_device, device_of, placed
+from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
@@ -57,12 +57,8 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
         >>> ts.where(x > 0, x, 0)
         Array([0., 2.], dtype=float32)
     """
-    given = [x if is_number(x) else as_array("where", x) for x in (x1, x2)]
-    common_device("where", given, (x1, x2))
-    dtype, weak = common_dtype("where", given)
     test = ops.cast(as_array("where", condition), bool_)
-    values = [to_dtype(x, dtype, weak) for x in given]
-    cond, a, b = broadcast_together("where", [test, *values])
+    cond, a, b = broadcast_together("where", [test, *operands("where", x1, x2)])
     return ops.select(cond, a, b)
 
 
