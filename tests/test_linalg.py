@@ -369,6 +369,33 @@ def test_derivatives_of_wide_and_complete_factors() -> None:
     close(ts.grad(lambda a: ts.sum(la.svdvals(a) ** 2))(tall), 2 * np.asarray(tall))
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4), (3, 3)])
+def test_derivatives_of_least_squares(dtype: str, shape: tuple[int, int]) -> None:
+    """By differences, in both modes; also of norms, which are of the same singular values."""
+    a, b = numbers(dtype, *shape), numbers(dtype, shape[0], 2, seed=3)
+    da, db = numbers(dtype, *shape, seed=1), numbers(dtype, shape[0], 2, seed=2)
+
+    def f(a: Any, b: Any) -> Any:
+        x, residuals, _, _ = la.lstsq(a, b)
+        norms = la.matrix_norm(a, ord="nuc") + la.matrix_norm(a, ord=2) + la.norm(x, 1)
+        return ts.sum(ts.abs(x) ** 2) + ts.sum(residuals) + norms
+
+    step = 1e-6
+    points = [(ts.asarray(a + k * step * da), ts.asarray(b + k * step * db)) for k in (1, -1, 0)]
+    up, down = (float(f(*point)) for point in points[:2])
+    expected = (up - down) / (2 * step)
+    tangents = (ts.asarray(da), ts.asarray(db))
+    _, slope = ts.jit(lambda x, t: ts.jvp(f, x, t))(points[2], tangents)
+    assert math.isclose(float(slope), expected, rel_tol=1e-6)
+    pulled = ts.jit(ts.grad(f, (0, 1)))(*points[2])
+    # Cotangents pair with tangents without a conjugate.
+    pairing = sum(
+        (np.asarray(g) * t).sum().real for g, t in zip(pulled, (da, db), strict=True)
+    )
+    assert math.isclose(pairing, expected, rel_tol=1e-6)
+
+
 def test_repeated_eigenvalues_have_derivatives() -> None:
     """Those of eigenvalues are finite, those of eigenvectors are not."""
     x = ts.asarray(np.diag([1.0, 2.0, 2.0]))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         if "text/html" in output.get("data", {})
     ]
     assert len(shown) == SHOWS[name]
+    printed = "".join(
+        output["text"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "stream"
+    )
+    # Messages name cells, not the files that IPython gives them.
+    assert re.search(r"at In\[\d+\]:\d+", printed)
+    assert "ipykernel_" not in printed
 
 
 # --- what is shown --------------------------------------------------------------------------------

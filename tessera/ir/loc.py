@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from tessera.errors import (
     install_locator,
@@ -267,12 +267,24 @@ def _resolve(code: CodeType, lasti: int) -> Frame:
 
 
 def _shown_path(filename: str) -> str:
+    cell = _cell(filename)
+    if cell is not None:
+        return cell
     try:
         folder = os.getcwd()
     except OSError:  # the working directory was removed
         return filename
     inside = filename.startswith(folder.rstrip(os.sep) + os.sep)
     return os.path.relpath(filename, folder) if inside else filename
+
+
+def _cell(filename: str) -> str | None:
+    """The cell of a notebook, such as `In[3]`, that the code of a file without a name is from."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    describe: Any = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = describe(filename) if describe is not None else None
+    return found[1] if found else None
 
 
 def _shown_function(qualified: str) -> str:

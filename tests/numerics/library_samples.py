@@ -54,6 +54,13 @@ def rebuilt(x: Any) -> tuple[Any, ...]:
     return product(wide, vh), s
 
 
+def spectral(x: Any) -> Any:
+    """What the free phases of complex eigenvectors leave alone."""
+    w, v = eigh(hermitian(x))
+    powers = e.cast(e.mul(e.mul(w, w), w), v.dtype)
+    return product(e.mul(v, columns_of(powers, v.shape[0])), adjoint(v))
+
+
 def add_samples(add: Callable[..., None]) -> None:
     """Adds the samples by a function `add(cls, fn, *arguments, label=...)`."""
     a, z = matrices(70, 3, 3), matrices(71, 3, 3, complex=True)
@@ -67,6 +74,7 @@ def add_samples(add: Callable[..., None]) -> None:
     add(Qr, qr, matrices(74, 4, 2, complex=True), label="tall")
     add(Eigh, lambda x: eigh(hermitian(x)), a)
     add(Eigh, lambda x: eigvalsh(hermitian(x)), z, label="values")
+    add(Eigh, spectral, z, label="complex")
     add(Svd, svd, a)
     add(Svd, svd, matrices(75, 4, 2), label="tall")
     add(Svd, svd, matrices(76, 2, 3), label="wide")
@@ -88,6 +96,8 @@ def add_samples(add: Callable[..., None]) -> None:
         )
         label = f"{'lower' if lower else 'upper'}{'-transposed' * transposed}{'-unit' * unit}"
         add(TriangularSolve, solver, a, b, label=label)
+    side = matrices(86, 3, 2, complex=True)
+    add(TriangularSolve, partial(triangular_solve, lower=False), z, side, label="complex")
     add(Fft, lambda x: fft(x, (0,)), matrices(82, 3, 2, complex=True))
     add(Fft, lambda x: fft(x, (1, 0), True), matrices(83, 3, 2, complex=True), label="inverse")
     for n in (4, 5):
