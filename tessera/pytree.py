@@ -8,6 +8,7 @@ A thin layer over optree, in a registry namespace of Tessera's own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -302,3 +303,30 @@ def _register(
             rule="a class is registered once",
         ) from error
     return cls
+
+
+class Partial(functools.partial[Any]):
+    """A partial function that is a node of trees: its arguments are children, the function belongs
+    to the structure.
+
+    Such a function can be passed to functions that are transformed, returned from them, and kept
+    among the residuals of a rule. What `ts.vjp` and `ts.linearize` return is one.
+
+    Example:
+        >>> import tessera as ts
+        >>> double = ts.pytree.Partial(lambda k, x: k * x, ts.asarray(2.0))
+        >>> float(ts.jit(lambda f, x: f(x))(double, 3.0))
+        6.0
+    """
+
+
+def _flatten_partial(node: Partial) -> tuple[Iterable[Any], Any]:
+    return (node.args, node.keywords), node.func
+
+
+def _unflatten_partial(function: Any, children: Sequence[Any]) -> Partial:
+    args, keywords = children
+    return Partial(function, *args, **keywords)
+
+
+register_pytree_node(Partial, _flatten_partial, _unflatten_partial)

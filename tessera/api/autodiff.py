@@ -335,7 +335,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
     Returns:
         `(output, pullback)` or `(output, pullback, aux)`; `pullback(cotangent)` returns a tuple,
-        one per primal.
+        one per primal. The pullback is a node of trees (`ts.pytree.Partial`), whose leaves are the
+        arrays that it keeps.
 
     Example:
         >>> import tessera as ts
@@ -352,8 +353,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     linear = problem.linearize()
 
     @api_boundary
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
-        """Input cotangents for an output cotangent."""
+    def pull(residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
         names = leaf_name("vjp", "the cotangent")
         leaves, treedef = leaf_arrays(cotangent, names)
         check_structure("vjp", treedef, out_treedef, ("the cotangent", "the output"), "cotangent")
@@ -367,8 +367,9 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         for k, ct, type in zip(main_leaves, leaves, types, strict=True):
             if is_inexact(type.dtype):
                 cts[k] = cast_weak(ct, type)
-        return tuple(problem.cotangents(linear, cts))
+        return tuple(problem.cotangents(linear.at(residuals), cts))
 
+    pullback = pytree.Partial(pull, linear.residuals)
     values = traced.known_outputs()
     out = pytree.unflatten(out_treedef, [values[k] for k in main_leaves])
     if not has_aux:
@@ -442,18 +443,18 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 
     Returns:
         `(output, push)` or `(output, push, aux)`; `push(*tangents)` returns the output tangent and
-        does not evaluate `fn` again.
+        does not evaluate `fn` again. It is a node of trees, as the pullback of `vjp`.
     """
     problem = Problem(fn, primals, {}, range(len(primals)), "linearize")
     main, aux = split_aux(problem.traced, has_aux, fn, "linearize")
     linear = problem.linearize()
 
     @api_boundary
-    def push(*tangents: Any) -> Any:
-        """The output tangent."""
-        found = linear.apply(problem.tangents(tangents))
+    def along(residuals: Sequence[Any], *tangents: Any) -> Any:
+        found = linear.at(residuals).apply(problem.tangents(tangents))
         return pytree.map_(found.__getitem__, main)
 
+    push = pytree.Partial(along, linear.residuals)
     values = problem.traced.known_outputs()
     out = pytree.map_(values.__getitem__, main)
     return (out, push, pytree.map_(values.__getitem__, aux)) if has_aux else (out, push)

@@ -398,7 +398,7 @@ class JitFunction(Generic[P, R]):
         return self._traces.explain()
 
     @api_boundary
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> TracedCall:
+    def trace(self, *args: Any, **kwargs: Any) -> TracedCall:
         """Traces for these arguments without running.
 
         Args:
@@ -472,7 +472,7 @@ class BoundJit(Generic[P, R]):
         return self.__func__.lower(self.__self__, *args, **kwargs)
 
     @api_boundary
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> TracedCall:
+    def trace(self, *args: Any, **kwargs: Any) -> TracedCall:
         """Traces for these arguments without running; see `JitFunction.trace`."""
         return self.__func__.trace(self.__self__, *args, **kwargs)
 

@@ -163,6 +163,21 @@ def test_arguments() -> None:
     assert ts.remat(lambda x: x)(marker) is marker
 
 
+def test_layers_of_a_scan() -> None:
+    """The loop keeps what goes into each step, and nothing of what is in it."""
+    ws = np.stack([W] * 6)
+
+    def total(step: Any) -> Any:
+        return ts.jit(ts.grad(lambda ws: ts.sum(ts.scan(step, ts.asarray(X), ws)[0] ** 2)))
+
+    def step(x: Any, w: Any) -> Any:
+        return layer(w, x), None
+
+    plain, saving = total(step), total(ts.checkpoint(step))
+    assert_close(saving(ws), plain(ws), factor=ROUTES)
+    assert saving.lower(ws).arena <= plain.lower(ws).arena - 2 * 6 * ARRAY_BYTES
+
+
 def test_on_a_gpu() -> None:
     program = ts.jit(ts.grad(loss(ts.checkpoint(layer)))).lower(W, X, machine="sm_90a")
     plain = ts.jit(ts.grad(loss(layer))).lower(W, X, machine="sm_90a")

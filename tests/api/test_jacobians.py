@@ -231,3 +231,41 @@ def test_auxiliary_results() -> None:
     y, push, aux = ts.linearize(f, x, has_aux=True)
     close((y, push(x)), ({"y": X * X}, {"y": 2 * X * X}))
     close(aux, (X + 1, np.int64(2)))
+
+
+# --- pullbacks are trees ----------------------------------------------------------------------
+
+
+def test_pullbacks_are_trees() -> None:
+    def f(x: Any) -> Any:
+        return {"y": ts.sin(x) * x}
+
+    x, ct = ts.asarray(X), {"y": ts.asarray(X)}
+    expected = (np.cos(X) * X + np.sin(X)) * X
+    # Out of jit and into it again.
+    y, pull = ts.jit(lambda x: ts.vjp(f, x))(x)
+    close(y, {"y": np.sin(X) * X})
+    close(pull(ct), (expected,))
+    close(ts.jit(lambda pull, ct: pull(ct))(pull, ct), (expected,))
+    _, push = ts.jit(lambda x: ts.linearize(f, x))(x)
+    close(push(x), {"y": expected})
+    assert all(isinstance(leaf, ts.Array) for leaf in ts.pytree.leaves((pull, push)))
+    # Over a batch.
+    _, pulls = ts.vmap(lambda x: ts.vjp(f, x))(x)
+    close(ts.vmap(lambda pull, ct: pull(ct))(pulls, ct), (expected,))
+
+
+def test_pullbacks_as_residuals() -> None:
+    f = ts.custom_vjp(lambda x: ts.sin(x))
+    f.defvjp(lambda x: ts.vjp(ts.sin, x), lambda pull, ct: pull(2 * ct))
+    for once in ONCE.values():
+        close(once(ts.vmap(ts.grad(f)))(ts.asarray(X)), 2 * np.cos(X))
+
+
+def test_partial() -> None:
+    double = ts.pytree.Partial(lambda k, x, *, shift: k * x + shift["s"], 2.0, shift={"s": 1.0})
+    assert ts.pytree.leaves(double) == [2.0, 1.0]
+    assert float(ts.jit(lambda f, x: f(x))(double, 3.0)) == 7.0
+    slope = ts.grad(lambda f: f(3.0))(double)
+    assert float(slope.args[0]) == 3.0
+    assert float(slope.keywords["shift"]["s"]) == 1.0

@@ -90,6 +90,10 @@ class Linearized:
     residuals: list[Any]
     nonzero: list[bool]
 
+    def at(self, residuals: Sequence[Any]) -> Linearized:
+        """The same with other values for the residual arguments."""
+        return Linearized(self.outputs, self.func, list(residuals), self.nonzero)
+
     def apply(self, tangents: Sequence[Any]) -> list[Any]:
         """Output tangents (zeros materialised) for input tangents."""
         found = iter(evaluate(self.func, [*self.residuals, *tangents]))
