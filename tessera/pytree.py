@@ -172,7 +172,19 @@ def _difference(
         place = _difference(left, right, accessor.codify(path), prefix=prefix, names=names)
         if place is not None:
             return place
-    return None if prefix else f"{path}: the data of {_kind(a).removeprefix('a ')} differ"
+    return None if prefix else f"{path}: {_data_difference(a, b, names)}"
+
+
+def _data_difference(a: TreeDef, b: TreeDef, names: tuple[str, str]) -> str:
+    """What differs between two nodes of one class with equal children."""
+    for field in _META_FIELDS.get(cast(Any, a.type), ()):
+        # Instances without children, which nobody else sees.
+        left, right = [
+            getattr(treedef.unflatten([None] * treedef.num_leaves), field) for treedef in (a, b)
+        ]
+        if left != right:
+            return f"the field `{field}` is {left!r} in {names[0]}, {right!r} in {names[1]}"
+    return f"the data of {_kind(a).removeprefix('a ')} differ"
 
 
 def _entry_difference(a: TreeDef, b: TreeDef, names: tuple[str, str]) -> str:
@@ -196,6 +208,10 @@ def _kind(treedef: TreeDef) -> str:
     if treedef.type is None or treedef.type is type(None):
         return "None"
     return f"a {treedef.type.__name__}"
+
+
+_META_FIELDS: dict[type, tuple[str, ...]] = {}
+"""Names of the fields of dataclasses that belong to the structure."""
 
 
 # --- classes of the user ----------------------------------------------------------------------
@@ -284,7 +300,9 @@ def register_dataclass(
             object.__setattr__(node, name, value)
         return node
 
-    return _register(cls, flatten_fields, unflatten_fields, optree.GetAttrEntry)
+    found = _register(cls, flatten_fields, unflatten_fields, optree.GetAttrEntry)
+    _META_FIELDS[cls] = tuple(meta)
+    return found
 
 
 def _register(

@@ -98,7 +98,11 @@ def test_map_names_the_tree_that_differs() -> None:
         ([1, None], [1, 2], "p[1]: the first has None, the second a leaf"),
         (Pair(1, (1,)), Pair(1, 1), "p.y: the first has a tuple, the second a leaf"),
         (Layer(1, [2]), Layer(1, 2), "p.b: the first has a list, the second a leaf"),
-        ([Layer(1, 2, "a")], [Layer(1, 2, "b")], "p[0]: the data of Layer differ"),
+        (
+            [Layer(1, 2, "a")],
+            [Layer(1, 2, "b")],
+            "p[0]: the field `act` is 'a' in the first, 'b' in the second",
+        ),
     ],
 )
 def test_structures_that_differ(first: object, second: object, place: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tessera import pytree
+from tessera.api import python_control
 from tessera.api.checkpoint_policies import AnyPolicy, policy_of
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
 from tessera.api.traced import Traced
@@ -84,7 +85,7 @@ def checkpoint(
     @api_boundary
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not is_recording():
+        if not is_recording() or python_control.is_python():
             return function(*args, **kwargs)
         statics = _positions(function, numbers, len(args))
         # None is an empty subtree: nothing of a static argument is left in the tree.

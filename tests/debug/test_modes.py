@@ -104,6 +104,18 @@ def test_control_flow_under_transforms() -> None:
     assert slope == pytest.approx(np.cos(0.3) * np.cos(y1) * np.cos(y2), rel=1e-6)
 
 
+def test_checkpoints_and_custom_rules_run_as_python() -> None:
+    def f(x):
+        return x * x if x > 0 else -x
+
+    square = ts.custom_jvp(f)
+    square.defjvp(lambda p, t: (f(p[0]), 5.0 * t[0]))
+    with ts.debug.disable_jit():
+        assert float(ts.grad(ts.checkpoint(f))(3.0)) == 6.0
+        assert float(ts.grad(ts.jit(f))(-3.0)) == -1.0
+        assert float(ts.grad(square)(3.0)) == 5.0
+
+
 @pytest.mark.parametrize(
     ("variable", "program", "answer"),
     [

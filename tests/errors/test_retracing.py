@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import tessera as ts
 from tests.errors.message import expect
+from tests.fake_gpu import fake_gpu
 
 
 def test_max_traces() -> None:
@@ -114,6 +117,26 @@ def test_why_retraced_tells_static_values_and_structures() -> None:
         "static argument `n` is new, 2 (against trace 2)",
         "static argument `n` is 2.0, not 2 (against trace 3)",
     ]
+
+
+def test_why_retraced_tells_static_fields_and_devices() -> None:
+    @ts.pytree.register_dataclass
+    @dataclasses.dataclass
+    class Layer:
+        w: object
+        width: int = dataclasses.field(default=1, metadata={"static": True})
+
+    f = ts.jit(lambda layers: layers["a"].w * 2)
+    f({"a": Layer(1.0, 3)})
+    f({"a": Layer(1.0, 4)})
+    assert reasons(f.why_retraced())[1:] == [
+        "argument `layers['a']`: the field `width` is 4 in this call, 3 in the one before"
+    ]
+    g = ts.jit(lambda x: x + 1)
+    g(ts.ones(2))
+    with fake_gpu():
+        g(ts.device_put(ts.ones(2), "cuda:1"))
+    assert reasons(g.why_retraced())[1:] == ["it is called on cuda:1, not on cpu"]
 
 
 def test_why_retraced_tells_settings() -> None:
