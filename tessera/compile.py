@@ -22,6 +22,7 @@ from tessera.errors import OptionError
 from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
+from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import Type
@@ -32,7 +33,7 @@ from tessera.runtime.hostcall import HostCalls, checked
 from tessera.schedule import heuristics, plan
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
-from tessera.schedule.ops import Kernel, Nest
+from tessera.schedule.ops import HostCall, Kernel, Nest
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split
 from tessera.schedule.types import BufType
@@ -175,12 +176,18 @@ class Stages:
         return "\n".join(str(d) for d in self.decisions)
 
     def kernels(self) -> list[KernelInfo]:
-        """The kernels in order of their first launch, equal ones counted together."""
+        """The kernels in order of their first launch, equal ones counted together, and calls of
+        libraries.
+        """
         found: dict[tuple[str, str], int] = {}
         for op in walk(self.schedule.body):
             if isinstance(op, Kernel):
                 nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
                 key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
+                found[key] = found.get(key, 0) + 1
+            elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
+                sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
+                key = (op.function.name, f"a call of a library with {sizes}")
                 found[key] = found.get(key, 0) + 1
         return [KernelInfo(label, count, reason) for (label, reason), count in found.items()]
 

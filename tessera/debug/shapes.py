@@ -15,8 +15,10 @@ from tessera.graph.ops.checks import shape_text, tensor, title
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.cumulative import Cumulative
+from tessera.graph.ops.fourier import Fft, Irfft, Rfft
 from tessera.graph.ops.gather import Gather, Scatter
 from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.library import LibraryCall
 from tessera.graph.ops.rearrange import (
     Broadcast,
     Concatenate,
@@ -275,5 +277,9 @@ _RULES: tuple[tuple[type[Op], Callable[[Any], str]], ...] = (
     (DotGeneral, _contract),
     (Cond, lambda op: "both branches give these types"),
     (While, lambda op: "a step keeps the types of what it carries"),
+    (Fft, lambda op: f"transformed along {_axes(op.axes)}"),
+    (Rfft, lambda op: f"n real elements along {_axes([op.axis])} give n // 2 + 1 complex ones"),
+    (Irfft, lambda op: f"n // 2 + 1 elements along {_axes([op.axis])} give {op.size} real ones"),
+    (LibraryCall, lambda op: "each matrix of the last two dims by itself"),
     (Scan, lambda op: f"{op.length} steps: carried types stay, others get axis 0 ({op.length})"),
 )

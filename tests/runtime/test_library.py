@@ -13,6 +13,7 @@ import tessera as ts
 from tessera.compile import Lowered
 from tessera.errors import ParseError
 from tessera.graph import interp as graph_interp
+from tessera.graph.namespace.foreign_names import FUNCTIONS
 from tessera.ir import routines
 from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.parser import Parser, parse_func
@@ -132,3 +133,24 @@ def test_addresses_of_arrays_are_used_as_they_are() -> None:
     executable = Lowered(ts.make_graph(ts.linalg.cholesky)(ts.asarray(x))).executable()
     executable.run_into([pointer(x)], [out])
     assert_close(out, np.eye(3) * 2)
+
+
+def test_programs_say_what_they_call() -> None:
+    lowered = ts.jit(program).lower(ts.ones((5, 3)))
+    found = {kernel.label: kernel.reason for kernel in lowered.kernels()}
+    assert found["svd"] == "a call of a library with f32[5, 5]"
+    assert found["fft"] == "a call of a library with c64[5, 5]"
+    rules = {row.operation: row.rule for row in ts.debug.shapes(program)(ts.ones((5, 3))).rows}
+    assert rules["svd"] == "each matrix of the last two dims by itself"
+    assert rules["fft"] == "transformed along axis 0"
+    with pytest.raises(AttributeError, match=r"fix: use `ts\.linalg\.inv`"):
+        _ = ts.inv  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_names_that_are_recommended_are_there() -> None:
+    for name, advice in FUNCTIONS.items():
+        module, _, function = advice.removeprefix("use `ts.").rstrip("`").partition(".")
+        if module in ("linalg", "fft"):
+            assert hasattr(getattr(ts, module), function)
+            assert function == name
+            assert not hasattr(ts, name)

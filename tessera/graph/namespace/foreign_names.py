@@ -47,6 +47,14 @@ FUNCTIONS: Final = {
 _IN_PLACE = "arrays are immutable: make a new one, as with `x = x.at[index].set(value)`"
 _CAST = "use `x.astype(ts.{})`"
 
+_LINALG = (
+    "cholesky cross det eig eigh eigvals eigvalsh expm inv lstsq lu matrix_norm matrix_power"
+    " matrix_rank norm pinv qr slogdet solve svd svdvals trace triangular_solve vector_norm"
+)
+_FFT = "fft2 fftfreq fftn ifft ifft2 ifftn irfft irfftn rfft rfftfreq rfftn"
+FUNCTIONS.update({name: f"use `ts.linalg.{name}`" for name in _LINALG.split()})
+FUNCTIONS.update({name: f"use `ts.fft.{name}`" for name in _FFT.split()})
+
 ATTRIBUTES: Final = {
     "backward": "take the gradient of a function: `ts.grad(f)(x)`",
     "bfloat16": _CAST.format("bfloat16"),
