@@ -1,4 +1,4 @@
-"""Batching that the user writes: `custom_vmap`."""
+"""Batching that the user writes: `custom_vmap`, and one that has no batch: `sequential_vmap`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from tessera.api.leaves import (
     leaf_name,
     name_of,
 )
+from tessera.api.loops import map as map_examples
 from tessera.errors import BatchingError, PytreeError, api_boundary
 from tessera.graph.ops.custom import BatchRules
 from tessera.ir import loc as _loc
 from tessera.ir.intexpr import Dim
 
-__all__ = ["custom_vmap"]
+__all__ = ["custom_vmap", "sequential_vmap"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,6 +85,40 @@ class custom_vmap(CustomFunction[P, R]):
                 fix="define it with `def_vmap`",
             )
         return self.call(args, kwargs, lambda call: BatchRules(fn=_batch_function(call, rule)))
+
+
+@api_boundary
+def sequential_vmap(fn: Callable[P, R]) -> custom_vmap[P, R]:
+    """A function whose batches run one example after the other, as by `ts.map`.
+
+    For a function whose batch would take too much memory.
+
+    Args:
+        fn: a function of arrays.
+
+    Example:
+        >>> import tessera as ts
+        >>> f = ts.custom_batching.sequential_vmap(lambda x: ts.sum(x * x))
+        >>> ts.vmap(f)(ts.ones((2, 3)))
+        Array([3., 3.], dtype=float32)
+    """
+    mapped: custom_vmap[P, R] = custom_vmap(fn)
+    plain: Callable[..., Any] = fn
+
+    def rule(axis_size: Dim, in_batched: list[Any], *args: Any) -> tuple[Any, bool]:
+        leaves, treedef = pytree.flatten(args)
+        flags = pytree.leaves(in_batched)
+
+        def example(rows: Sequence[Any]) -> Any:
+            given = iter(rows)
+            filled = [next(given) if f else x for x, f in zip(leaves, flags, strict=True)]
+            return plain(*pytree.unflatten(treedef, filled))
+
+        batched = [x for x, f in zip(leaves, flags, strict=True) if f]
+        return map_examples(example, batched), True
+
+    mapped.def_vmap(rule)
+    return mapped
 
 
 def _batch_function(call: CustomArguments, rule: Callable[..., Any]) -> Any:

@@ -178,6 +178,21 @@ def test_layers_of_a_scan() -> None:
     assert saving.lower(ws).arena <= plain.lower(ws).arena - 2 * 6 * ARRAY_BYTES
 
 
+def test_effects_happen_once() -> None:
+    """What is computed again prints nothing again."""
+    calls: list[float] = []
+
+    def f(x: Any) -> Any:
+        ts.debug.callback(lambda x: calls.append(float(x)), ts.cos(x))
+        return ts.sin(ts.cos(x))
+
+    for policy in (None, POLICIES.dots_saveable, POLICIES.memory_budget(0)):
+        for once in (lambda f: f, ts.jit):
+            calls.clear()
+            once(ts.grad(ts.checkpoint(f, policy=policy)))(0.0)
+            assert calls == [1.0]
+
+
 def test_on_a_gpu() -> None:
     program = ts.jit(ts.grad(loss(ts.checkpoint(layer)))).lower(W, X, machine="sm_90a")
     plain = ts.jit(ts.grad(loss(layer))).lower(W, X, machine="sm_90a")

@@ -179,3 +179,18 @@ def test_one_flag_for_the_whole_result() -> None:
     assert ts.vmap(f)(ts.ones(2))[1][1].tolist() == [1, 1]
     f.def_vmap(lambda size, batched, x: ((x, (x, ts.ones(2, dtype=ts.int64))), True))
     assert ts.vmap(f)(ts.ones(2))[1][1].tolist() == [1, 1]
+
+
+def test_sequential_vmap() -> None:
+    def f(p: Any, x: Any) -> Any:
+        return {"y": ts.sin(x) * p["k"]}
+
+    g = ts.custom_batching.sequential_vmap(f)
+    p, x = {"k": ts.asarray(2.0, dtype=ts.float64)}, ts.asarray(X)
+    for once in ONCE.values():
+        assert_close(once(ts.vmap(g, (None, 0)))(p, x)["y"], 2 * np.sin(X), factor=ROUTES)
+        slope = once(ts.grad(lambda p: ts.sum(ts.vmap(g, (None, 0))(p, x)["y"])))(p)
+        assert_close(slope["k"], np.sin(X).sum(), factor=ROUTES)
+    mapped = str(ts.make_graph(ts.vmap(g, (None, 0)))(p, x))
+    assert "graph.scan" in mapped
+    assert "f64[4, 3] = graph.sin" not in mapped

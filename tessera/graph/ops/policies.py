@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Func, Op, Value
+from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
 
@@ -52,8 +53,8 @@ class Policy:
             if not found:
                 continue
             assert isinstance(op, GraphOp)
-            # What has no operands is made again for nothing.
-            if op.operands and self.saves(op):
+            # What has no operands is made again for nothing; what has effects must not run again.
+            if op.operands and (self.saves(op) or _is_once(op)):
                 saved.extend(found)
             else:
                 wanted.update(op.operands)
@@ -87,8 +88,8 @@ class Budget(Policy):
         best after it was worked out anew is the next ("lazy greedy", Minoux 1978).
         """
         closure = _Closure(forward, residuals)
-        saved: set[Value] = set()
-        left, work = self.size, closure.work(set())
+        saved = {v for v in closure.candidates if v.op is not None and _is_once(v.op)}
+        left, work = self.size, closure.work(saved)
 
         def gain(v: Value) -> float:
             return (work - closure.work(saved | {v})) / max(_bytes(v), 1)
@@ -146,6 +147,11 @@ class _Closure:
     def reached(self, saved: set[Value]) -> set[Value]:
         """Those saved values that are needed."""
         return self._walk(saved)[1] & saved
+
+
+def _is_once(op: Op) -> bool:
+    """Whether an op must not run again."""
+    return not is_removable(op.get_effects())
 
 
 def _count(dims: Sequence[Dim]) -> int:
