@@ -274,6 +274,7 @@ def _orthonormal(x: Any) -> Any:
     rows = iota((count, size), 0, default_int)
 
     def step(k: Any, q: Any) -> Any:
+        k = as_array("random.orthogonal", k)
         row: Any = take(x, reshape(k, (1,)), axis=0)
         row = reshape(row, (size,))
         for _ in range(2):

@@ -158,7 +158,7 @@ def refuse(name: str, what: str, x: Any, is_wrong: Callable[[Any], Any], rule: s
         rule: what holds of all of them.
     """
     data = known(x)
-    if data is None:
+    if data is None or data.dtype.kind == "c":
         return
     with np.errstate(invalid="ignore"):
         wrong = np.asarray(is_wrong(data.astype(np.float64)))

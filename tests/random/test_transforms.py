@@ -80,3 +80,16 @@ def test_keys_live_where_they_are_made() -> None:
             assert str(found.device) == "cuda:0"
         assert str(random.uniform(key, (2,), minval=1.0, maxval=3.0).device) == "cuda:0"
         np.testing.assert_array_equal(np.asarray(random.normal(key, (3,))), here)
+
+
+def test_without_jit() -> None:
+    draws = (
+        lambda: random.gamma(KEY, 0.5, (3,)),
+        lambda: random.poisson(KEY, 20.0, (3,)),
+        lambda: random.permutation(KEY, 5),
+        lambda: random.orthogonal(KEY, 3),
+    )
+    for draw in draws:
+        with ts.debug.disable_jit():
+            found = np.asarray(draw())
+        np.testing.assert_allclose(found, draw(), rtol=1e-6)
