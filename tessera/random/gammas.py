@@ -113,8 +113,8 @@ def _gamma_of(
 @compiled("shape", "is_log")
 def _gamma(key: Any, a: Any, shape: tuple[Dim, ...], is_log: bool) -> Any:
     wide = spread(ops.cast(a, working(a.dtype)), shape)
-    log, size = _standard_gamma(key, stop_gradient(wide), shape)
-    return ops.cast(_moving_log(log, wide) if is_log else _moving(size, log, wide), a.dtype)
+    draw = log_gamma_sample if is_log else gamma_sample
+    return ops.cast(draw(key, wide, shape), a.dtype)
 
 
 def _standard_gamma(key: Any, a: Any, shape: tuple[Dim, ...]) -> tuple[Any, Any]:
@@ -154,6 +154,17 @@ def _standard_gamma(key: Any, a: Any, shape: tuple[Dim, ...]) -> tuple[Any, Any]
     wrong = full(shape, math.nan, dtype)
     is_right = ops.gt(a, 0.0)
     return ops.select(is_right, log, wrong), ops.select(is_right, size, wrong)
+
+
+def gamma_sample(key: Any, a: Any, shape: tuple[Dim, ...]) -> Any:
+    """Gamma distributed numbers that move with `a`, of dtype float32 or float64."""
+    log, size = _standard_gamma(key, stop_gradient(a), shape)
+    return _moving(size, log, a)
+
+
+def log_gamma_sample(key: Any, a: Any, shape: tuple[Dim, ...]) -> Any:
+    """The logarithms of such numbers."""
+    return _moving_log(_standard_gamma(key, stop_gradient(a), shape)[0], a)
 
 
 @custom_jvp
@@ -276,8 +287,7 @@ def _logs(key: Any, parameters: list[Any], shape: tuple[Dim, ...]) -> list[Any]:
     for k, a in enumerate(parameters):
         wide = spread(ops.cast(a, working(a.dtype)), shape)
         own: Any = split(key, len(parameters))[k]
-        log, _ = _standard_gamma(own, stop_gradient(wide), shape)
-        found.append(_moving_log(log, wide))
+        found.append(log_gamma_sample(own, wide, shape))
     return found
 
 
@@ -332,8 +342,7 @@ def dirichlet(
 @compiled("shape")
 def _dirichlet(key: Any, alpha: Any, shape: tuple[Dim, ...]) -> Any:
     wide = spread(ops.cast(alpha, working(alpha.dtype)), shape)
-    log, _ = _standard_gamma(key, stop_gradient(wide), shape)
-    return ops.cast(_shares(_moving_log(log, wide)), alpha.dtype)
+    return ops.cast(_shares(log_gamma_sample(key, wide, shape)), alpha.dtype)
 
 
 @custom_jvp

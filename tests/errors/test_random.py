@@ -737,3 +737,48 @@ def test_probabilities_that_are_integers() -> None:
           rule: probabilities are real numbers
         """,
     )
+
+
+def test_an_exponent_of_zero() -> None:
+    expect(
+        """
+        ts.random.pareto(ts.random.key(0), 0.0)
+        """,
+        """
+        OptionError: random.pareto: b is 0
+          at user.py:1
+            1 | ts.random.pareto(ts.random.key(0), 0.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: b > 0
+        """,
+    )
+
+
+def test_a_triangle_out_of_order() -> None:
+    expect(
+        """
+        ts.random.triangular(ts.random.key(0), 0.0, 3.0, 2.0)
+        """,
+        """
+        OptionError: random.triangular: left is 0.0, mode 3.0, right 2.0
+          at user.py:1
+            1 | ts.random.triangular(ts.random.key(0), 0.0, 3.0, 2.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: left <= mode <= right
+        """,
+    )
+
+
+def test_success_that_never_comes() -> None:
+    expect(
+        """
+        ts.random.geometric(ts.random.key(0), 0.0)
+        """,
+        """
+        OptionError: random.geometric: p is 0
+          at user.py:1
+            1 | ts.random.geometric(ts.random.key(0), 0.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: 0 < p <= 1
+        """,
+    )
