@@ -86,7 +86,7 @@ def test_a_mode_that_is_none() -> None:
         ts.arange(5).at[7].get(mode="wrap")
         """,
         """
-        IndexOutOfBoundsError: at[...].get: mode='wrap'
+        OptionError: at[...].get: mode='wrap'
           at user.py:1
             1 | ts.arange(5).at[7].get(mode="wrap")
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^

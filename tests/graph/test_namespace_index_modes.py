@@ -163,7 +163,7 @@ def test_mistakes() -> None:
         lambda: ts.take(x, ts.asarray([0]), mode="wrap"),
         lambda: ts.take_along_axis(x, ts.asarray([0]), mode="wrap"),
     ):
-        with pytest.raises(IndexError, match="mode='wrap'") as caught:
+        with pytest.raises(ValueError, match="mode='wrap'") as caught:
             call()
         assert "it is 'clip', 'drop', 'fill', 'promise_in_bounds' or 'raise'" in str(caught.value)
     with pytest.raises(IndexError, match="5 is out of range"):

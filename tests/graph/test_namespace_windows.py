@@ -244,7 +244,7 @@ def named(*names: Any) -> Any:
         (lambda: conv(padding="FULL"), "padding is 'SAME', 'SAME_LOWER', 'VALID'"),
         (lambda: conv(padding=[(1, 1), (2, 2)]), "there are 1 pairs of ints"),
         (lambda: conv(padding=[1]), "there are 1 pairs of ints"),
-        (lambda: conv(feature_group_count=3), "a window of 4 features in 3 groups"),
+        (lambda: conv(feature_group_count=3), "of 12 in 3 groups"),
         (lambda: conv(X[:, :2], W[:5, :1], feature_group_count=2), "5 features of the result in 2"),
         (lambda: conv(X[:1], batch_group_count=2), "1 examples in 2 groups"),
         (lambda: conv(batch_group_count=0), "a number of groups is 1 or more"),

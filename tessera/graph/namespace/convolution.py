@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from tessera.dtypes import DType, DTypeLike
-from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -208,11 +208,15 @@ def _groups(
     outputs, inputs = (w.shape[k] for k in numbers.rhs_spec[:2])
     types = f"lhs is {x.type.strong()}, rhs is {w.type.strong()}"
     if not may_equal(channels, inputs * features):
+        many = f" in {features} groups" if features > 1 else ""
         raise ShapeError(
-            f"{name}: {types}: {channels} features, and a window of {inputs} features in {features}"
-            " groups",
+            f"{name}: lhs is {x.type.strong()} of {channels} features, rhs is"
+            f" {w.type.strong()} of {inputs * features}{many}",
             loc=loc.current(),
             rule="the features of a group are those of the window",
+            fix="name the dims, as in dimension_numbers=('NHWC', 'HWIO', 'NHWC')"
+            if features == 1
+            else None,
         )
     groups = features * batches
     for what, dim, n in (("features of the result", outputs, groups), ("examples", batch, batches)):
@@ -337,7 +341,7 @@ def convolve(
             rule="both are vectors with an element or more",
         )
     if mode not in ("full", "same", "valid"):
-        raise ShapeError(
+        raise OptionError(
             f"{name}: mode={mode!r}", loc=loc.current(), rule="it is 'full', 'same' or 'valid'"
         )
     if isinstance(x.shape[0], int) and isinstance(y.shape[0], int) and x.shape[0] < y.shape[0]:

@@ -20,6 +20,7 @@ from tessera.errors import (
     ConcretizationError,
     DTypeError,
     IndexOutOfBoundsError,
+    OptionError,
     ShapeError,
     api_boundary,
 )
@@ -114,7 +115,7 @@ def parse_mode(name: str, mode: str | None) -> IndexMode | None:
     if mode is None:
         return None
     if mode not in _MODES:
-        raise IndexOutOfBoundsError(
+        raise OptionError(
             f"{name}: mode={mode!r}",
             loc=loc.current(),
             rule="it is 'clip', 'drop', 'fill', 'promise_in_bounds' or 'raise'",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tessera.dtypes import default_float, default_int
-from tessera.errors import ShapeError, api_boundary
+from tessera.errors import OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -69,11 +69,11 @@ def pad(
     """
     found = as_array("pad", x)
     if mode not in _MODES:
-        raise ShapeError(
+        raise OptionError(
             f"pad: mode={mode!r}", loc=loc.current(), rule=f"it is one of {', '.join(_MODES)}"
         )
     if reflect_type not in ("even", "odd"):
-        raise ShapeError(
+        raise OptionError(
             f"pad: reflect_type={reflect_type!r}", loc=loc.current(), rule="it is 'even' or 'odd'"
         )
     widths = [(_width(lo), _width(hi)) for lo, hi in _pairs("pad_width", pad_width, found.ndim, 0)]

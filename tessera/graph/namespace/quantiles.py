@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tessera.dtypes import default_int, float32, uint8
-from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -131,7 +131,7 @@ def _quantile(
     skip: bool,
 ) -> Any:
     if method not in ("linear", "lower", "higher", "midpoint", "nearest"):
-        raise ShapeError(
+        raise OptionError(
             f"{name}: method={method!r}",
             loc=loc.current(),
             rule="it is 'linear', 'lower', 'higher', 'midpoint' or 'nearest'",

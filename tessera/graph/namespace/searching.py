@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tessera.dtypes import bool_, default_index, default_int, uint8
-from tessera.errors import DTypeError, ShapeError, api_boundary
+from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -153,7 +153,7 @@ def searchsorted(
         int64 places, of the shape of `x2`.
     """
     if side not in ("left", "right"):
-        raise ShapeError(
+        raise OptionError(
             f"searchsorted: side={side!r}", loc=loc.current(), rule="it is 'left' or 'right'"
         )
     line, wanted = as_array("searchsorted", x1), as_array("searchsorted", x2)

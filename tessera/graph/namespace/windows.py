@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.errors import ShapeError
+from tessera.errors import OptionError, ShapeError
 from tessera.graph.ops.rearrange import pad, slice_axis, spaced
 from tessera.graph.ops.windows import windows
 from tessera.ir import loc
@@ -91,7 +91,7 @@ def _pads(
         if kind == "VALID":
             return [(0, 0)] * len(dims)
         if kind not in ("SAME", "SAME_LOWER"):
-            raise ShapeError(
+            raise OptionError(
                 f"{name}: padding={padding!r}",
                 loc=loc.current(),
                 rule="padding is 'SAME', 'SAME_LOWER', 'VALID', or a pair of ints for each dim",
