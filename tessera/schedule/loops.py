@@ -52,7 +52,8 @@ def expand_scans(block: Block) -> Block:
             code.append(fresh)
         if fresh is not op or isinstance(op, Scan):
             env.update(zip(op.results, results, strict=True))
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    # The steps of a loop that is none may hold scans, which are in this block now.
+    return expand_scans(Block(block.args, code, [env.get(v, v) for v in block.outputs]))
 
 
 class _Code:

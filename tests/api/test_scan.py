@@ -72,6 +72,15 @@ def test_scan_of_containers(mode: Any, length: int, unroll: Any, reverse: bool) 
     same(f(init, xs), looped(step, init, xs, length, reverse), length)
 
 
+@pytest.mark.parametrize("outer", [1, 2])
+def test_scans_in_a_scan_that_is_no_loop(mode: Any, outer: int) -> None:
+    def inner(x: Any) -> Any:
+        return ts.scan(lambda c, y: (c + y, c), x, ts.arange(2.0))[0]
+
+    f = mode(lambda x: ts.scan(lambda c, _: (inner(inner(c)), None), x, length=outer)[0])
+    assert float(f(0.5)) == 0.5 + 2 * outer
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32", "uint8", "complex64"])
 def test_dtypes(mode: Any, dtype: str) -> None:
     wanted = getattr(ts, dtype)
