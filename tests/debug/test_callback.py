@@ -190,6 +190,16 @@ def test_checkpoints_and_switches(mode: Run) -> None:
     assert told(run) == [4.0, 1]
 
 
+@both
+def test_cotangents_in_a_rule(mode: Run) -> None:
+    def run(tell: Run) -> None:
+        square = ts.custom_vjp(lambda x: x * x)
+        square.defvjp(lambda x: (square(x), x), lambda x, ct: (tell(ct), (2 * x * ct,))[1])
+        mode(ts.grad(lambda x: 3 * square(x)))(2.0)
+
+    assert told(run) == [3.0]
+
+
 def test_dtypes_and_shapes() -> None:
     arrays = [
         ts.asarray([1 + 2j, 3]), ts.asarray([True, False]), ts.ones((0, 3)),

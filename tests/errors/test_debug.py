@@ -109,3 +109,30 @@ def test_no_function() -> None:
           fix: pass its arguments after it
         """,
     )
+
+
+def test_a_tangent_in_reverse_mode() -> None:
+    expect(
+        """
+        @ts.custom_jvp
+        def f(x):
+            return x * x
+
+        @f.defjvp
+        def rule(primals, tangents):
+            (x,), (t,) = primals, tangents
+            ts.debug.print("tangent {}", t)
+            return f(x), 2 * x * t
+
+        ts.jvp(f, (2.0,), (1.0,))
+        ts.grad(f)(2.0)
+        """,
+        """
+        NotDifferentiableError: debug.print: called with a tangent, which has no value in reverse mode
+          at user.py:12
+            12 | ts.grad(f)(2.0)
+               | ^^^^^^^^^^^^^^^
+          rule: reverse mode runs the computation of tangents backwards, with cotangents
+          fix: call it under `ts.jvp`, or with the cotangents of a `ts.custom_vjp` rule
+        """,
+    )

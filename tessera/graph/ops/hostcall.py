@@ -49,10 +49,10 @@ class HostCall(GraphOp):
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         """What has no cotangents has no value either."""
         raise NotDifferentiableError(
-            f"{self.function.name}: called with a value that is not known in reverse mode",
+            f"{self.function.name}: called with a tangent, which has no value in reverse mode",
             loc=self.loc,
-            rule="a linear function is run backwards, where its operands have no values",
-            fix="call it outside of the function that is transposed",
+            rule="reverse mode runs the computation of tangents backwards, with cotangents",
+            fix="call it under `ts.jvp`, or with the cotangents of a `ts.custom_vjp` rule",
         )
 
     def batch(

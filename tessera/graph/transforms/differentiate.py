@@ -155,7 +155,8 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
     for op in reversed(pending):
         assert isinstance(op, GraphOp)
         outs = [cotangent.pop(v, None) for v in op.results]
-        if all(ct is None for ct in outs):
+        # What has no results is there for what it does, and cannot be left out in silence.
+        if outs and all(ct is None for ct in outs):
             continue
         operands: list[Any] = []
         for v in op.operands:
