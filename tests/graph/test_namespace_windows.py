@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tessera as ts
+from tessera.graph.ops.windows import windows
 from tests.graph.namespace_cases import engine, host, same, sample
 
 __all__ = ["engine"]
@@ -264,3 +267,39 @@ def test_mistakes(call: Callable[[], Any], text: str) -> None:
         call()
     assert text in str(caught.value)
     assert "test_namespace_windows.py" in str(caught.value)
+
+
+@given(st.data())
+def test_any_convolution(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, 2))
+    groups = data.draw(st.sampled_from([1, 1, 2]))
+    batches = 1 if groups > 1 else data.draw(st.sampled_from([1, 1, 2]))
+
+    def ints(low: int, high: int) -> tuple[int, ...]:
+        return tuple(data.draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank)))
+
+    dims, sizes, strides = ints(1, 6), ints(1, 3), ints(1, 3)
+    base, dilation = ints(1, 2), ints(1, 2)
+    padding = list(zip(ints(-1, 2), ints(-1, 3), strict=True))
+    features = data.draw(st.integers(1, 2))
+    x = sample("float64", (2 * batches, features * groups, *dims))
+    w = sample("float64", (data.draw(st.integers(1, 2)) * groups * batches, features, *sizes), 1)
+    wanted = convolved(x, w, strides, padding, base, dilation, groups, batches)
+    specs = [data.draw(st.permutations(range(rank + 2))) for _ in range(3)]
+    ordered = [np.transpose(v, np.argsort(s)) for v, s in zip((x, w), specs[:2], strict=True)]
+    found = ts.conv_general(
+        *map(ts.asarray, ordered), strides, padding, base, dilation, specs, groups, batches
+    )
+    same(found, np.transpose(wanted, np.argsort(specs[2])), rtol=1e-12)
+
+
+@given(st.data())
+def test_windows_and_their_transpose(data: st.DataObject) -> None:
+    """The product of windows with an array is that of the array with what the transpose gives."""
+    size, step, apart = (data.draw(st.integers(1, 3)) for _ in range(3))
+    length = (size - 1) * apart + data.draw(st.integers(1, 7))
+    x = sample("float64", (2, length))
+    moved, pull = ts.vjp(lambda v: windows(v, (1,), (size,), (step,), (apart,)), ts.asarray(x))
+    y = sample("float64", moved.shape, 1)
+    (back,) = pull(ts.asarray(y))
+    np.testing.assert_allclose(np.sum(host(moved) * y), np.sum(x * host(back)), rtol=1e-12)
