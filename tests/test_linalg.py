@@ -272,6 +272,36 @@ def test_laws_of_factors(seed: int, shape: tuple[int, int], dtype: str) -> None:
     close(la.det(ts.asarray(g @ g)), np.asarray(la.det(y)) ** 2, factor=10 * FACTOR)
 
 
+def test_one_triangle_may_be_read() -> None:
+    a = square("c16", (), 4)
+    lower = np.tril(a) + adjoint(np.tril(a, -1))
+    upper = np.triu(a) + adjoint(np.triu(a, 1))
+    x = ts.asarray(a)
+    for triangle, full in (("L", lower), ("U", upper), (None, lower)):
+        full = full - 1j * np.diag(np.diagonal(full).imag)
+        w, v = la.eigh(x, triangle, symmetrize_input=False)
+        close(w, np.linalg.eigvalsh(full))
+        close(full @ np.asarray(v), np.asarray(v) * np.asarray(w))
+        close(la.eigvalsh(x, triangle, symmetrize_input=False), w)
+    mean = (a + adjoint(a)) / 2
+    close(la.eigvalsh(x, "U"), np.linalg.eigvalsh(mean))
+    half = np.tril(positive("c16", (), 4))
+    whole = la.cholesky(ts.asarray(half + adjoint(np.tril(half, -1))))
+    close(la.cholesky(ts.asarray(half), symmetrize_input=False), whole)
+
+
+def test_options_may_stand_in_their_places() -> None:
+    """As in JAX."""
+    x = ts.asarray(numbers("f8", 4, 2))
+    close(la.qr(x, "r"), la.qr(x).R)
+    assert la.svd(x, False).U.shape == (4, 2)
+    close(la.svd(x, False, False), la.svdvals(x))
+    assert int(la.matrix_rank(x, 10.0)) == 0
+    close(la.pinv(x, 10.0), np.zeros((2, 4)))
+    close(la.lstsq(x, x, 1e-3)[0], np.eye(2))
+    close(ts.fft.fft(x, 3, 0, "ortho"), np.fft.fft(np.asarray(x), 3, 0, "ortho"))
+
+
 # --- what has no result ---------------------------------------------------------------------------
 
 

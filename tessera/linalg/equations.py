@@ -125,7 +125,7 @@ def inv(x: ArrayLike, /) -> ArrayBase:
 
 
 @api_boundary
-def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> ArrayBase:
+def pinv(x: ArrayLike, /, rtol: ArrayLike | None = None) -> ArrayBase:
     """The Moore-Penrose pseudoinverses of matrices, by the singular value decomposition.
 
     Args:
@@ -160,7 +160,7 @@ def _share(name: str, x: Any, rtol: Any) -> Any:
 
 
 @api_boundary
-def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> ArrayBase:
+def matrix_rank(x: ArrayLike, /, rtol: ArrayLike | None = None) -> ArrayBase:
     """How many singular values of matrices are larger than a share of the largest one.
 
     Args:
@@ -184,7 +184,7 @@ def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> ArrayBase:
 
 @api_boundary
 def lstsq(
-    a: ArrayLike, b: ArrayLike, /, *, rcond: float | None = None
+    a: ArrayLike, b: ArrayLike, /, rcond: float | None = None
 ) -> tuple[ArrayBase, ArrayBase, ArrayBase, ArrayBase]:
     """The least-squares solution of a @ x = b of the smallest norm.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from tessera.dtypes import complex64, complex128, float32
 from tessera.errors import api_boundary
@@ -91,9 +91,17 @@ def cholesky(
         return adjoint(lower) if upper else lower
 
 
+@overload
+def qr(x: ArrayLike, /, mode: Literal["reduced", "complete"] = "reduced") -> QRResult: ...
+
+
+@overload
+def qr(x: ArrayLike, /, mode: Literal["r"]) -> ArrayBase: ...
+
+
 @api_boundary
 def qr(
-    x: ArrayLike, /, *, mode: Literal["reduced", "complete", "r"] = "reduced"
+    x: ArrayLike, /, mode: Literal["reduced", "complete", "r"] = "reduced"
 ) -> QRResult | ArrayBase:
     """The QR factorization, by LAPACK's `geqrf`.
 
@@ -142,9 +150,21 @@ def lu(x: ArrayLike, /) -> tuple[ArrayBase, ArrayBase, ArrayBase]:
         return ops.cast(order, found.dtype), ops.add(lower, identity(lower)), upper
 
 
+@overload
+def svd(
+    x: ArrayLike, /, full_matrices: bool = True, compute_uv: Literal[True] = True
+) -> SVDResult: ...
+
+
+@overload
+def svd(
+    x: ArrayLike, /, full_matrices: bool = True, *, compute_uv: Literal[False]
+) -> ArrayBase: ...
+
+
 @api_boundary
 def svd(
-    x: ArrayLike, /, *, full_matrices: bool = True, compute_uv: bool = True
+    x: ArrayLike, /, full_matrices: bool = True, compute_uv: bool = True
 ) -> SVDResult | ArrayBase:
     """The singular value decomposition x = U diag(S) Vh, by LAPACK's `gesdd`.
 
@@ -172,11 +192,14 @@ def svdvals(x: ArrayLike, /) -> ArrayBase:
 
 
 @api_boundary
-def eigh(x: ArrayLike, /, *, symmetrize_input: bool = True) -> EighResult:
+def eigh(
+    x: ArrayLike, /, UPLO: Literal["L", "U"] | None = None, symmetrize_input: bool = True
+) -> EighResult:
     """Eigenvalues and eigenvectors of Hermitian matrices, by LAPACK's `syevd` or `heevd`.
 
     Args:
         x: an array `[..., n, n]`.
+        UPLO: which triangle is read if symmetrize_input is False: `L`, the lower one, or `U`.
         symmetrize_input: as for `cholesky`.
 
     Returns:
@@ -184,13 +207,23 @@ def eigh(x: ArrayLike, /, *, symmetrize_input: bool = True) -> EighResult:
         `[..., n, n]`. Derivatives of eigenvectors are infinite or NaN where two eigenvalues are
         equal.
     """
-    return EighResult(*factorize.eigh(hermitian("eigh", x, symmetrize_input)))
+    return EighResult(*factorize.eigh(_triangle("eigh", x, UPLO, symmetrize_input)))
 
 
 @api_boundary
-def eigvalsh(x: ArrayLike, /, *, symmetrize_input: bool = True) -> ArrayBase:
+def eigvalsh(
+    x: ArrayLike, /, UPLO: Literal["L", "U"] | None = None, *, symmetrize_input: bool = True
+) -> ArrayBase:
     """The eigenvalues of Hermitian matrices, in ascending order; see `eigh`."""
-    return factorize.eigvalsh(hermitian("eigvalsh", x, symmetrize_input))
+    return factorize.eigvalsh(_triangle("eigvalsh", x, UPLO, symmetrize_input))
+
+
+def _triangle(name: str, x: object, triangle: str | None, symmetrize: bool) -> Any:
+    """Hermitian matrices of which the lower triangle counts."""
+    if triangle not in (None, "L", "U"):
+        raise unknown_choice(name, "UPLO", triangle, ("L", "U"))
+    found = hermitian(name, x, symmetrize)
+    return adjoint(found) if triangle == "U" and not symmetrize else found
 
 
 def _complex_matrix(name: str, x: object) -> Any:
