@@ -9,7 +9,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api import python_control
 from tessera.api.checkpoint_policies import AnyPolicy, policy_of
-from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.leaves import (
+    argument_name,
+    check_callable,
+    leaf_arrays,
+    name_of,
+    parameter_names,
+)
 from tessera.api.traced import Traced
 from tessera.errors import CallError, OptionError, api_boundary
 from tessera.graph.array import ArrayBase
@@ -31,6 +37,7 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: AnyPolicy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
 ) -> Callable[P, R]: ...
 @overload
 def checkpoint(
@@ -38,6 +45,7 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: AnyPolicy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 @api_boundary
 def checkpoint(
@@ -46,6 +54,7 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: AnyPolicy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
 ) -> Any:
     """A function that keeps little for reverse mode, and computes the rest again when it is needed.
 
@@ -60,6 +69,7 @@ def checkpoint(
         policy: what may be saved, one of `ts.checkpoint_policies` or a function of an operation;
             None saves nothing.
         static_argnums: positions of arguments that are Python values.
+        static_argnames: names of such arguments.
 
     Example:
         >>> import tessera as ts
@@ -69,7 +79,11 @@ def checkpoint(
     """
     if fn is None:
         return functools.partial(
-            checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums
+            checkpoint,
+            prevent_cse=prevent_cse,
+            policy=policy,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
         )
     function = fn
     check_callable("checkpoint", function, "pass arguments to what it returns")
@@ -81,13 +95,17 @@ def checkpoint(
             rule="a policy is one of `ts.checkpoint_policies`, or a function of an operation",
         )
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
+    names = {static_argnames} if isinstance(static_argnames, str) else {*static_argnames}
+    named = [k for k, name in enumerate(parameter_names(function)) if name in names]
 
     @api_boundary
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if not is_recording() or python_control.is_python():
             return function(*args, **kwargs)
-        statics = _positions(function, numbers, len(args))
+        statics = _positions(function, numbers, len(args)) | {k for k in named if k < len(args)}
+        fixed = {name: x for name, x in kwargs.items() if name in names}
+        kwargs = {name: x for name, x in kwargs.items() if name not in names}
         # None is an empty subtree: nothing of a static argument is left in the tree.
         given = tuple([None if k in statics else x for k, x in enumerate(args)])
         leaves, treedef = leaf_arrays(
@@ -95,8 +113,9 @@ def checkpoint(
         )
 
         def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            found, named = pytree.unflatten(treedef, values)
-            return tuple([args[k] if k in statics else x for k, x in enumerate(found)]), named
+            found, keywords = pytree.unflatten(treedef, values)
+            given = [args[k] if k in statics else x for k, x in enumerate(found)]
+            return tuple(given), {**keywords, **fixed}
 
         types = [x.type for x in leaves]
         with using(device_of_all(leaves)):

@@ -16,6 +16,7 @@ from tessera.api.leaves import (
     leaf_arrays,
     leaf_name,
     name_of,
+    parameter_names,
     strong,
 )
 from tessera.api.traced import Traced
@@ -47,17 +48,32 @@ class CustomFunction(Generic[P, R]):
         fn: the function.
         transform: the public name of the kind of rule.
         nondiff_argnums: positions of arguments that have no derivative.
+        nondiff_argnames: names of such arguments.
     """
 
     def __init__(
-        self, fn: Callable[P, R], transform: str, nondiff_argnums: int | Sequence[int] = ()
+        self,
+        fn: Callable[P, R],
+        transform: str,
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
     ) -> None:
         check_callable(transform, fn)
         functools.update_wrapper(self, fn)  # pyright: ignore[reportArgumentType]
         self._fn = fn
         self._transform = transform
         numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else nondiff_argnums
-        self.nondiff_argnums = tuple(numbers)
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
+        known = parameter_names(fn)
+        for name in names:
+            if name not in known:
+                raise CallError(
+                    f"{transform}: nondiff_argnames has {name!r}, which is no parameter of "
+                    f"{name_of(fn)}",
+                    loc=_loc.current(),
+                    rule=f"its parameters are {', '.join(known) or '(none)'}",
+                )
+        self.nondiff_argnums = tuple(dict.fromkeys([*numbers, *[known.index(n) for n in names]]))
 
     def __repr__(self) -> str:
         return f"{self._transform}({name_of(self._fn)})"

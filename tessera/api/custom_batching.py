@@ -51,6 +51,7 @@ class custom_vmap(CustomFunction[P, R]):
         Array([2., 4.], dtype=float32)
     """
 
+    @api_boundary
     def __init__(self, fn: Callable[P, R]) -> None:
         super().__init__(fn, "custom_vmap")
         self._rule: Callable[..., Any] | None = None

@@ -75,6 +75,7 @@ class custom_jvp(CustomFunction[P, R]):
         fn: a function of arrays.
         nondiff_argnums: positions of arguments that have no derivative: any Python values, which
             the rule gets first.
+        nondiff_argnames: names of such arguments.
 
     Example:
         >>> import tessera as ts
@@ -89,8 +90,14 @@ class custom_jvp(CustomFunction[P, R]):
         12.0
     """
 
-    def __init__(self, fn: Callable[P, R], nondiff_argnums: int | Sequence[int] = ()) -> None:
-        super().__init__(fn, "custom_jvp", nondiff_argnums)
+    @api_boundary
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(fn, "custom_jvp", nondiff_argnums, nondiff_argnames)
         self._jvp: Callable[..., Any] | None = None
 
     @api_boundary
@@ -189,6 +196,7 @@ class custom_vjp(CustomFunction[P, R]):
     Args:
         fn: a function of arrays.
         nondiff_argnums: positions of arguments that have no derivative: any Python values.
+        nondiff_argnames: names of such arguments.
 
     Example:
         >>> import tessera as ts
@@ -200,8 +208,14 @@ class custom_vjp(CustomFunction[P, R]):
         1.0
     """
 
-    def __init__(self, fn: Callable[P, R], nondiff_argnums: int | Sequence[int] = ()) -> None:
-        super().__init__(fn, "custom_vjp", nondiff_argnums)
+    @api_boundary
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
+        super().__init__(fn, "custom_vjp", nondiff_argnums, nondiff_argnames)
         self._functions: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
     @api_boundary

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.static import as_tuple_of
 from tessera.api.traced import Traced
 from tessera.errors import GradError, NotYetError, api_boundary
 from tessera.graph.device import using
@@ -69,10 +70,10 @@ def function(fn: Callable[P, R], /) -> Function[P, R]: ...
 @overload
 def function(
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
@@ -80,10 +81,10 @@ def function(
     fn: Callable[P, R] | None = None,
     /,
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
@@ -108,10 +109,10 @@ def function(
         (9.0, ('n',))
     """
     options: dict[str, Any] = {
-        "static_argnums": _numbers(static_argnums),
-        "static_argnames": _words(static_argnames),
-        "donate_argnums": _numbers(donate_argnums),
-        "donate_argnames": _words(donate_argnames),
+        "static_argnums": as_tuple_of(int, static_argnums),
+        "static_argnames": as_tuple_of(str, static_argnames),
+        "donate_argnums": as_tuple_of(int, donate_argnums),
+        "donate_argnames": as_tuple_of(str, donate_argnames),
         "max_traces": max_traces,
     }
 
@@ -121,14 +122,6 @@ def function(
         return Function(f, options)
 
     return wrap if fn is None else wrap(fn)
-
-
-def _numbers(given: int | Sequence[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
-
-
-def _words(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 @api_boundary

@@ -26,7 +26,7 @@ from tessera.api.leaves import (
 from tessera.api.retrace import Traces
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
-from tessera.api.static import StaticArguments
+from tessera.api.static import StaticArguments, as_tuple_of
 from tessera.api.traced import Traced
 from tessera.api.watch import check_outputs, is_watching
 from tessera.compile import STAGES, Stages
@@ -487,10 +487,10 @@ def jit(fn: Callable[P, R], /) -> JitFunction[P, R]: ...
 @overload
 def jit(
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
@@ -498,10 +498,10 @@ def jit(
     fn: Callable[P, R],
     /,
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
@@ -509,10 +509,10 @@ def jit(
     fn: Callable[P, R] | None = None,
     /,
     *,
-    static_argnums: int | Sequence[int] = (),
-    static_argnames: str | Sequence[str] = (),
-    donate_argnums: int | Sequence[int] = (),
-    donate_argnames: str | Sequence[str] = (),
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
 ) -> Any:
     """Compiles a function of arrays.
@@ -543,12 +543,8 @@ def jit(
         >>> float(f(ts.asarray([1.0, 2.0])))
         5.0
     """
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-    donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    donated_names = (
-        (donate_argnames,) if isinstance(donate_argnames, str) else tuple(donate_argnames)
-    )
+    numbers, names = as_tuple_of(int, static_argnums), as_tuple_of(str, static_argnames)
+    donated, donated_names = as_tuple_of(int, donate_argnums), as_tuple_of(str, donate_argnames)
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from tessera.api.leaves import name_of, parameter_names, positional_name
 from tessera.errors import StaticArgumentError
 from tessera.graph.array import ArrayBase
 from tessera.ir import loc
+
+T = TypeVar("T")
 
 Place: TypeAlias = "int | str"
 """Where a static argument stands in a call: a position or a keyword."""
@@ -127,6 +129,13 @@ def _exact(value: object) -> Hashable:
         items = [_exact(item) for item in cast("Iterable[object]", value)]
         return (name, frozenset(items) if isinstance(value, frozenset) else tuple(items))
     return (name, str(value) if isinstance(value, (float, complex)) else None)
+
+
+def as_tuple_of(cls: type[T], given: T | Sequence[T] | None) -> tuple[T, ...]:
+    """An option that names arguments: one number or name, several, or None for none."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, cls) else tuple(cast("Sequence[T]", given))
 
 
 def put_back(found: Found, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -159,6 +159,12 @@ def test_arguments() -> None:
     assert power.__doc__ == "Documentation."
     slope = ts.grad(lambda x: power(x, 3, "flag", scale={"s": 2.0}))
     assert float(slope(2.0)) == float(ts.jit(slope)(2.0)) == 24.0
+    @ts.checkpoint(static_argnames=("mode", "n"))
+    def named(x: Any, n: int, *, mode: str) -> Any:
+        return ts.sin(x) ** n if mode == "sin" else x
+
+    for call in (lambda x: named(x, 2, mode="sin"), lambda x: named(x, n=2, mode="sin")):
+        assert float(ts.grad(call)(0.5)) == pytest.approx(np.sin(1.0), rel=1e-6)
     marker = object()
     assert ts.remat(lambda x: x)(marker) is marker
 

@@ -151,6 +151,10 @@ def test_nondiff_argnums_of_vjp() -> None:
     clip.defvjp(
         lambda x, limit: (x, None), lambda limit, _, ct: (ts.clip(ct, -limit, limit),)
     )
+    named = ts.custom_vjp(lambda x, limit: x, nondiff_argnames="limit")
+    named.defvjp(lambda x, limit: (x, None), lambda limit, _, ct: (ct * limit,))
+    assert float(ts.grad(lambda x: named(x, limit=7.0))(1.0)) == 7.0
+
     for once in ONCE.values():
         slope = once(ts.grad(lambda x: 10 * clip(x, 2.0)))
         assert float(slope(1.0)) == 2.0

@@ -382,3 +382,18 @@ def test_keyword_only_parameter() -> None:
           fix: make it a positional parameter, and name it in `nondiff_argnums`
         """,
     )
+
+
+def test_name_in_nondiff_argnames() -> None:
+    expect(
+        """
+        ts.custom_jvp(lambda x, n: x, nondiff_argnames="m")
+        """,
+        """
+        CallError: custom_jvp: nondiff_argnames has 'm', which is no parameter of <lambda>
+          at user.py:1
+            1 | ts.custom_jvp(lambda x, n: x, nondiff_argnames="m")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: its parameters are x, n
+        """,
+    )
