@@ -29,8 +29,10 @@ from tessera.random.discrete import bernoulli, categorical, rademacher, randint
 from tessera.random.gammas import beta, dirichlet, gamma, loggamma
 from tessera.random.keys import bits, fold_in, key, split
 from tessera.random.truncated import truncated_normal
+from tessera.random.vectors import ball, multivariate_normal
 
 __all__ = [
+    "ball",
     "bernoulli",
     "beta",
     "bits",
@@ -53,6 +55,7 @@ __all__ = [
     "logistic",
     "lognormal",
     "maxwell",
+    "multivariate_normal",
     "normal",
     "orthogonal",
     "pareto",

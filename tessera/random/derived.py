@@ -108,9 +108,13 @@ def _sampled(
     return ops.cast(_RULES[kind](key, shape, working(dtype), *wide), dtype)
 
 
+# The sequence for signs, which no other part of a sampler takes.
+_SIGNS: Final = 2**31
+
+
 def _sign(key: Any, shape: tuple[Dim, ...], x: Any) -> Any:
     """A number or its negative, with equal probabilities."""
-    drawn = words(sequence(key, 3), shape)
+    drawn = words(sequence(key, _SIGNS), shape)
     return ops.select(ops.ne(ops.and_(drawn, 1), 0), ops.neg(x), x)
 
 

@@ -782,3 +782,48 @@ def test_success_that_never_comes() -> None:
           rule: 0 < p <= 1
         """,
     )
+
+
+def test_a_covariance_that_does_not_fit() -> None:
+    expect(
+        """
+        ts.random.multivariate_normal(ts.random.key(0), ts.zeros(3), ts.eye(2))
+        """,
+        """
+        ShapeError: random.multivariate_normal: mean is f32[3], cov f32[2, 2]
+          at user.py:1
+            1 | ts.random.multivariate_normal(ts.random.key(0), ts.zeros(3), ts.eye(2))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: mean is [..., n], and cov [..., n, n]
+        """,
+    )
+
+
+def test_an_unknown_method() -> None:
+    expect(
+        """
+        ts.random.multivariate_normal(ts.random.key(0), ts.zeros(2), ts.eye(2), method='lu')
+        """,
+        """
+        OptionError: random.multivariate_normal: method='lu'
+          at user.py:1
+            1 | ts.random.multivariate_normal(ts.random.key(0), ts.zeros(2), ts.eye(2), method='lu')
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is 'cholesky', 'eigh' or 'svd'
+        """,
+    )
+
+
+def test_a_norm_of_zero() -> None:
+    expect(
+        """
+        ts.random.ball(ts.random.key(0), 3, 0.0)
+        """,
+        """
+        OptionError: random.ball: p is 0
+          at user.py:1
+            1 | ts.random.ball(ts.random.key(0), 3, 0.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: p > 0
+        """,
+    )

@@ -32,8 +32,14 @@ def f64(x: Any) -> Any:
 LIMITS = [(-1, 2), (-np.inf, np.inf), (3, np.inf), (-np.inf, -6), (8, 9), (-0.1, 0.1), (20, np.inf)]
 
 
-@pytest.mark.parametrize("dtype", [ts.float32, ts.float64])
-@pytest.mark.parametrize(("low", "high"), LIMITS)
+@pytest.mark.parametrize(
+    ("low", "high", "dtype"),
+    [
+        (*LIMITS[0], ts.float64),
+        (*LIMITS[-1], ts.float64),
+        *[(*limits, ts.float32) for limits in LIMITS],
+    ],
+)
 def test_truncated_normal(low: float, high: float, dtype: Any) -> None:
     found = random.truncated_normal(KEY, low, high, (SIZE,), dtype)
     assert found.dtype is dtype
@@ -281,7 +287,7 @@ def test_choice_without_replacement() -> None:
 
 
 @pytest.mark.parametrize("dtype", [ts.float32, ts.float64])
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 3), (40, 40), (5, 2), (2, 5), (0, 0), (3, 0)])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (20, 20), (2, 5), (3, 0)])
 def test_orthogonal(n: int, m: int, dtype: Any) -> None:
     found = random.orthogonal(KEY, n, (2,), dtype, m)
     assert found.shape == (2, n, m)
