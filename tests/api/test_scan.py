@@ -474,3 +474,24 @@ def test_steps_that_are_computed_again() -> None:
     loops = [op for op in kept.lower(x).graph.ops if isinstance(op, Scan)]
     stacks = [v for v in loops[0].results if str(v.type) == "f64[5, 3]"]
     assert len(stacks) == 2, loops[0]
+
+
+def test_one_value_is_stored_for_all_that_is_made_of_it() -> None:
+    """Of a gate, `t = tanh(x)`, both t / 2 + 1 / 2 and (1 - t) (1 + t) are needed."""
+    x = ts.asarray(values(np.float64, 6, 3))
+
+    def f(x: Any) -> Any:
+        def gate(c: Any, v: Any) -> Any:
+            return (ts.tanh(c + v) * 0.5 + 0.5) * c, None
+
+        return ts.sum(ts.scan(gate, ts.ones(3, dtype=ts.float64), x)[0])
+
+    def by_hand(x: Any) -> Any:
+        c = ts.ones(3, dtype=ts.float64)
+        for i in range(6):
+            c = (ts.tanh(c + x[i]) * 0.5 + 0.5) * c
+        return ts.sum(c)
+
+    assert_close(ts.jit(ts.grad(f))(x), ts.grad(by_hand)(x), length=50)
+    forward, _ = scans(ts.grad(f), x)
+    assert [str(v.type) for v in forward.results] == ["f64[3]", "f64[6, 3]", "f64[6, 3]"]

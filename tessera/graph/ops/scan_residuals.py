@@ -7,7 +7,8 @@ differs from step to step, and is nowhere yet, becomes a stacked result of the f
   the linear loop; what it takes to compute it leaves the forward loop;
 - one that is a slice of what is scanned, or of a stacked result, is read from there;
 - what only repeats or reorders the elements of another value is made again from that;
-- what takes a few additions, products and the like of values that are there is computed again;
+- what takes a few additions, products and the like of values that are there is computed again, and
+  where one value is missing for that, it is stored in place of what is made of it;
 - equal residuals are one.
 """
 
@@ -38,7 +39,9 @@ from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.reshape import Broadcast, Reshape, Transpose
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import prod
 from tessera.ir.rewrite import eliminate_dead
+from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_op
 
 MOVES = (Constant, Broadcast, Reshape, Transpose)
@@ -132,6 +135,10 @@ class _Split:
         for v in outputs[split:]:
             if not isinstance(v.op, (*ARITHMETIC, *MOVES)):
                 self.residual(v)
+        for v in outputs[split:]:
+            missing = self.missing(v)
+            if len(missing) == 1 and _is_at_most(*missing, v):
+                self.residual(*missing)
         residuals = [self.residual(v) for v in outputs[split:]]
 
         tangents = self.tangent_func.args[self.count :]
@@ -161,7 +168,7 @@ class _Split:
             self.hoisted.append(value)
             return self.constant(len(self.fixed) + len(self.hoisted) - 1, value)
         op = value.op if value not in self.ys else None
-        is_cheap = isinstance(op, ARITHMETIC) and all(self.is_there(v) for v in op.operands)
+        is_cheap = isinstance(op, ARITHMETIC) and not any(self.missing(v) for v in op.operands)
         if isinstance(op, MOVES) or (op is not None and is_cheap):
             env = {v: self.residual(v) for v in op.operands}
             fresh = clone_op(op, env)
@@ -178,18 +185,21 @@ class _Split:
             where = Origin.STACKED, len(self.ys) + len(self.stacked) - 1
         return self.slices.setdefault(where, Value(value.type))
 
-    def is_there(self, value: Value, steps: int = 0) -> bool:
-        """Whether a value is at hand in the linear loop, or takes little to make."""
+    def missing(self, value: Value, steps: int = 0) -> set[Value]:
+        """The values that would have to be stored to make a value in the linear loop."""
         if value in self.found or value in self.invariant or value is self.index:
-            return True
+            return set()
         if value in self.xs or value in self.ys:
-            return True
+            return set()
         op = value.op
-        return (
-            isinstance(op, (*ARITHMETIC, *MOVES))
-            and steps < MOST_STEPS
-            and all(self.is_there(v, steps + 1) for v in op.operands)
-        )
+        if not isinstance(op, (*ARITHMETIC, *MOVES)) or steps == MOST_STEPS:
+            return {value}
+        found: set[Value] = set()
+        for v in op.operands:
+            found |= self.missing(v, steps + 1)
+            if len(found) > 1:
+                break  # Two are too many, and paths may be.
+        return found
 
     def constant(self, position: int, value: Value) -> Value:
         return self.consts.setdefault(position, Value(value.type))
@@ -206,3 +216,15 @@ class _Split:
             env.update({v: given[v] for v in op.results if v in given})
         outs = [env.get(v, v) for v in (*outputs, *self.stacked)]
         return eliminate_dead(Block([*lead, *given.values(), *rest], code, outs))
+
+
+def _is_at_most(a: Value, b: Value) -> bool:
+    """Whether storing `a` is known not to take more than storing `b`."""
+    assert isinstance(a.type, TensorType)
+    assert isinstance(b.type, TensorType)
+    if a.type.dtype.itemsize > b.type.dtype.itemsize:
+        return False
+    first, second = prod(a.type.shape), prod(b.type.shape)
+    if isinstance(first, int) and isinstance(second, int):
+        return first <= second
+    return first == second
