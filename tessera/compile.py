@@ -181,7 +181,7 @@ class Stages:
         """
         found: dict[tuple[str, str], int] = {}
         for op in walk(self.schedule.body):
-            if isinstance(op, Kernel):
+            if isinstance(op, Kernel) and not op.is_unwritten:
                 nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
                 key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
                 found[key] = found.get(key, 0) + 1

@@ -23,6 +23,7 @@ from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.library import LibraryCall, refusal
+from tessera.graph.ops.scan import Unwritten
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.hostcall import HostFunction, LibraryFunction
@@ -175,6 +176,10 @@ class _Lowering:
             return self.loop(op, env), op.results
         if isinstance(op, Cond):
             return self.branches(op, env), op.results
+        if isinstance(op, Unwritten):
+            types = tuple([buffer_type(v) for v in op.results])
+            body = Block([Value(t) for t in types], [], ())
+            return ops.Kernel((), types, label=label(group), body=body, loc=op.loc), op.results
         if isinstance(op, HostCall):
             return self.host_call(op, op.function, env), op.results
         if isinstance(op, LibraryCall):

@@ -2,7 +2,7 @@
 
     %c, %ys = graph.scan([%k], [%a], [%xs]) {length=8} body(%i, %k, %a, %x) { ... yield %b, %y }
     ==>
-    %i, %c, %ys = graph.while([%k, %xs], [0, %a, zeros]) cond { %i < 8 } body {
+    %i, %c, %ys = graph.while([%k, %xs], [0, %a, unwritten]) cond { %i < 8 } body {
       %x = %xs[%i]
       ...
       yield %i + 1, %b, %ys with row %i = %y
@@ -26,7 +26,7 @@ from tessera.graph.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape
 from tessera.graph.ops.reduce import Sum
-from tessera.graph.ops.scan import Scan
+from tessera.graph.ops.scan import Scan, Unwritten
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.loc import Loc
@@ -81,6 +81,10 @@ class _Code:
         zero = self.add(Constant(Dense.of(np.asarray(0), type.dtype), loc=self.loc))
         return self.add(Broadcast(zero, type.shape, (), loc=self.loc)) if type.shape else zero
 
+    def unwritten(self, type: TensorType) -> Value:
+        """Memory for rows, of which each will be written."""
+        return self.add(Unwritten(type.shape, type.dtype, loc=self.loc))
+
     def starts(self, index: Value, rank: int) -> list[Value]:
         """The position of a row."""
         return [index, *[self.number(0) for _ in range(rank - 1)]]
@@ -123,7 +127,7 @@ class _Expansion:
             return self.straight(carry, length)
         end = self.value(length)
         first = code.moved(end, -1) if op.reverse else code.number(0)
-        ys = [code.zeros(tensor(v)) for v in op.results[self.n_carry :]]
+        ys = [code.unwritten(tensor(v)) for v in op.results[self.n_carry :]]
         last = code.number(rest) if op.reverse else code.moved(end, -rest)
         index, *found = self.loop(turn, first, last, [*carry, *ys])
         if rest:

@@ -100,6 +100,12 @@ class Kernel(ScheduleOp):
         if any(len(touched[value]) > 1 for value in written):
             raise VerifyError("concurrent nests need nothing of each other")
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether the outputs are memory whose contents do not matter: a loop is going to fill
+        it."""
+        return not self.inputs and not self.body.ops
+
     def get_effects(self) -> Effects:
         """A kernel writes only its own outputs: seen from the program it is pure."""
         return frozenset()

@@ -28,7 +28,7 @@ from heapq import heappop, heappush
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
-from tessera.ir.walk import walk
+from tessera.ir.walk import uses, walk
 from tessera.schedule import ops
 from tessera.schedule.types import BufType, Place, PlaceKind
 
@@ -236,6 +236,17 @@ class _Planner:
                     rule="every output has a buffer of its own",
                 )
             self.fixed[value] = Place(PlaceKind.OUTPUT, k)
+        self.start_loops(func.body, uses(func.body))
+
+    def start_loops(self, block: Block, counts: Mapping[Value, int]) -> None:
+        """What a loop begins with is computed where its result is, if nobody else needs it."""
+        for op in block.ops:
+            if not isinstance(op, ops.While):
+                continue
+            for value, result in zip(op.init, op.results, strict=True):
+                is_free = value not in self.fixed and counts[value] == 1
+                if is_free and result in self.fixed and isinstance(value.op, ops.Kernel):
+                    self.fixed[value] = self.fixed[result]
 
     # Memory
 

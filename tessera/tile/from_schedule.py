@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, TypeAlias, cast
 
 from tessera.dtypes import bool_, int64, real_of
@@ -186,7 +187,8 @@ class _Program:
     def loop(self, op: s.While) -> None:
         """The carried buffers live at the places of the results, in all iterations."""
         self.results(op)
-        self.copy(op.init, op.places)
+        given = [not (isinstance(v.op, s.Kernel) and v.op.is_unwritten) for v in op.init]
+        self.copy(list(compress(op.init, given)), list(compress(op.places, given)))
         for block in (op.cond, op.body):
             for arg, place in zip(block.args, op.places, strict=True):
                 self.place(arg, place)

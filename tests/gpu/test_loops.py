@@ -11,6 +11,7 @@ import tessera as ts
 from tests.tile.test_join_loops import CASES, leaves
 from tests.tolerance import assert_close
 
+pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_loop_of_the_device(name: str) -> None:

@@ -48,7 +48,7 @@ from tessera.graph.ops.rearrange import (
     slice_,
     transpose,
 )
-from tessera.graph.ops.scan import INDEX, Scan
+from tessera.graph.ops.scan import INDEX, Scan, Unwritten
 from tessera.graph.ops.sort import Sort, sort
 from tessera.graph.ops.windows import Windows, windows
 from tessera.graph.trace import as_tuple, bind
@@ -94,9 +94,9 @@ def graph_ops() -> list[type[GraphOp]]:
     return sorted([c for c in found if c.__module__.startswith("tessera.")], key=lambda c: c.name)
 
 
-APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex}
+APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten}
 """Ops that are no functions of arrays alone: tests/api/test_custom.py, tests/debug,
-tests/api/test_collectives.py.
+tests/api/test_collectives.py, tests/differential/test_control_flow.py.
 """
 
 

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tessera.dtypes import int64
+from tessera.dtypes import DType, int64
 from tessera.errors import ShapeError, VerifyError
-from tessera.graph.ops.base import Linear, add_tangents
+from tessera.graph.ops.base import Family, GraphOp, Linear, add_tangents
+from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control, batch_to_front, extended, types_of
 from tessera.graph.ops.rearrange import move_axis
 from tessera.graph.ops.scan_residuals import Origin, split
@@ -386,6 +387,28 @@ class Scan(Control):
         found = [0 if b else None for b in batched]
         found += [None if a is None else a + 1 for a in out_axes[count:]]
         return outs, found
+
+
+class Unwritten(GraphOp):
+    """Memory whose contents do not matter: a loop is going to fill it.
+
+    `%r = graph.unwritten() {shape=[S, 3], dtype=f32} : f32[S, 3]`. The interpreter, which must give
+    something, gives zeros.
+    """
+
+    name = "graph.unwritten"
+    family = Family.CONTROL
+    differentiable = False
+    shape: tuple[Dim, ...] = attr()
+    dtype: DType = attr()
+
+    def infer(self) -> TensorType:
+        """The type of the memory."""
+        return TensorType(self.shape, self.dtype)
+
+    def evaluate(self, *operands: np.ndarray) -> np.ndarray:
+        """Zeros."""
+        return np.zeros(static_shape(self.shape), self.dtype.np)
 
 
 _Pair: TypeAlias = tuple[Value, Any]

@@ -136,9 +136,9 @@ class _Split:
             if not isinstance(v.op, (*ARITHMETIC, *MOVES)):
                 self.residual(v)
         for v in outputs[split:]:
-            missing = self.missing(v)
-            if len(missing) == 1 and _is_at_most(*missing, v):
-                self.residual(*missing)
+            missing = list(self.missing(v))
+            if len(missing) == 1 and _is_at_most(missing[0], v):
+                self.residual(missing[0])
         residuals = [self.residual(v) for v in outputs[split:]]
 
         tangents = self.tangent_func.args[self.count :]
