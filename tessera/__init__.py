@@ -68,11 +68,13 @@ _MODULES = (
     "tessera.graph.namespace.data_types",
     "tessera.graph.namespace.einstein",
     "tessera.graph.namespace.elementwise",
+    "tessera.graph.namespace.everyday",
     "tessera.graph.namespace.linear",
     "tessera.graph.namespace.manipulation",
     "tessera.graph.namespace.mathematics",
     "tessera.graph.namespace.missing",
     "tessera.graph.namespace.padding",
+    "tessera.graph.namespace.parts",
     "tessera.graph.namespace.pooling",
     "tessera.graph.namespace.quantiles",
     "tessera.graph.namespace.running",
@@ -106,11 +108,13 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.data_types import *
     from tessera.graph.namespace.einstein import *
     from tessera.graph.namespace.elementwise import *
+    from tessera.graph.namespace.everyday import *
     from tessera.graph.namespace.linear import *
     from tessera.graph.namespace.manipulation import *
     from tessera.graph.namespace.mathematics import *
     from tessera.graph.namespace.missing import *
     from tessera.graph.namespace.padding import *
+    from tessera.graph.namespace.parts import *
     from tessera.graph.namespace.pooling import *
     from tessera.graph.namespace.quantiles import *
     from tessera.graph.namespace.running import *
