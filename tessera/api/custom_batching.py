@@ -139,7 +139,8 @@ def _batch_function(call: CustomArguments, rule: Callable[..., Any]) -> Any:
         _, leaves = call.split(operands)
         args: tuple[Any, ...] = pytree.unflatten(call.treedef, leaves)
         batched: tuple[Any, ...] = pytree.unflatten(call.treedef, flags[call.skipped :])
-        found: Any = rule(size, list(batched), *args)
+        with _loc.unscoped():
+            found: Any = rule(size, list(batched), *args)
         pair = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else ()
         if len(pair) != 2:
             raise PytreeError(

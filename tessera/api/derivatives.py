@@ -173,7 +173,8 @@ def _jvp_function(call: CustomArguments, jvp: Callable[..., Any]) -> Any:
         _, given = call.split(tangents)
         full = [zeros_of(x.type) if t is None else t for x, t in zip(leaves, given, strict=True)]
         trees = [pytree.unflatten(call.treedef, x) for x in (leaves, full)]
-        found = jvp(*call.nondiff(fixed), *trees)
+        with _loc.unscoped():
+            found = jvp(*call.nondiff(fixed), *trees)
         name = f"the jvp rule of {name_of(call.fn)}"
         rule = "a jvp rule returns the result and its tangent"
         out, tangent = _pair(found, f"custom_jvp: {name}", rule)
@@ -247,7 +248,8 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
 
     def run(primals: Sequence[Any]) -> tuple[list[Any], list[Any], PullFn]:
         fixed, leaves = call.split(primals)
-        found = fwd(*call.all_args(fixed, leaves))
+        with _loc.unscoped():
+            found = fwd(*call.all_args(fixed, leaves))
         name = f"the fwd rule of {name_of(call.fn)}"
         rule = "a fwd rule returns the result and the residuals"
         out, residual_tree = _pair(found, f"custom_vjp: {name}", rule)
@@ -266,7 +268,8 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
             ]
             cotangent = pytree.unflatten(call.traced.treedef, full)
             tree = pytree.unflatten(treedef, known[:count])
-            result = bwd(*call.nondiff(known[count : count + split]), tree, cotangent)
+            with _loc.unscoped(backward=True):
+                result = bwd(*call.nondiff(known[count : count + split]), tree, cotangent)
             types = [x.type for x in call.leaves]
             return [*[None] * call.skipped, *_cotangents(call, result, types)]
 

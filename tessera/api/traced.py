@@ -68,7 +68,8 @@ class Traced:
 
 def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
-        return fn(*args, **kwargs)
+        with loc.unscoped():
+            return fn(*args, **kwargs)
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.
         inner = error.__traceback__ and error.__traceback__.tb_next

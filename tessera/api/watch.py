@@ -21,7 +21,7 @@ from tessera.graph import interp
 from tessera.graph.array import Array
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import title
-from tessera.graph.ops.elementwise import Elementwise
+from tessera.graph.ops.elementwise import Elementwise, Mul
 from tessera.graph.trace import Engine, as_tuple, current_engine, install_engine, items_of
 from tessera.graph.transforms.silence import silenced_block
 from tessera.ir import loc
@@ -182,7 +182,7 @@ def _error(
         loc=place,
         rule=_rule(settings),
         notes=notes,
-        fix=_BACKWARD_FIX if place.is_backward else None,
+        fix=_BACKWARD_FIX if place.is_backward and isinstance(op, Mul) else None,
     )
 
 

@@ -182,6 +182,7 @@ Loc.unknown = Loc()
 
 class _State(threading.local):
     override: Loc | None = None
+    is_backward: bool = False
 
 
 _state = _State()
@@ -215,7 +216,7 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc = Loc.__new__(Loc)
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
-    loc.is_backward = False
+    loc.is_backward = _state.is_backward
     return loc
 
 
@@ -257,6 +258,38 @@ class scoped:
         traceback: TracebackType | None,
     ) -> None:
         _state.override = self._outer
+
+
+class unscoped:
+    """Within this context ``current()`` is where the user's code runs, also within ``scoped``: for
+    calls of functions that the user has written as rules. What they ask for while something is
+    derived in reverse is derived in reverse, too.
+
+    Args:
+        backward: whether the function belongs to reverse mode.
+    """
+
+    __slots__ = ("_backward", "_outer")
+
+    _outer: tuple[Loc | None, bool]
+
+    def __init__(self, backward: bool = False) -> None:
+        self._backward = backward
+
+    def __enter__(self) -> None:
+        self._outer = _state.override, _state.is_backward
+        if _state.override is not None:
+            _state.is_backward = _state.override.is_backward
+            _state.override = None
+        _state.is_backward = _state.is_backward or self._backward
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _state.override, _state.is_backward = self._outer
 
 
 def _resolve(code: CodeType, lasti: int) -> Frame:

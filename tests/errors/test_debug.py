@@ -129,10 +129,41 @@ def test_a_tangent_in_reverse_mode() -> None:
         """,
         """
         NotDifferentiableError: debug.print: called with a tangent, which has no value in reverse mode
-          at user.py:12
+          at user.py:8 in rule
+            8 |     ts.debug.print("tangent {}", t)
+              |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:12
             12 | ts.grad(f)(2.0)
                | ^^^^^^^^^^^^^^^
           rule: reverse mode runs the computation of tangents backwards, with cotangents
           fix: call it under `ts.jvp`, or with the cotangents of a `ts.custom_vjp` rule
+        """,
+    )
+
+
+def test_a_mistake_in_a_rule_is_shown_in_the_rule() -> None:
+    expect(
+        """
+        @ts.custom_jvp
+        def f(x):
+            return x * x
+
+        @f.defjvp
+        def rule(primals, tangents):
+            (x,), (t,) = primals, tangents
+            return f(x), ts.ones((2, 3)) @ (x * t)
+
+        ts.jit(ts.grad(f))(2.0)
+        """,
+        """
+        ShapeError: matmul: x1 is f32[2, 3], x2 is f32[]
+          at user.py:8 in rule
+            8 |     return f(x), ts.ones((2, 3)) @ (x * t)
+              |                  ^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:10
+            10 | ts.jit(ts.grad(f))(2.0)
+               | ^^^^^^^^^^^^^^^^^^^^^^^
+          rule: operands of a matrix product have one dim or more
+          fix: use `*` to multiply by a number
         """,
     )

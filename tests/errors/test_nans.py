@@ -136,6 +136,34 @@ def test_in_the_backward_pass_of_a_scan() -> None:
     )
 
 
+@pytest.mark.parametrize("grad", ["ts.grad(f)", "ts.jit(ts.grad(f))"])
+def test_in_a_backward_rule(grad: str) -> None:
+    call = f"{grad}(2.0)"
+    expect(
+        f"""
+        f = ts.custom_vjp(lambda x: x * x)
+
+        def bwd(x, ct):
+            return (ts.log(ct - 2) * x,)
+
+        f.defvjp(lambda x: (f(x), x), bwd)
+        with ts.debug.nans():
+            {call}
+        """,
+        f"""
+        NonFiniteError: log: the result has NaN, in the backward pass
+          at user.py:4 in bwd
+            4 |     return (ts.log(ct - 2) * x,)
+              |             ^^^^^^^^^^^^^^
+          called from user.py:8
+            8 |     {call}
+              |     {"^" * len(call)}
+          rule: `ts.debug.nans()` is in force: no operation may give NaN
+          operand 0 is -1.
+        """,
+    )
+
+
 def test_infinities() -> None:
     expect(
         """
