@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tessera.random.arrangement import choice, orthogonal, permutation
 from tessera.random.continuous import exponential, gumbel, laplace, logistic, normal, uniform
-from tessera.random.counts import poisson
+from tessera.random.counts import binomial, poisson
 from tessera.random.derived import (
     cauchy,
     chisquare,
@@ -35,6 +35,7 @@ __all__ = [
     "ball",
     "bernoulli",
     "beta",
+    "binomial",
     "bits",
     "categorical",
     "cauchy",

@@ -827,3 +827,33 @@ def test_a_norm_of_zero() -> None:
           rule: p > 0
         """,
     )
+
+
+def test_a_negative_number_of_trials() -> None:
+    expect(
+        """
+        ts.random.binomial(ts.random.key(0), -3, 0.5)
+        """,
+        """
+        OptionError: random.binomial: n is -3
+          at user.py:1
+            1 | ts.random.binomial(ts.random.key(0), -3, 0.5)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: 0 <= n <= 2**52
+        """,
+    )
+
+
+def test_success_that_is_too_likely() -> None:
+    expect(
+        """
+        ts.random.binomial(ts.random.key(0), 3, 1.2)
+        """,
+        """
+        OptionError: random.binomial: p is 1.2
+          at user.py:1
+            1 | ts.random.binomial(ts.random.key(0), 3, 1.2)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: 0 <= p <= 1
+        """,
+    )

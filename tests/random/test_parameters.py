@@ -225,6 +225,30 @@ def test_poisson_of_several() -> None:
     np.testing.assert_array_equal(late(ts.asarray([-1.0, np.nan, 0.0])), [-1, -1, 0])
 
 
+BINOMIAL = [(1, 0.3), (19, 0.9), (20, 0.1), (40, 0.5), (1000, 0.97), (10**6, 0.4), (10**9, 1e-9)]
+
+
+@pytest.mark.parametrize(("n", "p"), BINOMIAL)
+def test_binomial(n: int, p: float) -> None:
+    law = stats.binom(n, p)
+    found = random.binomial(KEY, n, p, (SIZE,), ts.int64)
+    assert fits_counts(found, law.pmf, max(0, int(law.ppf(1e-9))), int(law.ppf(1 - 1e-9)) + 1)
+
+
+def test_binomial_of_several() -> None:
+    found = random.binomial(KEY, ts.asarray([0.0, 5.0, 7.0, 100.0]), 0.5, (1000, 4))
+    assert found.dtype is ts.float32
+    np.testing.assert_allclose(np.asarray(found).mean(0), [0, 2.5, 3.5, 50], rtol=0.05)
+    np.testing.assert_array_equal(random.binomial(KEY, 9, np.float32([0, 1])), [0, 9])
+    late = ts.jit(lambda n, p: random.binomial(KEY, n, p))
+    found = late(ts.asarray([-1.0, 3.0, 3.0]), ts.asarray([0.5, 1.5, 1.0]))
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 3])
+    keys = random.split(KEY, 3)
+    draw = ts.jit(ts.vmap(lambda k: random.binomial(k, 100, 0.3, (4,))))
+    wanted = [np.asarray(random.binomial(k, 100, 0.3, (4,))) for k in keys]
+    np.testing.assert_array_equal(draw(keys), wanted)
+
+
 # --- permutations and choices -----------------------------------------------------------------
 
 
