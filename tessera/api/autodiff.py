@@ -265,7 +265,7 @@ def _gradient(
         (k,) = main_leaves
         cts[k] = full((), 1, traced.types[k].dtype)
         grads = problem.cotangents(linear, cts)
-        values = traced.known_outputs()
+        values = linear.outputs
         value = pytree.unflatten(main_treedef, [values[k]])
         aux = pytree.map_(values.__getitem__, aux_tree) if has_aux else None
         return combine(value, aux, grads[0] if isinstance(argnums, int) else tuple(grads))
@@ -370,7 +370,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         return tuple(problem.cotangents(linear.at(residuals), cts))
 
     pullback = pytree.Partial(pull, linear.residuals)
-    values = traced.known_outputs()
+    values = linear.outputs
     out = pytree.unflatten(out_treedef, [values[k] for k in main_leaves])
     if not has_aux:
         return out, pullback
@@ -455,6 +455,6 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         return pytree.map_(found.__getitem__, main)
 
     push = pytree.Partial(along, linear.residuals)
-    values = problem.traced.known_outputs()
+    values = linear.outputs
     out = pytree.map_(values.__getitem__, main)
     return (out, push, pytree.map_(values.__getitem__, aux)) if has_aux else (out, push)

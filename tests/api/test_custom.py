@@ -102,6 +102,28 @@ def test_vjp_rule_in_forward_mode() -> None:
         ts.vmap(push)(ts.ones(3))
 
 
+@pytest.mark.parametrize("once", ONCE.values(), ids=ONCE)
+def test_forward_over_reverse(once: Any) -> None:
+    """What is differentiated forwards then are the functions of the rule, not what they are for."""
+    f = ts.custom_vjp(lambda x: ts.sin(x))
+    f.defvjp(lambda x: (ts.sin(x), x), lambda x, ct: (3 * ts.cos(x) * ct,))
+    x = ts.asarray(X)
+    wrapped: list[Callable[[Any], Any]] = [
+        f,
+        ts.jit(f),
+        ts.checkpoint(f),
+        lambda x: ts.cond(x[0] > 0, f, f, x),
+        lambda x: ts.scan(lambda c, _: (f(c), None), x, None, length=1)[0],
+        ts.vmap(f),
+    ]
+    for g in wrapped:
+        found = once(ts.hessian(lambda x, g=g: ts.sum(g(x))))(x)
+        close(found, np.diag(-3 * np.sin(X)))
+    value, slope = once(lambda x, t: ts.jvp(ts.value_and_grad(f), (x,), (t,))[1])(0.5, 1.0)
+    close(value, np.float32(np.cos(0.5)))
+    close(slope, np.float32(-3 * np.sin(0.5)))
+
+
 def test_residuals_that_are_not_used() -> None:
     graph = ts.make_graph(ts.grad(ts.jit(lambda x: product(x, x * 2))))(1.0)
     *_, forward, backward = [op for op in graph.ops if op.name == "graph.call"]

@@ -277,7 +277,8 @@ class VjpRules(Rules):
             )
             rest = iter(results)
             touts = [next(rest) if is_inexact(x.dtype) else None for x in found]
-        return found if outs is None else outs, touts
+        # These may be differentiated again, in forward mode too; what the call gave may not.
+        return found, touts
 
     def batch(
         self, call: CustomCall, operands: Sequence[Any], axes: Sequence[int | None], size: Dim

@@ -52,7 +52,9 @@ def jvp_values(
     tangent_of: dict[Value, Any] = {
         v: t for v, t in zip(func.args, tangents, strict=True) if t is not None
     }
-    for op in func.ops:
+    # What nobody uses need not have a derivative: the value of a function whose gradient alone is
+    # asked for, where a rule of the user knows reverse mode only.
+    for op in eliminate_dead(func.body).ops:
         assert isinstance(op, GraphOp)
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
