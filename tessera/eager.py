@@ -234,12 +234,14 @@ class Eager:
             sizes, dims, generic = generalize(cls, shapes, attrs)
             types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
             key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(generic))
-            if key not in self._cache:
+            # Both may give one program; what stopped it is then said the second time.
+            last = generalize is patterned
+            if key not in self._cache or (last and self._cache[key] is None):
                 try:
                     found = self._compile(cls, types, groups, generic, sizes.names)
                 except TesseraError:
                     # An op may ask for more than its ties say, about which nothing is known here.
-                    if generalize is patterned:
+                    if last:
                         raise
                 self._cache[key] = found
             found = self._cache[key]

@@ -415,3 +415,38 @@ def test_grid_of_a_symbolic_size_is_passed() -> None:
     assert [str(a.type) for a in lowered.host.entry.args] == [
         "ptr<global>", "ptr<global>", "ptr<global>", "ptr<global>", "i64", "ptr<global>",
     ]  # fmt: skip
+
+
+# --- functions that make arrays beside their operands -----------------------------------------
+
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "conv": lambda x: ts.conv_general(x[:, None], x[:2, None, :3], (1,), "SAME"),
+    "conv without places": lambda x: ts.conv_general(x[:, None, :2], x[:2, None], (1,), "VALID"),
+    "max_pool": lambda x: ts.max_pool(x[None], (2,)),
+    "avg_pool": lambda x: ts.avg_pool(x[None], (2,), None, "SAME", False),
+    "einsum": lambda x: ts.einsum("ii->i", x[:, :4]),
+    "fill": lambda x: x.at[:, 7].get(mode="fill"),
+    "histogram": lambda x: ts.histogram(x, 3)[0],
+    "interp": lambda x: ts.interp(x, ts.sort(x[0]), x[1]),
+    "isin": lambda x: ts.isin(x, x[0]),
+    "isin nothing": lambda x: ts.isin(x, x[0, :0]),
+    "median": lambda x: ts.median(x, axis=0),
+    "nanmean": lambda x: ts.nanmean(x, axis=0),
+    "pad": lambda x: ts.pad(x, 1, "reflect"),
+    "power": lambda x: x.at[0].power(2),
+    "segment_sum": lambda x: ts.segment_sum(x, ts.astype(x[:, 0] > 0, ts.int64), 3),
+    "top_k": lambda x: ts.top_k(x, 2)[1],
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_results_are_where_operands_are(gpu: FakeBackend, name: str) -> None:
+    x = grid(4, 6)
+    close(MAKERS[name](on_gpu(x)), np.asarray(MAKERS[name](ts.asarray(x))))
+
+
+def test_an_op_that_a_gpu_lacks_says_so(gpu: FakeBackend) -> None:
+    ids = ts.device_put(ts.asarray([0, 1, 0]), "cuda:0")
+    for _ in range(2):
+        with pytest.raises(ts.TesseraError, match="no atomic add of u8"):
+            ts.segment_sum(on_gpu([1, 2, 3], np.uint8), ids, 2)

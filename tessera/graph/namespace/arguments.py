@@ -29,7 +29,7 @@ from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full
-from tessera.graph.placement import common_device
+from tessera.graph.placement import common_device, device_of, placed
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
@@ -339,11 +339,12 @@ def _bad_shape(name: str, shape: Any) -> ShapeError:
     )
 
 
-def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType) -> Any:
-    """An array that holds a Python number everywhere."""
+def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType, beside: Any = None) -> Any:
+    """An array that holds a Python number everywhere, on the device of another one if given."""
     if is_tracing() or not is_static(shape):
         return full(shape, value, dtype)
-    return Array(np.full(shape, value, dtype.np))
+    data = np.full(shape, value, dtype.np)
+    return Array(data) if beside is None else placed(data, device_of(beside))
 
 
 # --- axes -------------------------------------------------------------------------------------

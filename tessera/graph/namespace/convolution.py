@@ -163,7 +163,7 @@ def conv_general(
         places = (x.shape[numbers.lhs_spec[0]] // batch_group_count, w.shape[numbers.rhs_spec[0]])
         for axis, dim in zip(numbers.out_spec, (*places, *counts), strict=True):
             shape[axis] = dim
-        return filled(tuple(shape), 0, wide or x.dtype)
+        return filled(tuple(shape), 0, wide or x.dtype, x)
     patches = moved(padded(x, axes, moves, 0), axes, moves)
     found = _products(patches, w, numbers, groups, batch_group_count > 1, wide)
     # Its dims are those of the operand in their order, and then the features.

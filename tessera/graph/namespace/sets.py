@@ -136,7 +136,7 @@ def isin(x1: ArrayLike, x2: ArrayLike, /, *, invert: bool = False) -> ArrayBase:
         pairs = broadcast(wanted, shape, range(wanted.ndim)), spread(line, shape)
         found = reduce.any_(ops.eq(*pairs), [wanted.ndim])
     elif line.shape[0] == 0:
-        found = filled(wanted.shape, False, bool_)
+        found = filled(wanted.shape, False, bool_, wanted)
     else:
         (ordered,) = sort((line,), 0)
         at = searching.bisect(ordered, wanted, "left")
