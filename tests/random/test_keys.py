@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -19,6 +21,16 @@ from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.graph.test_ops_generate import KNOWN, word
 from tests.schedule.lowering import typed
 from tests.tile.gpu_running import check_gpu
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["random.keys", "random.continuous", "random.discrete", "random.arrangement", "nn.layers"],
+)
+def test_examples(name: str) -> None:
+    failed, count = doctest.testmod(importlib.import_module(f"tessera.{name}"))
+    assert count
+    assert not failed
 
 
 @pytest.fixture
