@@ -434,6 +434,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "nanmean": lambda x: ts.nanmean(x, axis=0),
     "pad": lambda x: ts.pad(x, 1, "reflect"),
     "power": lambda x: x.at[0].power(2),
+    "divide": lambda x: x.at[0].divide(2.0),
     "segment_sum": lambda x: ts.segment_sum(x, ts.astype(x[:, 0] > 0, ts.int64), 3),
     "top_k": lambda x: ts.top_k(x, 2)[1],
 }

@@ -28,6 +28,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
     common_dtype,
+    filled,
     is_number,
     is_numpy,
     number,
@@ -51,7 +52,6 @@ from tessera.graph.ops.dynamic_slice import dynamic_update_slice
 from tessera.graph.ops.gather import Combine, IndexMode, scatter
 from tessera.graph.ops.rearrange import (
     broadcast,
-    full_like,
     iota,
     reshape,
     reverse,
@@ -172,14 +172,14 @@ class Elements:
     @api_boundary
     def divide(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array with the elements divided by these values."""
-        ones = full_like(self._x, 1)
+        ones = filled(self._x.shape, 1, self._x.dtype, self._x)
         by = _updated("divide", ones, self._index, values, Combine.MUL, options)
         return elementwise.divide(self._x, by)
 
     @api_boundary
     def power(self, values: ArrayLike, /, **options: Unpack[Options]) -> ArrayBase:
         """A copy of the array with the elements raised to these powers."""
-        ones = full_like(self._x, 1)
+        ones = filled(self._x.shape, 1, self._x.dtype, self._x)
         exponents = _updated("power", ones, self._index, values, Combine.MUL, options)
         return elementwise.pow(self._x, exponents)
 
