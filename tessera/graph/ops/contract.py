@@ -158,7 +158,8 @@ class DotGeneral(GraphOp):
         turned = (*batch[side], *parts[1], *parts[0])
         if turned == tuple(range(len(turned))) != order:
             # With the operands exchanged the product has its dims where they belong.
-            x, y, inner, outer, order = y, x, inner[::-1], outer[::-1], turned
+            x, y, order = y, x, turned
+            inner, outer = (inner[1], inner[0]), (outer[1], outer[0])
         product = dot_general(x, y, inner, outer)
         return cast(transpose(product, inverse(order)), wanted.dtype)
 
