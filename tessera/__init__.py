@@ -128,11 +128,17 @@ if TYPE_CHECKING:
     from tessera.graph.placement import *
 
 
+_loaded: list[str] = []
+
+
 def _load() -> None:
+    if _loaded:
+        return
     names = globals()
     for path in _MODULES:
         module = importlib.import_module(path)
         names.update({name: getattr(module, name) for name in module.__all__})
+    _loaded[:] = _MODULES
 
 
 # What `dir` shows and `import *` takes, besides the names of the modules above.
