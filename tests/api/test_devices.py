@@ -423,20 +423,14 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "conv": lambda x: ts.conv_general(x[:, None], x[:2, None, :3], (1,), "SAME"),
     "conv without places": lambda x: ts.conv_general(x[:, None, :2], x[:2, None], (1,), "VALID"),
     "max_pool": lambda x: ts.max_pool(x[None], (2,)),
-    "avg_pool": lambda x: ts.avg_pool(x[None], (2,), None, "SAME", False),
-    "einsum": lambda x: ts.einsum("ii->i", x[:, :4]),
     "fill": lambda x: x.at[:, 7].get(mode="fill"),
     "histogram": lambda x: ts.histogram(x, 3)[0],
-    "interp": lambda x: ts.interp(x, ts.sort(x[0]), x[1]),
     "isin": lambda x: ts.isin(x, x[0]),
     "isin nothing": lambda x: ts.isin(x, x[0, :0]),
-    "median": lambda x: ts.median(x, axis=0),
     "nanmean": lambda x: ts.nanmean(x, axis=0),
     "pad": lambda x: ts.pad(x, 1, "reflect"),
-    "power": lambda x: x.at[0].power(2),
     "divide": lambda x: x.at[0].divide(2.0),
     "segment_sum": lambda x: ts.segment_sum(x, ts.astype(x[:, 0] > 0, ts.int64), 3),
-    "top_k": lambda x: ts.top_k(x, 2)[1],
 }
 
 
