@@ -19,7 +19,7 @@ from tessera.api.leaves import (
 )
 from tessera.api.traced import Traced
 from tessera.dtypes import Kind
-from tessera.errors import DTypeError, GradError, ShapeError, api_boundary
+from tessera.errors import CallError, DTypeError, GradError, ShapeError, api_boundary
 from tessera.graph.array import Array
 from tessera.graph.device import default_device, using
 from tessera.graph.ops.base import is_inexact
@@ -414,10 +414,18 @@ def jvp(
     Returns:
         `(output, output tangent)` or `(output, output tangent, aux)`.
     """
+    for what, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise CallError(
+                f"jvp: {what} is of type {type(given).__name__}",
+                loc=_loc.current(),
+                rule=f"{what} is a tuple with one entry for each argument",
+                fix="for one argument pass a tuple of one, as in `(x,)`",
+            )
     problem = Problem(fn, tuple(primals), {}, range(len(primals)), "jvp")
-    given = problem.tangents(tangents)
+    along = problem.tangents(tangents)
     main, aux = split_aux(problem.traced, has_aux, fn, "jvp")
-    outs, touts = problem.push(given)
+    outs, touts = problem.push(along)
     filled = filled_tangents(outs, touts)
     found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
     return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found

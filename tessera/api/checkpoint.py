@@ -88,12 +88,6 @@ def checkpoint(
     function = fn
     check_callable("checkpoint", function, "pass arguments to what it returns")
     chosen = policy_of(policy)
-    if not callable(chosen.saves):
-        raise OptionError(
-            f"checkpoint: the policy is of type {type(policy).__name__}",
-            loc=_loc.current(),
-            rule="a policy is one of `ts.checkpoint_policies`, or a function of an operation",
-        )
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = {static_argnames} if isinstance(static_argnames, str) else {*static_argnames}
     named = [k for k, name in enumerate(parameter_names(function)) if name in names]
@@ -161,4 +155,8 @@ def checkpoint_name(x: ArrayLike, name: str) -> ArrayBase:
         >>> ts.checkpoint_name(ts.ones(2), "ones")
         Array([1., 1.], dtype=float32)
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise OptionError(
+            f"checkpoint_name: the name is {name!r}", loc=_loc.current(), rule="it is a string"
+        )
     return name_value(as_array("checkpoint_name", x), name)

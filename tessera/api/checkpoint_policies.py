@@ -105,7 +105,17 @@ def memory_budget(bytes: int) -> Policy:
 
 
 def policy_of(policy: AnyPolicy | None) -> Policy:
-    """A policy, also of a function or of None."""
+    """A policy, also of a function or of None.
+
+    Raises:
+        OptionError: it is anything else.
+    """
     if isinstance(policy, Policy):
         return policy
+    if policy is not None and not callable(policy):
+        raise OptionError(
+            f"checkpoint: the policy is of type {type(policy).__name__}",
+            loc=_loc.current(),
+            rule="a policy is one of `ts.checkpoint_policies`, or a function of an operation",
+        )
     return NOTHING if policy is None else Policy("function", policy)

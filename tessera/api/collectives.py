@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -178,7 +179,7 @@ def ppermute(x: Any, axis_name: str, perm: Iterable[Sequence[int]]) -> Any:
         Array([0., 1., 2.], dtype=float32)
     """
     size = _size("ppermute", axis_name)
-    pairs = tuple([(int(s), int(d)) for s, d in perm])
+    pairs = _pairs(perm)
     for k, what in enumerate(("source", "destination")):
         seen: set[int] = set()
         for pair in pairs:
@@ -195,6 +196,17 @@ def ppermute(x: Any, axis_name: str, perm: Iterable[Sequence[int]]) -> Any:
     leaves, treedef = leaf_arrays(x, leaf_name("ppermute", "the argument"))
     found = [bind(Permute, leaf, axis_name=axis_name, pairs=pairs) for leaf in leaves]
     return pytree.unflatten(treedef, found)
+
+
+def _pairs(perm: Any) -> tuple[tuple[int, int], ...]:
+    try:
+        return tuple([(operator.index(s), operator.index(d)) for s, d in perm])
+    except (TypeError, ValueError):
+        raise CallError(
+            f"ppermute: perm is {perm!r}",
+            loc=_loc.current(),
+            rule="perm has pairs (source, destination) of ints",
+        ) from None
 
 
 @api_boundary

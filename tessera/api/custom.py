@@ -20,7 +20,7 @@ from tessera.api.leaves import (
     strong,
 )
 from tessera.api.traced import Traced
-from tessera.errors import CallError, DTypeError, GradError, ShapeError
+from tessera.errors import CallError, DTypeError, GradError, ShapeError, TesseraError
 from tessera.graph.array import Array
 from tessera.graph.device import using
 from tessera.graph.ops.custom import CustomCall, Rules
@@ -280,3 +280,27 @@ def check_type(x: Any, type: TensorType, what: str, other: str, rule: str) -> No
         loc=_loc.current(),
         rule=rule,
     )
+
+
+def call_rule(what: str, takes: str, rule: Callable[..., Any], *args: Any) -> Any:
+    """What a rule returns.
+
+    Args:
+        what: what messages call it.
+        takes: what it is called with, in words.
+        rule: the user's function.
+        *args: its arguments.
+
+    Raises:
+        CallError: it does not take so many.
+    """
+    try:
+        return rule(*args)
+    except TypeError as error:
+        # The call itself failed if the error comes from no frame below this one.
+        inner = error.__traceback__ and error.__traceback__.tb_next
+        if isinstance(error, TesseraError) or inner is not None:
+            raise
+        raise CallError(
+            f"{what}: {error}", loc=_loc.current(), rule=f"it is called with {takes}"
+        ) from None

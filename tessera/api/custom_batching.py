@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
-from tessera.api.custom import CustomArguments, CustomFunction, check_type
+from tessera.api.custom import CustomArguments, CustomFunction, call_rule, check_type
 from tessera.api.leaves import (
     cast_weak,
     check_callable,
@@ -140,7 +140,8 @@ def _batch_function(call: CustomArguments, rule: Callable[..., Any]) -> Any:
         args: tuple[Any, ...] = pytree.unflatten(call.treedef, leaves)
         batched: tuple[Any, ...] = pytree.unflatten(call.treedef, flags[call.skipped :])
         with _loc.unscoped():
-            found: Any = rule(size, list(batched), *args)
+            takes = "the number of examples, which arguments are batched, and these"
+        found: Any = call_rule(f"custom_vmap: {name}", takes, rule, size, list(batched), *args)
         pair = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else ()
         if len(pair) != 2:
             raise PytreeError(

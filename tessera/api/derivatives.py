@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
-from tessera.api.custom import CustomArguments, CustomFunction, check_type
+from tessera.api.custom import CustomArguments, CustomFunction, call_rule, check_type
 from tessera.api.leaves import (
     cast_weak,
     check_callable,
@@ -164,6 +164,11 @@ class custom_jvp(CustomFunction[P, R]):
         return self.call(args, kwargs, lambda call: JvpRules(fn=_jvp_function(call, jvp)))
 
 
+def _after(call: CustomArguments) -> str:
+    """What else a rule is called with, in words."""
+    return ", after the arguments of nondiff_argnums" if call.fixed_at else ""
+
+
 def _jvp_function(call: CustomArguments, jvp: Callable[..., Any]) -> Any:
     """The rule on operands of the op."""
 
@@ -174,8 +179,9 @@ def _jvp_function(call: CustomArguments, jvp: Callable[..., Any]) -> Any:
         full = [zeros_of(x.type) if t is None else t for x, t in zip(leaves, given, strict=True)]
         trees = [pytree.unflatten(call.treedef, x) for x in (leaves, full)]
         with _loc.unscoped():
-            found = jvp(*call.nondiff(fixed), *trees)
-        name = f"the jvp rule of {name_of(call.fn)}"
+            name = f"the jvp rule of {name_of(call.fn)}"
+        takes = "a tuple of the arguments and one of their tangents" + _after(call)
+        found = call_rule(f"custom_jvp: {name}", takes, jvp, *call.nondiff(fixed), *trees)
         rule = "a jvp rule returns the result and its tangent"
         out, tangent = _pair(found, f"custom_jvp: {name}", rule)
         outs = call.results(out, f"the result of {name}", _SAME)
@@ -249,8 +255,9 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
     def run(primals: Sequence[Any]) -> tuple[list[Any], list[Any], PullFn]:
         fixed, leaves = call.split(primals)
         with _loc.unscoped():
-            found = fwd(*call.all_args(fixed, leaves))
-        name = f"the fwd rule of {name_of(call.fn)}"
+            name = f"the fwd rule of {name_of(call.fn)}"
+        takes = "the arguments of the function"
+        found = call_rule(f"custom_vjp: {name}", takes, fwd, *call.all_args(fixed, leaves))
         rule = "a fwd rule returns the result and the residuals"
         out, residual_tree = _pair(found, f"custom_vjp: {name}", rule)
         outs = call.results(out, f"the result of {name}", _SAME)
@@ -269,7 +276,10 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
             cotangent = pytree.unflatten(call.traced.treedef, full)
             tree = pytree.unflatten(treedef, known[:count])
             with _loc.unscoped(backward=True):
-                result = bwd(*call.nondiff(known[count : count + split]), tree, cotangent)
+                others = call.nondiff(known[count : count + split])
+            what = f"custom_vjp: the bwd rule of {name_of(call.fn)}"
+            takes = "the residuals and a cotangent" + _after(call)
+            result = call_rule(what, takes, bwd, *others, tree, cotangent)
             types = [x.type for x in call.leaves]
             return [*[None] * call.skipped, *_cotangents(call, result, types)]
 

@@ -109,10 +109,10 @@ def function(
         (9.0, ('n',))
     """
     options: dict[str, Any] = {
-        "static_argnums": as_tuple_of(int, static_argnums),
-        "static_argnames": as_tuple_of(str, static_argnames),
-        "donate_argnums": as_tuple_of(int, donate_argnums),
-        "donate_argnames": as_tuple_of(str, donate_argnames),
+        "static_argnums": as_tuple_of(int, static_argnums, "function: static_argnums"),
+        "static_argnames": as_tuple_of(str, static_argnames, "function: static_argnames"),
+        "donate_argnums": as_tuple_of(int, donate_argnums, "function: donate_argnums"),
+        "donate_argnames": as_tuple_of(str, donate_argnames, "function: donate_argnames"),
         "max_traces": max_traces,
     }
 

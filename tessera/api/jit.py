@@ -543,8 +543,10 @@ def jit(
         >>> float(f(ts.asarray([1.0, 2.0])))
         5.0
     """
-    numbers, names = as_tuple_of(int, static_argnums), as_tuple_of(str, static_argnames)
-    donated, donated_names = as_tuple_of(int, donate_argnums), as_tuple_of(str, donate_argnames)
+    numbers = as_tuple_of(int, static_argnums, "jit: static_argnums")
+    names = as_tuple_of(str, static_argnames, "jit: static_argnames")
+    donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
+    donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:

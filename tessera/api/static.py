@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from tessera.api.leaves import name_of, parameter_names, positional_name
-from tessera.errors import StaticArgumentError
+from tessera.errors import OptionError, StaticArgumentError
 from tessera.graph.array import ArrayBase
 from tessera.ir import loc
 
@@ -131,11 +131,30 @@ def _exact(value: object) -> Hashable:
     return (name, str(value) if isinstance(value, (float, complex)) else None)
 
 
-def as_tuple_of(cls: type[T], given: T | Sequence[T] | None) -> tuple[T, ...]:
-    """An option that names arguments: one number or name, several, or None for none."""
+def as_tuple_of(cls: type[T], given: T | Sequence[T] | None, option: str) -> tuple[T, ...]:
+    """An option that names arguments: one number or name, several, or None for none.
+
+    Args:
+        cls: int or str.
+        given: what the user gave.
+        option: what messages call the option.
+
+    Raises:
+        OptionError: it is anything else.
+    """
     if given is None:
         return ()
-    return (given,) if isinstance(given, cls) else tuple(cast("Sequence[T]", given))
+    found: Any = (given,) if isinstance(given, (int, str)) else given
+    is_several = isinstance(found, Iterable)
+    items: tuple[Any, ...] = tuple(cast("Iterable[Any]", found)) if is_several else (found,)
+    if not all([isinstance(item, cls) for item in items]):
+        what = "positions, ints" if cls is int else "names, strings"
+        raise OptionError(
+            f"{option} is {given!r}",
+            loc=loc.current(),
+            rule=f"it has {what}: one, or several in a tuple",
+        )
+    return items
 
 
 def put_back(found: Found, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from tessera import pytree
 from tessera.api.collectives import mapped_axis
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
 from tessera.api.traced import Rebuild, Traced
-from tessera.errors import AxisError, PytreeError, ShapeError, api_boundary
+from tessera.errors import AxisError, OptionError, PytreeError, ShapeError, api_boundary
 from tessera.graph.device import using
 from tessera.graph.ops.reshape import broadcast, move_axis
 from tessera.graph.placement import device_of_all
@@ -87,6 +87,7 @@ def vmap(
         Array([3., 3.], dtype=float32)
     """
     check_callable("vmap", fn, "pass arguments to what it returns: `ts.vmap(f)(x)`")
+    _check_options(axis_name, axis_size)
     axes_in: Any = tuple(cast("list[Any]", in_axes)) if isinstance(in_axes, list) else in_axes
 
     @api_boundary
@@ -128,6 +129,20 @@ def vmap(
         return pytree.unflatten(traced.treedef, moved)
 
     return run
+
+
+def _check_options(axis_name: object, axis_size: object) -> None:
+    if axis_name is not None and not isinstance(axis_name, str):
+        raise OptionError(
+            f"vmap: axis_name is {axis_name!r}", loc=_loc.current(), rule="a name is a string"
+        )
+    is_size = isinstance(axis_size, int) and not isinstance(axis_size, bool) and axis_size >= 0
+    if axis_size is not None and not is_size:
+        raise OptionError(
+            f"vmap: axis_size is {axis_size!r}",
+            loc=_loc.current(),
+            rule="it is a number of examples, at least 0",
+        )
 
 
 Namer = Callable[[pytree.TreeDef, int], str]

@@ -397,3 +397,40 @@ def test_name_in_nondiff_argnames() -> None:
           rule: its parameters are x, n
         """,
     )
+
+
+def test_parameters_of_rules() -> None:
+    expect(
+        """
+        @ts.custom_vjp
+        def f(x):
+            return x
+
+        f.defvjp(lambda x, y: (x, None), lambda residuals, ct: (ct,))
+        ts.grad(f)(1.0)
+        """,
+        """
+        CallError: custom_vjp: the fwd rule of f: <lambda>() missing 1 required positional argument: 'y'
+          at user.py:6
+            6 | ts.grad(f)(1.0)
+              | ^^^^^^^^^^^^^^^
+          rule: it is called with the arguments of the function
+        """,
+    )
+
+
+def test_parameters_of_a_jvp_rule() -> None:
+    expect(
+        """
+        f = ts.custom_jvp(lambda x, n: x, nondiff_argnums=1)
+        f.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+        ts.grad(f)(1.0, 2)
+        """,
+        """
+        CallError: custom_jvp: the jvp rule of <lambda>: <lambda>() takes 2 positional arguments but 3 were given
+          at user.py:3
+            3 | ts.grad(f)(1.0, 2)
+              | ^^^^^^^^^^^^^^^^^^
+          rule: it is called with a tuple of the arguments and one of their tangents, after the arguments of nondiff_argnums
+        """,
+    )

@@ -510,3 +510,19 @@ def test_arguments_of_a_converted_closure() -> None:
           rule: it takes the 1 values that it was returned with
         """,
     )
+
+
+def test_primals_that_are_no_tuple() -> None:
+    expect(
+        """
+        ts.jvp(lambda x: x * x, 1.0, 1.0)
+        """,
+        """
+        CallError: jvp: primals is of type float
+          at user.py:1
+            1 | ts.jvp(lambda x: x * x, 1.0, 1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: primals is a tuple with one entry for each argument
+          fix: for one argument pass a tuple of one, as in `(x,)`
+        """,
+    )

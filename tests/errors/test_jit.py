@@ -377,3 +377,18 @@ def test_autodiff_of_a_loop() -> None:
           fix: use forward mode (`ts.jvp`), or a loop with a known number of steps: `ts.scan`, or `ts.fori_loop` between Python numbers
         """,
     )
+
+
+def test_argnums_that_are_no_numbers() -> None:
+    expect(
+        """
+        ts.jit(lambda x: x, donate_argnums="x")
+        """,
+        """
+        OptionError: jit: donate_argnums is 'x'
+          at user.py:1
+            1 | ts.jit(lambda x: x, donate_argnums="x")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it has positions, ints: one, or several in a tuple
+        """,
+    )

@@ -355,3 +355,36 @@ def test_batched_value_from_outside() -> None:
           fix: pass the value as an argument
         """,
     )
+
+
+def test_pairs_of_ppermute() -> None:
+    expect(
+        """
+        ts.vmap(lambda x: ts.ppermute(x, "i", [(0, 1, 2)]), axis_name="i")(ts.ones(3))
+        """,
+        """
+        CallError: ppermute: perm is [(0, 1, 2)]
+          at user.py:1 in <lambda>
+            1 | ts.vmap(lambda x: ts.ppermute(x, "i", [(0, 1, 2)]), axis_name="i")(ts.ones(3))
+              |                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:1
+            1 | ts.vmap(lambda x: ts.ppermute(x, "i", [(0, 1, 2)]), axis_name="i")(ts.ones(3))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: perm has pairs (source, destination) of ints
+        """,
+    )
+
+
+def test_axis_name_that_is_no_name() -> None:
+    expect(
+        """
+        ts.vmap(lambda x: x, axis_name=3)
+        """,
+        """
+        OptionError: vmap: axis_name is 3
+          at user.py:1
+            1 | ts.vmap(lambda x: x, axis_name=3)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a name is a string
+        """,
+    )
