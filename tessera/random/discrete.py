@@ -143,8 +143,9 @@ def below(key: Any, count: Any, shape: tuple[Dim, ...]) -> Any:
     integer generation in an interval", 2019, without the rejection).
     """
     width = count.dtype.bits
-    drawn = words(key, (2, *shape), width)
-    high, low = [squeeze(slice_axis(drawn, 0, k, k + 1), (0,)) for k in (0, 1)]
+    at = len(shape)
+    drawn = words(key, (*shape, 2), width)
+    high, low = [squeeze(slice_axis(drawn, at, k, k + 1), (at,)) for k in (0, 1)]
     middle = ops.mul(high, count)
     total = ops.add(middle, ops.mulhi(low, count))
     carry = ops.cast(ops.lt(total, middle), count.dtype)

@@ -261,22 +261,64 @@ def test_the_same_numbers_on_a_gpu(name: str) -> None:
         assert gpu.launches or not expected.size
 
 
-@pytest.mark.parametrize("draw", [random.uniform, random.normal, random.gumbel])
-def test_an_element_depends_on_its_place_alone(draw: Callable[..., Any]) -> None:
-    whole = host(draw(KEY, (6, 10)))
-    np.testing.assert_array_equal(host(draw(KEY, (60,))).reshape(6, 10), whole)
-    np.testing.assert_array_equal(draw(KEY, (2, 10)), whole[:2])
-    part = ts.jit(lambda k: draw(k, (6, 10))[2:4, 1:7:2])
+PLACES: dict[str, Callable[[tuple[int, ...]], Any]] = {
+    "bits": lambda shape: random.bits(KEY, shape),
+    "bits_u64": lambda shape: random.bits(KEY, shape, ts.uint64),
+    "uniform": lambda shape: random.uniform(KEY, shape),
+    "normal": lambda shape: random.normal(KEY, shape),
+    "normal_f64": lambda shape: random.normal(KEY, shape, ts.float64),
+    "gumbel": lambda shape: random.gumbel(KEY, shape),
+    "laplace": lambda shape: random.laplace(KEY, shape),
+    "truncated": lambda shape: random.truncated_normal(KEY, 0.0, 1.0, shape),
+    "randint": lambda shape: random.randint(KEY, shape, 0, 1000),
+    "randint_i32": lambda shape: random.randint(KEY, shape, 0, 1000, ts.int32),
+    "bernoulli": lambda shape: random.bernoulli(KEY, 0.4, shape),
+    "rademacher": lambda shape: random.rademacher(KEY, shape),
+    "categorical": lambda shape: random.categorical(KEY, LOGITS, shape=shape),
+    "gamma": lambda shape: random.gamma(KEY, 0.7, shape),
+    "beta": lambda shape: random.beta(KEY, 0.7, 2.0, shape),
+    "poisson": lambda shape: random.poisson(KEY, 20.0, shape),
+    "binomial": lambda shape: random.binomial(KEY, 100, 0.4, shape),
+    "t": lambda shape: random.t(KEY, 3.0, shape),
+    "choice": lambda shape: random.choice(KEY, 9, shape),
+    "choice_by_weights": lambda shape: random.choice(KEY, 4, shape, p=WEIGHTS),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_an_element_depends_on_its_place_alone(name: str) -> None:
+    """On the place in row-major order: another shape, or a longer one, has the same numbers."""
+    draw = PLACES[name]
+    whole = host(draw((6, 10)))
+    np.testing.assert_array_equal(host(draw((60,))).reshape(whole.shape), whole)
+    np.testing.assert_array_equal(draw((2, 10)), whole[:2])
+
+
+def test_a_part_of_a_draw_is_that_part_alone() -> None:
+    whole = host(random.normal(KEY, (6, 10)))
+    part = ts.jit(lambda k: random.normal(k, (6, 10))[2:4, 1:7:2])
     np.testing.assert_array_equal(part(KEY), whole[2:4, 1:7:2])
+
+
+def same(found: Any, wanted: list[Any]) -> None:
+    data = np.asarray(found)
+    np.testing.assert_array_equal(data, np.array(wanted, data.dtype))
 
 
 def test_what_was_drawn_once_stays() -> None:
     """These numbers are part of the interface: they do not change with versions."""
     key = random.key(42)
-    np.testing.assert_array_equal(random.bits(key, 3), [2632642643, 2012563771, 314527917])
-    np.testing.assert_array_equal(
-        random.normal(key, 3), np.float32([-1.2109364, 1.8604141, 0.18460795])
-    )
-    np.testing.assert_array_equal(
-        random.split(key), [[541301508, 2550652962], [1410988607, 3371850285]]
-    )
+    same(random.bits(key, 3), [2632642643, 2012563771, 314527917])
+    same(random.split(key), [[541301508, 2550652962], [1410988607, 3371850285]])
+    same(random.normal(key, 3), [-1.2109364, 1.8604141, 0.18460795])
+    same(random.fold_in(key, 7), [1700750019, 2102255375])
+    same(random.uniform(key, 3), [0.61295986, 0.4685865, 0.0732317])
+    same(random.exponential(key, 3), [0.48945582, 0.7580345, 2.6141264])
+    same(random.randint(key, 5, 0, 1000), [468, 327, 658, 670, 839])
+    same(random.gamma(key, 0.5, 3), [0.13357462, 0.010905927, 0.012791874])
+    same(random.poisson(key, 30.0, 5), [30, 41, 40, 31, 23])
+    same(random.binomial(key, 100, 0.3, 5), [30.0, 39.0, 38.0, 31.0, 24.0])
+    same(random.permutation(key, 8), [2, 1, 7, 3, 0, 4, 6, 5])
+    same(random.choice(key, 9, (5,), False), [2, 1, 7, 3, 0])
+    same(random.categorical(key, np.zeros(9, np.float32), shape=(5,)), [4, 8, 7, 7, 2])
+    same(random.truncated_normal(key, 1.0, 2.0, 3), [1.3107451, 1.2142276, 1.2044613])
