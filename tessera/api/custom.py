@@ -282,20 +282,24 @@ def check_type(x: Any, type: TensorType, what: str, other: str, rule: str) -> No
     )
 
 
-def call_rule(what: str, takes: str, rule: Callable[..., Any], *args: Any) -> Any:
-    """What a rule returns.
+def call_rule(
+    what: str, takes: str, rule: Callable[..., Any], *args: Any, backward: bool = False
+) -> Any:
+    """What a rule returns. What it does is done at its own lines.
 
     Args:
         what: what messages call it.
         takes: what it is called with, in words.
         rule: the user's function.
         *args: its arguments.
+        backward: whether it runs in the backward pass.
 
     Raises:
         CallError: it does not take so many.
     """
     try:
-        return rule(*args)
+        with _loc.unscoped(backward=backward):
+            return rule(*args)
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.
         inner = error.__traceback__ and error.__traceback__.tb_next

@@ -139,8 +139,7 @@ def _batch_function(call: CustomArguments, rule: Callable[..., Any]) -> Any:
         _, leaves = call.split(operands)
         args: tuple[Any, ...] = pytree.unflatten(call.treedef, leaves)
         batched: tuple[Any, ...] = pytree.unflatten(call.treedef, flags[call.skipped :])
-        with _loc.unscoped():
-            takes = "the number of examples, which arguments are batched, and these"
+        takes = "the number of examples, which arguments are batched, and these"
         found: Any = call_rule(f"custom_vmap: {name}", takes, rule, size, list(batched), *args)
         pair = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else ()
         if len(pair) != 2:

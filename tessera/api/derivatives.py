@@ -178,8 +178,7 @@ def _jvp_function(call: CustomArguments, jvp: Callable[..., Any]) -> Any:
         _, given = call.split(tangents)
         full = [zeros_of(x.type) if t is None else t for x, t in zip(leaves, given, strict=True)]
         trees = [pytree.unflatten(call.treedef, x) for x in (leaves, full)]
-        with _loc.unscoped():
-            name = f"the jvp rule of {name_of(call.fn)}"
+        name = f"the jvp rule of {name_of(call.fn)}"
         takes = "a tuple of the arguments and one of their tangents" + _after(call)
         found = call_rule(f"custom_jvp: {name}", takes, jvp, *call.nondiff(fixed), *trees)
         rule = "a jvp rule returns the result and its tangent"
@@ -254,8 +253,7 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
 
     def run(primals: Sequence[Any]) -> tuple[list[Any], list[Any], PullFn]:
         fixed, leaves = call.split(primals)
-        with _loc.unscoped():
-            name = f"the fwd rule of {name_of(call.fn)}"
+        name = f"the fwd rule of {name_of(call.fn)}"
         takes = "the arguments of the function"
         found = call_rule(f"custom_vjp: {name}", takes, fwd, *call.all_args(fixed, leaves))
         rule = "a fwd rule returns the result and the residuals"
@@ -275,11 +273,10 @@ def _fwd_function(call: CustomArguments, fwd: Callable[..., Any], bwd: Callable[
             ]
             cotangent = pytree.unflatten(call.traced.treedef, full)
             tree = pytree.unflatten(treedef, known[:count])
-            with _loc.unscoped(backward=True):
-                others = call.nondiff(known[count : count + split])
+            others = call.nondiff(known[count : count + split])
             what = f"custom_vjp: the bwd rule of {name_of(call.fn)}"
             takes = "the residuals and a cotangent" + _after(call)
-            result = call_rule(what, takes, bwd, *others, tree, cotangent)
+            result = call_rule(what, takes, bwd, *others, tree, cotangent, backward=True)
             types = [x.type for x in call.leaves]
             return [*[None] * call.skipped, *_cotangents(call, result, types)]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tessera.dtypes import DType, bool_, dtype_of, float32, int8, int32, int64, uint8, uint64
 from tessera.graph.ops.base import Rearrange
+from tessera.graph.ops.checkpoint import Name
 from tessera.graph.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from tessera.graph.ops.gather import Gather, IndexMode
 from tessera.graph.ops.rearrange import (
@@ -290,7 +291,7 @@ def random_indices(
 
 
 def _gather(rng: np.random.Generator) -> Case:
-    mode = IndexMode(rng.choice([m.value for m in IndexMode]))
+    mode = IndexMode(rng.choice([m.value for m in IndexMode if m is not IndexMode.RAISE]))
     dtype = (float32, int32, bool_)[int(rng.integers(0, 3))]
     shape, outer = random_shape(rng), random_shape(rng, 2)
     if mode in (IndexMode.CLIP, IndexMode.PROMISE):
@@ -317,6 +318,10 @@ def _windows(rng: np.random.Generator) -> Case:
     return Case(Windows, [numbered(rng, (*shape, *sizes))], attrs)
 
 
+def _name(rng: np.random.Generator) -> Case:
+    return Case(Name, [numbered(rng, random_shape(rng), float32)], {"label": "scores"})
+
+
 CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
@@ -328,5 +333,6 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
+    "name": _name,
     "windows": _windows,
 }
