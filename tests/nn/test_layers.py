@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import tessera as ts
 from tessera import nn
+from tests.graph.convolving import convolved
 from tests.random.statistics import SIZE
 
 KEY = ts.random.key(5)
@@ -41,17 +41,18 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 def test_conv(x_shape: tuple[int, ...], w_shape: tuple[int, ...], options: dict[str, Any]) -> None:
     x, w, b = sample(*x_shape), sample(*w_shape), sample(w_shape[-1])
     count = len(w_shape) - 2
-    places = "DHW"[3 - count :]
 
     def each(name: str) -> tuple[int, ...]:
         value = options.get(name, 1)
         return (value,) * count if isinstance(value, int) else value
 
-    wanted = jax.lax.conv_general_dilated(
-        x, w, each("strides"), options.get("padding", "SAME"), each("input_dilation"),
-        each("kernel_dilation"), (f"N{places}C", f"{places}IO", f"N{places}C"),
-        options.get("feature_group_count", 1),
+    padding = options.get("padding", "SAME")
+    found = convolved(
+        np.moveaxis(x, -1, 1), np.moveaxis(w, (-1, -2), (0, 1)), each("strides"),
+        [(0, 0)] * count if padding == "VALID" else padding, each("input_dilation"),
+        each("kernel_dilation"), options.get("feature_group_count", 1),
     )  # fmt: skip
+    wanted = np.moveaxis(found, 1, -1)
     np.testing.assert_allclose(nn.conv(x, w, b, **options), wanted + b, rtol=1e-4, atol=1e-4)
     # One example, and several dims of examples.
     np.testing.assert_allclose(nn.conv(x[0], w, **options), wanted[0], rtol=1e-4, atol=1e-4)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -121,11 +120,12 @@ def test_the_derivative_of_gamma_samples() -> None:
             np.testing.assert_allclose(found, (right - left) / (2 * h), rtol=2e-5)
 
 
-def test_the_derivative_is_that_of_jax() -> None:
+def test_the_derivative_in_single_precision() -> None:
     a = np.array([0.05, 0.5, 1.0, 4.0, 100.0], np.float32)
     z = np.array([1e-8, 0.3, 2.0, 3.0, 110.0], np.float32)
     found = host(slope(ts.asarray(np.log(z)), ts.asarray(a))) * z
-    np.testing.assert_allclose(found, jax.lax.random_gamma_grad(a, z), rtol=2e-4)
+    wanted = [3.5845674e-06, 1.0098022, 1.6316909, 0.89952242, 1.0501618]  # jax's random_gamma_grad
+    np.testing.assert_allclose(found, wanted, rtol=2e-4)
 
 
 def quotient(fn: Callable[..., Any], args: list[Any], k: int, step: float = 1e-5) -> float:
