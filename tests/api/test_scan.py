@@ -495,3 +495,15 @@ def test_one_value_is_stored_for_all_that_is_made_of_it() -> None:
     assert_close(ts.jit(ts.grad(f))(x), ts.grad(by_hand)(x), length=50)
     forward, _ = scans(ts.grad(f), x)
     assert [str(v.type) for v in forward.results] == ["f64[3]", "f64[6, 3]", "f64[6, 3]"]
+
+
+def test_a_compiled_gradient_has_one_loop_forward() -> None:
+    """The loop that stores residuals gives the values too, whatever is computed from these."""
+    x = ts.ones((5, 3))
+
+    def f(x: Any) -> Any:
+        c, ys = ts.scan(lambda c, v: (ts.sin(c) * v, c), x[0], x)
+        return ts.sum(ts.exp(ys) * ts.sum(c)), c
+
+    loops = scans(ts.value_and_grad(f, has_aux=True), x)
+    assert [op.reverse for op in loops] == [False, True]

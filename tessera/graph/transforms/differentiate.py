@@ -17,7 +17,7 @@ from tessera.graph.device import using
 from tessera.graph.ops.base import GraphOp, Linear, add_tangents, is_inexact
 from tessera.graph.ops.rearrange import full
 from tessera.graph.placement import device_of
-from tessera.graph.trace import Trace, active
+from tessera.graph.trace import Trace, Tracer, active
 from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate, trace_function
 from tessera.graph.transforms.silence import silenced
 from tessera.ir import loc as _loc
@@ -52,6 +52,10 @@ def jvp_values(
     tangent_of: dict[Value, Any] = {
         v: t for v, t in zip(func.args, tangents, strict=True) if t is not None
     }
+    # A loop that stores what its derivative needs is another one than that which gave the known
+    # values. In a program that is being made, all that follows is taken from it, and the first loop
+    # is not needed.
+    again: set[Value] = set()
     # What nobody uses need not have a derivative: the value of a function whose gradient alone is
     # asked for, where a rule of the user knows reverse mode only.
     for op in eliminate_dead(func.body).ops:
@@ -59,7 +63,8 @@ def jvp_values(
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
         with _loc.scoped(op.loc):
-            outs = [known[v] for v in op.results] if known is not None else None
+            stale = any(v in again for v in op.operands) and not op.get_effects()
+            outs = [known[v] for v in op.results] if known is not None and not stale else None
             if op.differentiable and any(t is not None for t in ts):
                 # What has run already must not tell the host of it again.
                 rule = op if known is None else silenced(op)
@@ -67,12 +72,19 @@ def jvp_values(
             else:
                 outs = outs if outs is not None else bind_op(op, operands)
                 touts = [None] * len(outs)
+        if known is not None:
+            again.update(v for v, x in zip(op.results, outs, strict=True) if _is_new(x, known[v]))
         env.update(zip(op.results, outs, strict=True))
         for value, t in zip(op.results, touts, strict=True):
             assert isinstance(value.type, TensorType)
             if t is not None and is_inexact(value.type.dtype):
                 tangent_of[value] = t
     return [env[v] for v in func.outputs], [tangent_of.get(v) for v in func.outputs]
+
+
+def _is_new(x: Any, known: Any) -> bool:
+    """Whether a value of a program that is being made is not the one that was known."""
+    return x is not known and isinstance(x, Tracer) and x.concrete is None
 
 
 @dataclass(frozen=True)
