@@ -262,25 +262,15 @@ def test_the_same_numbers_on_a_gpu(name: str) -> None:
 
 
 PLACES: dict[str, Callable[[tuple[int, ...]], Any]] = {
-    "bits": lambda shape: random.bits(KEY, shape),
     "bits_u64": lambda shape: random.bits(KEY, shape, ts.uint64),
-    "uniform": lambda shape: random.uniform(KEY, shape),
     "normal": lambda shape: random.normal(KEY, shape),
     "normal_f64": lambda shape: random.normal(KEY, shape, ts.float64),
-    "gumbel": lambda shape: random.gumbel(KEY, shape),
-    "laplace": lambda shape: random.laplace(KEY, shape),
-    "truncated": lambda shape: random.truncated_normal(KEY, 0.0, 1.0, shape),
     "randint": lambda shape: random.randint(KEY, shape, 0, 1000),
     "randint_i32": lambda shape: random.randint(KEY, shape, 0, 1000, ts.int32),
     "bernoulli": lambda shape: random.bernoulli(KEY, 0.4, shape),
-    "rademacher": lambda shape: random.rademacher(KEY, shape),
     "categorical": lambda shape: random.categorical(KEY, LOGITS, shape=shape),
     "gamma": lambda shape: random.gamma(KEY, 0.7, shape),
-    "beta": lambda shape: random.beta(KEY, 0.7, 2.0, shape),
     "poisson": lambda shape: random.poisson(KEY, 20.0, shape),
-    "binomial": lambda shape: random.binomial(KEY, 100, 0.4, shape),
-    "t": lambda shape: random.t(KEY, 3.0, shape),
-    "choice": lambda shape: random.choice(KEY, 9, shape),
     "choice_by_weights": lambda shape: random.choice(KEY, 4, shape, p=WEIGHTS),
 }
 
