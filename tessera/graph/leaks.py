@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -46,7 +47,8 @@ def find_holder(target: object) -> str | None:
     """
     seen: set[int] = set()
     queue: deque[tuple[Any, str, str, int]] = deque()
-    for kind, name, value in _roots():
+    frames = _frames()
+    for kind, name, value in _roots(frames):
         if value is target:
             if kind is not _VARIABLE:
                 return f"{kind} `{name}`"
@@ -57,6 +59,8 @@ def find_holder(target: object) -> str | None:
         holder, kind, name, depth = queue.popleft()
         for step_kind, step, value in _children(holder, kind, name):
             if value is target:
+                if step_kind is _VARIABLE:
+                    step_kind = _default_of(frames, step)
                 return f"{step_kind} `{step}`"
             if depth < MAX_DEPTH and not isinstance(value, _LEAVES) and id(value) not in seen:
                 seen.add(id(value))
@@ -64,8 +68,8 @@ def find_holder(target: object) -> str | None:
     return None
 
 
-def _roots() -> Iterator[tuple[str, str, Any]]:
-    """What the user's running functions can name, from the innermost outwards."""
+def _frames() -> list[FrameType]:
+    """The user's running functions, the innermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
@@ -74,28 +78,40 @@ def _roots() -> Iterator[tuple[str, str, Any]]:
             if frame.f_code.co_name == "<module>":
                 break
         frame = frame.f_back
+    return frames
+
+
+def _roots(frames: list[FrameType]) -> Iterator[tuple[str, str, Any]]:
+    """What the user's running functions can name, from the innermost outwards."""
     for frame in frames:
         if frame.f_locals is frame.f_globals:
             continue
         for name, value in frame.f_locals.items():
-            outer = name in frame.f_code.co_freevars
-            yield _OUTER if outer else _default_of(frame, value) or _VARIABLE, name, value
+            yield _OUTER if name in frame.f_code.co_freevars else _VARIABLE, name, value
     for frame in frames:
         for name, value in list(frame.f_globals.items()):
             if not name.startswith("__"):
                 yield _GLOBAL, name, value
 
 
-def _default_of(frame: FrameType, value: Any) -> str:
-    """What to call a variable that is a parameter's default, which all calls share; else empty."""
-    if isinstance(value, _LEAVES) or not isinstance(value, (list, dict, set, deque)):
-        return ""
-    for fn in gc.get_referrers(frame.f_code):
-        if isinstance(fn, FunctionType):
-            found = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
-            if any(x is value for x in found):
-                return f"{DEFAULT} {fn.__name__},"
-    return ""
+def _default_of(frames: list[FrameType], place: str) -> str:
+    """What to call the variable in which a place begins: a parameter's default, that all calls
+    share, or a variable.
+
+    Who has a code object is asked of the garbage collector, which looks at all there is, so only
+    for the place that is told.
+    """
+    name = re.match(r"\w*", place)
+    for frame in frames:
+        value = frame.f_locals.get(name[0]) if name else None
+        if not isinstance(value, (list, dict, set, deque)):
+            continue
+        for fn in gc.get_referrers(frame.f_code):
+            if isinstance(fn, FunctionType):
+                found = (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+                if any(x is value for x in found):
+                    return f"{DEFAULT} {fn.__name__},"
+    return _VARIABLE
 
 
 def _children(holder: Any, kind: str, name: str) -> Iterator[tuple[str, str, Any]]:
