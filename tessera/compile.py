@@ -27,7 +27,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import Type
 from tessera.ir.walk import walk
-from tessera.runtime import cpu
+from tessera.runtime import cpu, threads
 from tessera.runtime.executable import Executable, Signature
 from tessera.runtime.hostcall import HostCalls, checked
 from tessera.schedule import heuristics, plan
@@ -249,9 +249,8 @@ class Lowered(Stages):
         """The loaded machine code."""
         text = self.llvm
         start = time.perf_counter()
-        module = cpu.compile_text(
-            text, self.cpu, name=self.traced.name, imports=self.host_calls.symbols
-        )
+        imports = {**self.host_calls.symbols, **threads.imports(self.target)}
+        module = cpu.compile_text(text, self.cpu, name=self.traced.name, imports=imports)
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
         return module

@@ -8,6 +8,7 @@ axes of a nest so that the vector axis is the innermost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -21,10 +22,18 @@ from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, BufType
 
 WORK = 65536
 """Additions that one program of a grid should have to do: some 10 microseconds."""
+
+GRAIN = 2 * WORK
+"""Additions that are worth a thread's while: to wake one and to wait for it costs a few
+microseconds."""
+
+UNKNOWN_PROGRAMS = 1 << 40
+"""Programs along a symbolic axis, where the question is whether there may be many: how many there
+are shows when it runs."""
 
 MAX_CHUNK = 16384
 """Elements that one program handles at most: what it reads and writes should stay in the cache."""
@@ -49,6 +58,9 @@ HEAVY_COST = 16
 
 HEAVY_OPS = 24
 """So does one with this many ops."""
+
+SORT_COST = 16
+"""One comparison of a sort, in additions."""
 
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
@@ -109,6 +121,8 @@ def choose(
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
         for op in kernel.body.ops:
+            if isinstance(op, ops.Sort) and not isinstance(machine, Gpu):
+                op = op.rebuild(grain=sort_grain(op))
             if isinstance(op, ops.Nest):
                 op = choose_nest(op, machine, facts)
                 if overrides and kernel.label in overrides:
@@ -137,6 +151,22 @@ def size_of(dim: Dim) -> int:
     if isinstance(dim, int):
         return dim
     return max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_EXTENT))), 1)
+
+
+def grain_of(programs: int, work: float) -> int:
+    """Programs of so many additions each that are worth a thread's while; 0 where all together are
+    not worth a second thread's."""
+    grain = max(math.ceil(GRAIN / max(work, 1)), 1)
+    return grain if programs > grain else 0
+
+
+def sort_grain(op: ops.Sort) -> int:
+    """Rows of a sort that are worth a thread's while."""
+    buffer = op.inputs[0].type
+    assert isinstance(buffer, BufType)
+    extent = size_of(buffer.shape[op.axis])
+    rows = math.prod(size_of(n) for k, n in enumerate(buffer.shape) if k != op.axis)
+    return grain_of(rows, SORT_COST * extent * extent.bit_length())
 
 
 def power_above(n: int) -> int:
@@ -194,12 +224,17 @@ class Choice:
         byname = {axis.name: axis for axis in self.nest.axes}
         axes = (*front, *[byname[name] for name in self.last])
         tile = [self.tiles.get(axis.name, 1) for axis in axes]
+        chunk = self.grid(axes, tile)
+        grain = self.grain(axes, chunk)
+        if grain:
+            self.reason += f"; threads share its programs, {grain} at a time"
         new = self.nest.rebuild(
             axes=axes,
             tile=tuple(tile),
-            chunk=tuple(self.grid(axes, tile)),
+            chunk=tuple(chunk),
             reduce_tile=self.reduce_tile,
             reason=self.reason,
+            grain=grain,
         )
         assert isinstance(new, ops.Nest)
         return new
@@ -399,6 +434,18 @@ class Choice:
             room = max(room // own, 1)
         chunks.reverse()
         return chunks
+
+    def grain(self, axes: Sequence[Axis], chunks: Sequence[int]) -> int:
+        """Programs that are worth a thread's while."""
+        programs, points = 1, 1
+        for axis, chunk in zip(axes, chunks, strict=True):
+            extent = size_of(axis.extent)
+            points *= min(chunk, extent) if chunk else extent
+            if chunk and isinstance(axis.extent, int):
+                programs *= -(-extent // chunk)
+            elif chunk:
+                programs = UNKNOWN_PROGRAMS
+        return grain_of(programs, self.cost * points)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel that fits the cache along columns, one along the

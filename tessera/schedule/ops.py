@@ -206,6 +206,7 @@ class Nest(ScheduleOp):
         reason: why this tile choice.
         warps: warps that share a program on a GPU; 0: not chosen.
         stages: parts of a contraction's operands under way at a time on a GPU; 0: not chosen.
+        grain: programs that are worth a thread's while on a CPU; 0: one thread runs all.
     """
 
     name = "schedule.nest"
@@ -218,6 +219,7 @@ class Nest(ScheduleOp):
     reason: str = attr("")
     warps: int = attr(0)
     stages: int = attr(0)
+    grain: int = attr(0)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:
@@ -258,6 +260,7 @@ class Sort(ScheduleOp):
             were; () is one output per input.
         warps: warps that share a program on a GPU; 0: not one.
         rows: rows that a program sorts on a GPU.
+        grain: rows that are worth a thread's while on a CPU; 0: one thread sorts all.
     """
 
     name = "schedule.sort"
@@ -271,6 +274,7 @@ class Sort(ScheduleOp):
     sources: tuple[int, ...] = attr(())
     warps: int = attr(0)
     rows: int = attr(1)
+    grain: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

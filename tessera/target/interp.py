@@ -13,6 +13,7 @@ touch nothing.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -361,6 +362,15 @@ def _call(s: Interpreter, op: t.Call) -> None:
     s.call(op.callee, [s.values[v] for v in op.args])
 
 
+def _parallel(s: Interpreter, op: t.Parallel) -> None:
+    """Pieces run in an order of chance, the same in each run: what depends on it shows."""
+    args, count = [s.values[v] for v in op.args], int(s.values[op.count])
+    starts = list(range(0, count, op.grain))
+    random.Random(count).shuffle(starts)
+    for lo in starts:
+        s.call(op.callee, [*args, lo, min(lo + op.grain, count)])
+
+
 def _apply(s: Interpreter, op: t.Apply) -> None:
     (s.values[op.result],) = s.call(op.callee, [s.values[v] for v in op.args])
 
@@ -397,6 +407,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.While: run_while,
     t.If: run_if,
     t.Call: _call,
+    t.Parallel: _parallel,
     t.Apply: _apply,
     t.HostCall: _host_call,
 }

@@ -371,6 +371,29 @@ class Call(TargetOp):
         return ()
 
 
+class Parallel(TargetOp):
+    """Calls another function of the module for the points 0 to `count`, cut into pieces: with
+    `args`, and behind them the begin and the end of a piece. Pieces run in any order, also at the
+    same time, and what one writes no other reads or writes. Nothing is returned.
+
+    Attributes:
+        grain: points of a piece; the last one may have fewer.
+    """
+
+    name = "target.parallel"
+    effects = READ_WRITE
+    args: tuple[Value, ...] = operands()
+    count: Value = operand()
+    callee: str = attr()
+    grain: int = attr(1)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if self.count.type != INDEX or self.grain < 1:
+            raise VerifyError(f"pieces of {self.grain} of {self.count.type} points")
+        return ()
+
+
 class HostCall(TargetOp):
     """Calls a function of the host with contiguous arrays; if it fails, the entry ends.
 

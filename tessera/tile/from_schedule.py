@@ -50,6 +50,9 @@ Unit: TypeAlias = s.Nest | s.Sort | sort_ops.SortRuns | sort_ops.SplitRuns | sor
 COPY_WARPS = 4
 """Warps of a block that copies buffers."""
 
+COPY_GRAIN = 4
+"""Programs of a copy, of 64 KiB each, that are worth a thread's while."""
+
 
 def lower_program(func: Func, facts: Facts | None = None) -> Module:
     """Lowers a program.
@@ -235,12 +238,17 @@ class _Program:
         pass. It is lowered unless an equal one was."""
         units: list[Unit] = []
         times: Dim = 1
+        grain = 0
         for part in [unit] if isinstance(unit, Op) else unit:
             if isinstance(part, (sort_ops.SplitRuns, sort_ops.MergeRuns)):
                 # Passes that differ in nothing else share a kernel.
                 times, part = repeats(part), part.rebuild(least=0)
             if not isinstance(part, (s.Nest, *sort_ops.SORTS)):
                 raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
+            if isinstance(part, (s.Nest, s.Sort)):
+                # How many programs are worth a thread's while is the launch's, not the kernel's.
+                grain = part.grain
+                part = cast(Unit, part.rebuild(grain=0))
             units.append(part)
         used = free_values(Block([], units, ()))
         canonical, args = _Canonical(self.func.dims).units(units, used)
@@ -257,7 +265,7 @@ class _Program:
         operands = tuple([memory[v] for v in used])
         warps = max(part.warps for part in units)
         grid = (*grid[:-1], grid[-1] * times) if grid else grid
-        self.em.add(t.Launch(operands, name, grid, warps, loc=units[0].loc))
+        self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
 
 
 def lower_units(
@@ -343,9 +351,9 @@ def _copy_nest(types: Sequence[BufType], is_gpu: bool) -> tuple[s.Nest, list[Val
     rank = len(axes)
     tile = (*[1] * (rank - 1), lanes) if rank else ()
     chunk = (*[1] * (rank - 1), lanes if is_gpu else lanes * 1024) if rank else ()
-    warps = COPY_WARPS if is_gpu else 0
+    warps, grain = (COPY_WARPS, 0) if is_gpu else (0, COPY_GRAIN)
     body = Block([], [*loads, *stores], ())
-    nest = s.Nest(axes, (), tile, chunk, 1, warps=warps, body=body)
+    nest = s.Nest(axes, (), tile, chunk, 1, warps=warps, grain=grain, body=body)
     return nest, buffers
 
 

@@ -570,6 +570,7 @@ class Launch(TileOp):
         kernel: its name.
         grid: programs along each axis.
         warps: warps that share a program on a GPU; 0 leaves it to the target.
+        grain: programs that are worth a thread's while on a CPU; 0: one thread runs all.
     """
 
     name = "tile.launch"
@@ -578,6 +579,7 @@ class Launch(TileOp):
     kernel: str = attr()
     grid: tuple[Dim, ...] = attr()
     warps: int = attr(0)
+    grain: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

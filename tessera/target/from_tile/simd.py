@@ -4,10 +4,13 @@ A tile of shape [a, b, L] becomes a*b values: vectors of L lanes, or scalars whe
 rank is 0). Leading dims are unrolled, so tiles are register blocks and loops stand outside them. A
 kernel becomes a function
 
-    kernel(pointers..., dims..., lo, hi, n1, n2, ...)
+    kernel(pointers..., dims..., n1, n2, ..., lo, hi)
 
-that runs the grid points lo <= p0 < hi, 0 <= p1 < n1, ... in order; a grid of rank 0 has no such
-arguments. The entry takes pointers for inputs and outputs, the arena's pointer, and the dims.
+that runs the programs lo to hi of its grid, numbered row by row; n1, n2, ... are the extents of the
+grid's axes but the first, and a grid of rank 0 has no such arguments. Programs of a grid need
+nothing of each other: a launch that says how many are worth a thread's while shares them
+(`target.parallel`). The entry takes pointers for inputs and outputs, the arena's pointer, and the
+dims.
 """
 
 from __future__ import annotations
@@ -24,7 +27,16 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.from_tile import memory
-from tessera.target.from_tile.lowering import I64, PTR, Lowering, Rows, Rule, row_count, row_type
+from tessera.target.from_tile.lowering import (
+    I64,
+    PTR,
+    Lowering,
+    Rows,
+    Rule,
+    constant_of,
+    row_count,
+    row_type,
+)
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
 
@@ -322,9 +334,19 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
 def _launch(s: Lowering, op: tile.Launch) -> None:
     args = [s.ptr(a) for a in op.args]
     args += [s.dims[name] for name in s.kernels[op.kernel].dims]
-    if op.grid:
-        args += [s.index(0), *[s.dim(g) for g in op.grid]]
-    s.emit(t.Call(args, op.kernel, loc=s.loc))
+    if not op.grid:
+        s.emit(t.Call(args, op.kernel, loc=s.loc))
+        return
+    extents = [s.dim(extent) for extent in op.grid]
+    args += extents[1:]
+    count = extents[0]
+    for extent in extents[1:]:
+        count = s.map("mul", count, extent)
+    known = constant_of(count)
+    if op.grain and (known is None or known > op.grain):
+        s.emit(t.Parallel(args, count, op.kernel, op.grain, loc=s.loc))
+    else:
+        s.emit(t.Call([*args, s.index(0), count], op.kernel, loc=s.loc))
 
 
 def _host_call(s: Lowering, op: tile.HostCall) -> None:
@@ -375,31 +397,30 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.env[arg] = s.entry.arg(PTR, arg.name)
     for name in func.dims:
         s.dims[name] = s.entry.arg(I64, name)
-    names = ["lo", "hi", *[f"n{k}" for k in range(1, grid_rank)]] if grid_rank else []
-    bounds = [s.entry.arg(I64, name) for name in names]
-    _grid_loops(s, func, bounds)
+    names = [*[f"n{k}" for k in range(1, grid_rank)], "lo", "hi"] if grid_rank else []
+    *extents, lo, hi = [s.entry.arg(I64, name) for name in names] or [None, None]
+    if lo is None or hi is None:
+        s.run(func.body)
+        return Func(func.name, s.entry.block(()))
+
+    def body(args: list[Value]) -> Sequence[Value]:
+        s.program_ids = _places(s, args[0], [n for n in extents if n is not None])
+        s.run(func.body)
+        return ()
+
+    block = s.region([I64], body)
+    s.emit(t.For(lo, hi, s.index(1), (), 0, block, loc=Loc.unknown))
     return Func(func.name, s.entry.block(()))
 
 
-def _grid_loops(s: Lowering, func: Func, bounds: Sequence[Value]) -> None:
-    ranges = [(bounds[0], bounds[1])] if bounds else []
-    ranges += [(s.index(0), n) for n in bounds[2:]]
-
-    def nest(level: int) -> None:
-        if level == len(ranges):
-            s.run(func.body)
-            return
-
-        def body(args: list[Value]) -> Sequence[Value]:
-            s.program_ids.append(args[0])
-            nest(level + 1)
-            return ()
-
-        lo, hi = ranges[level]
-        block = s.region([I64], body)
-        s.emit(t.For(lo, hi, s.index(1), (), 0, block, loc=Loc.unknown))
-
-    nest(0)
+def _places(s: Lowering, number: Value, extents: Sequence[Value]) -> list[Value]:
+    """Where a program stands on each axis of the grid."""
+    places: list[Value] = []
+    for extent in reversed(extents):
+        # Both are at least 0, where the remainder of the two divisions is the same.
+        places.append(s.map("rem", number, extent))
+        number = s.map("trunc_div", number, extent)
+    return [number, *places[::-1]]
 
 
 def lower_main(func: Func, kernels: dict[str, Func], machine: Machine) -> Func:

@@ -103,7 +103,9 @@ class Writer:
         self.label = "entry"
         self.declared: dict[str, str] = {}
         self.words: dict[Value, int] = {}
-        # The most parameters of any kernel that the entry starts; None where it uses no GPU.
+        # Functions that run a piece of what threads share, by name.
+        self.pieces: dict[str, list[str]] = {}
+        # The most words that the entry hands on in memory; None where it does not.
         self.parameters: int | None = None
 
     # --- names and lines ---
@@ -156,6 +158,8 @@ class Writer:
             if func is not module.entry:
                 self.func(func)
         self.entry(module.entry, entry)
+        for lines in self.pieces.values():
+            self.lines += lines
         width = self.machine.vector_bits
         self.lines.append(
             # A kernel is launched from many places; inlined, it would be compiled once for each.

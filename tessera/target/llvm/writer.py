@@ -14,7 +14,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import host
+from tessera.target.llvm import host, parallel
 from tessera.target.llvm.text import (
     Rule,
     Writer,
@@ -359,6 +359,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.If: _if,
     t.Call: _call,
     t.Apply: _apply,
+    t.Parallel: parallel.parallel,
     **host.RULES,
 }
 

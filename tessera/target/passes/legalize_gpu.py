@@ -432,6 +432,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     t.Scatter: _scatter,
     t.If: _if,
     t.Call: _refuse,
+    t.Parallel: _refuse,
     t.Apply: _refuse,
     g.Pack: _pack,
     g.Atomic: _atomic,

@@ -163,6 +163,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.While: control.while_loop,
     t.If: control.branch,
     t.Call: _refuse,
+    t.Parallel: _refuse,
     t.Apply: _refuse,
     t.Lanes: _refuse,
     t.Splat: _refuse,

@@ -1,0 +1,297 @@
+"""The pool of threads that compiled code shares its work with."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.runtime import threads
+from tessera.runtime.threads_text import has_threads
+from tessera.target.llvm.parallel import PARALLEL, THREADS
+from tessera.target.machine import host
+
+PIECE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+JOB = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
+)
+
+needs_workers = pytest.mark.skipif(
+    not has_threads(host().arch, sys.platform), reason="the pool has workers on Linux only"
+)
+
+
+def share(piece: Callable[[int, int], None], count: int, grain: int, most: int) -> None:
+    """Runs a function on all pieces of a range."""
+    native = PIECE(lambda _, lo, hi: piece(lo, hi))
+    run = JOB(threads.symbols(most)[PARALLEL])
+    run(ctypes.cast(native, ctypes.c_void_p), None, count, grain, most)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 64, 101])
+@pytest.mark.parametrize("grain", [1, 3, 50, 1000])
+def test_every_point_runs_once(count: int, grain: int, most: int) -> None:
+    seen: list[int] = []
+    share(lambda lo, hi: seen.extend(range(lo, hi)), count, grain, most)
+    assert sorted(seen) == list(range(count))
+
+
+def test_pieces_have_the_size_of_the_grain() -> None:
+    pieces: list[tuple[int, int]] = []
+    share(lambda lo, hi: pieces.append((lo, hi)), 103, 10, 3)
+    assert sorted(pieces) == [(lo, min(lo + 10, 103)) for lo in range(0, 103, 10)]
+
+
+@needs_workers
+def test_workers_take_part() -> None:
+    seen: set[int] = set()
+
+    def piece(lo: int, hi: int) -> None:
+        seen.add(threading.get_native_id())
+        time.sleep(0.002)
+
+    for _ in range(100):
+        share(piece, 6, 1, 3)
+        if len(seen) == 3:
+            return
+    pytest.fail(f"{len(seen)} threads took part")
+
+
+def test_one_thread_is_the_caller() -> None:
+    seen: set[int] = set()
+    share(lambda lo, hi: seen.add(threading.get_native_id()), 20, 1, 1)
+    assert seen == {threading.get_native_id()}
+
+
+def test_small_work_is_one_piece_on_the_caller() -> None:
+    pieces: list[tuple[int, int, int]] = []
+    share(lambda lo, hi: pieces.append((lo, hi, threading.get_native_id())), 9, 9, 4)
+    assert pieces == [(0, 9, threading.get_native_id())]
+
+
+def test_calls_from_inside_a_piece() -> None:
+    total = itertools.count()
+
+    def inner(lo: int, hi: int) -> None:
+        for _ in range(lo, hi):
+            next(total)
+
+    share(lambda lo, hi: share(inner, 10, 1, 3), 12, 1, 3)
+    assert next(total) == 120
+
+
+def test_many_callers_neither_wait_nor_multiply() -> None:
+    running, most = Counter[str](), [0]
+    lock = threading.Lock()
+    results: list[int] = []
+
+    def piece(lo: int, hi: int) -> None:
+        with lock:
+            running["now"] += 1
+            most[0] = max(most[0], running["now"])
+        time.sleep(0.0005)
+        with lock:
+            running["now"] -= 1
+            running["points"] += hi - lo
+
+    def caller() -> None:
+        for _ in range(5):
+            share(piece, 8, 1, 3)
+        results.append(1)
+
+    callers = [threading.Thread(target=caller) for _ in range(6)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join(60)
+    assert len(results) == 6
+    assert running["points"] == 6 * 5 * 8
+    # Six callers, and workers that had not yet seen that there are so many.
+    assert most[0] <= 6 + 2
+
+
+@needs_workers
+def test_the_pool_does_not_grow_with_calls() -> None:
+    share(lambda lo, hi: None, 100, 1, 3)
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(50):
+        share(lambda lo, hi: None, 100, 1, 3)
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_the_number_of_threads_is_a_word() -> None:
+    for most in (1, 2, 5):
+        assert ctypes.c_int64.from_address(threads.symbols(most)[THREADS]).value == most
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(5)
+LONG = RNG.standard_normal(300_001).astype(np.float32)
+MATRIX = RNG.standard_normal((513, 701)).astype(np.float32)
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], np.ndarray[Any, Any]]] = {
+    "elementwise": (lambda x: ts.exp(x) * ts.tanh(x) + 1, LONG),
+    "sum": (lambda x: ts.sum(ts.exp(x)), LONG),
+    "argmax": (lambda x: ts.argmax(x), LONG),
+    "rows": (lambda x: ts.sum(ts.exp(x), axis=1), MATRIX),
+    "columns": (lambda x: ts.sum(ts.exp(x), axis=0), MATRIX),
+    "softmax": (lambda x: ts.nn.softmax(x, axis=1), MATRIX),
+    "transpose": (lambda x: x.T + 1, MATRIX),
+    "product": (lambda x: x @ x.T, MATRIX),
+    "sort": (lambda x: ts.sort(x, axis=1), MATRIX),
+    "gather": (lambda x: x[::-1][ts.argsort(x[:, 0])], MATRIX),
+    "cumsum": (lambda x: ts.cumulative_sum(x, axis=1), MATRIX),
+    "gradient": (ts.grad(lambda x: ts.sum(ts.log(1 + ts.exp(x)))), MATRIX),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_the_same_for_any_number_of_threads(name: str) -> None:
+    function, x = PROGRAMS[name]
+    compiled = ts.jit(function)
+    with ts.config.update(threads=1):
+        expected = np.asarray(compiled(x))
+    for most in (2, 3, 5):
+        with ts.config.update(threads=most):
+            for _ in range(3):
+                np.testing.assert_array_equal(np.asarray(compiled(x)), expected)
+
+
+def test_large_work_is_shared_and_small_work_is_not() -> None:
+    program = ts.jit(lambda x: ts.exp(x) + 1)
+    large = program.lower(LONG)
+    assert "target.parallel" in large.stage("target")
+    assert "threads share its programs" in str(large.kernels()[0])
+    small = program.lower(LONG[:1000])
+    assert "target.parallel" not in small.stage("target")
+    assert "threads" not in str(small.kernels()[0])
+
+
+def test_callers_in_threads_of_python() -> None:
+    program = ts.jit(lambda x: ts.sum(ts.exp(x), axis=1))
+    expected = np.asarray(program(MATRIX))
+    wrong: list[str] = []
+
+    def caller() -> None:
+        for _ in range(20):
+            if not (np.asarray(program(MATRIX)) == expected).all():
+                wrong.append("differs")
+
+    callers = [threading.Thread(target=caller) for _ in range(4)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join(60)
+    assert not wrong
+    assert not any(each.is_alive() for each in callers)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def run_script(text: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    setup = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    import tessera as ts
+    program = ts.jit(lambda x: ts.exp(x) * 2)
+    x = np.linspace(0, 1, 400_000, dtype=np.float32)
+    expected = np.asarray(program(x))
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(setup) + textwrap.dedent(text)],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "TESSERA_THREADS": "3", **environment},
+    )  # fmt: skip
+
+
+@needs_workers
+def test_a_forked_child_has_a_pool_of_its_own() -> None:
+    done = run_script("""
+    child = os.fork()
+    if child == 0:
+        alone = len(os.listdir("/proc/self/task"))
+        same = (np.asarray(program(x)) == expected).all()
+        workers = len(os.listdir("/proc/self/task")) - alone
+        sys.stdout.write(f"child {alone} {same} {workers}\\n")
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("parent", (np.asarray(program(x)) == expected).all())
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["child 1 True 2", "parent True"]
+
+
+@needs_workers
+def test_a_fork_while_others_compute() -> None:
+    done = run_script("""
+    going = True
+    def work():
+        while going:
+            program(x)
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads: t.start()
+    for _ in range(10):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if (np.asarray(program(x)) == expected).all() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    going = False
+    for t in threads: t.join()
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_exit_while_a_daemon_computes() -> None:
+    done = run_script("""
+    def work():
+        while True:
+            program(x)
+    for _ in range(2):
+        threading.Thread(target=work, daemon=True).start()
+    time.sleep(0.2)
+    print("end")
+    """)
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_ctrl_c_ends_a_loop_of_calls() -> None:
+    done = run_script("""
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            program(x)
+    except KeyboardInterrupt:
+        print("stopped", (np.asarray(program(x)) == expected).all())
+    """)
+    assert (done.returncode, done.stdout) == (0, "stopped True\n"), done.stderr
+
+
+@needs_workers
+@pytest.mark.parametrize(("setting", "workers"), [("1", 0), ("2", 1), ("4", 3)])
+def test_threads_are_set_by_the_environment(setting: str, workers: int) -> None:
+    done = run_script(
+        """
+    now = len(os.listdir("/proc/self/task"))
+    with ts.config.update(threads=6):
+        program(x)
+    print(ts.config.threads, len(os.listdir("/proc/self/task")) - now)
+    """,
+        TESSERA_THREADS=setting,
+    )
+    assert done.stdout == f"{setting} {5 - workers}\n", done.stderr
