@@ -1,0 +1,241 @@
+"""What this machine can do at most: bytes a second by the size of what is worked on, and fused
+multiply-adds a second, by kernels in LLVM IR that do nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cpu.program import Cost
+
+# Working sets, all threads together: in L1, in L2, in L3, in memory.
+WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 28)
+
+
+@dataclass
+class Roof:
+    """The ceilings for one number of threads.
+
+    Attributes:
+        threads: how many.
+        bandwidth: bytes of the working set -> bytes a second that a triad reads and writes.
+        rates: kind -> operations a second.
+    """
+
+    threads: int
+    bandwidth: dict[int, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+
+    def stream(self, size: float) -> float:
+        """Bytes a second for a working set of `size` bytes; logarithms are interpolated."""
+        points = sorted(self.bandwidth.items())
+        if size <= points[0][0]:
+            return points[0][1]
+        for (low, slow), (high, fast) in pairwise(points):
+            if size <= high:
+                part = math.log(size / low) / math.log(high / low)
+                return math.exp((1 - part) * math.log(slow) + part * math.log(fast))
+        return points[-1][1]
+
+    def floor(self, cost: Cost) -> tuple[float, str]:
+        """The least seconds, and what they are for."""
+        moving = cost.bytes / self.stream(cost.bytes) if cost.bytes else 0.0
+        working = cost.operations / self.rates[cost.kind]
+        if moving >= working:
+            return moving, "bytes"
+        return working, "operations"
+
+
+def measure(threads: int) -> Roof:
+    """Measures the ceilings; takes about a second."""
+    kernels = _Kernels()
+    roof = Roof(threads)
+    for size in WORKING_SETS:
+        roof.bandwidth[size] = _bandwidth(kernels, size, threads)
+    for kind in ("f32", "f64"):
+        roof.rates[kind] = _rate(kernels, kind, threads)
+    # Products of bytes, four at a time in each of 32 bits, where the machine has them.
+    has_dot = kernels.has_dot and _rate(kernels, "int8", threads)
+    roof.rates["int8"] = has_dot or 2 * roof.rates["f32"]
+    return roof
+
+
+class _Kernels:
+    """The compiled kernels."""
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features()
+        self.width = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
+        self.has_dot = bool(features.get("avx512vnni")) and self.width == 64
+        self.features = features.flatten()
+        self.llvm = llvm
+        self.engines: list[Any] = []
+
+    def compile(self, text: str, *types: Any) -> Callable[..., Any]:
+        """The function `f` of a module, which releases the interpreter's lock while it runs."""
+        module = self.llvm.parse_assembly(text)
+        # An engine owns its machine.
+        machine = self.llvm.Target.from_default_triple().create_target_machine(
+            cpu=self.llvm.get_host_cpu_name(), features=self.features, opt=3
+        )
+        engine = self.llvm.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        self.engines.append(engine)
+        return ctypes.CFUNCTYPE(None, *types)(engine.get_function_address("f"))
+
+    def chains(self, kind: str) -> tuple[Callable[..., Any], int]:
+        """Independent chains of multiply-adds, and the operations of one turn of the loop."""
+        element, size = {"f32": ("float", 4), "f64": ("double", 8), "int8": ("i32", 4)}[kind]
+        lanes = self.width // size
+        vector, chains = f"<{lanes} x {element}>", 12
+        if kind == "int8":
+            name, other = "llvm.x86.avx512.vpdpbusd.512", "<64 x i8>"
+            step = f"call {vector} @{name}({vector} %c{{0}}, {other} %w, {other} %w)"
+            declared = f"declare {vector} @{name}({vector}, {other}, {other})"
+            operand, operations = f"%w = bitcast {vector} %v to {other}", chains * lanes * 8
+        else:
+            name = f"llvm.fma.v{lanes}{kind}"
+            step = f"call {vector} @{name}({vector} %c{{0}}, {vector} %v, {vector} %v)"
+            declared = f"declare {vector} @{name}({vector}, {vector}, {vector})"
+            operand, operations = "", chains * lanes * 2
+        phis = "\n".join(
+            f"%c{k} = phi {vector} [ %v, %entry ], [ %d{k}, %loop ]" for k in range(chains)
+        )
+        steps = "\n".join(f"%d{k} = " + step.format(k) for k in range(chains))
+        stores = "\n".join(
+            f"%p{k} = getelementptr {vector}, ptr %data, i64 {k}\n"
+            f"store {vector} %d{k}, ptr %p{k}, align 64"
+            for k in range(chains)
+        )
+        text = f"""
+        define void @f(ptr %data, i64 %n) {{
+        entry:
+          %v = load {vector}, ptr %data, align 64
+          {operand}
+          br label %loop
+        loop:
+          %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+          {phis}
+          {steps}
+          %j = add i64 %i, 1
+          %more = icmp ult i64 %j, %n
+          br i1 %more, label %loop, label %end
+        end:
+          {stores}
+          ret void
+        }}
+        {declared}
+        """
+        return self.compile(text, ctypes.c_void_p, ctypes.c_int64), operations
+
+    def triad(self, streaming: bool) -> Callable[..., Any]:
+        """a = b + s c, with stores past the caches or not."""
+        lanes = self.width // 4
+        vector = f"<{lanes} x float>"
+        hint = ", !nontemporal !0" if streaming else ""
+        text = f"""
+        define void @f(ptr noalias %a, ptr noalias %b, ptr noalias %c, i64 %n, i64 %turns) {{
+        entry:
+          %s = load {vector}, ptr %b, align 64
+          br label %turn
+        turn:
+          %t = phi i64 [ 0, %entry ], [ %u, %again ]
+          br label %loop
+        loop:
+          %i = phi i64 [ 0, %turn ], [ %j, %loop ]
+          %pb = getelementptr {vector}, ptr %b, i64 %i
+          %pc = getelementptr {vector}, ptr %c, i64 %i
+          %pa = getelementptr {vector}, ptr %a, i64 %i
+          %x = load {vector}, ptr %pb, align 64
+          %y = load {vector}, ptr %pc, align 64
+          %z = fmul {vector} %y, %s
+          %w = fadd {vector} %x, %z
+          store {vector} %w, ptr %pa, align 64{hint}
+          %j = add i64 %i, 1
+          %more = icmp ult i64 %j, %n
+          br i1 %more, label %loop, label %again
+        again:
+          call void asm sideeffect "", "~{{memory}}"()
+          %u = add i64 %t, 1
+          %once = icmp ult i64 %u, %turns
+          br i1 %once, label %turn, label %end
+        end:
+          ret void
+        }}
+        !0 = !{{i32 1}}
+        """
+        return self.compile(text, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+
+
+def _together(work: Callable[[int], None], threads: int) -> float:
+    """Seconds until all threads have done their part."""
+    gate = threading.Barrier(threads + 1)
+
+    def run(k: int) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[k % len(cores)]})
+        gate.wait()
+        work(k)
+        gate.wait()
+
+    pool = [threading.Thread(target=run, args=(k,)) for k in range(threads)]
+    for thread in pool:
+        thread.start()
+    gate.wait()
+    start = time.perf_counter()
+    gate.wait()
+    seconds = time.perf_counter() - start
+    for thread in pool:
+        thread.join()
+    return seconds
+
+
+def _aligned(count: int) -> np.ndarray:
+    # Written, since pages that never were are all one page.
+    raw = np.ones(count + 16, np.float32)
+    skip = (-raw.ctypes.data // 4) % 16
+    return raw[skip : skip + count]
+
+
+def _bandwidth(kernels: _Kernels, size: int, threads: int) -> float:
+    count = max(64, size // threads // 12 // 64 * 64)
+    arrays = [[_aligned(count) for _ in range(3)] for _ in range(threads)]
+    places = [[a.ctypes.data for a in group] for group in arrays]
+    turns = max(1, int(2e8 // threads // (count * 12)))
+    vectors = count * 4 // kernels.width
+    best = float("inf")
+    for streaming in (False, True):
+        triad = kernels.triad(streaming)
+
+        def work(k: int, triad: Callable[..., Any] = triad) -> None:
+            triad(*places[k], vectors, turns)
+
+        best = min(best, *(_together(work, threads) for _ in range(6)))
+    return threads * turns * count * 12 / best
+
+
+def _rate(kernels: _Kernels, kind: str, threads: int) -> float:
+    try:
+        chains, operations = kernels.chains(kind)
+    except RuntimeError:
+        return 0.0
+    data = [_aligned(16 * 16) for _ in range(threads)]
+    turns = 1_000_000
+    best = min(
+        _together(lambda k: chains(data[k].ctypes.data, turns), threads) for _ in range(5)
+    )
+    return threads * turns * operations / best

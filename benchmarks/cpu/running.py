@@ -1,0 +1,204 @@
+"""Runs cases: a worker process for each contender and number of threads, which take turns."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cpu import compare, roof, worker
+from cpu.suite import Case
+
+SEED = 0
+
+
+class WorkerError(Exception):
+    """A worker could not do what it was asked."""
+
+
+@dataclass
+class Measured:
+    """One contender in one case.
+
+    Attributes:
+        median, low, high: seconds a call; the quartiles.
+        least: the fastest sample.
+        samples: how many there were.
+        first: seconds of the first call, which compiles.
+        error: relative to float64.
+        problem: why there are no times, if there are none.
+    """
+
+    median: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    least: float = 0.0
+    samples: int = 0
+    first: float = 0.0
+    error: float = 0.0
+    problem: str = ""
+
+
+@dataclass
+class Row:
+    """One case with one number of threads."""
+
+    case: str
+    program: str
+    family: str
+    threads: int
+    floor: float
+    bound: str
+    bytes: float
+    operations: float
+    contenders: dict[str, Measured] = field(default_factory=dict)
+
+
+class Worker:
+    """The parent's end of a worker process."""
+
+    def __init__(self, contender: str, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(
+            target=worker.serve, args=(other, contender, threads), daemon=True
+        )
+        self.process.start()
+        other.close()
+
+    def answer(self, limit: float) -> Any:
+        """The next answer.
+
+        Raises:
+            ImportError: the library is missing.
+            WorkerError: it failed, died, or took longer than `limit` seconds.
+        """
+        try:
+            if not self.connection.poll(limit):
+                self.process.kill()
+                self.stop()
+                raise WorkerError(f"took longer than {limit:.0f} s")
+            kind, value = self.connection.recv()
+        except (EOFError, ConnectionResetError) as problem:
+            self.process.join(5)
+            code = self.process.exitcode
+            self.stop()
+            raise WorkerError(f"the process ended with status {code}") from problem
+        if kind == "missing":
+            raise ImportError(value)
+        if kind == "failed":
+            raise WorkerError(value)
+        return value
+
+    def ask(self, limit: float, request: str, *arguments: Any) -> Any:
+        """One request and its answer."""
+        try:
+            self.connection.send((request, *arguments))
+        except OSError as problem:
+            raise WorkerError("the process is gone") from problem
+        return self.answer(limit)
+
+    def stop(self) -> None:
+        """Ends the process, which leaves by itself if it is idle."""
+        self.connection.close()
+        self.process.join(1)
+        self.process.kill()
+        self.process.join()
+
+
+class Runner:
+    """Measures cases one after the other.
+
+    Args:
+        contenders: who may take part.
+        budget: seconds of measuring for a case and number of threads.
+        limit: seconds that a contender may take for preparing a case.
+    """
+
+    def __init__(self, contenders: list[str], budget: float, limit: float) -> None:
+        self.contenders, self.budget, self.limit = contenders, budget, limit
+        self.workers: dict[tuple[str, int], Worker] = {}
+        self.roofs: dict[int, roof.Roof] = {}
+        self.missing: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for found in self.workers.values():
+            found.stop()
+        self.workers.clear()
+
+    def measure(self, case: Case, threads: int) -> Row:
+        """Checks and measures a case."""
+        if threads not in self.roofs:
+            self.roofs[threads] = roof.measure(threads)
+        program, size = case.program, case.size
+        cost = program.cost(**size)
+        floor, what = self.roofs[threads].floor(cost)
+        row = Row(
+            *(case.label, program.name, program.family, threads, floor, program.bound or what),
+            *(cost.bytes, cost.operations),
+        )
+        arguments = program.make(np.random.default_rng(SEED), **size)
+        expected = compare.reference(program, size, arguments)
+        del arguments
+        ready: dict[str, Worker] = {}
+        for name in self.contenders:
+            if name in program.contenders() and name not in self.missing:
+                entry = row.contenders[name] = Measured()
+                try:
+                    ready[name] = self._prepare(case, name, threads, expected, entry)
+                except ImportError as problem:
+                    self.missing[name] = str(problem)
+                    del row.contenders[name]
+                except WorkerError as problem:
+                    entry.problem = str(problem)
+        self._turns(row, ready)
+        return row
+
+    def _prepare(
+        self, case: Case, name: str, threads: int, expected: list[np.ndarray], entry: Measured
+    ) -> Worker:
+        found = self.workers.get((name, threads))
+        if found is None or found.connection.closed:
+            found = self.workers[name, threads] = Worker(name, threads)
+            found.answer(120)
+        told = found.ask(self.limit, "prepare", case.program.name, dict(case.size), SEED)
+        entry.first = told["first"]
+        entry.error = compare.error(told["found"], expected)
+        if not entry.error <= case.program.tolerance:
+            found.ask(60, "drop")
+            raise WorkerError(f"wrong: the error is {entry.error:.1e}")
+        return found
+
+    def _turns(self, row: Row, ready: dict[str, Worker]) -> None:
+        samples: dict[str, list[float]] = {name: [] for name in ready}
+        turn = min(0.02, self.budget / 10 / max(len(ready), 1))
+        until = time.perf_counter() + self.budget
+        while ready:
+            for name, found in list(ready.items()):
+                # Pools of the one before may still be spinning.
+                time.sleep(2e-3)
+                try:
+                    samples[name] += found.ask(max(60.0, self.limit), "turn", turn)
+                except WorkerError as problem:
+                    row.contenders[name].problem = str(problem)
+                    del ready[name]
+            enough = all(len(samples[name]) >= 3 for name in ready)
+            late = time.perf_counter() - until
+            if late > 3 * self.budget or (enough and late > 0):
+                break
+        for name, found in ready.items():
+            found.ask(60, "drop")
+            _summarise(row.contenders[name], samples[name])
+
+
+def _summarise(entry: Measured, samples: list[float]) -> None:
+    entry.samples, entry.least = len(samples), min(samples)
+    entry.median = statistics.median(samples)
+    entry.low, entry.high = entry.median, entry.median
+    if len(samples) > 1:
+        entry.low, _, entry.high = statistics.quantiles(samples, n=4, method="inclusive")

@@ -1,0 +1,59 @@
+"""All programs by family."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+
+from cpu.program import Program, Size
+
+FAMILIES = (
+    *("products", "elementwise", "rows", "recurrent"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program in one size."""
+
+    program: Program
+    size: Size
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.program.label(self.size)
+
+
+@cache
+def programs() -> tuple[Program, ...]:
+    """All programs."""
+    found: list[Program] = []
+    for family in FAMILIES:
+        module = importlib.import_module(f"cpu.{family}")
+        for program in module.PROGRAMS:
+            program.family = family
+            found.append(program)
+    names = [p.name for p in found]
+    assert len(set(names)) == len(names), "two programs have one name"
+    return tuple(found)
+
+
+def find(name: str) -> Program:
+    """The program of a name."""
+    return next(p for p in programs() if p.name == name)
+
+
+def cases(words: list[str], quick: bool) -> list[Case]:
+    """The cases whose family or label has one of the words, all if there are none."""
+    found: list[Case] = []
+    for program in programs():
+        for place, size in enumerate(program.sizes):
+            case = Case(program, size)
+            text = f"{program.family} {case.label}"
+            if (not quick or place in program.quick) and (
+                not words or any(word in text for word in words)
+            ):
+                found.append(case)
+    return found

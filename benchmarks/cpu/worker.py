@@ -1,0 +1,97 @@
+"""A process for one contender: stays warm, prepares cases, and takes turns at running them."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from cpu import compare, libraries
+from cpu.program import Program, Size
+
+# A sample is of so many calls that it takes about this long, in seconds.
+SAMPLE = 1e-3
+
+
+def serve(connection: Connection, contender: str, threads: int) -> None:
+    """Answers requests until the other end closes. The first message is of loading the library."""
+    libraries.use_threads(threads)
+    try:
+        worker = _Worker(libraries.load(contender))
+        connection.send(("ok", None))
+    except ImportError as problem:
+        connection.send(("missing", str(problem)))
+        return
+    while True:
+        try:
+            request, *arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(("ok", getattr(worker, request)(*arguments)))
+        except Exception as problem:
+            text = "".join(traceback.format_exception_only(problem)).strip()
+            connection.send(("failed", f"{text}"[:2000]))
+
+
+class _Worker:
+    def __init__(self, library: libraries.Library) -> None:
+        self.library = library
+        self.run: Callable[[], Any] | None = None
+        self.batch = 1
+
+    def prepare(self, name: str, size: Size, seed: int) -> dict[str, Any]:
+        """Makes the arguments, compiles, runs for the first time, and gives what is compared."""
+        from cpu.suite import find
+
+        self.run = None
+        program: Program = find(name)
+        library = self.library
+        if library.name == "jax":
+            library.module.config.update("jax_enable_x64", program.wide)
+        arguments = program.make(np.random.default_rng(seed), **size)
+        given = library.arrays(arguments)
+        contender = library.name.removesuffix(".compile").removesuffix(" eager")
+        fn = program.build[contender](library, **size)
+        wait = library.wait
+        start = time.perf_counter()
+        result = wait(fn(*given))
+        first = time.perf_counter() - start
+        found = compare.viewed(program, arguments, result)
+        del result
+        self.run = lambda: wait(fn(*given))
+        start = time.perf_counter()
+        self.run()
+        once = time.perf_counter() - start
+        if once < SAMPLE:
+            start = time.perf_counter()
+            self.run()
+            once = min(once, time.perf_counter() - start)
+        self.batch = max(1, int(SAMPLE / max(once, 1e-7)))
+        return {"first": first, "once": once, "found": found}
+
+    def turn(self, seconds: float) -> list[float]:
+        """Seconds a call, of samples that together take about `seconds`, at least one."""
+        run, batch = self.run, self.batch
+        assert run is not None, "prepare first"
+        samples: list[float] = []
+        until = time.perf_counter() + seconds
+        if batch > 1:
+            # The others' turns have emptied the caches.
+            run()
+        while True:
+            start = time.perf_counter()
+            for _ in range(batch):
+                run()
+            end = time.perf_counter()
+            samples.append((end - start) / batch)
+            if end > until:
+                return samples
+
+    def drop(self) -> None:
+        """Forgets the case and its arrays."""
+        self.run = None

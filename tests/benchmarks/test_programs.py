@@ -1,0 +1,71 @@
+"""Every program of the CPU suite computes what it should, in a tiny size; nothing is timed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(ROOT))
+
+from cpu import compare, libraries, report, roof, running, suite  # noqa: E402
+
+PROGRAMS = suite.programs()
+
+
+TESTED = [(p, c) for p in PROGRAMS for c in ("tessera", "numpy") if c in p.build]
+
+
+@pytest.mark.parametrize(("program", "contender"), TESTED, ids=lambda x: getattr(x, "name", x))
+def test_program_is_right(program: Any, contender: str) -> None:
+    library = libraries.load(contender)
+    arguments = program.make(np.random.default_rng(3), **program.tiny)
+    fn = program.build[contender](library, **program.tiny)
+    result = library.wait(fn(*library.arrays(arguments)))
+    found = compare.viewed(program, arguments, result)
+    expected = compare.reference(program, program.tiny, arguments)
+    assert compare.error(found, expected) <= program.tolerance
+
+
+def test_names_choose_cases() -> None:
+    labels = [case.label for case in suite.cases(["gemm f32 n="], quick=False)]
+    assert labels[0] == "gemm f32 n=64"
+    assert len(labels) == len(suite.find("gemm f32").sizes)
+    quick = suite.cases([], quick=True)
+    assert {case.program.name for case in quick} == {p.name for p in PROGRAMS}
+
+
+def test_costs_are_positive_and_floors_follow_them() -> None:
+    ceiling = roof.Roof(1, {1 << 14: 1e11, 1 << 28: 1e10}, {"f32": 1e11, "f64": 5e10, "int8": 4e11})
+    for case in suite.cases([], quick=False):
+        cost = case.program.cost(**case.size)
+        assert cost.bytes > 0 or cost.operations > 0 or case.program.bound, case.label
+        seconds, what = ceiling.floor(cost)
+        assert what in ("bytes", "operations")
+        assert seconds >= cost.operations / ceiling.rates[cost.kind]
+
+
+def test_a_wrong_result_is_an_error() -> None:
+    right = [np.arange(4.0)]
+    assert compare.error([np.arange(4.0)], right) == 0
+    assert compare.error([np.asarray([0, 1, 2, 4.0])], right) == pytest.approx(1 / 3)
+    assert compare.error([np.asarray([0, 1, 2, np.nan])], right) == float("inf")
+    assert compare.error([], right) == float("inf")
+
+
+def test_report_has_ratios_and_says_what_failed() -> None:
+    row = running.Row("case", "case", "rows", 2, 1e-6, "bytes", 8.0, 1.0)
+    row.contenders["tessera"] = running.Measured(1e-3, 1e-3, 1e-3, 1e-3, 5)
+    row.contenders["jax"] = running.Measured(2e-3, 2e-3, 2e-3, 2e-3, 5)
+    row.contenders["numpy"] = running.Measured(problem="wrong: the error is 1.0e+00")
+    assert report.ratio(row, "jax") == pytest.approx(2)
+    assert "jax 2 ms (2 ms to 2 ms) 2.00x" in report.line(row)
+    assert "numpy FAILED: wrong" in report.line(row)
+    ceiling = roof.Roof(2, {1 << 14: 1e11}, {"f32": 1e11})
+    record = report.record([row], {2: ceiling})
+    assert report.load_rows(record) == [row]
+    assert "failed</td>" in report.page([row], {2: ceiling})
