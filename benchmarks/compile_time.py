@@ -1,11 +1,15 @@
-"""How long it takes to compile the training step of a transformer, beside JAX.
+"""How long it takes to compile the training step of a transformer, beside JAX, and small functions.
 
 One program, written once for both: a GPT-2-like model (learned positions, pre-normalised blocks of
 causal attention and a GELU layer), its cross entropy, the gradient and a step of Adam. It is
 traced, differentiated and compiled for the CPU, not run. JAX's time is that of
 `jax.jit(step).trace(...)`, `.lower()` and `.compile()`. Tessera's are the steps that are Python
 (tracing, the Graph's passes, and lowering through Schedule, Tile and Target to the text for LLVM)
-and, apart from them, LLVM's. Each sample is a fresh process, both in turn; caches on disk are off.
+and LLVM's. Each sample is a fresh process, in turn; caches on disk are empty. `warm` is another
+process with the caches that the one before it filled: it traces, and loads what was kept.
+
+Small functions are compiled with caches off, in one process each time, whose own start is measured
+too: importing, and what the first compilation of any process needs.
 
     python benchmarks/compile_time.py --runs 5 --json benchmarks/results/compile-time.json
     python benchmarks/compile_time.py --check         # both compute the same, on a small model
@@ -21,6 +25,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -182,6 +187,58 @@ def measure_jax(layers: int) -> dict[str, float]:
     return {"trace": middle - start, "lower": late - middle, "compile": end - late}
 
 
+def measure_warm(layers: int) -> dict[str, float]:
+    """Seconds of Tessera's steps where an equal program is kept."""
+    import tessera as ts
+    from tessera.compile import lower
+
+    step = make_step(ts, ts.value_and_grad, ts.pytree.map_)
+    given = arguments(layers, ts.ShapeDtypeStruct, ts.float32, ts.int32)
+    ts.jit(lambda x: ts.sin(x) @ x)(ts.ones((2, 2)))
+    start = time.perf_counter()
+    traced = ts.jit(step).trace(*given)
+    middle = time.perf_counter()
+    lowered = lower(traced.graph)
+    lowered.executable()
+    end = time.perf_counter()
+    if set(lowered.timings) != {"load"}:
+        raise SystemExit("the program was not kept: did a source change?")
+    return {"trace": middle - start, "load": end - middle}
+
+
+def measure_small() -> dict[str, float]:
+    """Seconds from the start of Python's work to small functions that are compiled."""
+    start = time.perf_counter()
+    import tessera as ts
+    import tessera.nn
+
+    imported = time.perf_counter()
+    x = ts.ones((64, 64))
+    made = time.perf_counter()
+    ts.jit(lambda x: x - 1)(x)
+    found = {
+        "start: import": imported - start,
+        "start: first array": made - imported,
+        "start: first function": time.perf_counter() - made,
+    }
+    functions: dict[str, Any] = {
+        "x * 2 + 1": lambda x: x * 2 + 1,
+        "sum(tanh(x) ** 2)": lambda x: ts.sum(ts.tanh(x) ** 2),
+        "sin(x) + cos(x)": lambda x: ts.sin(x) + ts.cos(x),
+        "softmax": lambda x: tessera.nn.softmax(x, axis=-1),
+        "x @ x": lambda x: x @ x,
+        "max over rows": lambda x: ts.max(x, axis=0),
+        "where(x > 0, exp(x), x)": lambda x: ts.where(x > 0, ts.exp(x), x),
+        "gelu": lambda x: tessera.nn.gelu(x),
+    }
+    for name, function in functions.items():
+        jitted = ts.jit(function)
+        start = time.perf_counter()
+        jitted(x)
+        found[name] = time.perf_counter() - start
+    return found
+
+
 def measure_tessera(layers: int, machine_code: bool) -> dict[str, float]:
     """Seconds of Tessera's steps."""
     import tessera as ts
@@ -206,10 +263,11 @@ def measure_tessera(layers: int, machine_code: bool) -> dict[str, float]:
     return found
 
 
-def sample(which: str, layers: int) -> dict[str, float]:
-    """One measurement in a fresh process."""
+def sample(which: str, layers: int, folder: str = "") -> dict[str, float]:
+    """One measurement in a fresh process, with a folder for the caches."""
     command = [sys.executable, __file__, "--only", which, "--layers", str(layers)]
-    env = {**os.environ, "TESSERA_CACHE_DIR": "", "JAX_PLATFORMS": "cpu"}
+    env = {**os.environ, "TESSERA_CACHE_DIR": folder, "JAX_PLATFORMS": "cpu"}
+    env.pop("TESSERA_CACHE", None)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise SystemExit(f"{which} failed:\n{done.stderr}")
@@ -236,7 +294,8 @@ def main() -> int:
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--profile", action="store_true", help="where the time goes, by function")
     parser.add_argument("--check", action="store_true", help="compare results on a small model")
-    parser.add_argument("--only", choices=["jax", "tessera"], help="one sample, in this process")
+    kinds = ["jax", "tessera", "warm", "small"]
+    parser.add_argument("--only", choices=kinds, help="one sample, in this process")
     args = parser.parse_args()
     if args.profile:
         profile(args.layers)
@@ -245,29 +304,38 @@ def main() -> int:
         check()
         return 0
     if args.only:
-        run = {"jax": measure_jax, "tessera": lambda n: measure_tessera(n, machine_code=True)}
+        run: dict[str, Any] = {
+            "jax": measure_jax,
+            "tessera": lambda n: measure_tessera(n, machine_code=True),
+            "warm": measure_warm,
+            "small": lambda _: measure_small(),
+        }
         print(json.dumps(run[args.only](args.layers)))
         return 0
-    found: dict[str, list[dict[str, float]]] = {"jax": [], "tessera": []}
+    found: dict[str, list[dict[str, float]]] = {"jax": [], "tessera": [], "warm": [], "small": []}
     for _ in range(args.runs):
-        for which, samples in found.items():
-            samples.append(sample(which, args.layers))
+        with tempfile.TemporaryDirectory() as folder:
+            for which in ("jax", "tessera", "warm"):
+                found[which].append(sample(which, args.layers, folder))
+        found["small"].append(sample("small", args.layers))
     medians = {
         which: {name: statistics.median([one[name] for one in samples]) for name in samples[0]}
         for which, samples in found.items()
     }
+    small = medians.pop("small")
     totals = {
-        which: sum(
-            [s for name, s in steps.items() if not name.startswith("(") and name != "machine code"]
-        )
+        which: sum([s for name, s in steps.items() if not name.startswith("(")])
         for which, steps in medians.items()
     }
-    ratio = totals["tessera"] / totals["jax"]
     for which, steps in medians.items():
         print(f"{which}: {totals[which]:.2f} s")
         for name, seconds in steps.items():
             print(f"    {name:24} {seconds:7.2f} s")
-    print(f"Tessera's Python over JAX's tracing and compiling: {ratio:.2f}")
+    print("small functions:")
+    for name, seconds in small.items():
+        print(f"    {name:24} {1e3 * seconds:7.1f} ms")
+    ratio, warm = totals["tessera"] / totals["jax"], totals["warm"] / totals["jax"]
+    print(f"Tessera over JAX: {ratio:.2f}; with its caches filled: {warm:.3f}")
     if args.json:
         figures = {
             "date": time.strftime("%Y-%m-%d"),
@@ -275,7 +343,9 @@ def main() -> int:
             "layers": args.layers,
             "runs": args.runs,
             "seconds": medians,
+            "small": small,
             "ratio": ratio,
+            "warm ratio": warm,
         }
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=1)

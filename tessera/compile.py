@@ -15,6 +15,7 @@ import itertools
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tessera.config import ConfigError, config
 from tessera.dtypes import DType
@@ -25,11 +26,13 @@ from tessera.ir.core import Func, Module
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
-from tessera.ir.types import Type
+from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
-from tessera.runtime import cpu, threads
+from tessera.runtime import cpu, engine, programs, threads
+from tessera.runtime.cache import default_cache
+from tessera.runtime.call import make_caller
 from tessera.runtime.executable import Executable, Signature
-from tessera.runtime.hostcall import HostCalls, checked
+from tessera.runtime.hostcall import CallSite, HostCalls, call_sites, checked
 from tessera.schedule import heuristics, plan
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
@@ -112,19 +115,17 @@ class KernelInfo:
 
 
 class Stages:
-    """One program, down to Tile IR.
+    """One program, down to Tile IR. Each stage is made when it is first asked for.
 
     Args:
         graph: the traced program.
         target: the machine to lower it for.
 
     Attributes:
-        graph: the Graph after its passes.
-        schedule: kernels, tile choices and the buffer plan.
-        tile: the Tile module.
-        decisions: what fusion decided, and why.
+        traced: the program as given.
         timings: seconds by step.
-        machine: what it was lowered for.
+        machine: what it is lowered for.
+        settings: those in force when it was made.
     """
 
     def __init__(self, graph: Func, target: Machine | Gpu) -> None:
@@ -132,17 +133,44 @@ class Stages:
         self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
         self.traced = graph
-        self.graph = run_pipeline(graph, GRAPH_PASSES, self.context)
-        self._check("graph", self.graph)
-        start = time.perf_counter()
-        lowered = lower_graph(self.graph, machine=self.machine)
-        self.decisions: tuple[Decision, ...] = lowered.decisions
-        program = lowered.func
-        if isinstance(self.machine, Gpu):
-            program = split(program, self.machine)
-        program = heuristics.choose(program, self.machine)
-        self.schedule, self.arena = plan.plan(program)
-        self._done("schedule", start, self.schedule)
+        self.settings = config.current()
+
+    @functools.cached_property
+    def graph(self) -> Func:
+        """The Graph after its passes."""
+        with config.using(self.settings):
+            graph = run_pipeline(self.traced, GRAPH_PASSES, self.context)
+            self._check("graph", graph)
+            return graph
+
+    @functools.cached_property
+    def _planned(self) -> tuple[Func, Dim, tuple[Decision, ...]]:
+        """The Schedule, the size of the arena, and what fusion decided."""
+        graph = self.graph
+        with config.using(self.settings):
+            start = time.perf_counter()
+            lowered = lower_graph(graph, machine=self.machine)
+            program = lowered.func
+            if isinstance(self.machine, Gpu):
+                program = split(program, self.machine)
+            schedule, arena = plan.plan(heuristics.choose(program, self.machine))
+            self._done("schedule", start, schedule)
+        return schedule, arena, lowered.decisions
+
+    @property
+    def schedule(self) -> Func:
+        """Kernels, tile choices and the buffer plan."""
+        return self._planned[0]
+
+    @property
+    def arena(self) -> Dim:
+        """Bytes of scratch memory."""
+        return self._planned[1]
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """What fusion decided, and why."""
+        return self._planned[2]
 
     def _done(self, name: str, start: float, item: Func | Module) -> None:
         self.context.record(name, time.perf_counter() - start)
@@ -167,9 +195,12 @@ class Stages:
     @property
     def signature(self) -> Signature:
         """What the native function takes and gives."""
-        inputs = [_shape_and_dtype(a.type) for a in self.schedule.args]
-        outputs = [_shape_and_dtype(v.type) for v in self.schedule.outputs]
-        return Signature(tuple(inputs), tuple(outputs), self.schedule.dims, self.arena)
+        return _signature(self.traced, self.arena)
+
+    def to_schedule(self) -> Self:
+        """Runs the passes down to the Schedule now, so that their errors are raised here."""
+        assert self.schedule is not None
+        return self
 
     def why(self) -> str:
         """The fusion decisions, one per line."""
@@ -240,16 +271,21 @@ class Lowered(Stages):
         return text
 
     @functools.cached_property
+    def call_sites(self) -> tuple[CallSite, ...]:
+        """Where the machine code calls back."""
+        return call_sites(self.target)
+
+    @functools.cached_property
     def host_calls(self) -> HostCalls:
         """What the machine code calls back."""
-        return HostCalls(self.target)
+        return HostCalls(self.call_sites)
 
     @functools.cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
         text = self.llvm
         start = time.perf_counter()
-        imports = {**self.host_calls.symbols, **threads.imports(self.target)}
+        imports = _imports(self.host_calls, threads.shares_work(self.target))
         module = cpu.compile_text(text, self.cpu, name=self.traced.name, imports=imports)
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
@@ -261,17 +297,70 @@ class Lowered(Stages):
         return self.native.assembly()
 
     def executable(self) -> Executable:
-        """The callable program."""
-        native = self.native
+        """The callable program; without any pass where the cache has one of equal content."""
+        store = programs.Store(self.traced, self.cpu)
+        # Whoever wants to see or check what the passes do has them run.
+        is_watched = self.context.verify or self.context.dump is not None
+        found = None if is_watched else self._load(store.get())
+        if found is not None:
+            return found
+        native, calls = self.native, self.host_calls
         small = self.schedule.dims == () and _work(self.schedule) < 4096
-        caller = native.caller(ENTRY, release_gil=not small)
-        if self.host_calls:
-            caller = checked(caller, self.host_calls)
-        return Executable(self.signature, caller, native)
+        shares_work = threads.shares_work(self.target)
+        store.put(
+            programs.Record(
+                native.key, native.symbols, self.arena, not small, shares_work, self.call_sites
+            )
+        )
+        return _executable(self.signature, native.address(ENTRY), calls, not small, native)
+
+    def _load(self, record: programs.Record | None) -> Executable | None:
+        """The callable program of a record, unless its machine code is gone."""
+        if record is None:
+            return None
+        start = time.perf_counter()
+        calls = HostCalls(record.calls)
+        name = self.traced.name
+        engine.check_host(self.cpu, name)
+        imports = _imports(calls, record.shares_work)
+        code = engine.load_kept(record.code, record.symbols, default_cache(), imports, name)
+        if code is None:
+            return None
+        found = _executable(
+            _signature(self.traced, record.arena),
+            code.addresses[ENTRY],
+            calls,
+            record.release_gil,
+            code,
+        )
+        self.context.record("load", time.perf_counter() - start)
+        return found
+
+
+def _imports(calls: HostCalls, shares_work: bool) -> dict[str, int]:
+    """Addresses of what a program takes from this process under no name of a library."""
+    found = dict(calls.symbols)
+    if shares_work:
+        found.update(threads.symbols(config.current().threads))
+    return found
+
+
+def _executable(
+    signature: Signature, entry: int, calls: HostCalls, release_gil: bool, code: object
+) -> Executable:
+    caller = make_caller(entry, owner=code, release_gil=release_gil)
+    return Executable(signature, checked(caller, calls) if calls else caller, code)
+
+
+def _signature(graph: Func, arena: Dim) -> Signature:
+    """What a Graph's native function takes and gives, which no pass changes."""
+    inputs = [_shape_and_dtype(v.type) for v in graph.args]
+    outputs = [_shape_and_dtype(v.type) for v in graph.outputs]
+    return Signature(tuple(inputs), tuple(outputs), graph.dims, arena)
 
 
 def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
-    assert isinstance(type, BufType)
+    assert isinstance(type, TensorType)
     return type.shape, type.dtype
 
 

@@ -24,7 +24,7 @@ from tessera.ir.walk import walk
 from tessera.runtime import cpu
 from tessera.runtime.cuda.assembler import Cubin, SpillError, assemble
 from tessera.runtime.cuda.assemblers import Assembler
-from tessera.runtime.hostcall import HostCalls
+from tessera.runtime.hostcall import HostCalls, call_sites
 from tessera.runtime.remote import Code, KernelCode, RemoteBackend, RemoteExecutable
 from tessera.target.check.kernel import check_kernel
 from tessera.target.check.report import Report
@@ -198,7 +198,7 @@ class LoweredGpu(Stages):
         """The callable program, on a device."""
         driver: RemoteBackend = backend(device.platform)
         start = time.perf_counter()
-        calls = HostCalls(self.host)
+        calls = HostCalls(call_sites(self.host))
         symbols = {**driver.symbols(), **calls.symbols}
         native = cpu.compile_text(
             self.llvm, self.host_machine, name=self.traced.name, imports=symbols

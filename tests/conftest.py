@@ -9,6 +9,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Programs that an earlier run kept would leave the passes untested.
+os.environ.setdefault("TESSERA_CACHE", "objects")
+
 # A first example may compile a kernel, and two workers share two cores, so wall-clock deadlines and
 # the "too slow" check would fail at random.
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -35,6 +35,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTy
     made = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", made)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TESSERA_CACHE", raising=False)
     yield made
     for name, cls in list(Op.registry.items()):
         if cls.__module__ == "example":

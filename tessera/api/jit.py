@@ -62,12 +62,12 @@ def _run(entry: Entry, inputs: Sequence[Any], watched: bool) -> Any:
 def _lowered(graph: Func, where: Device, machine: Any) -> Any:
     """A program for a device, or for a machine of a name."""
     if machine is None and where == CPU:
-        return lower_graph(graph)
+        return lower_graph(graph).to_schedule()
     from tessera.compile_gpu import lower_for, lower_on, machine_named
 
     if machine is None:
-        return lower_on(graph, where)
-    return lower_for(graph, machine_named(machine))
+        return lower_on(graph, where).to_schedule()
+    return lower_for(graph, machine_named(machine)).to_schedule()
 
 
 def _bind_call(traced: Traced, call: Arguments) -> Any:

@@ -79,6 +79,10 @@ class Printer:
         self.names[value] = f"%{text}"
         return self.names[value]
 
+    def attr(self, value: Any) -> str:
+        """An attribute as text."""
+        return print_attr(value)
+
     def op_head(self, op: Op) -> str:
         """An op without its regions."""
         operands: list[str] = []
@@ -97,7 +101,7 @@ class Printer:
                     and value == field.default
                 ):
                     continue
-                attrs.append(f"{field.name}={print_attr(value)}")
+                attrs.append(f"{field.name}={self.attr(value)}")
         results = ", ".join([self.name(v) for v in op.results])
         text = f"{results} = " if results else ""
         text += f"{op.name}({', '.join(operands)})"

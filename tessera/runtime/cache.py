@@ -175,9 +175,12 @@ class ObjectCache:
 def default_cache(kind: str = "objects") -> ObjectCache:
     """The cache of one kind of code in the folder that the settings name, ``config.cache_dir``.
 
-    ``TESSERA_CACHE=off`` in the environment turns it off, and so does an empty folder name.
+    ``TESSERA_CACHE=off`` in the environment turns all of them off, and so does an empty folder
+    name. ``TESSERA_CACHE=objects`` turns off the one of whole programs, so that every process runs
+    all passes: for those who change them.
     """
-    off = os.environ.get("TESSERA_CACHE", "").strip().lower() in ("off", "0", "no", "false")
+    chosen = os.environ.get("TESSERA_CACHE", "").strip().lower()
+    off = chosen in ("off", "0", "no", "false") or (chosen == "objects" and kind == "programs")
     folder = "" if off else config.cache_dir
     folder = os.path.expanduser(folder)
     # A leading ``~`` remains where there is no home.

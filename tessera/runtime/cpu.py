@@ -46,6 +46,11 @@ class NativeModule:
         return self._source.text
 
     @property
+    def key(self) -> str:
+        """The key of its object file in the cache."""
+        return self._source.key()
+
+    @property
     def cached(self) -> bool:
         """Whether the code came from the cache."""
         return self._loaded.cached

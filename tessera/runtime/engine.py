@@ -67,7 +67,7 @@ class Source:
         """The content hash of everything that the object file depends on."""
         parts = (
             _KEY_FORMAT,
-            _llvm_version(),
+            llvm_version(),
             self.machine.arch,
             self.machine.llvm_cpu,
             self.machine.llvm_features,
@@ -132,24 +132,12 @@ def load(source: Source, cache: ObjectCache, imports: Mapping[str, int] | None =
     Raises:
         CompileError: The host cannot run it, LLVM rejects it, or a symbol does not exist.
     """
-    lacking = missing_on_host(source.machine)
-    if lacking:
-        raise CompileError(
-            f"{source.name}: code for {source.machine} cannot run here; "
-            f"the host lacks {', '.join(lacking)}",
-            fix="compile for machine('host')",
-        )
+    check_host(source.machine, source.name)
     key = source.key()
     symbols = exported_functions(source.text)
-    image = cache.get(key)
-    if image is not None:
-        try:
-            with _lock:
-                tracker = _engine().link(image, symbols, imports or {}, source.name)
-                return Loaded(tracker, symbols, True)
-        except CompileError:
-            # Whole, as its digest says, and yet of no use here: compile it again.
-            cache.remove(key)
+    found = load_kept(key, symbols, cache, imports, source.name)
+    if found is not None:
+        return found
     with _lock:
         image = _engine().emit(source)
         tracker = _engine().link(image, symbols, imports or {}, source.name)
@@ -157,6 +145,45 @@ def load(source: Source, cache: ObjectCache, imports: Mapping[str, int] | None =
     _unload()
     cache.put(key, image)
     return loaded
+
+
+def check_host(machine: Machine, name: str) -> None:
+    """Raises a `CompileError` if the host cannot run code for a machine."""
+    lacking = missing_on_host(machine)
+    if lacking:
+        raise CompileError(
+            f"{name}: code for {machine} cannot run here; the host lacks {', '.join(lacking)}",
+            fix="compile for machine('host')",
+        )
+
+
+def load_kept(
+    key: str,
+    symbols: tuple[str, ...],
+    cache: ObjectCache,
+    imports: Mapping[str, int] | None,
+    name: str,
+) -> Loaded | None:
+    """Load an object from the cache, if it is there.
+
+    Args:
+        key: `Source.key` of what it was made of.
+        symbols: The functions that it exports.
+        cache: Where objects are kept.
+        imports: Addresses of symbols that exist in this process under no name.
+        name: What messages call it.
+    """
+    image = cache.get(key)
+    if image is None:
+        return None
+    try:
+        with _lock:
+            tracker = _engine().link(image, symbols, imports or {}, name)
+            return Loaded(tracker, symbols, True)
+    except CompileError:
+        # Whole, as its digest says, and yet of no use here: compile it again.
+        cache.remove(key)
+        return None
 
 
 def optimized_text(source: Source) -> str:
@@ -191,7 +218,8 @@ _DEFINE = re.compile(
 
 
 @functools.cache
-def _llvm_version() -> str:
+def llvm_version() -> str:
+    """The versions of llvmlite and LLVM."""
     import llvmlite
     import llvmlite.binding
 

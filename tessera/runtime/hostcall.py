@@ -13,16 +13,18 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tessera.ir.core import Module
-from tessera.ir.hostcall import Data
+from tessera.ir.hostcall import Data, HostFunction
 from tessera.ir.intexpr import evaluate
 from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
+from tessera.schedule.types import BufType
 from tessera.target import ops as t
 from tessera.target.llvm.host import host_call_symbol
 
@@ -42,22 +44,52 @@ class _State(threading.local):
 _STATE = _State()
 
 
+@dataclass(frozen=True)
+class CallSite:
+    """One call of the host in a program.
+
+    Attributes:
+        function: what is called.
+        inputs: how many of the arrays it reads; it gives the others.
+        types: shape and dtype of each array.
+        names: the symbolic dims that these mention, whose values are passed.
+        index: which call of the program it is.
+        is_remote: whether the arrays are in a GPU's memory.
+    """
+
+    function: HostFunction
+    inputs: int
+    types: tuple[BufType, ...]
+    names: tuple[str, ...]
+    index: int
+    is_remote: bool = False
+
+
+def call_sites(module: Module) -> tuple[CallSite, ...]:
+    """The calls of the host in a program's entry, in order."""
+    found: list[CallSite] = []
+    for op in walk(module.entry.body):
+        if isinstance(op, t.HostCall):
+            remote = bool(op.record)
+            found.append(CallSite(op.function, op.inputs, op.types, op.names, op.index, remote))
+    return tuple(found)
+
+
 class HostCalls:
     """The native functions of a program's host calls, valid as long as this object lives.
 
     Args:
-        module: the program; its entry holds the calls.
+        sites: the calls.
 
     Attributes:
         symbols: their addresses, by the names under which the program imports them.
     """
 
-    def __init__(self, module: Module) -> None:
-        calls = [op for op in walk(module.entry.body) if isinstance(op, t.HostCall)]
-        self._native = [_NATIVE(_entry(op)) for op in calls]
+    def __init__(self, sites: Sequence[CallSite]) -> None:
+        self._native = [_NATIVE(_entry(site)) for site in sites]
         self.symbols: Mapping[str, int] = {
-            host_call_symbol(op.index): ctypes.cast(native, ctypes.c_void_p).value or 0
-            for op, native in zip(calls, self._native, strict=True)
+            host_call_symbol(site.index): ctypes.cast(native, ctypes.c_void_p).value or 0
+            for site, native in zip(sites, self._native, strict=True)
         }
 
     def __bool__(self) -> bool:
@@ -86,10 +118,10 @@ def checked(run: Callable[..., Any], keep: object = None) -> Callable[..., Any]:
     return call
 
 
-def _entry(op: t.HostCall) -> Callable[[Any], int]:
+def _entry(site: CallSite) -> Callable[[Any], int]:
     """What native code calls."""
-    types, function, inputs, count = op.types, op.function, op.inputs, len(op.args)
-    names, first = op.names, 2 if op.record else 0
+    types, function, inputs, count = site.types, site.function, site.inputs, len(site.types)
+    names, first = site.names, 2 if site.is_remote else 0
 
     def run(words: Any) -> int:
         try:

@@ -26,7 +26,6 @@ import sys
 import threading
 from collections.abc import Mapping
 
-from tessera.config import config
 from tessera.ir.core import Module
 from tessera.ir.walk import walk
 from tessera.runtime.cache import default_cache
@@ -40,16 +39,9 @@ _lock = threading.Lock()
 _cells: dict[int, ctypes.c_int64] = {}
 
 
-def imports(module: Module) -> Mapping[str, int]:
-    """What a program imports from here: addresses by name, valid as long as the process.
-
-    Args:
-        module: the program, whose entry holds the work that is shared: among as many threads as the
-            settings in force say.
-    """
-    if any(isinstance(op, t.Parallel) for op in walk(module.entry.body)):
-        return symbols(config.current().threads)
-    return {}
+def shares_work(module: Module) -> bool:
+    """Whether the entry of a program has work for threads to share; it then imports `symbols`."""
+    return any(isinstance(op, t.Parallel) for op in walk(module.entry.body))
 
 
 def symbols(threads: int) -> Mapping[str, int]:
