@@ -137,7 +137,7 @@ class _Lowering:
         fusion = Fusion(block, self.facts, self.names, needed, strategy)
         plan = fusion.run()
         self.decisions += plan.decisions
-        grouping = RowGrouping(self.names) if strategy.rows else Grouping(self.names)
+        grouping = RowGrouping(self.names, strategy)
         groups = grouping.run(plan.roots)
         outputs: list[Value] = []
         for output in block.outputs:

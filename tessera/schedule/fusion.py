@@ -50,6 +50,7 @@ from tessera.schedule.nestplan import (
     Region,
     Root,
     StorePlan,
+    row_axes,
 )
 from tessera.schedule.ops import Number
 from tessera.schedule.strategy import CPU, Strategy
@@ -240,21 +241,27 @@ class Fusion:
     ) -> list[tuple[NestPlan, Key]]:
         """Uses of a stored value that compute it once more: those by reductions along its rows,
         which share a kernel with what stores it."""
-        if not self.strategy.rows or not isinstance(value.op, Elementwise):
+        if not isinstance(value.op, Elementwise):
             return []
-        if value in self.costs.reduces or self.costs.element[value] > self.strategy.extra_cost:
+        if value in self.costs.reduces or self.costs.element[value] > self.strategy.row_cost:
             return []
-        return [(nest, key) for nest, key in uses if row_axes(nest, key) is not None]
+        return [use for use in uses if self.kept_rows(*use) is not None]
+
+    def kept_rows(self, nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
+        """The axes of rows along which a reduction goes that share a kernel."""
+        axes = row_axes(nest, key)
+        if axes is None or key.region is None:
+            return None
+        length = points([axis.extent for axis in key.region.axes])
+        return axes if self.strategy.keeps_rows(nest.points[-1], length) else None
 
     def shared_evaluations(self, size: int, uses: dict[tuple[NestPlan, Key], bool]) -> int:
         """How often the uses along the same rows compute a value that they share, in all."""
-        if not self.strategy.rows:
-            return 0
-        return size * len({axes for use in uses if (axes := row_axes(*use)) is not None})
+        return size * len({axes for use in uses if (axes := self.kept_rows(*use)) is not None})
 
     def is_shared(self, nest: NestPlan, key: Key) -> bool:
         """Whether a use takes part in that."""
-        return row_axes(nest, key) is not None or nest.is_exact(key)
+        return self.kept_rows(nest, key) is not None or nest.is_exact(key)
 
     # --- nests of stored values -------------------------------------------------------------------
 
@@ -534,22 +541,6 @@ class Fusion:
             self.dynamic_names[nest, arg] = name
             nest.dynamic[name] = (arg, nest.depth((*index, *guard), region))
         return sym(name)
-
-
-def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
-    """The axes of a nest that run over rows of a value, where a reduction goes along these rows and
-    each element is used once."""
-    region = key.region
-    if region is None or key.guard or region.contracts or not region.axes:
-        return None
-    rest = iter((*nest.axes, *region.axes))
-    for i, dim in zip(key.index, tensor(key.value).shape, strict=True):
-        axis = None if dim == 1 else next(rest, None)
-        if i != (0 if axis is None else sym(axis.name)):
-            return None
-        if axis is not None and axis.extent != dim:
-            return None
-    return nest.axes if next(rest, None) is None else None
 
 
 def formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:

@@ -20,6 +20,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
+from tessera.schedule.dependence import Dependence
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.types import Axis, BufType
@@ -186,6 +187,7 @@ class Choice:
         tiles: register tile by axis name.
         limits: elements per program by axis name, where that is not left to `grid`.
         last: the axes that become the innermost ones.
+        whole: axes along which one program runs to the end.
         cost: additions per point.
     """
 
@@ -203,6 +205,7 @@ class Choice:
         self.tiles: dict[str, int] = {}
         self.limits: dict[str, int] = {}
         self.last: list[str] = []
+        self.whole: set[str] = set()
         self.reduce_tile = 0
         self.reason = ""
 
@@ -275,8 +278,13 @@ class Choice:
             total = max(total, count)
         self.cost *= total
         along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) == 1)
-        axis = self.best_axis(inside)
+        columns = self.columns(found)
+        rows = [axis for axis in self.free if axis not in columns]
+        axis = self.best_axis(inside, rows)
         across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) == 1)
+        if columns:
+            self.rows(rows, columns, axis if across > along else None)
+            return
         points = 1
         for one in self.free:
             points *= size_of(one.extent)
@@ -296,6 +304,28 @@ class Choice:
             width = max(width, min(self.lanes * self.machine.registers // 2, share))
         self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
+
+    def columns(self, found: Sequence[Op]) -> list[Axis]:
+        """The axes on which no reduction depends."""
+        dependence = Dependence(self.nest.body)
+        used = frozenset[str]().union(*[dependence.ops[op] for op in found])
+        return [axis for axis in self.free if axis.name not in used]
+
+    def rows(self, rows: Sequence[Axis], columns: Sequence[Axis], across: Axis | None) -> None:
+        """Passes over one row after the other, which stays in the cache; over several rows, one per
+        lane, where memory runs across them."""
+        self.whole = {axis.name for axis in columns}
+        length = columns[-1].extent
+        if across is None:
+            self.reduce_tile = min(self.width, power_above(size_of(length)))
+            self.vectorise(columns[-1], self.width)
+            self.reason = "passes over a row that stays in the cache"
+        else:
+            self.reduce_tile = 1
+            self.vectorise(across, self.width)
+            self.reason = f"passes over rows that stay in the cache, lanes along {across.name}"
+        names = [axis.name for axis in rows if axis is not across]
+        self.last = [*names, *([across.name] if across else []), *[a.name for a in columns]]
 
     def scan(self) -> None:
         """Running combinations are independent of each other along the nest's axes only."""
@@ -354,10 +384,12 @@ class Choice:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def best_axis(self, found: Sequence[Access]) -> Axis | None:
+    def best_axis(
+        self, found: Sequence[Access], among: Sequence[Axis] | None = None
+    ) -> Axis | None:
         """The axis along which most accesses are contiguous, or constant."""
         best, score = None, 0.0
-        for axis in self.free:
+        for axis in self.free if among is None else among:
             total = 0.0
             for access in found:
                 stride = access.stride(axis.name)
@@ -414,7 +446,7 @@ class Choice:
         chunks: list[int] = []
         for axis, step in zip(reversed(axes), reversed(tile), strict=True):
             extent = axis.extent
-            if axis.name in self.nest.ordered:
+            if axis.name in self.nest.ordered or axis.name in self.whole:
                 chunks.append(0)
                 continue
             if axis.name in self.limits:

@@ -190,6 +190,22 @@ class NestPlan:
         return len(seen) == len(self.axes)
 
 
+def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
+    """The axes of a nest that run over rows of a value, where a reduction goes along these rows and
+    each element is used once."""
+    region = key.region
+    if region is None or key.guard or region.contracts or not region.axes:
+        return None
+    rest = iter((*nest.axes, *region.axes))
+    for i, dim in zip(key.index, tensor(key.value).shape, strict=True):
+        axis = None if dim == 1 else next(rest, None)
+        if i != (0 if axis is None else sym(axis.name)):
+            return None
+        if axis is not None and axis.extent != dim:
+            return None
+    return nest.axes if next(rest, None) is None else None
+
+
 def with_axes(facts: Facts, axes: Iterable[Axis]) -> Facts:
     """Facts that also hold the ranges of axes."""
     ranges = {name: facts[name] for name in facts}

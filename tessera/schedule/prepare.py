@@ -45,9 +45,7 @@ def prepare(block: Block, strategy: Strategy = CPU) -> tuple[Block, dict[Value, 
     Returns:
         The block, and values in it that must be stored, with the reasons.
     """
-    block = expand_scans(inline_calls(block))
-    if strategy.rows:
-        block = expand(block)
+    block = expand(expand_scans(inline_calls(block)))
     operands = _Operands()
     if strategy.copies_operands and any(isinstance(op, DotGeneral) for op in block.ops):
         block = operands.run(block)

@@ -13,16 +13,11 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.schedule.cost import points, tensor
-from tessera.schedule.fusion import MAX_MEMBERS, row_axes
+from tessera.schedule.fusion import MAX_MEMBERS
 from tessera.schedule.grouping import MAX_STORES, Group, Grouping
-from tessera.schedule.nestplan import AxisNames, Key, NestPlan, Root
+from tessera.schedule.nestplan import AxisNames, Key, NestPlan, Root, row_axes
+from tessera.schedule.strategy import Strategy
 from tessera.schedule.types import Axis
-
-MIN_ROWS = 64
-"""Fewer rows do not keep a GPU busy, unless they are short."""
-
-SHORT_ROW = 16384
-"""Elements that one block reduces quickly."""
 
 MAX_NESTS = 16
 """Nests that share a launch, at most."""
@@ -33,8 +28,9 @@ Axes = tuple[Axis, ...]
 class RowGrouping(Grouping):
     """Merges roots over the same rows, besides those over the same points."""
 
-    def __init__(self, names: AxisNames) -> None:
+    def __init__(self, names: AxisNames, strategy: Strategy) -> None:
         super().__init__(names)
+        self.strategy = strategy
         self.row_readers: dict[Value, list[Group]] = {}
         self.line_readers: dict[tuple[Value, Axes, tuple[Dim, ...]], Group] = {}
         self.inputs: dict[Group, set[Value]] = {}
@@ -42,6 +38,8 @@ class RowGrouping(Grouping):
     def run(self, roots: Iterable[Root]) -> list[Group]:
         """The groups, in an order in which they can run."""
         super().run(roots)
+        if not self.strategy.shares_launches:
+            return [group for group in self.groups if group.roots]
         return list(self.neighbours([group for group in self.groups if group.roots]))
 
     def neighbours(self, groups: Iterable[Group]) -> Iterator[Group]:
@@ -137,7 +135,16 @@ class RowGrouping(Grouping):
             return False
         if any(len(plan.axes) < len(rows) for plan in (*group.plans, nest)):
             return False
-        return _is_worth(rows, long, heavy)
+        return self.is_worth(rows, long, heavy)
+
+    def is_worth(self, rows: Axes, long: Axes, heavy: list[NestPlan]) -> bool:
+        """Whether programs of whole rows keep the machine busy."""
+        length = points([axis.extent for axis in long[len(rows) :]])
+        for plan in heavy:
+            for member in plan.members:
+                if member.region is not None:
+                    length = max(length, points([axis.extent for axis in member.region.axes]))
+        return self.strategy.keeps_rows(points([axis.extent for axis in rows]), length)
 
     def united(self, last: Group, makers: Mapping[Value, Group], axes: Axes, root: Root) -> Group:
         """The last group that a root reads, with those of the others that fit taken in."""
@@ -246,13 +253,3 @@ def _differ(group: Group, root: Root) -> bool:
 def _same_rows(a: Group, b: Group) -> bool:
     """Whether the reductions of two groups are over the same rows."""
     return len({plan.axes for plan in (*a.plans, *b.plans) if plan.heavy}) <= 1
-
-
-def _is_worth(rows: Axes, long: Axes, heavy: list[NestPlan]) -> bool:
-    """Whether blocks of rows keep the machine busy."""
-    length = points([axis.extent for axis in long[len(rows) :]])
-    for plan in heavy:
-        for member in plan.members:
-            if member.region is not None:
-                length = max(length, points([axis.extent for axis in member.region.axes]))
-    return points([axis.extent for axis in rows]) >= MIN_ROWS or length <= SHORT_ROW

@@ -10,8 +10,13 @@ class Strategy:
     """How values are fused.
 
     Attributes:
-        rows: whether a chain of work on the same rows becomes one kernel: reductions along rows,
-            what is computed from them, and whole rows computed from both.
+        row_cost: a value of rows may cost so many additions and be computed once more by each pass
+            over them, rather than stored.
+        min_rows: fewer rows than this share a kernel only if they are short: there would be too few
+            programs.
+        short_row: elements of a row that one program reduces quickly.
+        least_row: rows of fewer elements do not share a kernel: their vectors would be short.
+        shares_launches: whether nests that need nothing of each other become one kernel.
         extra_cost: recomputing an element may cost so many additions more than once; beyond that
             it is stored.
         extra_cost_large: the same for a value that does not fit the caches: writing and reading it
@@ -27,7 +32,11 @@ class Strategy:
         finds_contractions: whether sums of products become contractions.
     """
 
-    rows: bool = False
+    row_cost: int = 20
+    min_rows: int = 8
+    short_row: int = 16384
+    least_row: int = 8
+    shares_launches: bool = False
     extra_cost: int = 8
     extra_cost_large: int = 40
     cheap: int = 0
@@ -37,12 +46,20 @@ class Strategy:
     draws_blocks: bool = False
     finds_contractions: bool = False
 
+    def keeps_rows(self, count: int, length: int) -> bool:
+        """Whether work on so many rows of so many elements is one kernel over rows."""
+        is_spread = count >= self.min_rows or length <= self.short_row
+        return length >= self.least_row and is_spread
+
 
 CPU = Strategy()
 """A few cores with large caches: what is stored is read back soon."""
 
 GPU = Strategy(
-    rows=True,
+    row_cost=64,
+    min_rows=64,
+    least_row=0,
+    shares_launches=True,
     extra_cost=64,
     extra_cost_large=64,
     cheap=2,

@@ -22,8 +22,8 @@ from tessera.ir.walk import clone, walk
 from tessera.target import gpu_ops as g
 from tessera.target.gpu import Gpu, gpu
 from tessera.target.simulate import run_program
+from tests.differential.levels import as_memory, compare
 from tests.differential.programs import random_program
-from tests.differential.test_random_programs import as_memory, compare
 
 MACHINES = (gpu("sm_90a"), gpu("sm_80"))
 BATCH = 10

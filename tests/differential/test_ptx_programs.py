@@ -8,8 +8,8 @@ import pytest
 from tessera.compile_gpu import LoweredGpu
 from tessera.graph import interp as graph_interp
 from tessera.target.gpu import gpu
+from tests.differential.levels import as_memory, compare
 from tests.differential.programs import Program, random_program
-from tests.differential.test_random_programs import as_memory, compare
 from tests.ptx.program import run_lowered
 
 BATCH = 5

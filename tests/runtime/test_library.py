@@ -21,7 +21,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import interp as schedule_interp
 from tessera.target import interp as target_interp
 from tessera.tile import interp as tile_interp
-from tests.differential.test_random_programs import as_memory
+from tests.differential.levels import as_memory
 from tests.fake_gpu import fake_gpu
 from tests.tolerance import assert_close
 

@@ -22,8 +22,8 @@ from tessera.graph.ops.rearrange import broadcast
 from tessera.ir.intexpr import sym
 from tessera.schedule import heuristics_gpu, join_columns
 from tessera.schedule.rebuild import kernels
+from tests.differential.levels import compare
 from tests.differential.programs import random_program
-from tests.differential.test_random_programs import compare
 from tests.schedule.gpu import MACHINE, Lowered, check, lower_graph, runs
 from tests.schedule.lowering import typed
 

@@ -197,23 +197,24 @@ class _Loops:
         self.low = low
         self.em = low.em
         self.plans = plans
+        self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
             self.stages[self.stage(op, depths)].append(op)
 
     def stage(self, op: Op, depths: Mapping[str, int]) -> int:
-        """How many axes are fixed when an op of the body runs: all of them, but in a block only
-        those that it depends on, so that what belongs to a row is computed once."""
-        if not self.low.is_block or (isinstance(op, s.Store) and op.combine is not None):
+        """How many axes are fixed when an op of the body runs: all of them, but in a block, and
+        where there are rows, only those that it depends on: what belongs to a row is computed once.
+        """
+        if not self.by_row or (isinstance(op, s.Store) and op.combine is not None):
             return len(depths)
         names = self.low.dependence.ops[op]
         return max([depths[name] for name in names if name in depths], default=0)
 
     def axis(self, k: int, point: Point) -> None:
         """Runs the axes from the k-th on, then the body."""
-        run = row_passes.run if self.low.is_block else State.run
-        run(self.low, self.stages[k], point)
+        row_passes.run(self.low, self.stages[k], point)
         if k == len(self.plans):
             return
         plan = self.plans[k]

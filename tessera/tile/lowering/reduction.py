@@ -174,9 +174,12 @@ def identity(low: State, fn: ScalarFn, dtype: DType) -> Val:
 
 
 def is_looped(low: State, op: s.Reduce) -> bool:
-    """Whether a reduction in a block of a GPU is one loop that carries lanes."""
-    if not low.is_block or len(op.axes) != 1 or dtype_of(op.result).is_complex:
+    """Whether a reduction is one loop that can be shared; in a block of a GPU one that carries
+    lanes."""
+    if len(op.axes) != 1 or dtype_of(op.result).is_complex:
         return False
+    if not low.is_block:
+        return True
     step = _step_size(low, op.axes, op.body)
     return step > 1 and not _is_covered(op.axes[0], step) and op.axes[0].extent != 0
 
@@ -197,9 +200,11 @@ def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
     return _frame(low, op.axes, op.body, point, _step_size(low, op.axes, op.body))
 
 
-def loops(low: State, axes: Sequence[Axis], carried: list[Value], body: Body) -> list[Value]:
-    """Runs the bodies of such reductions, which have one extent."""
-    return _loops(low, axes, _Steps(low.reduce_tile), carried, body)
+def loops(
+    low: State, axes: Sequence[Axis], step: int, carried: list[Value], body: Body
+) -> list[Value]:
+    """Runs the bodies of such reductions, which have one extent and one step."""
+    return _loops(low, axes, _Steps(step), carried, body)
 
 
 def reduce(low: State, op: s.Reduce, point: Point) -> Val:

@@ -34,15 +34,25 @@ VECTOR_BYTES = 16
 """What a thread loads at once."""
 
 
+def has_rows(low: State, nest: s.Nest) -> bool:
+    """Whether a nest has reductions that are the same all along its innermost axis."""
+    found = [op for op in nest.body.ops if isinstance(op, (s.Reduce, s.ArgReduce))]
+    if not nest.axes or nest.ordered or not found:
+        return False
+    return all(nest.axes[-1].name not in low.dependence.ops[op] for op in found)
+
+
 def run(low: State, ops: Sequence[Op], point: Point) -> None:
     """Evaluates ops at a point, with as few loops over reduction axes as can be."""
     looped = [op for op in ops if isinstance(op, s.Reduce) and reduction.is_looped(low, op)]
-    if not low.written.intersection(op.buf for op in _loads(ops)):
+    if low.is_block and not low.written.intersection(op.buf for op in _loads(ops)):
         _fetch(low, ops, point)
     if len(looped) < 2 or any(_reads_written(low, op) for op in ops):
         low.run(ops, point)
         return
-    pairs = dict(_pairs([op for op in looped if reduction.frame_of(low, op, point).axis != 0]))
+    pairs: dict[Op, _Pair] = {}
+    if low.is_block:
+        pairs = dict(_pairs([op for op in looped if reduction.frame_of(low, op, point).axis != 0]))
     levels = _levels(ops, looped, pairs)
     for level in range(max(levels.values()) + 1):
         here = [op for op in ops if levels[op] == level]
@@ -50,7 +60,8 @@ def run(low: State, ops: Sequence[Op], point: Point) -> None:
         groups: dict[object, list[s.Reduce]] = {}
         for op in here:
             if isinstance(op, s.Reduce) and op in looped:
-                groups.setdefault(op.axes[0].extent, []).append(op)
+                step = reduction.frame_of(low, op, point).step
+                groups.setdefault((op.axes[0].extent, step), []).append(op)
         for group in groups.values():
             _together(low, group, pairs, point)
 
@@ -240,23 +251,27 @@ class _Plain:
         """What is carried into the loop."""
         return [self.low.em.broadcast(self.neutral.parts[0], self.frame.shape)]
 
-    def step(self, dim: TileDim, carried: Sequence[Value]) -> list[Value]:
+    def step(self, dim: TileDim | None, carried: Sequence[Value]) -> list[Value]:
         """One step."""
-        inner = self.frame.inner(replace(dim, name=self.op.axes[0].name))
-        x = self.value(inner)
+        if dim is not None:
+            dim = replace(dim, name=self.op.axes[0].name)
+        x = self.value(self.frame.inner(dim))
         return [self.low.em.map(self.op.fn, carried[0], x)]
 
     def value(self, inner: Point) -> Value:
         """The value of the body, with the neutral element beyond the end."""
         self.low.run(self.op.body.ops, inner)
         x = self.low.get(self.out, inner)
-        x = reduction.masked(self.low, x, self.neutral, inner, self.frame.axis)
+        if self.frame.step > 1:
+            x = reduction.masked(self.low, x, self.neutral, inner, self.frame.axis)
         return self.low.em.broadcast(x.parts[0], self.frame.shape)
 
     def finish(self, carried: Sequence[Value]) -> None:
         """Sets the result."""
         em, frame = self.low.em, self.frame
-        found = em.pure(t.Reduce, carried[0], self.op.fn, frame.axis % len(frame.shape))
+        (found,) = carried
+        if frame.step > 1:
+            found = em.pure(t.Reduce, found, self.op.fn, frame.axis % len(frame.shape))
         self.low.env[self.op.result] = Val((found,), frame.outer.names)
 
 
@@ -279,8 +294,9 @@ class _Online:
         em = self.low.em
         return [em.broadcast(x.neutral.parts[0], self.lanes) for x in (self.top, self.total)]
 
-    def step(self, dim: TileDim, carried: Sequence[Value]) -> list[Value]:
+    def step(self, dim: TileDim | None, carried: Sequence[Value]) -> list[Value]:
         """One step."""
+        assert dim is not None
         em, low = self.low.em, self.low
         before, total = carried
         inner = self.top.frame.inner(replace(dim, name=self.pair.top.axes[0].name))
@@ -330,6 +346,8 @@ def _loaded(block: Block) -> list[DType]:
 def _together(low: State, group: Sequence[s.Reduce], pairs: dict[Op, _Pair], point: Point) -> None:
     """One loop for reductions along axes of one extent."""
     em = low.em
+    axis = group[0].axes[0]
+    names = {op.axes[0].name for op in group}
     inside = [pairs[op] for op in group if op in pairs and pairs[op].top in group]
     covered = {op for pair in inside for op in (pair.top, pair.total)}
     parts: list[_Plain | _Online] = [_Online(low, pair, point) for pair in inside]
@@ -339,16 +357,18 @@ def _together(low: State, group: Sequence[s.Reduce], pairs: dict[Op, _Pair], poi
     loc = em.loc
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        assert dim is not None
         found: list[Value] = []
         rest = list(carried)
-        for part, count in zip(parts, counts, strict=True):
-            found += part.step(dim, rest[:count])
-            rest = rest[count:]
+        same = {} if dim is not None else dict.fromkeys(names, em.symbols[axis.name])
+        with em.bound(same):
+            for part, count in zip(parts, counts, strict=True):
+                found += part.step(dim, rest[:count])
+                rest = rest[count:]
         em.loc = loc
         return found
 
-    result = reduction.loops(low, group[0].axes, start, body)
+    step = reduction.frame_of(low, group[0], point).step
+    result = reduction.loops(low, (axis,), step, start, body)
     for part, count in zip(parts, counts, strict=True):
         part.finish(result[:count])
         result = result[count:]

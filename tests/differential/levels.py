@@ -1,0 +1,72 @@
+"""One Graph through all levels: the interpreters and compiled code agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tessera.compile import Lowered
+from tessera.graph import interp as graph_interp
+from tessera.ir.core import Func
+from tessera.ir.intexpr import evaluate
+from tessera.runtime.memory import pointer
+from tessera.target import interp as target_interp
+from tessera.target.from_tile.simd import lower_module
+from tessera.target.machine import Machine
+from tessera.tile import interp as tile_interp
+from tests.schedule.lowering import Placed
+from tests.tolerance import assert_close
+
+FACTOR = 20.0
+"""Programs chain several operations, each with its own rounding; complex products cancel."""
+
+LENGTH = 100
+"""The longest accumulation is of a few thousand values, of random sign."""
+
+
+def compare(found: list[np.ndarray], expected: list[np.ndarray], where: str) -> None:
+    assert len(found) == len(expected)
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        try:
+            assert_close(a, b, length=LENGTH, factor=FACTOR)
+        except AssertionError as err:
+            raise AssertionError(f"{where}, output {k}: {err}") from None
+
+
+def as_memory(array: np.ndarray) -> np.ndarray:
+    """The array as Tile and Target programs see it: complex numbers are pairs of reals."""
+    if array.dtype.kind != "c":
+        return array
+    real = np.float32 if array.dtype == np.complex64 else np.float64
+    return np.atleast_1d(np.ascontiguousarray(array)).view(real)
+
+
+def check_levels(
+    graph: Func,
+    inputs: Sequence[np.ndarray],
+    dims: Mapping[str, int] | None = None,
+    machine: Machine | None = None,
+) -> Lowered:
+    """Runs a Graph at every level, and compares with the interpreter of its ops."""
+    inputs, dims = list(inputs), dict(dims or {})
+    expected = graph_interp.run(graph, inputs, dims)
+    lowered = Lowered(graph, machine)
+    compare(graph_interp.run(lowered.graph, inputs, dims), expected, "graph passes")
+    # In its memory: copies of a buffer to where it lies are gone.
+    placed = Placed.run(lowered.schedule, lowered.arena, inputs, dims)
+    compare(placed, expected, "schedule")
+    arena = int(evaluate(lowered.arena, dims))
+    outputs = [np.empty(x.shape, x.dtype) for x in expected]
+    given, wanted = [as_memory(x) for x in inputs], [as_memory(x) for x in outputs]
+    tile_interp.run_module(lowered.tile, given, wanted, dims, arena)
+    compare(outputs, expected, "tile")
+    raw = lower_module(lowered.tile, lowered.cpu)
+    target_interp.run_module(raw, given, wanted, dims, arena)
+    compare(outputs, expected, "target")
+    target_interp.run_module(lowered.target, given, wanted, dims, arena)
+    compare(outputs, expected, "target, legalized")
+    values = [dims[name] for name in lowered.schedule.dims]
+    native = lowered.executable().run([pointer(x) for x in inputs], values)
+    compare(native, expected, "native")
+    return lowered

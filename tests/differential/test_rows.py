@@ -1,0 +1,113 @@
+"""Work on rows in one kernel: softmax, normalisations and their gradients, at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import float32
+from tessera.graph.trace import Trace, active
+from tessera.ir.core import Func
+from tessera.ir.intexpr import Dim, sym
+from tessera.ir.types import TensorType
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+
+
+def softmax(x: Any) -> Any:
+    e = ts.exp(x - ts.max(x, axis=-1, keepdims=True))
+    return e / ts.sum(e, axis=-1, keepdims=True)
+
+
+def logsumexp(x: Any) -> Any:
+    m = ts.max(x, axis=-1, keepdims=True)
+    return ts.log(ts.sum(ts.exp(x - m), axis=-1)) + m[:, 0]
+
+
+def layer_norm(x: Any) -> Any:
+    d = x - ts.mean(x, axis=-1, keepdims=True)
+    return d / ts.sqrt(ts.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def rms_norm(x: Any) -> Any:
+    return x / ts.sqrt(ts.mean(x * x, axis=-1, keepdims=True) + 1e-5)
+
+
+def moments(x: Any) -> Any:
+    return ts.sum(x, axis=-1), ts.sum(x * x, axis=-1), ts.max(x, axis=-1)
+
+
+def column_moments(x: Any) -> Any:
+    return ts.sum(x, axis=0), ts.sum(x * x, axis=0), ts.max(x, axis=0)
+
+
+def across(x: Any) -> Any:
+    return layer_norm(ts.permute_dims(x, (1, 0)))
+
+
+def gradient(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return ts.grad(lambda x: ts.sum(ts.sin(f(x))))
+
+
+ONE_KERNEL = [softmax, logsumexp, layer_norm, rms_norm, moments, column_moments]
+GRADIENTS = [softmax, layer_norm, rms_norm]
+SHAPES = [(9, 33), (3, 8), (1, 70), (17, 3), (2, 256)]
+
+
+def graph_of(fn: Callable[[Any], Any], shape: tuple[Dim, ...]) -> Func:
+    with active(Trace("jit", "program", staging=True)) as trace:
+        found = fn(trace.input(TensorType(shape, float32)))
+        outputs = found if isinstance(found, tuple) else [found]
+        graph, captured = trace.finish(list(outputs), "program")
+    assert not captured
+    return graph
+
+
+def values(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fn", [*ONE_KERNEL, across])
+def test_forward(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    lowered = check_levels(graph_of(fn, shape), [values(shape)])
+    if fn is not across and min(shape[1] // 8, shape[0] - 1) > 0:
+        assert len(lowered.kernels()) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2])
+@pytest.mark.parametrize("fn", GRADIENTS)
+def test_gradient(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    lowered = check_levels(graph_of(gradient(fn), shape), [values(shape)])
+    assert len(lowered.kernels()) <= 2
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("fn", [softmax, layer_norm])
+def test_machines(fn: Callable[[Any], Any], level: str) -> None:
+    check_levels(graph_of(fn, (5, 19)), [values((5, 19))], machine=machine(level))
+
+
+@pytest.mark.parametrize("sizes", [(5, 33), (1, 1), (0, 3), (9, 64)])
+@pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(rms_norm)])
+def test_symbolic(fn: Callable[[Any], Any], sizes: tuple[int, int]) -> None:
+    dims = dict(zip(("n", "m"), sizes, strict=True))
+    check_levels(graph_of(fn, (sym("n"), sym("m"))), [values(sizes)], dims)
+
+
+def test_special_values() -> None:
+    x = values((6, 40))
+    x[1, 3], x[2, 5], x[3, 39], x[4] = np.nan, np.inf, -np.inf, -np.inf
+    for fn in (softmax, logsumexp, layer_norm, moments):
+        check_levels(graph_of(fn, x.shape), [x])
+
+
+def test_runs_are_bit_identical() -> None:
+    x = ts.asarray(values((37, 301)))
+    fn = ts.jit(gradient(softmax))
+    first = np.asarray(fn(x)).tobytes()
+    assert all(np.asarray(fn(x)).tobytes() == first for _ in range(3))
