@@ -57,10 +57,16 @@ class Library:
         return mapped(lambda x: self.asarray(x) if isinstance(x, np.ndarray) else x, tree)
 
 
-def use_threads(count: int) -> None:
-    """Keeps this process, before it loads a library, to `count` cores and threads."""
-    for name in THREAD_SETTINGS:
-        os.environ[name] = str(count)
+def thread_settings(count: int) -> dict[str, str]:
+    """The environment of a process that shall have `count` threads.
+
+    NumPy reads its setting when it is imported, so the process has to be started with it.
+    """
+    return dict.fromkeys(THREAD_SETTINGS, str(count))
+
+
+def use_cores(count: int) -> None:
+    """Keeps this thread, and those that it makes from now on, to `count` cores."""
     if hasattr(os, "sched_setaffinity"):
         # XLA has no setting: it makes as many threads as it may use cores.
         cores = sorted(os.sched_getaffinity(0))

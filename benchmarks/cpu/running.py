@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cpu import compare, roof, worker
+from cpu import compare, libraries, roof, worker
 from cpu.suite import Case
 
 SEED = 0
@@ -67,7 +68,13 @@ class Worker:
         self.process = context.Process(
             target=worker.serve, args=(other, contender, threads), daemon=True
         )
-        self.process.start()
+        before = dict(os.environ)
+        os.environ.update(libraries.thread_settings(threads))
+        try:
+            self.process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         other.close()
 
     def answer(self, limit: float) -> Any:

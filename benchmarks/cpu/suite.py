@@ -9,7 +9,8 @@ from functools import cache
 from cpu.program import Program, Size
 
 FAMILIES = (
-    *("products", "elementwise", "rows", "recurrent"),
+    *("products", "elementwise", "rows", "attention", "training", "recurrent", "indexing"),
+    *("science", "inference", "costs"),
 )
 
 

@@ -19,7 +19,7 @@ SAMPLE = 1e-3
 
 def serve(connection: Connection, contender: str, threads: int) -> None:
     """Answers requests until the other end closes. The first message is of loading the library."""
-    libraries.use_threads(threads)
+    libraries.use_cores(threads)
     try:
         worker = _Worker(libraries.load(contender))
         connection.send(("ok", None))
