@@ -38,7 +38,7 @@ from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.ops import HostCall, Kernel, Nest
 from tessera.schedule.spec import SCHEDULE
-from tessera.schedule.split import split
+from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import BufType
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
@@ -153,6 +153,8 @@ class Stages:
             program = lowered.func
             if isinstance(self.machine, Gpu):
                 program = split(program, self.machine)
+            else:
+                program = split_for_threads(program)
             schedule, arena = plan.plan(heuristics.choose(program, self.machine))
             self._done("schedule", start, schedule)
         return schedule, arena, lowered.decisions

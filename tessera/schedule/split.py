@@ -29,7 +29,7 @@ from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import Gpu, power_below, size_of
+from tessera.schedule.heuristics import GRAIN, Gpu, power_below, size_of
 from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
@@ -47,6 +47,15 @@ ROW_CHUNK = 8192
 
 COLUMN_CHUNK = 64
 """The least places of a part where memory runs across the reduction."""
+
+PROGRAMS = 8
+"""Programs from which on a CPU's threads have enough to share."""
+
+PARTS = 64
+"""Programs that a CPU's threads share of a reduction that is split."""
+
+COLUMNS = 64
+"""Neighbouring columns in one program of a CPU."""
 
 LINE_BYTES = 128
 """Bytes of neighbouring columns in one block."""
@@ -66,16 +75,22 @@ class Context:
     """What splitting a nest needs to know.
 
     Attributes:
-        machine: the GPU.
+        machine: the GPU; None for a CPU.
         facts: what is known of symbolic dims.
         names: for new axes.
         used: values of the program that something reads.
     """
 
-    machine: Multiprocessors
+    machine: Multiprocessors | None
     facts: Facts
     names: Names
     used: Container[Value] = ()
+
+    @property
+    def gpu(self) -> Multiprocessors:
+        """The GPU, for rules that only GPUs have."""
+        assert self.machine is not None
+        return self.machine
 
 
 @dataclass
@@ -103,13 +118,16 @@ Rule = Callable[[ops.Nest, Context], "Pieces | None"]
 
 
 def rewrite(
-    func: Func, machine: Multiprocessors, rules: Iterable[Rule], facts: Facts | None = None
+    func: Func,
+    machine: Multiprocessors | None,
+    rules: Iterable[Rule],
+    facts: Facts | None = None,
 ) -> Func:
     """The program with nests replaced by what the first rule that applies makes of them.
 
     Args:
         func: a program without tiles and places.
-        machine: the GPU.
+        machine: the GPU; None for a CPU.
         rules: each says what a nest becomes; None leaves it.
         facts: what is known of symbolic dims.
     """
@@ -118,6 +136,14 @@ def rewrite(
         taken.update(ops.bound_axes(op))
     context = Context(machine, facts or Facts(), Names(taken), uses(func.body))
     return func.with_body(_block(func.body, {}, list(rules), context))
+
+
+def split_for_threads(func: Func, facts: Facts | None = None) -> Func:
+    """The program with reductions split that one thread of a CPU would have to do alone.
+
+    How they are split depends on their sizes only, and so do results.
+    """
+    return rewrite(func, None, (split_reduction,), facts)
 
 
 def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> Func:
@@ -141,8 +167,10 @@ def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Co
             regions = [_block(region, env, rules, context) for region in op.regions]
             new = op.rebuild(operands, regions)
         else:
-            machine = context.machine.multiprocessors
-            found = split_sort(op, operands, context.used, context.names, machine)
+            found = None
+            if context.machine is not None:
+                machine = context.machine.multiprocessors
+                found = split_sort(op, operands, context.used, context.names, machine)
             if found is not None:
                 new, kept = found
                 results = [op.results[k] for k in kept]
@@ -253,9 +281,11 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
         default=(0, 1),
     )
     blocks = count(axis.extent for axis in shape.rows)
-    machine = context.machine.multiprocessors
     if blocks == 0:
         return 0
+    if context.machine is None:
+        return _chunk_for_threads(shape, len(found), columns if across > along else 1, context)
+    machine = context.machine.multiprocessors
     least = ROW_CHUNK
     if across > along:
         width = max(LINE_BYTES // max(a.dtype.itemsize for a in found), 1)
@@ -273,6 +303,33 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
     if parts < 2:
         return 0
     return -(-extent // parts // least) * least
+
+
+def _chunk_for_threads(shape: Shape, loads: int, columns: int, context: Context) -> int:
+    """Places of a part on a CPU; 0 where there are programs enough, or the work is small.
+
+    Args:
+        shape: the reduction.
+        loads: accesses of a place.
+        columns: places that lie side by side, of which one program has many.
+        context: what is known of the sizes.
+    """
+    blocks = count(axis.extent for axis in shape.rows)
+    programs = blocks // columns * -(-columns // COLUMNS)
+    if programs >= PROGRAMS or shape.others == 0:
+        return 0
+    least = max(GRAIN // (2 * loads * shape.others * -(-blocks // programs)), 1)
+    extent = shape.extent
+    if not isinstance(extent, int):
+        upper = context.facts.upper(extent)
+        return least if upper is None or upper > least else 0
+    parts = min(PARTS // programs, extent // least)
+    if parts < 2:
+        return 0
+    chunk = -(-extent // parts)
+    # One that divides the extent leaves no rest, which is a nest of its own.
+    exact = (c for c in range(chunk, chunk + chunk // 4) if extent % c == 0)
+    return next(exact, -(-chunk // 64) * 64 if chunk > 512 else chunk)
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -313,6 +370,21 @@ class _Cut:
         return inner_axes(self.op)[self.at]
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Parts that one nest reduces.
+
+    Attributes:
+        axis: of the parts; None for a single one.
+        number: which part it is.
+        places: how many it has.
+    """
+
+    axis: Axis | None
+    number: Dim
+    places: Dim
+
+
 class _Reductions:
     """Splits the reductions of one nest."""
 
@@ -327,6 +399,7 @@ class _Reductions:
         used = frozenset[str]().union(*[dependence.ops[op] for op in found])
         self.rows = [axis for axis in nest.axes if axis.name in used]
         self.part = Axis(context.names.fresh("p"), 0)
+        self.spans: list[_Span] = []
         self.chunk = 0
         self.cuts: dict[Op, _Cut] = {}
         self.totals: dict[Op, Value] = {}
@@ -342,8 +415,8 @@ class _Reductions:
         self.chunk = chunk_of(shape, inside, self.context) if inside else 0
         if not self.chunk:
             return None
+        self._find_parts(axis.extent)
         self._find_cuts(axis.extent)
-        self.part = Axis(self.part.name, ceildiv(axis.extent, self.chunk))
         levels = 1 + max(cut.level for cut in self.cuts.values())
         has_columns = len(self.rows) < len(self.nest.axes)
         for level in range(levels):
@@ -354,6 +427,24 @@ class _Reductions:
         self.pieces.reason = f"reduced in {self.part.extent} parts of {self.chunk} places"
         return self.pieces
 
+    def _find_parts(self, extent: Dim) -> None:
+        """Where the parts lie.
+
+        A block of a GPU masks what is beyond the end. A loop of a CPU would test each place for it,
+        so the last places are a part of their own there, which no loop over parts has.
+        """
+        whole = divides(self.chunk, extent, self.context.facts)
+        is_known = isinstance(extent, int) or all(isinstance(op, ops.Reduce) for op in self.found)
+        if whole or self.context.machine is not None or not is_known:
+            self.part = Axis(self.part.name, ceildiv(extent, self.chunk))
+            self.spans = [_Span(self.part, sym(self.part.name), self.chunk)]
+            return
+        full = extent // self.chunk
+        self.part = Axis(self.part.name, full + 1)
+        parts = Axis(self.part.name, full)
+        rest = extent - full * self.chunk
+        self.spans = [_Span(parts, sym(parts.name), self.chunk), _Span(None, full, rest)]
+
     def _find_cuts(self, extent: Dim) -> None:
         """The reductions along an axis of this extent are cut."""
         levels: dict[Value, int] = {}
@@ -362,8 +453,7 @@ class _Reductions:
             axes = inner_axes(op)
             at = next((k for k, a in enumerate(axes) if a.extent == extent), -1)
             if isinstance(op, (ops.Reduce, ops.ArgReduce)) and at >= 0:
-                parts = ceildiv(extent, self.chunk)
-                dims = (parts, *[axis.extent for axis in self.rows])
+                dims = (self.part.extent, *[axis.extent for axis in self.rows])
                 assert isinstance(op.result.type, ScalarType)
                 partial = self.pieces.buffer(BufType(dims, op.result.type.dtype))
                 self.cuts[op] = _Cut(op, level, at, partial)
@@ -371,16 +461,19 @@ class _Reductions:
             levels.update(dict.fromkeys(op.results, level))
 
     def partial(self, level: int) -> None:
-        """A nest that reduces the parts."""
+        """Nests that reduce the parts."""
+        for span in self.spans:
 
-        def made(cut: _Cut, copy: Copy, code: list[Op]) -> Value | None:
-            if cut.level != level:
-                return self.loaded(cut, code)
-            value = self.reduced_part(cut, copy, code)
-            code.append(ops.Store(cut.partial, value, (), index_of((self.part, *self.rows))))
-            return None
+            def made(cut: _Cut, copy: Copy, code: list[Op], span: _Span = span) -> Value | None:
+                if cut.level != level:
+                    return self.loaded(cut, code)
+                value = self.reduced_part(cut, span, copy, code)
+                place = (span.number, *index_of(self.rows))
+                code.append(ops.Store(cut.partial, value, (), place))
+                return None
 
-        self.add((self.part, *self.rows), made, stores=False)
+            axes = self.rows if span.axis is None else (span.axis, *self.rows)
+            self.add(axes, made, stores=False)
 
     def combined(self, level: int) -> None:
         """A nest that stores the results of a level."""
@@ -452,21 +545,21 @@ class _Reductions:
 
     def guard(self, axis: Axis) -> tuple[Dim, ...]:
         """The condition that a place of a part exists."""
-        if divides(self.chunk, axis.extent, self.context.facts):
+        if len(self.spans) > 1 or divides(self.chunk, axis.extent, self.context.facts):
             return ()
         return (axis.extent - 1 - sym(axis.name),)
 
-    def reduced_part(self, cut: _Cut, copy: Copy, code: list[Op]) -> Value:
+    def reduced_part(self, cut: _Cut, span: _Span, copy: Copy, code: list[Op]) -> Value:
         """The reduction of one part; of an extreme its place."""
         op, axis = cut.op, cut.axis
-        begin = sym(self.part.name) * self.chunk
+        begin = span.number * self.chunk
         guard = self.guard(axis)
         inner = Copy({axis.name: begin + sym(axis.name)}, {}, guard, dict(copy.env))
         body = inner.block(op.body)
         places = tuple([e - begin for e in guard])
         value = guarded(body.ops, body.outputs[0], places, (), op.fn)
         body = Block([], body.ops, (value,))
-        short = Axis(axis.name, self.chunk)
+        short = Axis(axis.name, span.places)
         if isinstance(op, ops.ArgReduce):
             found = ops.ArgReduce(short, op.fn, body, loc=op.loc)
             place = ops.Index((found.result,), begin + sym("$0"))

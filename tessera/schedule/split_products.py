@@ -107,7 +107,7 @@ class _Product:
         used = Dependence(nest.body).ops[op]
         self.axes = tuple([axis for axis in nest.axes if axis.name in used])
         self.cut = max(op.axes, key=lambda axis: _number(axis.extent))
-        self.choice = GpuChoice(nest, context.machine, context.facts)
+        self.choice = GpuChoice(nest, context.gpu, context.facts)
         byname = {axis.name: axis for axis in nest.axes}
         self.row, self.col = byname[op.rows[-1]], byname[op.cols[-1]]
 
@@ -145,7 +145,7 @@ class _Product:
     def plan(self, chunk: int, parts: int) -> _Plan:
         """How long a way takes."""
         height, width, _, _ = self.choice.block(self.op, self.row, self.col, parts)
-        machine = self.context.machine
+        machine = self.context.gpu
         points = _count(self.axes)
         sides = -(-_number(self.row.extent) // height), -(-_number(self.col.extent) // width)
         # A product that is the same along its rows, or its columns, has fewer points than these.
@@ -174,7 +174,7 @@ class _Product:
         """
         bits = max(operand_dtype(v).bits for v in self.op.body.outputs)
         depth = _count(self.op.axes) // _number(self.cut.extent) * chunk
-        most = -(-blocks // self.context.machine.multiprocessors)
+        most = -(-blocks // self.context.gpu.multiprocessors)
         resident = min(max(2 * FULL // size, 1), RESIDENT)
         busy = ALONE + (1 - ALONE) * min(most / resident, 1)
         if bits <= 16:

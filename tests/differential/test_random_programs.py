@@ -9,12 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessera.schedule import heuristics, split
 from tests.differential.levels import check_levels
 from tests.differential.programs import Program, random_program
 
 BATCH = 10
 STATIC = 320
 SYMBOLIC = 80
+SHARED = 30
 
 
 def check(program: Program, seed: int, symbolic: bool) -> None:
@@ -48,3 +50,15 @@ def test_symbolic(first: int) -> None:
 @pytest.mark.parametrize("first", range(100_000, 104_000, 50))
 def test_many(first: int) -> None:
     run_batch(first, 50, symbolic=first % 100 == 0)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("first", range(20_000, 20_000 + SHARED, BATCH))
+def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the small arrays were large: many programs, which threads share, and reductions in
+    parts."""
+    monkeypatch.setattr(heuristics, "WORK", 16)
+    monkeypatch.setattr(heuristics, "GRAIN", 32)
+    monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
+    monkeypatch.setattr(split, "GRAIN", 16)
+    run_batch(first, BATCH, symbolic)

@@ -19,6 +19,7 @@ from tessera.ir.intexpr import sym
 from tessera.schedule import ops
 from tessera.schedule.heuristics import CpuModel, choose
 from tessera.schedule.schedule import Schedule
+from tessera.schedule.split import split_for_threads
 from tests.schedule.lowering import lowered, nests_of, typed
 
 S, T = sym("S"), sym("T")
@@ -224,3 +225,24 @@ def test_tiles_divide_chunks_always() -> None:
                 for nest in nests_of(choose(lowered(fn, typed(n, m), typed(m)), machine)):
                     nest.verify()
                     assert len(nest.tile) == len(nest.chunk) == len(nest.axes)
+
+
+# --- work that threads share ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1 << 20, 999_983])
+def test_long_reductions_are_parts_that_threads_share(size: int) -> None:
+    func = split_for_threads(lowered(red.sum_, typed(size)))
+    *parts, total = nests_of(func)
+    (axis,) = parts[0].axes
+    assert total.axes == ()
+    assert isinstance(axis.extent, int)
+    assert 8 <= axis.extent <= 64
+    assert len(parts) == (1 if size % axis.extent == 0 else 2)
+    assert nests_of(choose(func, AVX512))[0].grain > 0
+
+
+def test_reductions_of_many_rows_and_short_ones_are_not_split() -> None:
+    for shape in ((100, 5000), (20_000,)):
+        func = lowered(lambda x: red.sum_(x, (x.ndim - 1,)), typed(*shape))
+        assert str(split_for_threads(func)) == str(func)
