@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from tessera.graph.passes import simplify
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
 from tessera.ir.hostcall import LibraryFunction
-from tessera.ir.intexpr import Dim
+from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
@@ -112,6 +113,32 @@ class KernelInfo:
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         return f"{self.label}{times}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes that a call holds at once.
+
+    Attributes:
+        inputs: of its arguments, and of the constants that the function refers to.
+        outputs: of its results.
+        arena: of everything in between, which shares memory by when it is needed.
+    """
+
+    inputs: int
+    outputs: int
+    arena: int
+
+    @property
+    def peak(self) -> int:
+        """All of them: what the call needs."""
+        return self.inputs + self.outputs + self.arena
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inputs} bytes of inputs, {self.outputs} of outputs, {self.arena} in between; "
+            f"{self.peak} at the peak"
+        )
 
 
 class Stages:
@@ -203,6 +230,30 @@ class Stages:
         """Runs the passes down to the Schedule now, so that their errors are raised here."""
         assert self.schedule is not None
         return self
+
+    def memory(self, **dims: int) -> MemoryUse:
+        """The bytes that a call holds at once, known before it runs.
+
+        Args:
+            **dims: a number for each symbolic dim.
+
+        Raises:
+            OptionError: a symbolic dim has no number, or there is no such dim.
+        """
+        signature = self.signature
+        if set(dims) != set(signature.dims):
+            raise OptionError(
+                f"memory: {self.traced.name} is given {', '.join(sorted(dims)) or 'no dims'}",
+                rule=f"its symbolic dims are {', '.join(signature.dims) or 'none'}",
+                fix="write `lowered.memory(S=128)` for a dim S" if signature.dims else None,
+            )
+
+        def total(parts: tuple[tuple[tuple[Dim, ...], DType], ...]) -> int:
+            sizes = [math.prod(int(evaluate(d, dims)) for d in shape) for shape, _ in parts]
+            return sum(n * dtype.itemsize for n, (_, dtype) in zip(sizes, parts, strict=True))
+
+        arena = int(evaluate(signature.arena, dims))
+        return MemoryUse(total(signature.inputs), total(signature.outputs), arena)
 
     def why(self) -> str:
         """The fusion decisions, one per line."""

@@ -40,7 +40,11 @@ class Config:
         cpu_level: CPU level to compile for in place of the machine's own, such as ``x86-64-v3``
             (``TESSERA_CPU_LEVEL``).
         cache_dir: Folder of the compilation cache; empty for none (``TESSERA_CACHE_DIR``).
-        threads: Threads that a compiled function may use (``TESSERA_THREADS``).
+        threads: Threads that a compiled function may use, the caller's included; by default as
+            many as this process may use cores (``TESSERA_THREADS``).
+        memory_cache: Mebibytes of freed memory of the host that are kept for later arrays; by
+            default an eighth of the machine's, and no more than 1024. What is kept above it goes
+            with the next large array (``TESSERA_MEMORY_CACHE``).
         assembler: What assembles PTX text: ``ptxas``, ``nvjitlink``, ``driver``, or ``auto`` for
             the first of them that there is (``TESSERA_ASSEMBLER``).
         matmul_precision: How products of float32 matrices are computed on a GPU: ``float32``, or
@@ -64,6 +68,7 @@ class Config:
     cpu_level: str | None
     cache_dir: str
     threads: int
+    memory_cache: int = 1024
     assembler: str = "auto"
     matmul_precision: str = "float32"
     cuda_debug: bool = False
@@ -88,7 +93,7 @@ class Config:
                 fix="set it (or TESSERA_MATMUL_PRECISION) to one of "
                 f"{', '.join(MATMUL_PRECISIONS)}",
             )
-        for name in ("cuda_timeout", "cuda_graphs"):
+        for name in ("memory_cache", "cuda_timeout", "cuda_graphs"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ConfigError(
                     f"config: {name} is {getattr(self, name)}, but must not be below 0"
@@ -126,6 +131,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         cpu_level=env.get("TESSERA_CPU_LEVEL") or None,
         cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
         threads=int(threads) if threads else _usable_cpus(),
+        memory_cache=int(_number(env, "TESSERA_MEMORY_CACHE", _usual_memory_cache())),
         assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
         matmul_precision=env.get("TESSERA_MATMUL_PRECISION", "").strip().lower() or "float32",
         cuda_debug=_switch(env, "TESSERA_CUDA_DEBUG"),
@@ -156,6 +162,14 @@ def _usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _usual_memory_cache() -> int:
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        memory = 1 << 32
+    return min(1024, memory // 8 >> 20)
 
 
 _NAMES: Final = tuple(field.name for field in fields(Config))
@@ -231,6 +245,11 @@ class Settings:
     def threads(self) -> int:
         """Threads that a compiled function may use."""
         return self.current().threads
+
+    @property
+    def memory_cache(self) -> int:
+        """Mebibytes of freed memory of the host that are kept for later arrays."""
+        return self.current().memory_cache
 
     @property
     def assembler(self) -> str:

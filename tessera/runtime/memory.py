@@ -9,7 +9,8 @@ over them dies.
 Invariants:
 
 1. Memory is in the pool only while no array, and no view of one, can reach it.
-2. The pool holds at most ``limit`` bytes, and gives the oldest blocks back first.
+2. The pool holds at most ``limit`` bytes, and gives the oldest blocks back first; all of them
+   before memory is new where the machine is short of it.
 3. Finalizers run at any point of any thread, also inside the pool's own code: they never wait.
 """
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import sys
 import threading
 from collections import deque
@@ -27,12 +27,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tessera.config import config
+
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 64
 
 # Below this the allocator recycles well itself, and the pool's two microseconds would show.
 _POOLED_BYTES = 1 << 20
+
+# From here on a new block asks first what the machine has left.
+_WATCHED_BYTES = 1 << 23
 
 _BYTE = np.dtype(np.uint8)
 _ndarray: Any = np.ndarray
@@ -84,6 +89,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
     """`aligned_empty` for a caller who knows how many bytes it takes."""
     if size >= _POOLED_BYTES:
+        pool.limit = config.current().memory_cache << 20
         return pool.empty(shape, dtype, size)
     raw = np.empty(size + ALIGNMENT - 1, _BYTE)
     return _ndarray(shape, dtype, raw, -pointer(raw) & ALIGNMENT - 1)
@@ -124,6 +130,8 @@ class Pool:
         self._waiting: dict[int, Array] = {}
         self._by_size: dict[int, list[int]] = {}
         self._bytes = 0
+        self._live = 0
+        self._peak = 0
         self._arrivals = 0
         self._types: dict[int, Any] = {}
 
@@ -132,12 +140,28 @@ class Pool:
         """How many bytes wait to be used again."""
         return self._bytes + sum(memory.nbytes for memory in list(self._returned))
 
+    @property
+    def live_bytes(self) -> int:
+        """How many bytes are in use."""
+        with self._lock:
+            self._sort_in()
+            return self._live
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes in use at once since the last `reset_peak`."""
+        return self._peak
+
+    def reset_peak(self) -> None:
+        """Let the peak start from what is in use now."""
+        self._peak = self.live_bytes
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
         """An aligned array of so many bytes, in memory that waited if there is any."""
         capacity = _size_class(size) + ALIGNMENT
         memory = self._take(capacity)
         if memory is None:
-            memory = np.empty(capacity, _BYTE)
+            memory = self._new(capacity)
         start = pointer(memory) + ALIGNMENT - 1 & -ALIGNMENT
         block_type = self._types.get(capacity)
         if block_type is None:
@@ -177,9 +201,26 @@ class Pool:
 
         return type("Block", (base,), {"__slots__": ("memory",), "__del__": finalize})
 
+    def _new(self, capacity: int) -> Array:
+        """Memory from the system: NumPy asks for large pages where they help."""
+        try:
+            if capacity >= _WATCHED_BYTES and self._bytes and available_bytes() < 2 * capacity:
+                self.release()
+            return np.empty(capacity, _BYTE)
+        except MemoryError:
+            self.release()
+        try:
+            return np.empty(capacity, _BYTE)
+        except MemoryError:
+            with self._lock:
+                self._live -= capacity
+            raise
+
     def _take(self, capacity: int) -> Array | None:
         with self._lock:
             self._sort_in()
+            self._live += capacity
+            self._peak = max(self._peak, self._live)
             arrivals = self._by_size.get(capacity)
             if not arrivals:
                 return None
@@ -194,31 +235,42 @@ class Pool:
                 memory = self._returned.popleft()
             except IndexError:
                 return
+            self._live -= memory.nbytes
             self._arrivals += 1
             self._waiting[self._arrivals] = memory
             self._by_size.setdefault(memory.nbytes, []).append(self._arrivals)
             self._bytes += memory.nbytes
-            while self._bytes > self.limit:
-                oldest = next(iter(self._waiting))
-                dropped = self._waiting.pop(oldest)
-                self._by_size[dropped.nbytes].remove(oldest)
-                self._bytes -= dropped.nbytes
+        while self._bytes > self.limit:
+            oldest = next(iter(self._waiting))
+            dropped = self._waiting.pop(oldest)
+            self._by_size[dropped.nbytes].remove(oldest)
+            self._bytes -= dropped.nbytes
 
 
 def _size_class(size: int) -> int:
-    """The capacity for a size: at most an eighth more, so that similar sizes share blocks."""
-    step = 1 << max(size.bit_length() - 4, 6)
+    """The capacity for a size: at most a 32nd more, so that similar sizes share blocks."""
+    step = 1 << max(size.bit_length() - 6, 6)
     return (size + step - 1) // step * step
 
 
-def _default_limit() -> int:
-    """An eighth of the machine's memory, and no more than a gibibyte."""
+def available_bytes() -> int:
+    """Memory that the machine, or this process's control group, has left; a guess at worst."""
+    found = [_field("/proc/meminfo", "MemAvailable:") * 1024]
+    limit, used = (_field(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if 0 <= used <= limit:
+        found.append(limit - used)
+    return min([n for n in found if n >= 0], default=1 << 62)
+
+
+def _field(path: str, name: str = "") -> int:
+    """A number in a file of the system, behind a name; negative if there is none."""
     try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        memory = 1 << 32
-    return min(1 << 30, memory // 8)
+        with open(path, encoding="ascii") as file:
+            words = file.read().split()
+        return int(words[words.index(name) + 1 if name else 0])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
-pool = Pool(_default_limit())
+pool = Pool(config.memory_cache << 20)
 """The pool that ``aligned_empty`` uses."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+import tessera as ts
+from tessera.compile import Lowered
+from tessera.errors import OptionError
+from tessera.graph.ops import elementwise
+from tessera.ir.intexpr import sym
 from tessera.runtime import memory
 from tessera.runtime.memory import Pool, aligned_empty, empty, pointer
+from tests.schedule.lowering import traced, typed
 
 MIB = 1 << 20
 
@@ -164,3 +172,109 @@ def test_threads_share_the_pool(pool: Pool) -> None:
         thread.join()
     assert not wrong
     assert pool.waiting_bytes <= pool.limit
+
+
+# --- how much -------------------------------------------------------------------------------------
+
+
+def test_blocks_are_little_larger_than_what_they_hold() -> None:
+    for size in (MIB, MIB + 1, 3 * MIB + 5, 40_000_000):
+        assert size <= memory._size_class(size) <= size * 33 / 32
+
+
+def test_use_is_counted(pool: Pool) -> None:
+    first, second = take(pool, 2 * MIB), take(pool, 4 * MIB)
+    assert pool.live_bytes >= 6 * MIB
+    del second
+    third = take(pool, 2 * MIB)
+    most = pool.peak_bytes
+    assert 6 * MIB <= most < 6.5 * MIB
+    del first, third
+    assert pool.live_bytes == 0
+    pool.reset_peak()
+    assert (pool.peak_bytes, most > 0) == (0, True)
+
+
+def test_a_lower_limit_frees_what_waits(pool: Pool) -> None:
+    arrays = [take(pool, MIB) for _ in range(6)]
+    del arrays
+    pool.limit = 2 * MIB
+    kept = take(pool, 4 * MIB)
+    assert pool.waiting_bytes <= 2 * MIB
+    assert kept.nbytes == 4 * MIB
+
+
+def test_what_waits_goes_where_memory_is_short(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * MIB)
+    small, large = take(pool, 9 * MIB), take(pool, 16 * MIB)
+    del small, large
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 40)
+    again = take(pool, 20 * MIB)
+    assert pool.waiting_bytes > 0
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * MIB)
+    more = take(pool, 12 * MIB)
+    assert pool.waiting_bytes == 0
+    assert again.nbytes + more.nbytes == 32 * MIB
+
+
+def test_memory_that_there_is_not(pool: Pool) -> None:
+    kept = take(pool, MIB)
+    del kept
+    with pytest.raises(MemoryError):
+        take(pool, 1 << 60)
+    assert (pool.waiting_bytes, pool.live_bytes) == (0, 0)
+
+
+def test_what_is_available_is_a_number() -> None:
+    assert memory.available_bytes() > MIB
+    assert memory._field("/nowhere") == -1
+
+
+def test_the_setting_bounds_what_waits() -> None:
+    with ts.config.update(memory_cache=0):
+        one = aligned_empty((2 * MIB,), np.dtype("u1"))
+        del one
+        two = aligned_empty((3 * MIB,), np.dtype("u1"))
+        assert memory.pool.waiting_bytes == 0
+        del two
+    aligned_empty((3 * MIB,), np.dtype("u1"))
+    assert memory.pool.limit == ts.config.memory_cache << 20
+
+
+PROGRAMS: dict[str, Callable[..., Any]] = {
+    "one array": lambda x: ts.exp(x) + 1,
+    "in between": lambda x: ts.sort(ts.exp(x) / ts.sum(ts.exp(x), axis=0), axis=1) + 1,
+    "several": lambda x: (x.T + 0, ts.cumulative_sum(x, axis=1), x @ x.T),
+    "gradient": ts.grad(lambda x: ts.sum(ts.tanh(x @ x.T) @ x)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_use_is_predicted(name: str) -> None:
+    program = ts.jit(PROGRAMS[name])
+    x = ts.asarray(np.linspace(0.1, 1, 1_200_000, dtype=np.float32).reshape(1000, 1200))
+    predicted = program.lower(x).memory()
+    assert predicted.inputs == 4_800_000
+    program(x)
+    gc.collect()
+    before = memory.pool.live_bytes
+    memory.pool.reset_peak()
+    program(x)
+    measured = memory.pool.peak_bytes - before + predicted.inputs
+    assert measured == pytest.approx(predicted.peak, rel=0.05)
+
+
+def test_use_with_symbolic_dims() -> None:
+    lowered = Lowered(traced(lambda x: elementwise.exp(x), typed(sym("S"), 5)))
+    assert (lowered.memory(S=7).inputs, lowered.memory(S=70).peak) == (140, 2800)
+    with pytest.raises(OptionError, match=r"memory: f is given no dims"):
+        lowered.memory()
+
+
+def test_use_of_known_sizes_has_no_dims() -> None:
+    lowered = ts.jit(lambda x: x + 1).lower(np.zeros(3, np.float32))
+    assert str(lowered.memory()) == (
+        "12 bytes of inputs, 12 of outputs, 0 in between; 24 at the peak"
+    )
+    with pytest.raises(OptionError, match=r"is given S"):
+        lowered.memory(S=3)
