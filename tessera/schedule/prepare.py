@@ -15,6 +15,7 @@ from tessera.schedule.cost import points, tensor
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.strategy import CPU, Strategy
+from tessera.schedule.widen_scatter import widen_scatters
 
 MIN_ROWS = 8
 """A contraction with fewer rows does not repay copying its second operand."""
@@ -46,6 +47,8 @@ def prepare(block: Block, strategy: Strategy = CPU) -> tuple[Block, dict[Value, 
         The block, and values in it that must be stored, with the reasons.
     """
     block = expand(expand_scans(inline_calls(block)))
+    if not strategy.combines_bytes:
+        block = widen_scatters(block)
     operands = _Operands()
     if strategy.copies_operands and any(isinstance(op, DotGeneral) for op in block.ops):
         block = operands.run(block)

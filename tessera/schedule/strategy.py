@@ -30,6 +30,7 @@ class Strategy:
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
+        combines_bytes: whether scatters may combine elements of one byte with what is there.
     """
 
     row_cost: int = 20
@@ -45,6 +46,7 @@ class Strategy:
     computes_operands: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = False
+    combines_bytes: bool = True
 
     def keeps_rows(self, count: int, length: int) -> bool:
         """Whether work on so many rows of so many elements is one kernel over rows."""
@@ -68,5 +70,6 @@ GPU = Strategy(
     computes_operands=False,
     draws_blocks=True,
     finds_contractions=True,
+    combines_bytes=False,
 )
 """Arithmetic is cheap beside memory, and every kernel more is a pass over memory more."""
