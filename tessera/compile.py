@@ -30,6 +30,7 @@ from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime import cpu, engine, programs, threads
+from tessera.runtime.bounds import BoundsRecord
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import make_caller
 from tessera.runtime.executable import Executable, Signature
@@ -45,6 +46,7 @@ from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine, host, machine
+from tessera.target.passes.check_bounds import Site, check_bounds
 from tessera.target.passes.legalize import legalize
 from tessera.target.spec import TARGET
 from tessera.target.spec import verify as verify_target
@@ -215,7 +217,7 @@ class Stages:
     def tile(self) -> Module:
         """The Tile module."""
         start = time.perf_counter()
-        module = lower_program(self.schedule)
+        module = lower_program(self.schedule, limited=self.is_checked)
         if isinstance(self.machine, Gpu):
             module = join_loops(module)
         self._done("tile", start, module)
@@ -225,6 +227,11 @@ class Stages:
     def signature(self) -> Signature:
         """What the native function takes and gives."""
         return _signature(self.traced, self.arena)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the code checks its accesses to memory."""
+        return self.settings.debug_bounds and not isinstance(self.machine, Gpu)
 
     def to_schedule(self) -> Self:
         """Runs the passes down to the Schedule now, so that their errors are raised here."""
@@ -300,6 +307,8 @@ class Lowered(Stages):
 
     def __init__(self, graph: Func, target_machine: Machine | None = None) -> None:
         self.cpu = target_machine or current_machine()
+        # The accesses that the code checks, once it is made.
+        self.sites: tuple[Site, ...] = ()
         super().__init__(graph, self.cpu)
 
     @functools.cached_property
@@ -307,7 +316,10 @@ class Lowered(Stages):
         """The Target module, legalized for the machine."""
         tile = self.tile
         start = time.perf_counter()
-        module = legalize(lower_module(tile, self.cpu), self.cpu)
+        module = lower_module(tile, self.cpu)
+        if self.is_checked:
+            module, self.sites = check_bounds(module)
+        module = legalize(module, self.cpu)
         self._done("target", start, module)
         if self.context.verify:
             verify_target(module, self.cpu, legalized=True)
@@ -334,11 +346,18 @@ class Lowered(Stages):
         return HostCalls(self.call_sites)
 
     @functools.cached_property
+    def bounds(self) -> BoundsRecord:
+        """Where the machine code reports accesses outside of buffers."""
+        assert self.target is not None
+        return BoundsRecord(self.traced.name, self.sites)
+
+    @functools.cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
         text = self.llvm
         start = time.perf_counter()
         imports = _imports(self.host_calls, threads.shares_work(self.target))
+        imports.update(self.bounds.symbols)
         module = cpu.compile_text(text, self.cpu, name=self.traced.name, imports=imports)
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
@@ -351,6 +370,8 @@ class Lowered(Stages):
 
     def executable(self) -> Executable:
         """The callable program; without any pass where the cache has one of equal content."""
+        if self.is_checked:
+            return self._checked()
         store = programs.Store(self.traced, self.cpu)
         # Whoever wants to see or check what the passes do has them run.
         is_watched = self.context.verify or self.context.dump is not None
@@ -366,6 +387,13 @@ class Lowered(Stages):
             )
         )
         return _executable(self.signature, native.address(ENTRY), calls, not small, native)
+
+    def _checked(self) -> Executable:
+        """The callable program that looks at its record; its places are those of this Graph."""
+        entry, native = self.native.address(ENTRY), self.native
+        found = _executable(self.signature, entry, self.host_calls, True, native)
+        found.caller = self.bounds.checked(found.caller)
+        return found
 
     def _load(self, record: programs.Record | None) -> Executable | None:
         """The callable program of a record, unless its machine code is gone."""

@@ -60,6 +60,8 @@ class Config:
         disable_jit: Run jitted functions as Python, op by op (``TESSERA_DISABLE_JIT=1``).
         debug_nans: Fail where an operation gives NaN (``TESSERA_DEBUG_NANS=1``).
         debug_infs: Fail where an operation gives an infinity (``TESSERA_DEBUG_INFS=1``).
+        debug_bounds: Compile code for CPUs that checks each access to memory, and fails where one
+            leaves its buffer (``TESSERA_DEBUG_BOUNDS=1``).
     """
 
     verify: bool
@@ -78,6 +80,7 @@ class Config:
     disable_jit: bool = False
     debug_nans: bool = False
     debug_infs: bool = False
+    debug_bounds: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -105,7 +108,9 @@ class Config:
 
     def key(self) -> Hashable:
         """The settings that compiled code depends on, for cache keys."""
-        return (self.cpu_level, self.threads, self.assembler, self.matmul_precision)
+        return (
+            self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds
+        )  # fmt: skip
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Config:
@@ -141,6 +146,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         disable_jit=_switch(env, "TESSERA_DISABLE_JIT"),
         debug_nans=_switch(env, "TESSERA_DEBUG_NANS"),
         debug_infs=_switch(env, "TESSERA_DEBUG_INFS"),
+        debug_bounds=_switch(env, "TESSERA_DEBUG_BOUNDS"),
     )
 
 
@@ -295,6 +301,11 @@ class Settings:
     def debug_infs(self) -> bool:
         """Whether to fail where an operation gives an infinity."""
         return self.current().debug_infs
+
+    @property
+    def debug_bounds(self) -> bool:
+        """Whether compiled code checks its accesses to memory."""
+        return self.current().debug_bounds
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

@@ -151,6 +151,10 @@ class NonFiniteError(TesseraError, FloatingPointError):
     """An operation gave NaN or an infinity while somebody watched for these."""
 
 
+class MemoryAccessError(TesseraError, RuntimeError):
+    """Compiled code left a buffer while somebody watched for that."""
+
+
 class OptionError(TesseraError, ValueError):
     """An option has a value that it cannot have."""
 

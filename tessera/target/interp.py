@@ -350,6 +350,17 @@ def _scatter(s: Interpreter, op: t.Scatter) -> None:
         ptr.data[where] = one
 
 
+def _limit(s: Interpreter, op: t.Limit) -> None:
+    ptr: Pointer = s.values[op.ptr]
+    data = _bytes(op, ptr, ptr.offset, s.values[op.size])
+    s.values[op.result] = Pointer(data, 0, f"a buffer in {ptr.name}")
+
+
+def _bad_access(s: Interpreter, op: t.BadAccess) -> None:
+    at, low, high = (s.values[v] for v in (op.at, op.low, op.high))
+    raise fail(op, f"access {op.site} at byte {at - low} of {high - low}")
+
+
 def _alloca(s: Interpreter, op: t.Alloca) -> None:
     data = np.full(op.count * op.dtype.itemsize, POISON, np.uint8)
     s.values[op.result] = Pointer(data, 0, "scratch memory")
@@ -403,6 +414,8 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,
+    t.Limit: _limit,
+    t.BadAccess: _bad_access,
     t.For: run_for,
     t.While: run_while,
     t.If: run_if,

@@ -300,6 +300,46 @@ class Scatter(TargetOp):
         return ()
 
 
+class Limit(TargetOp):
+    """The same pointer, to a buffer that begins there and has `size` bytes. It is said where the
+    mode that checks accesses asks for it (`passes/check_bounds.py`).
+    """
+
+    name = "target.limit"
+    ptr: Value = operand()
+    size: Value = operand()
+
+    def infer(self) -> Type:
+        """The pointer's type."""
+        if not isinstance(self.ptr.type, PtrType) or self.size.type != INDEX:
+            raise VerifyError(f"limit takes a pointer and an i64, not {self.size.type}")
+        return self.ptr.type
+
+
+class BadAccess(TargetOp):
+    """Tells the runtime that an access would have left its buffer; the first one counts.
+
+    Attributes:
+        at: the byte where the access begins, from the pointer on.
+        low: where the buffer begins.
+        high: where it ends.
+        site: which access it is.
+    """
+
+    name = "target.bad_access"
+    effects = IO
+    at: Value = operand()
+    low: Value = operand()
+    high: Value = operand()
+    site: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if any(v.type != INDEX for v in (self.at, self.low, self.high)):
+            raise VerifyError("places in memory are i64")
+        return ()
+
+
 class Alloca(TargetOp):
     """Scratch memory private to one call: `count` elements, 64-byte aligned."""
 

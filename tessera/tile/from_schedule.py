@@ -54,7 +54,7 @@ COPY_GRAIN = 4
 """Programs of a copy, of 64 KiB each, that are worth a thread's while."""
 
 
-def lower_program(func: Func, facts: Facts | None = None) -> Module:
+def lower_program(func: Func, facts: Facts | None = None, limited: bool = False) -> Module:
     """Lowers a program.
 
     Args:
@@ -62,6 +62,7 @@ def lower_program(func: Func, facts: Facts | None = None) -> Module:
             `output(k)` (another value is copied there).
 
         facts: what is known of the symbolic dims: a tile that divides a dim leaves no rest.
+        limited: whether the program says how long each buffer is, for checks of its accesses.
 
     Returns:
         The kernels, and `main`.
@@ -69,15 +70,16 @@ def lower_program(func: Func, facts: Facts | None = None) -> Module:
     Raises:
         CompileError: a value has no place, or a nest holds something that cannot be lowered.
     """
-    return _Program(func, Facts() if facts is None else facts).run()
+    return _Program(func, Facts() if facts is None else facts, limited).run()
 
 
 class _Program:
     """The lowering of one program."""
 
-    def __init__(self, func: Func, facts: Facts) -> None:
+    def __init__(self, func: Func, facts: Facts, limited: bool) -> None:
         self.func = func
         self.facts = facts
+        self.limited = limited
         self.kernels: dict[str, Func] = {}
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         nests = [op for kernel in kernels(func.body) for op in kernel.body.ops]
@@ -106,6 +108,13 @@ class _Program:
 
     def at(self, place: Place, type: BufType) -> Value:
         """The memory of a place."""
+        memory = self.start(place, type)
+        if not self.limited:
+            return memory
+        return self.em.pure(t.Limit, memory, type.size * type.dtype.itemsize)
+
+    def start(self, place: Place, type: BufType) -> Value:
+        """The memory from a place on."""
         if place.kind is PlaceKind.ARENA:
             return self.em.pure(t.Arena, place.at, real_of(type.dtype))
         assert isinstance(place.at, int)

@@ -456,6 +456,14 @@ def _arena(s: Interpreter, op: t.Arena) -> None:
     s.values[op.result] = Memory(s.arena[start : start + whole].view(op.dtype.np), name)
 
 
+def _limit(s: Interpreter, op: t.Limit) -> None:
+    memory: Memory = s.values[op.mem]
+    size, item = s.dim(op.size), memory.data.dtype.itemsize
+    if not 0 <= size <= memory.data.nbytes or size % item:
+        raise fail(op, f"{size} bytes of {memory.name}, which has {memory.data.nbytes}")
+    s.values[op.result] = Memory(memory.data[: size // item], f"a buffer in {memory.name}")
+
+
 def _part(s: Interpreter, op: t.Part) -> None:
     memory: Memory = s.values[op.mem]
     size = op.dtype.itemsize
@@ -520,6 +528,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.While: run_while,
     t.If: run_if,
     t.Arena: _arena,
+    t.Limit: _limit,
     t.Part: _part,
     t.Launch: _launch,
     t.HostCall: _host_call,

@@ -516,6 +516,20 @@ class Arena(TileOp):
         return MemType(self.dtype)
 
 
+class Limit(TileOp):
+    """The same memory, a buffer of so many bytes. It is said where accesses are to be checked."""
+
+    name = "tile.limit"
+    mem: Value = operand()
+    size: Dim = attr()
+
+    def infer(self) -> Type:
+        """The type of the memory."""
+        if not isinstance(self.mem.type, MemType):
+            raise VerifyError(f"limit of {self.mem.type}")
+        return self.mem.type
+
+
 class HostCall(TileOp):
     """Calls a function of the host. It reads the first memories, and gives the contents of the
     others; each holds a contiguous array from its start on.

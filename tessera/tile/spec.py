@@ -42,6 +42,7 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.While,
     t.If,
     t.Arena,
+    t.Limit,
     t.Launch,
     t.HostCall,
 )
@@ -122,6 +123,8 @@ def _dims(op: Op) -> tuple[Dim, ...]:
             return (op.expr,)
         case t.Arena():
             return (op.offset,)
+        case t.Limit():
+            return (op.size,)
         case t.Launch():
             return op.grid
         case t.HostCall():
@@ -187,7 +190,7 @@ def check_roles(module: Module) -> None:
         if func is main:
             continue
         for op in walk(func.body):
-            if isinstance(op, (t.Launch, t.HostCall, t.Arena)):
+            if isinstance(op, (t.Launch, t.HostCall, t.Arena, t.Limit)):
                 raise violation("T13", func, op, f"{op.name} may stand in the entry only")
 
 

@@ -331,6 +331,10 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
     s.env[op.result] = s.emit(t.PtrAdd(s.arena, s.dim(op.offset), loc=s.loc))
 
 
+def _limit(s: Lowering, op: tile.Limit) -> None:
+    s.env[op.result] = s.emit(t.Limit(s.ptr(op.mem), s.dim(op.size), loc=s.loc))
+
+
 def _launch(s: Lowering, op: tile.Launch) -> None:
     args = [s.ptr(a) for a in op.args]
     args += [s.dims[name] for name in s.kernels[op.kernel].dims]
@@ -385,6 +389,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.While: _while,
     tile.If: _if,
     tile.Arena: _arena,
+    tile.Limit: _limit,
     tile.Launch: _launch,
     tile.HostCall: _host_call,
 }

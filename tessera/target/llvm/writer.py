@@ -14,7 +14,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import host, parallel
+from tessera.target.llvm import bad_access, host, parallel
 from tessera.target.llvm.text import (
     Rule,
     Writer,
@@ -360,6 +360,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Call: _call,
     t.Apply: _apply,
     t.Parallel: parallel.parallel,
+    t.BadAccess: bad_access.bad_access,
     **host.RULES,
 }
 

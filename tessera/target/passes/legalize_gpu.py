@@ -433,6 +433,8 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     t.If: _if,
     t.Call: _refuse,
     t.Parallel: _refuse,
+    t.Limit: _refuse,
+    t.BadAccess: _refuse,
     t.Apply: _refuse,
     g.Pack: _pack,
     g.Atomic: _atomic,

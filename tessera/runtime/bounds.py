@@ -1,0 +1,64 @@
+"""What compiled code says about its accesses to memory, in the mode that checks them.
+
+A program that was compiled with checks reports the first access outside of a buffer into four words
+(`target/llvm/bad_access.py`), and goes on without it. Whoever called the program looks there, and
+raises the error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tessera.errors import MemoryAccessError
+from tessera.target.llvm.bad_access import RECORD
+from tessera.target.passes.check_bounds import Site
+
+
+class BoundsRecord:
+    """The record of one program, valid as long as this object lives.
+
+    Args:
+        program: its name, for messages.
+        sites: its accesses, in the order of their numbers.
+
+    Attributes:
+        symbols: the record's address, by the name under which the program imports it.
+    """
+
+    def __init__(self, program: str, sites: Sequence[Site]) -> None:
+        self._program = program
+        self._sites = tuple(sites)
+        self._words: Any = (ctypes.c_int64 * 4)()
+        # Calls of one program take turns, for there is one record. A function of the host that the
+        # program calls may call it again.
+        self._lock = threading.RLock()
+        self.symbols: Mapping[str, int] = {RECORD: ctypes.addressof(self._words)}
+
+    def checked(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A program's way in that raises what its record says."""
+
+        def call(*args: Any) -> Any:
+            with self._lock:
+                found = run(*args)
+                number, at, low, high = [int(word) for word in self._words]
+                self._words[:] = (0, 0, 0, 0)
+            if number:
+                raise self._error(self._sites[number - 1], at - low, high - low)
+            return found
+
+        return call
+
+    def _error(self, site: Site, at: int, size: int) -> MemoryAccessError:
+        unit = "byte" if site.size == 1 else "bytes"
+        return MemoryAccessError(
+            f"{self._program}: compiled code {site.what} {site.size} {unit} at byte {at} of a "
+            f"buffer of {size} bytes",
+            loc=site.loc or None,
+            rule="compiled code stays inside of its buffers",
+            notes=[f"in the kernel {site.function}"],
+            fix="if the line says mode='promise_in_bounds', its indices are not; else this is a "
+            "mistake of Tessera's: please report it",
+        )
