@@ -22,6 +22,7 @@ from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
 from tessera.graph.passes import simplify
+from tessera.graph.passes.window_products import WindowProducts
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Func, Module
 from tessera.ir.hostcall import LibraryFunction
@@ -60,6 +61,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.FoldConstants(),
     simplify.CommonSubexpressions(),
     simplify.Canonicalize(),  # constants and shared values uncover more identities
+    WindowProducts(),  # once chains are as short as they get, and what is shared is seen to be
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
 

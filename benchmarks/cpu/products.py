@@ -140,7 +140,7 @@ PROGRAMS = [
         "gemm bf16",
         _square(ml_dtypes.bfloat16),
         NARROW,
-        lambda n: _cost(n, n, n, 2),
+        lambda n: _cost(n, n, n, 2, "bf16"),
         [{"n": 256}, {"n": 1024}],
         {"n": 7},
         reference=lambda a, b: a @ b,

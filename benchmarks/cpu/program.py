@@ -25,7 +25,7 @@ class Cost:
     Attributes:
         bytes: that have to be read and written once, if nothing is kept in between.
         operations: multiplications, additions and their like; a fused multiply-add is two.
-        kind: which peak the operations are of: `f32`, `f64` or `int8`.
+        kind: which peak the operations are of: `f32`, `f64`, `bf16` or `int8`.
     """
 
     bytes: float
@@ -188,7 +188,7 @@ def in_float64(tree: Any) -> Any:
     return mapped(widen, tree)
 
 
-def slopes(loss: Callable[..., Any], step: float = 1e-5) -> Callable[..., Any]:
+def slopes(loss: Callable[..., Any], step: float = 1e-7) -> Callable[..., Any]:
     """The reference for `(loss, gradients of the first argument)`: a central difference.
 
     Args:

@@ -21,6 +21,13 @@ from cpu.program import Cost
 WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 28)
 
 
+# Kind -> the feature, the instruction, the type of its operands, products a lane.
+DOTS = {
+    "int8": ("avx512vnni", "llvm.x86.avx512.vpdpbusd.512", "<64 x i8>", 4),
+    "bf16": ("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>", 2),
+}
+
+
 @dataclass
 class Roof:
     """The ceilings for one number of threads.
@@ -63,9 +70,10 @@ def measure(threads: int) -> Roof:
         roof.bandwidth[size] = _bandwidth(kernels, size, threads)
     for kind in ("f32", "f64"):
         roof.rates[kind] = _rate(kernels, kind, threads)
-    # Products of bytes, four at a time in each of 32 bits, where the machine has them.
-    has_dot = kernels.has_dot and _rate(kernels, "int8", threads)
-    roof.rates["int8"] = has_dot or 2 * roof.rates["f32"]
+    # Products of narrow numbers that are added up in 32 bits, where the machine has them.
+    for kind in ("int8", "bf16"):
+        has_dot = kind in kernels.dots and _rate(kernels, kind, threads)
+        roof.rates[kind] = has_dot or roof.rates["f32"]
     return roof
 
 
@@ -79,7 +87,8 @@ class _Kernels:
         llvm.initialize_native_asmprinter()
         features = llvm.get_host_cpu_features()
         self.width = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
-        self.has_dot = bool(features.get("avx512vnni")) and self.width == 64
+        wide = self.width == 64
+        self.dots = {kind for kind, (name, *_) in DOTS.items() if wide and features.get(name)}
         self.features = features.flatten()
         self.llvm = llvm
         self.engines: list[Any] = []
@@ -98,14 +107,15 @@ class _Kernels:
 
     def chains(self, kind: str) -> tuple[Callable[..., Any], int]:
         """Independent chains of multiply-adds, and the operations of one turn of the loop."""
-        element, size = {"f32": ("float", 4), "f64": ("double", 8), "int8": ("i32", 4)}[kind]
+        element, size = {"f64": ("double", 8), "int8": ("i32", 4)}.get(kind, ("float", 4))
         lanes = self.width // size
         vector, chains = f"<{lanes} x {element}>", 12
-        if kind == "int8":
-            name, other = "llvm.x86.avx512.vpdpbusd.512", "<64 x i8>"
+        if kind in DOTS:
+            _, name, other, products = DOTS[kind]
             step = f"call {vector} @{name}({vector} %c{{0}}, {other} %w, {other} %w)"
             declared = f"declare {vector} @{name}({vector}, {other}, {other})"
-            operand, operations = f"%w = bitcast {vector} %v to {other}", chains * lanes * 8
+            operand = f"%w = bitcast {vector} %v to {other}"
+            operations = 2 * chains * lanes * products
         else:
             name = f"llvm.fma.v{lanes}{kind}"
             step = f"call {vector} @{name}({vector} %c{{0}}, {vector} %v, {vector} %v)"
@@ -181,27 +191,25 @@ class _Kernels:
 
 
 def _together(work: Callable[[int], None], threads: int) -> float:
-    """Seconds until all threads have done their part."""
-    gate = threading.Barrier(threads + 1)
+    """Seconds from when the first thread begins until the last has done its part."""
+    gate = threading.Barrier(threads)
+    times: list[float] = []
 
     def run(k: int) -> None:
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[k % len(cores)]})
         gate.wait()
+        start = time.perf_counter()
         work(k)
-        gate.wait()
+        times.extend((start, time.perf_counter()))
 
     pool = [threading.Thread(target=run, args=(k,)) for k in range(threads)]
     for thread in pool:
         thread.start()
-    gate.wait()
-    start = time.perf_counter()
-    gate.wait()
-    seconds = time.perf_counter() - start
     for thread in pool:
         thread.join()
-    return seconds
+    return max(times) - min(times)
 
 
 def _aligned(count: int) -> np.ndarray:

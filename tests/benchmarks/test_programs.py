@@ -40,7 +40,8 @@ def test_names_choose_cases() -> None:
 
 
 def test_costs_are_positive_and_floors_follow_them() -> None:
-    ceiling = roof.Roof(1, {1 << 14: 1e11, 1 << 28: 1e10}, {"f32": 1e11, "f64": 5e10, "int8": 4e11})
+    rates = {"f32": 1e11, "f64": 5e10, "int8": 4e11, "bf16": 2e11}
+    ceiling = roof.Roof(1, {1 << 14: 1e11, 1 << 28: 1e10}, rates)
     for case in suite.cases([], quick=False):
         cost = case.program.cost(**case.size)
         assert cost.bytes > 0 or cost.operations > 0 or case.program.bound, case.label

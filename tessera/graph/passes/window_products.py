@@ -1,0 +1,277 @@
+"""Sums over windows of a product become a product with windows.
+
+The gradient of a convolution for its operand, as the rules of its parts give it, is a product whose
+result has the dims of places and those of the window, each slice of which is then moved to its
+place, and a sum over the window: what is stored is as many times larger than the result as the
+window has elements. Since all of this is linear in the operand that has the places, the same is a
+product of the window with the windows of that operand, summed over the window too: a convolution
+again.
+
+Holds for any sum of a product whose dims were only moved (transposed, reversed, padded with zeros,
+cut, seen through windows) in between; nothing else is touched. With a stride the operand would be
+spread by zeros that take part in the product, so there the sum stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import Kind
+from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.rearrange import Pad, Slice
+from tessera.graph.ops.reduce import Sum
+from tessera.graph.ops.reshape import Broadcast, Reverse, Transpose
+from tessera.graph.ops.windows import Windows
+from tessera.graph.spec import GRAPH
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.passes import Pass
+from tessera.ir.types import TensorType
+
+MOVES = (Transpose, Reverse, Pad, Slice, Windows)
+"""What may stand between the product and the sum."""
+
+
+@dataclass(frozen=True)
+class WindowProducts(Pass):
+    """Applies the rule wherever the parts have no other use."""
+
+    name = "window_products"
+    ensures = GRAPH
+
+    def run(self, func: Func) -> Func:
+        """One sweep over the ops outside of regions."""
+        block = func.body
+        if not any(isinstance(op, Windows) for op in block.ops):
+            return func
+        uses = Counter(block.outputs)
+        for op in block.ops:
+            uses.update(op.operands)
+        found: dict[Op, tuple[Sum, DotGeneral, list[Op]]] = {}
+        for op in block.ops:
+            match = _match(op, uses)
+            if match is not None:
+                # The last op of a chain stands for it: a slice of the sum comes after the sum.
+                found.pop(match[0], None)
+                found[op] = match
+        return func.with_body(_rewritten(block, found)) if found else func
+
+
+def _rewritten(block: Block, found: dict[Op, tuple[Sum, DotGeneral, list[Op]]]) -> Block:
+    env: dict[Value, Value] = {}
+    code: list[Op] = []
+    for op in block.ops:
+        operands = [env.get(v, v) for v in op.operands]
+        same = all(a is b for a, b in zip(operands, op.operands, strict=True))
+        fresh = op if same else op.rebuild(operands, op.regions)
+        if op in found:
+            total, dot, moves = found[op]
+            product = _Product(dot, [env.get(v, v) for v in dot.operands])
+            value = product.run(total, moves, op if isinstance(op, Slice) else None)
+            if value is not None:
+                code += product.code
+                env[op.result] = value
+                continue
+        if fresh is not op:
+            env.update(zip(op.results, fresh.results, strict=True))
+        code.append(fresh)
+    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, DotGeneral, list[Op]] | None:
+    """The sum that an op is, or cuts; the product that it is of; the moves in between, the first
+    of them first."""
+    total = op.x.op if isinstance(op, Slice) else op
+    if not isinstance(total, Sum) or (total is not op and uses[total.result] > 1):
+        return None
+    value, moves = total.x, list[Op]()
+    while isinstance(value.op, MOVES):
+        if uses[value] > 1:
+            return None
+        moves.append(value.op)
+        value = value.op.operands[0]
+    dot = value.op
+    if not isinstance(dot, DotGeneral) or uses[value] > 1:
+        return None
+    dtype = _type(dot.result).dtype
+    if dtype.kind is Kind.BOOL or _type(total.result).dtype is not dtype:
+        return None
+    if not any(isinstance(move, Windows) for move in moves):
+        return None
+    return total, dot, moves[::-1]
+
+
+class _Product:
+    """A product whose dims are moved by moving its operands.
+
+    Attributes:
+        sides: the operands now.
+        dims: for each dim of the result, the axis of either operand that it is, or None. A dim of
+            both is a batch dim.
+        contract: the axes of both that are summed over.
+        code: new ops.
+    """
+
+    def __init__(self, dot: DotGeneral, sides: Sequence[Value]) -> None:
+        self.dot = dot
+        self.sides = list(sides)
+        self.contract = list(zip(*dot.contract, strict=True))
+        self.dims: list[tuple[int | None, int | None]] = [
+            *zip(*dot.batch_axes, strict=True),
+            *((k, None) for k in dot.free(0)),
+            *((None, k) for k in dot.free(1)),
+        ]
+        self.code: list[Op] = []
+
+    def run(self, total: Sum, moves: Sequence[Op], cut: Slice | None) -> Value | None:
+        """The sum, perhaps cut; None where the rule does not hold."""
+        for move in moves:
+            if not self.move(move):
+                return None
+        gone = [self.dims[axis] for axis in total.axes]
+        kept = [pair for axis, pair in enumerate(self.dims) if axis not in total.axes]
+        for left, right in gone:
+            if left is None or right is None:
+                return None
+            self.contract.append((left, right))
+        self.dims = kept
+        if cut is not None and not self.move(cut):
+            return None
+        return self.finish()
+
+    def move(self, op: Op) -> bool:
+        """Moves the operands as an op moves the result; False where that is not the same."""
+        if isinstance(op, Transpose):
+            self.dims = [self.dims[axis] for axis in op.perm]
+        elif isinstance(op, Reverse):
+            for side in (0, 1):
+                self.reverse(side, [a for k in op.axes if (a := self.dims[k][side]) is not None])
+        elif isinstance(op, Slice):
+            self.slice(op)
+        elif isinstance(op, Pad):
+            return self.pad(op)
+        else:
+            assert isinstance(op, Windows)
+            return self.windows(op)
+        return True
+
+    def reverse(self, side: int, axes: list[int]) -> None:
+        """Reverses an operand; twice is not at all."""
+        x = self.sides[side]
+        if isinstance(x.op, Reverse) and set(x.op.axes) == set(axes):
+            self.sides[side] = x.op.x
+        elif axes:
+            self.set(side, Reverse(x, tuple(axes), loc=self.dot.loc))
+
+    def set(self, side: int, op: Op) -> None:
+        self.code.append(op)
+        self.sides[side] = op.result
+
+    def slice(self, op: Slice) -> None:
+        """Cuts each operand along its own dims."""
+        for side in (0, 1):
+            shape = _type(self.sides[side]).shape
+            start: list[Dim] = [0] * len(shape)
+            limit, stride = list(shape), list[Dim]([1] * len(shape))
+            for axis, pair in enumerate(self.dims):
+                at = pair[side]
+                if at is not None:
+                    start[at], limit[at] = op.start[axis], op.limit[axis]
+                    stride[at] = op.stride[axis]
+            if any(d != 0 for d in start) or limit != list(shape) or any(d != 1 for d in stride):
+                cut = Slice(
+                    self.sides[side], tuple(start), tuple(limit), tuple(stride), loc=op.loc
+                )
+                self.set(side, cut)
+
+    def pad(self, op: Pad) -> bool:
+        """Zeros beyond the ends of a product are those beyond the ends of an operand."""
+        value = op.value.op
+        if not isinstance(value, Constant) or value.value.array.any():
+            return False
+        if any(d != 0 for d in op.interior):
+            # Products with the zeros between elements would take longer than what is saved.
+            return False
+        for side in (0, 1):
+            rank = len(_type(self.sides[side]).shape)
+            lo, hi = (list[Dim]([0] * rank) for _ in range(2))
+            for axis, pair in enumerate(self.dims):
+                at = pair[side]
+                if at is None or (side == 1 and pair[0] is not None):
+                    # One of two zeros is enough, but the dims of both have to stay equal.
+                    if at is not None and (op.lo[axis] != 0 or op.hi[axis] != 0):
+                        return False
+                    continue
+                lo[at], hi[at] = op.lo[axis], op.hi[axis]
+            if any(d != 0 for d in (*lo, *hi)):
+                self.set(side, Pad(self.sides[side], op.value, tuple(lo), tuple(hi), loc=op.loc))
+        return True
+
+    def windows(self, op: Windows) -> bool:
+        """Places are dims of one operand and the window those of the other, so that the first gets
+        dims for the window as well."""
+        outer = len(self.dims) - len(op.axes)
+        places = [self.dims[axis] for axis in op.axes]
+        inner = self.dims[outer:]
+        side = 0 if places[0][1] is None else 1
+        for at, one in zip(places, inner, strict=True):
+            if at[1 - side] is not None or at[side] is None:
+                return False
+            if one[side] is not None or one[1 - side] is None:
+                return False
+        x = self.sides[side]
+        shape = _type(x).shape
+        other = _type(self.sides[1 - side]).shape
+        sizes = tuple(other[at] for one in inner if (at := one[1 - side]) is not None)
+        spread = Broadcast(x, (*shape, *sizes), tuple(range(len(shape))), loc=op.loc)
+        self.set(side, spread)
+        axes = tuple(found for at in places if (found := at[side]) is not None)
+        self.set(side, Windows(spread.result, axes, op.step, op.dilation, loc=op.loc))
+        for k, one in enumerate(inner):
+            new = len(shape) + k
+            pair = (new, one[1]) if side == 0 else (one[0], new)
+            self.dims[outer + k] = pair
+        return True
+
+    def finish(self) -> Value:
+        """The product of the operands as they are now, with its dims in order."""
+        dot, dims = self.dot, self.dims
+        batch = [pair for pair in dims if None not in pair]
+        # Vectors run along the dims of the right operand: those that end up last.
+        swap = bool(dims) and dims[-1][1] is None and dims[-1][0] is not None
+        sides, contract = self.sides, self.contract
+        if swap:
+            sides = sides[::-1]
+            contract = [(b, a) for a, b in contract]
+            dims = [(b, a) for a, b in dims]
+            batch = [(b, a) for a, b in batch]
+        product = DotGeneral(
+            *sides,
+            _columns(contract),
+            _columns(batch),
+            dot.dtype,
+            loc=dot.loc,
+        )
+        self.code.append(product)
+        order = [*batch, *((k, None) for k in product.free(0))]
+        order += [(None, k) for k in product.free(1)]
+        perm = tuple(order.index(pair) for pair in dims)
+        if perm == tuple(range(len(perm))):
+            return product.result
+        turned = Transpose(product.result, perm, loc=dot.loc)
+        self.code.append(turned)
+        return turned.result
+
+
+def _columns(pairs: Sequence[tuple[int | None, int | None]]) -> tuple[tuple[int, ...], ...]:
+    left = tuple(a for a, _ in pairs if a is not None)
+    right = tuple(b for _, b in pairs if b is not None)
+    return left, right
+
+
+def _type(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
