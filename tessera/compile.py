@@ -14,6 +14,7 @@ import functools
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -24,7 +25,7 @@ from tessera.errors import OptionError
 from tessera.graph.passes import simplify
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.graph.spec import GRAPH
-from tessera.ir.core import Func, Module
+from tessera.ir.core import Block, Func, Module, Op
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
@@ -39,10 +40,20 @@ from tessera.runtime.hostcall import CallSite, HostCalls, call_sites, checked
 from tessera.schedule import heuristics, plan
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
-from tessera.schedule.ops import HostCall, Kernel, Nest
+from tessera.schedule.ops import (
+    ArgReduce,
+    Contract,
+    HostCall,
+    Kernel,
+    Nest,
+    Reduce,
+    Scan,
+    Sort,
+    While,
+)
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
-from tessera.schedule.types import BufType
+from tessera.schedule.types import Axis
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
 from tessera.target.llvm.writer import write_module
@@ -381,7 +392,7 @@ class Lowered(Stages):
         if found is not None:
             return found
         native, calls = self.native, self.host_calls
-        small = self.schedule.dims == () and _work(self.schedule) < 4096
+        small = _work(self.schedule.body) < _QUICK
         shares_work = threads.shares_work(self.target)
         store.put(
             programs.Record(
@@ -394,7 +405,7 @@ class Lowered(Stages):
         """The callable program that looks at its record; its places are those of this Graph."""
         entry, native = self.native.address(ENTRY), self.native
         found = _executable(self.signature, entry, self.host_calls, True, native)
-        found.caller = self.bounds.checked(found.caller)
+        found.caller, found.main = self.bounds.checked(found.caller), None
         return found
 
     def _load(self, record: programs.Record | None) -> Executable | None:
@@ -432,7 +443,9 @@ def _executable(
     signature: Signature, entry: int, calls: HostCalls, release_gil: bool, code: object
 ) -> Executable:
     caller = make_caller(entry, owner=code, release_gil=release_gil)
-    return Executable(signature, checked(caller, calls) if calls else caller, code)
+    if calls:
+        return Executable(signature, checked(caller, calls), code)
+    return Executable(signature, caller, code, entry, release_gil)
 
 
 def _signature(graph: Func, arena: Dim) -> Signature:
@@ -447,15 +460,36 @@ def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
     return type.shape, type.dtype
 
 
-def _work(program: Func) -> int:
-    """A rough count of elements written, to decide whether to release the interpreter's lock."""
-    total = 0
-    for op in program.ops:
-        for value in op.results:
-            assert isinstance(value.type, BufType)
-            size = value.type.size
-            total += size if isinstance(size, int) else 4096
-    return total
+_QUICK = 4096
+"""A program that does fewer operations is over before another thread would get the interpreter's
+lock."""
+
+
+def _work(block: Block) -> float:
+    """A rough count of the operations on elements, to decide whether to release the interpreter's
+    lock; infinite where it is not known.
+    """
+    return sum([_work_of(op) for op in block.ops])
+
+
+def _work_of(op: Op) -> float:
+    if isinstance(op, (While, HostCall)):
+        return math.inf
+    inner = sum([_work(region) for region in op.regions])
+    if isinstance(op, Sort):
+        return math.inf
+    if isinstance(op, (Nest, Reduce, Contract)):
+        return inner * _points(op.axes)
+    if isinstance(op, (ArgReduce, Scan)):
+        return inner * _points((op.axis,))
+    return inner + 1
+
+
+def _points(axes: Sequence[Axis]) -> float:
+    found = 1.0
+    for axis in axes:
+        found *= axis.extent if isinstance(axis.extent, int) else math.inf
+    return found
 
 
 _PASS_NAMES = frozenset(p.name for p in GRAPH_PASSES)

@@ -7,6 +7,7 @@ and never change under somebody who took a snapshot: work that runs later on ano
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Generator, Hashable, Mapping
@@ -178,6 +179,10 @@ def _usual_memory_cache() -> int:
     return min(1024, memory // 8 >> 20)
 
 
+OVERRIDDEN: Final = ctypes.c_int64()
+"""Whether a `with` block ever put settings in force, for native code: contexts are copied, so that
+they may outlive the block."""
+
 _NAMES: Final = tuple(field.name for field in fields(Config))
 
 
@@ -336,6 +341,7 @@ class Settings:
     @contextmanager
     def using(self, snapshot: Config) -> Generator[Config, None, None]:
         """Put a snapshot in force within a ``with`` block."""
+        OVERRIDDEN.value = 1
         token = self.override.set(snapshot)
         try:
             yield snapshot

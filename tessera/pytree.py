@@ -213,6 +213,16 @@ def _kind(treedef: TreeDef) -> str:
 _META_FIELDS: dict[type, tuple[str, ...]] = {}
 """Names of the fields of dataclasses that belong to the structure."""
 
+_DATA_FIELDS: dict[type, tuple[str, ...]] = {}
+"""Names of those that are children."""
+
+
+def fields_of(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The fields of a registered dataclass that are children, and those that belong to the
+    structure; None for other classes."""
+    data = _DATA_FIELDS.get(cls)
+    return None if data is None else (data, _META_FIELDS[cls])
+
 
 # --- classes of the user ----------------------------------------------------------------------
 
@@ -302,6 +312,7 @@ def register_dataclass(
 
     found = _register(cls, flatten_fields, unflatten_fields, optree.GetAttrEntry)
     _META_FIELDS[cls] = tuple(meta)
+    _DATA_FIELDS[cls] = tuple(data)
     return found
 
 

@@ -34,7 +34,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return lower(graph, *args)
 
     monkeypatch.setattr(eager, "lower_graph", counted)
-    monkeypatch.setattr(trace, "_ENGINE", [eager.Eager()])
+    monkeypatch.setattr(trace, "ENGINE", [eager.Eager()])
     return names
 
 

@@ -23,6 +23,7 @@ from tessera.api.leaves import (
     result_name,
     to_array,
 )
+from tessera.api.native_calls import NativeCalls
 from tessera.api.retrace import Traces
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
@@ -42,6 +43,7 @@ from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
 from tessera.ir import loc
 from tessera.ir.core import Func
+from tessera.runtime.dispatch.native import Called, call_natively
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -77,8 +79,12 @@ def _bind_call(traced: Traced, call: Arguments) -> Any:
     return pytree.unflatten(traced.treedef, results)
 
 
-class JitFunction(Generic[P, R]):
-    """A function that is traced and compiled once per signature. Made by `jit`."""
+class JitFunction(Called, Generic[P, R]):
+    """A function that is traced and compiled once per signature. Made by `jit`.
+
+    Calls like earlier ones are run by native code (`runtime/dispatch`); `__call__` is for the
+    others.
+    """
 
     def __init__(
         self,
@@ -109,9 +115,8 @@ class JitFunction(Generic[P, R]):
         # Counts without a lock, which a hot path would not want.
         self._calls = itertools.count()
         self._misses = 0
-        # What was called last with arrays alone, and with each structure, that can `start`.
-        self._last: Entry | None = None
-        self._trees: dict[pytree.TreeDef, Entry] = {}
+        self._native = NativeCalls(self._statics)
+        self._table = self._native.table
         self._lock = threading.Lock()
 
     @property
@@ -123,21 +128,6 @@ class JitFunction(Generic[P, R]):
         """Runs the compiled function; traces and compiles it first where the signature is new."""
         try:
             next(self._calls)
-            last = self._last
-            is_plain = config.override.get() is None
-            if is_plain and last is not None and not kwargs and not is_tracing():
-                start: Any = last.start
-                found = start(*args)
-                if found is not NotImplemented:
-                    return found if last.is_leaf else pytree.unflatten(last.treedef, found)
-            if is_plain and self._trees and not is_tracing():
-                leaves, treedef = pytree.flatten((args, kwargs))
-                entry = self._trees.get(treedef)
-                if entry is not None:
-                    start = entry.start
-                    found = start(*leaves)
-                    if found is not NotImplemented:
-                        return found if entry.is_leaf else pytree.unflatten(entry.treedef, found)
             result: Any = self._call(args, kwargs)
             if self._donated is not None:
                 self._give_away(self._donated, args, kwargs)
@@ -185,8 +175,8 @@ class JitFunction(Generic[P, R]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return _bind_call(traced, call)
             entry = self._compile_entry(key, traced, device)
-        if device is not CPU:
-            self._remember(entry, call, leaves, inputs)
+        elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
+            self._native.note(entry, call, args, kwargs, leaves, inputs)
         return _run(entry, inputs, is_watching(settings))
 
     def _give_away(
@@ -198,26 +188,6 @@ class JitFunction(Generic[P, R]):
         for x in pytree.leaves(donated.pick(args, kwargs)):
             if type(x) is Array:
                 donate(x, name_of(self._fn))
-
-    def _remember(
-        self, entry: Entry, call: Arguments | None, leaves: Sequence[Any], inputs: Sequence[Any]
-    ) -> None:
-        """Notes that calls like this one can `start` an entry, unless settings may change or ask
-        for a look at the results."""
-        if self._statics is not None or config.override.get() is not None:
-            return
-        if self._donated is not None:
-            return
-        if is_watching(config.current()):
-            return
-        if not entry.is_settled:
-            entry.settle(leaves, inputs)
-        if entry.start is None:
-            return
-        if call is None or not call.structure:
-            self._last = entry
-        else:
-            self._trees[call.treedef] = entry
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...
@@ -428,7 +398,8 @@ class JitFunction(Generic[P, R]):
             >>> f.cache_info()
             CacheInfo(hits=1, misses=2, maxsize=None, currsize=2)
         """
-        calls: int = self._calls.__reduce__()[1][0]  # pyright: ignore[reportAssignmentType]
+        slow: int = self._calls.__reduce__()[1][0]  # pyright: ignore[reportAssignmentType]
+        calls = slow + self._table.calls
         return CacheInfo(calls - self._misses, self._misses, None, len(self._entries))
 
     def clear_cache(self) -> None:
@@ -437,8 +408,8 @@ class JitFunction(Generic[P, R]):
             self._entries.clear()
             self._graphs.clear()
             self._calls, self._misses = itertools.count(), 0
-            self._trees.clear()
-            self._last = None
+            self._native = NativeCalls(self._statics)
+            self._table = self._native.table
 
     def compiled(self) -> list[Stages]:
         """The lowered programs of the compiled signatures, in order."""

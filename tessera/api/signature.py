@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import optree
+
 from tessera import pytree
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.static import Found, put_back
@@ -13,6 +15,8 @@ from tessera.api.traced import Rebuild, Traced
 from tessera.compile import Stages
 from tessera.graph.array import Array
 from tessera.ir.core import Func
+from tessera.runtime.dispatch.signatures import NEVER, Work, conversions
+from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
 
 
@@ -70,6 +74,7 @@ class Entry:
         loc: the call that it was traced for.
         start: what calls it with arrays of a GPU by one native call; see `Starter`.
         is_settled: whether it was tried to make that.
+        noted: for how many kinds of calls it was tried to let native code run it.
     """
 
     __slots__ = (
@@ -79,6 +84,7 @@ class Entry:
         "is_settled",
         "loc",
         "lowered",
+        "noted",
         "run",
         "start",
         "treedef",
@@ -93,6 +99,7 @@ class Entry:
         self.run: Callable[..., Any] = executable.run
         self.start: Starter | None = None
         self.is_settled = False
+        self.noted = 0
         self.loc = traced.trace.loc
         self.captured = [x.contiguous for x in captured]
         self.treedef = traced.treedef
@@ -110,6 +117,43 @@ class Entry:
         found = self.executable.array_starter(specs, self.types, self.is_leaf)
         if found is not None:
             self.start = functools.partial(found, *self.captured) if self.captured else found
+
+
+    @property
+    def tree(self) -> Callable[..., Any] | None:
+        """Makes the result of a tuple of arrays, as `Work` wants it."""
+        if self.is_leaf:
+            return None
+        children = self.treedef.children()
+        is_tuple = self.treedef.kind == optree.PyTreeKind.TUPLE
+        if is_tuple and children and all([child.is_leaf() for child in children]):
+            return tuple
+        return self.treedef.unflatten
+
+    def work(self, numbers: Sequence[type | None]) -> Work | None:
+        """What native code needs to run it; None where it cannot.
+
+        Args:
+            numbers: see `signatures.key_of`.
+        """
+        executable = self.executable
+        if not isinstance(executable, Executable) or executable.main is None:
+            return None
+        dtypes = [dtype.np for _, dtype in executable.signature.inputs]
+        converted = conversions(numbers, dtypes[len(self.captured) :])
+        if converted is None or executable.signature.dims:
+            return None
+        return Work(
+            main=executable.main,
+            captured=self.captured,
+            outputs=executable.output_shapes({}),
+            types=self.types,
+            tree=self.tree,
+            scratch=executable.scratch(),
+            converted=converted,
+            release=1 if executable.releases else NEVER,
+            keep=executable,
+        )
 
 
 class CacheInfo(NamedTuple):

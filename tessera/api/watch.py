@@ -8,7 +8,7 @@ operation, also inside loops and branches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,6 +74,7 @@ class WatchedEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.starters: dict[type[Op], Callable[..., Any]] = {}  # they do not check results
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""

@@ -6,6 +6,7 @@ does; this layer knows them by what `Backend` says.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -153,20 +154,26 @@ def devices(platform: str | None = None) -> list[Device]:
 
 # --- the default ------------------------------------------------------------------------------
 
-_DEFAULT: ContextVar[Device] = ContextVar("tessera.device", default=CPU)
+DEFAULT: Final[ContextVar[Device]] = ContextVar("tessera.device", default=CPU)
+"""The variable that has it."""
 
-default_device = _DEFAULT.get
+MOVED: Final = ctypes.c_int64()
+"""Whether it ever was another one than the host, for native code: see `config.OVERRIDDEN`."""
+
+default_device = DEFAULT.get
 """The device of arrays for which none was given."""
 
 
 @contextmanager
 def using(found: Device) -> Generator[Device]:
     """Makes a device the default one within a `with` block."""
-    token = _DEFAULT.set(found)
+    if found is not CPU:
+        MOVED.value = 1
+    token = DEFAULT.set(found)
     try:
         yield found
     finally:
-        _DEFAULT.reset(token)
+        DEFAULT.reset(token)
 
 
 @api_boundary
@@ -192,7 +199,7 @@ def device(name: Device | str) -> Any:
 def parse_device(name: str, device: object) -> Device:
     """A `device` argument: a device, its name, or None for the default one."""
     if device is None:
-        return _DEFAULT.get()
+        return DEFAULT.get()
     if device is CPU:
         return CPU
     kind, _, number = str(device).partition(":")

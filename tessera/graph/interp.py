@@ -119,6 +119,9 @@ def _fits(type: TensorType, array: np.ndarray) -> bool:
 class NumpyEngine:
     """Computes ops outside of traces by their `evaluate`: the slow, exact way."""
 
+    def __init__(self) -> None:
+        self.starters: dict[type[Op], Callable[..., Any]] = {}
+
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results: an `Array`, or a tuple of them for several results."""
         groups: list[Any] = []

@@ -13,7 +13,9 @@ trace (captured), so a finished Graph is closed.
 
 from __future__ import annotations
 
+import ctypes
 import operator
+import os
 import re
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +37,14 @@ from tessera.ir.walk import clone_block
 
 
 class Engine(Protocol):
-    """Computes one op at once; installed by `tessera.api`."""
+    """Computes one op at once; installed by `tessera.api`.
+
+    Attributes:
+        starters: per op class, what computes it by native code, or gives `NotImplemented` having
+            done nothing: where it does not know the operands, and while anything is traced.
+    """
+
+    starters: dict[type[Op], Callable[..., Any]]
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results: an `Array`, or a tuple of them for several results."""
@@ -48,17 +57,40 @@ class _State(threading.local):
 
 
 _STATE = _State()
-_ENGINE: list[Engine] = []
+
+ACTIVE = ctypes.c_int64()
+"""How many traces are being recorded in all threads, for native code."""
+
+_active_lock = threading.Lock()
+
+
+def _count(change: int) -> None:
+    with _active_lock:
+        ACTIVE.value += change
+
+
+def _after_fork() -> None:
+    # The other threads are gone, and with them their traces; one of them may have had the lock.
+    global _active_lock
+    _active_lock = threading.Lock()
+    ACTIVE.value = len(_STATE.stack)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+ENGINE: list[Engine] = []
+"""What computes ops outside any trace, if it is installed."""
 
 
 def install_engine(engine: Engine) -> None:
     """Sets what computes ops outside any trace."""
-    _ENGINE[:] = [engine]
+    ENGINE[:] = [engine]
 
 
 def current_engine() -> Engine:
     """What computes ops outside any trace."""
-    return _ENGINE[0]
+    return ENGINE[0]
 
 
 _TO_NUMPY = "conversion to a NumPy array"
@@ -350,11 +382,13 @@ def active(trace: Trace) -> Generator[Trace]:
     """Makes a trace the innermost one of this thread; it is dead afterwards."""
     stack = _STATE.stack
     stack.append(trace)
+    _count(1)
     trace.level = len(stack)
     try:
         yield trace
     finally:
         stack.pop()
+        _count(-1)
         trace.alive = False
 
 
@@ -391,10 +425,10 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
         One array or tracer, or a tuple of them when the op has several results.
     """
     if not _STATE.stack and all([type(x) is Array for x in operands]):
-        return _ENGINE[0].evaluate(cls, operands, attrs)
+        return ENGINE[0].evaluate(cls, operands, attrs)
     trace = find_trace(operands)
     if trace is None:
-        return _ENGINE[0].evaluate(cls, operands, attrs)
+        return ENGINE[0].evaluate(cls, operands, attrs)
     return trace.record(cls, operands, attrs)
 
 

@@ -12,12 +12,10 @@ import numpy.typing as npt
 
 from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.runtime.memory import ALIGNMENT, aligned_sized, aligned_together
+from tessera.runtime.memory import ALIGNMENT, Output, aligned_sized, aligned_together
 
 Data: TypeAlias = npt.NDArray[Any]
 Word: TypeAlias = "int | Data"
-
-_Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
 
 _BYTE = np.dtype(np.uint8)
 
@@ -43,9 +41,9 @@ class Signature:
 _SMALL = 4096
 
 
-def _share(outputs: Sequence[_Output]) -> tuple[list[_Output], int]:
+def _share(outputs: Sequence[Output]) -> tuple[list[Output], int]:
     """Shape, dtype and offset of small outputs in one piece of memory, and its size; 0 for none."""
-    parts: list[_Output] = []
+    parts: list[Output] = []
     end = 0
     for shape, dtype, size in outputs:
         parts.append((shape, dtype, end))
@@ -61,6 +59,9 @@ class Executable:
         caller: the native entry as a Python callable of 64-bit words and of arrays, which stand for
             their addresses: inputs, outputs, scratch memory, dims.
         keep: what must stay alive with it.
+        main: the address of the native entry, where nothing but calling it is needed; else None.
+        releases: whether it does so much that other Python threads run meanwhile; with symbolic
+            dims, that depends on them.
     """
 
     __slots__ = (
@@ -71,12 +72,21 @@ class Executable:
         "caller",
         "dtypes",
         "keep",
+        "main",
+        "releases",
         "signature",
     )
 
     def __init__(
-        self, signature: Signature, caller: Callable[..., None], keep: object = None
+        self,
+        signature: Signature,
+        caller: Callable[..., None],
+        keep: object = None,
+        main: int | None = None,
+        releases: bool = True,
     ) -> None:
+        self.main = main
+        self.releases = releases
         self.signature = signature
         self.caller = caller
         self.keep = keep
@@ -85,9 +95,9 @@ class Executable:
         self._parts, self._together = _share(self._outputs or ())
         self._arena = signature.arena if isinstance(signature.arena, int) else None
 
-    def output_shapes(self, dims: Mapping[str, int]) -> list[_Output]:
+    def output_shapes(self, dims: Mapping[str, int]) -> list[Output]:
         """Shape, NumPy dtype and bytes of each output for given dims."""
-        found: list[_Output] = []
+        found: list[Output] = []
         for dims_of, dtype in self.signature.outputs:
             shape = tuple([int(evaluate(d, dims)) for d in dims_of])
             found.append((shape, dtype.np, math.prod(shape) * dtype.np.itemsize))
@@ -118,7 +128,7 @@ class Executable:
         scratch = aligned_sized((size,), _BYTE, size) if size else 0
         self.caller(*inputs, *outputs, scratch, *dims)
 
-    def scratch(self, dims: Sequence[int]) -> int:
+    def scratch(self, dims: Sequence[int] = ()) -> int:
         """Bytes of scratch memory that it needs for given dims."""
         if self._arena is not None:
             return self._arena

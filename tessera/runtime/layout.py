@@ -22,7 +22,7 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
         cls: a class with `__slots__`, whose bases add no fields.
     """
     declared: tuple[str, ...] = vars(cls).get("__slots__", ())
-    names = [name for name in declared if name != "__weakref__"]
+    names = [name for name in declared if name not in ("__weakref__", "__dict__")]
     if not (KNOWN_LAYOUT and names) or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     sample_class: Any = type("Sample", (), {"__slots__": declared})
@@ -43,14 +43,15 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     return found if len(found) == len(names) else None
 
 
-def finalizer_at(cls: type) -> ctypes.c_uint64 | None:
-    """The word of a class that says what runs when an instance dies, or None where it is not known.
+def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
+    """The word of a class that says what runs for a special method, or None where it is not known.
 
-    It is where classes with a method `__del__` differ from those without one: CPython's function
-    that calls the method stands there.
+    It is where classes with such a method differ from those without one: CPython's function that
+    calls the method stands there.
 
     Args:
         cls: a class with such a method.
+        name: `__del__` or `__call__`.
     """
     if not KNOWN_LAYOUT or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
@@ -59,14 +60,38 @@ def finalizer_at(cls: type) -> ctypes.c_uint64 | None:
         del self
 
     plain: Any = type("Plain", (), {"__slots__": ()})
-    dying: Any = type("Dying", (), {"__slots__": (), "__del__": nothing})
+    able: Any = type("Able", (), {"__slots__": (), name: nothing})
     size: Any = type.__basicsize__
     places = range(2 * _WORD, size, _WORD)
     found: list[ctypes.c_uint64] = []
     for offset in places:
         without, with_one, here = (
-            ctypes.c_uint64.from_address(id(each) + offset) for each in (plain, dying, cls)
+            ctypes.c_uint64.from_address(id(each) + offset) for each in (plain, able, cls)
         )
         if not without.value and with_one.value and with_one.value == here.value:
             found.append(here)
     return found[0] if len(found) == 1 else None
+
+
+LIST_SIZE = 16
+"""Where a list has its length, and a tuple too."""
+
+LIST_ITEMS = 24
+"""Where a list has the address of its items, and a tuple its items."""
+
+
+def sequences_are_known() -> bool:
+    """Whether lists and tuples have their length and items where they are expected."""
+    items = (object(), object())
+    sample = [*items, object()]
+    sample.pop()
+
+    def word(address: int) -> int:
+        return ctypes.c_uint64.from_address(address).value
+
+    if word(id(sample) + LIST_SIZE) != 2 or word(id(items) + LIST_SIZE) != 2:
+        return False
+    first = word(id(sample) + LIST_ITEMS)
+    wanted = [id(x) for x in items]
+    in_tuple = [word(id(items) + LIST_ITEMS), word(id(items) + LIST_ITEMS + _WORD)]
+    return in_tuple == wanted and first > 4096 and [word(first), word(first + _WORD)] == wanted

@@ -22,7 +22,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,10 @@ Array = npt.NDArray[Any]
 ALIGNMENT = 64
 
 # Below this the allocator recycles well itself, and the pool's two microseconds would show.
-_POOLED_BYTES = 1 << 20
+POOLED_BYTES = 1 << 20
+
+Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
+"""Shape, dtype and bytes of an array that is to be made."""
 
 # From here on a new block asks first what the machine has left.
 _WATCHED_BYTES = 1 << 23
@@ -88,7 +91,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Array:
     """`aligned_empty` for a caller who knows how many bytes it takes."""
-    if size >= _POOLED_BYTES:
+    if size >= POOLED_BYTES:
         pool.limit = config.current().memory_cache << 20
         return pool.empty(shape, dtype, size)
     raw = np.empty(size + ALIGNMENT - 1, _BYTE)

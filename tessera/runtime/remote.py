@@ -23,6 +23,7 @@ from tessera.ir.intexpr import evaluate
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Signature
 from tessera.runtime.hostcall import checked
+from tessera.runtime.memory import Output
 from tessera.target.gpu import Gpu
 
 
@@ -74,9 +75,6 @@ class Code:
     machine: Gpu
     cubin: Callable[[Any], Any]
 
-
-Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
-"""Shape, dtype and bytes of an output."""
 
 Spec: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"
 """Shape and dtype of an input."""

@@ -54,7 +54,7 @@ def engine() -> Iterator[None]:
 @contextlib.contextmanager
 def by_definition() -> Iterator[None]:
     """Ops outside of traces are computed by their definitions."""
-    outer = trace._ENGINE[0]
+    outer = trace.ENGINE[0]
     trace.install_engine(NumpyEngine())
     yield
     trace.install_engine(outer)

@@ -31,12 +31,12 @@ STEP = 1e-6
 @contextmanager
 def numpy_engine() -> Iterator[None]:
     """Ops outside of traces are computed by their `evaluate`."""
-    saved = tracing._ENGINE[:]
-    tracing._ENGINE[:] = [NumpyEngine()]
+    saved = tracing.ENGINE[:]
+    tracing.ENGINE[:] = [NumpyEngine()]
     try:
         yield
     finally:
-        tracing._ENGINE[:] = saved
+        tracing.ENGINE[:] = saved
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> None:

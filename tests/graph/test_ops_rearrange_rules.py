@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -49,6 +49,8 @@ ALL_CASES = {**CASES, "scatter": lambda rng: scatter_case(rng)}
 class Engine:
     """Computes an op by its `evaluate`."""
 
+    starters: ClassVar[dict[type, Any]] = {}
+
     def evaluate(self, cls: type[GraphOp], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         groups = [
             [Value(x.type) for x in i] if isinstance(i, (tuple, list)) else Value(i.type)
@@ -66,7 +68,7 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_ENGINE", [Engine()])
+    monkeypatch.setattr(tracing, "ENGINE", [Engine()])
 
 
 def is_float(x: np.ndarray) -> bool:

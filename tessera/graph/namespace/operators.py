@@ -31,7 +31,7 @@ from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
-from tessera.graph.trace import Tracer, bind
+from tessera.graph.trace import ENGINE, Tracer, bind
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, prod
@@ -85,6 +85,9 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
     dtypes = frozenset({d.np for d in ALL if d.kind in kinds})
 
     def apply(self: Any, other: Any) -> Any:
+        start = ENGINE[0].starters.get(cls)
+        if start is not None and (found := start(self, other)) is not NotImplemented:
+            return found
         if type(self) is Array:
             a = self.storage
             if a.dtype in dtypes:

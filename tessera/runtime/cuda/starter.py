@@ -36,15 +36,13 @@ from tessera.runtime.cuda.memory import PLACED_BYTES, Block, DeviceBuffer
 from tessera.runtime.cuda.record import LaunchRecord
 from tessera.runtime.cuda.starter_text import (
     EMPTY_TUPLE,
-    LIST_ITEMS,
-    LIST_SIZE,
     MOST_WORDS,
     PLAN,
     SLOW_FINALIZER,
     starter_text,
 )
 from tessera.runtime.engine import Loaded, Source, load
-from tessera.runtime.layout import finalizer_at, slot_offsets
+from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
 from tessera.runtime.remote import Job
 from tessera.target.machine import machine
 
@@ -60,22 +58,10 @@ def _offsets() -> Mapping[str, Mapping[str, int]] | None:
     """Where the slots of the classes are, or None if that is not known here."""
     classes = (Array, TensorType, Remote, DeviceBuffer, Block)
     found = {cls.__name__: slot_offsets(cls) for cls in classes}
-    if not _lists_are_known():
+    if not sequences_are_known():
         return None
     known = {name: offsets for name, offsets in found.items() if offsets is not None}
     return known if len(known) == len(found) else None
-
-
-def _lists_are_known() -> bool:
-    """Whether lists have their length and items where they are expected."""
-    sample: list[object] = [object(), object(), object()]
-    sample.pop()
-
-    def word(address: int) -> int:
-        return ctypes.c_uint64.from_address(address).value
-
-    items = word(id(sample) + LIST_ITEMS) if word(id(sample) + LIST_SIZE) == 2 else 0
-    return items > 4096 and [word(items), word(items + 8)] == [id(x) for x in sample]
 
 
 @functools.cache
@@ -84,7 +70,7 @@ def _loaded(run: int) -> Loaded | None:
     offsets = _offsets()
     if offsets is None:
         return None
-    finalizer = finalizer_at(DeviceBuffer)
+    finalizer = method_word(DeviceBuffer, "__del__")
     imports = {
         launching.RUN_SYMBOL: run,
         EMPTY_TUPLE: id(()),

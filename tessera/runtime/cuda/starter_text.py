@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tessera.runtime.cuda.record import FIELDS, OFFSETS
+from tessera.runtime.layout import LIST_ITEMS, LIST_SIZE
 
 PLAN: Final = (
     "main",
@@ -44,12 +45,6 @@ MOST_WORDS: Final = 512
 """A program that is called in this way has at most so many words."""
 
 _TYPE = 8  # in the head of every object
-
-LIST_SIZE: Final = 16
-"""Where a list has its length."""
-
-LIST_ITEMS: Final = 24
-"""Where a list has the address of its items."""
 
 
 def _plan(name: str) -> str:

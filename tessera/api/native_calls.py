@@ -1,0 +1,117 @@
+"""What native code is told of a compiled function, so that it runs calls like earlier ones.
+
+That is done at the second call of a signature: functions that are called once need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera import pytree
+from tessera.api.signature import Arguments, Entry
+from tessera.api.static import StaticArguments
+from tessera.config import config
+from tessera.runtime.dispatch.native import Table
+from tessera.runtime.dispatch.signatures import Known, Signatures, key_of
+from tessera.runtime.dispatch.structure import (
+    Structure,
+    by_flattening,
+    leaves_alone,
+    structure_of,
+)
+from tessera.runtime.executable import Executable
+
+_MOST_NOTED = 16
+"""For so many kinds of calls of a signature (containers, numbers, settings) it is tried."""
+
+
+class NativeCalls:
+    """The native calls of one function.
+
+    Args:
+        statics: its static arguments.
+
+    Attributes:
+        table: what native code looks at.
+    """
+
+    def __init__(self, statics: StaticArguments | None) -> None:
+        self._statics = statics
+        self._signatures = Signatures()
+        self.table: Table = self._signatures.table
+
+    def note(
+        self,
+        entry: Entry,
+        call: Arguments | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        inputs: Sequence[Any],
+    ) -> None:
+        """Lets native code run calls like this one.
+
+        Args:
+            entry: what ran.
+            call: the arguments, if they were taken apart.
+            args: what the user gave.
+            kwargs: what the user gave.
+            leaves: the arrays.
+            inputs: their elements.
+        """
+        if not isinstance(entry.executable, Executable):
+            self._note_starter(entry, call, args, kwargs, leaves, inputs)
+        elif entry.noted < _MOST_NOTED:
+            entry.noted += 1
+            self._note_program(entry, call, args, kwargs)
+
+    def _note_program(
+        self, entry: Entry, call: Arguments | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        tree: Any = (args, kwargs)
+        if self._statics is not None:
+            tree = self._statics.split(args, kwargs)[0]
+        given = key_of(pytree.leaves(tree))
+        work = None if given is None else entry.work(given[2])
+        known = None if work is None else self._find(call, args, kwargs)
+        if given is None or work is None or known is None or known.has(tuple(given[0])):
+            return
+        self._signatures.add(known, given[0], given[1], work)
+
+    def _note_starter(
+        self,
+        entry: Entry,
+        call: Arguments | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        inputs: Sequence[Any],
+    ) -> None:
+        """Programs of a device start by a function of their own."""
+        if config.override.get() is not None or self._statics is not None:
+            return
+        if not entry.is_settled:
+            entry.settle(leaves, inputs)
+        known = None if entry.start is None else self._find(call, args, kwargs)
+        if known is not None and entry.start is not None:
+            known.start_by(entry.start, None if entry.is_leaf else entry.treedef.unflatten)
+
+    def _find(
+        self, call: Arguments | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Known | None:
+        """The structure of a call, as native code knows it."""
+        which = (call.treedef, call.statics) if call and call.structure else len(args)
+        if self._signatures.is_refused(which):
+            return None
+        known = self._signatures.find(which)
+        return known or self._signatures.note(which, self._structure(call, args, kwargs))
+
+    def _structure(
+        self, call: Arguments | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Structure | None:
+        if call is None or not call.structure:
+            return leaves_alone(len(args))
+        if self._statics is not None:
+            return structure_of(args, kwargs, self._statics.positions, self._statics.names)
+        return structure_of(args, kwargs, (), ()) or by_flattening(args, kwargs)

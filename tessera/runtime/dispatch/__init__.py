@@ -1,0 +1,1 @@
+"""Calling programs by native code alone; `signatures` describes it."""

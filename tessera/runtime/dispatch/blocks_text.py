@@ -1,0 +1,130 @@
+"""The native side of memory for small results, as LLVM text.
+
+Blocks are aligned to 64 bytes and stand behind a line of their own that says their size; small ones
+wait for their next use. They are used with the interpreter's lock held. The last four functions are
+NumPy's `PyDataMemAllocator`, by which arrays that own such a block give it back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SMALL_CLASSES: Final = 64
+"""Blocks of up to so many times 64 bytes wait for their next use."""
+
+MOST_WAITING: Final = 32
+"""Of each size so many wait."""
+
+BLOCKS: Final = f"""
+@waiting = internal global [{SMALL_CLASSES + 1} x ptr] zeroinitializer, align 64
+@numbers = internal global [{SMALL_CLASSES + 1} x i64] zeroinitializer, align 64
+
+define internal ptr @allocate(i64 %size) nounwind {{
+entry:
+  %one = call i64 @llvm.umax.i64(i64 %size, i64 1)
+  %up = add i64 %one, 63
+  %class = lshr i64 %up, 6
+  %small = icmp ule i64 %class, {SMALL_CLASSES}
+  br i1 %small, label %look, label %fresh
+look:
+  %head.at = getelementptr ptr, ptr @waiting, i64 %class
+  %head = load ptr, ptr %head.at
+  %none = icmp eq ptr %head, null
+  br i1 %none, label %fresh, label %pop, !prof !0
+pop:
+  %next.at = getelementptr i64, ptr %head, i64 1
+  %next = load ptr, ptr %next.at
+  store ptr %next, ptr %head.at
+  %number.at = getelementptr i64, ptr @numbers, i64 %class
+  %number = load i64, ptr %number.at
+  %fewer = sub i64 %number, 1
+  store i64 %fewer, ptr %number.at
+  %popped = getelementptr i8, ptr %head, i64 64
+  ret ptr %popped
+fresh:
+  %lines = add i64 %class, 1
+  %bytes = shl i64 %lines, 6
+  %raw = call ptr @aligned_alloc(i64 64, i64 %bytes)
+  %full = icmp eq ptr %raw, null
+  br i1 %full, label %fail, label %label, !prof !0
+label:
+  store i64 %class, ptr %raw
+  %block = getelementptr i8, ptr %raw, i64 64
+  ret ptr %block
+fail:
+  ret ptr null
+}}
+
+define internal void @release(ptr %block) nounwind {{
+entry:
+  %raw = getelementptr i8, ptr %block, i64 -64
+  %class = load i64, ptr %raw
+  %small = icmp ule i64 %class, {SMALL_CLASSES}
+  br i1 %small, label %look, label %give
+look:
+  %number.at = getelementptr i64, ptr @numbers, i64 %class
+  %number = load i64, ptr %number.at
+  %full = icmp uge i64 %number, {MOST_WAITING}
+  br i1 %full, label %give, label %push, !prof !0
+push:
+  %more = add i64 %number, 1
+  store i64 %more, ptr %number.at
+  %head.at = getelementptr ptr, ptr @waiting, i64 %class
+  %head = load ptr, ptr %head.at
+  %next.at = getelementptr i64, ptr %raw, i64 1
+  store ptr %head, ptr %next.at
+  store ptr %raw, ptr %head.at
+  ret void
+give:
+  call void @free(ptr %raw)
+  ret void
+}}
+
+define ptr @tessera_malloc(ptr %context, i64 %size) nounwind {{
+  %block = call ptr @allocate(i64 %size)
+  ret ptr %block
+}}
+
+define ptr @tessera_calloc(ptr %context, i64 %count, i64 %size) nounwind {{
+  %bytes = mul i64 %count, %size
+  %block = call ptr @allocate(i64 %bytes)
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %done, label %clear
+clear:
+  call void @llvm.memset.p0.i64(ptr %block, i8 0, i64 %bytes, i1 false)
+  br label %done
+done:
+  ret ptr %block
+}}
+
+define ptr @tessera_realloc(ptr %context, ptr %old, i64 %size) nounwind {{
+  %block = call ptr @allocate(i64 %size)
+  %none = icmp eq ptr %block, null
+  %nothing = icmp eq ptr %old, null
+  %done.soon = or i1 %none, %nothing
+  br i1 %done.soon, label %done, label %copy
+copy:
+  %raw = getelementptr i8, ptr %old, i64 -64
+  %class = load i64, ptr %raw
+  %capacity = shl i64 %class, 6
+  %bytes = call i64 @llvm.umin.i64(i64 %capacity, i64 %size)
+  call void @llvm.memcpy.p0.p0.i64(ptr %block, ptr %old, i64 %bytes, i1 false)
+  call void @release(ptr %old)
+  br label %done
+done:
+  ret ptr %block
+}}
+
+define void @tessera_free(ptr %context, ptr %block, i64 %size) nounwind {{
+  %none = icmp eq ptr %block, null
+  br i1 %none, label %done, label %some
+some:
+  call void @release(ptr %block)
+  br label %done
+done:
+  ret void
+}}
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""

@@ -1,0 +1,222 @@
+"""The native code that calls programs, loaded into this process.
+
+It is there once, whatever it calls; `signatures` describes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tessera.config import OVERRIDDEN, config
+from tessera.graph import device, trace
+from tessera.graph.array import Array
+from tessera.graph.remote import Remote
+from tessera.ir.types import TensorType
+from tessera.runtime.cache import default_cache
+from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.text import dispatch_text
+from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
+from tessera.runtime.memory import aligned_sized
+from tessera.target.machine import machine
+
+MOST_STRUCTURES = 32
+"""A function with more structures of arguments leaves the others to Python."""
+
+
+class Called:
+    """A class whose instances native code may call. `_table` is what it looks at."""
+
+    __slots__ = ("_table",)
+
+    _table: Table
+
+
+class Table:
+    """The structures of one function, as native code sees them.
+
+    Attributes:
+        words: how many calls were native, how many structures there are, and their addresses.
+        keep: what the words point to.
+    """
+
+    __slots__ = ("keep", "words")
+
+    def __init__(self) -> None:
+        self.words = np.zeros(w.TABLE.index("first") + MOST_STRUCTURES, np.uint64)
+        self.keep: list[Any] = []
+
+    @property
+    def calls(self) -> int:
+        """How many calls were native."""
+        return int(self.words[w.TABLE.index("calls")])
+
+
+class Plan:
+    """How a program is run for one key.
+
+    Attributes:
+        words: as `words.PLAN` tells.
+        keep: what they point to.
+    """
+
+    __slots__ = ("keep", "words")
+
+    def __init__(self, words: np.ndarray, keep: object) -> None:
+        self.words = words
+        self.keep = keep
+
+
+_CALL = "tessera_call"
+START = "tessera_start"
+_NEW_ARRAY = 94  # of NumPy's C interface: PyArray_NewFromDescr
+
+
+class _Handler(ctypes.Structure):
+    """NumPy's ``PyDataMem_Handler``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        *[(name, ctypes.c_void_p) for name in ("malloc", "calloc", "realloc", "free")],
+    )
+
+
+class _Method:
+    """A class with the slot that native code is put into."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None: ...
+
+
+@functools.cache
+def _offsets() -> Mapping[str, Mapping[str, int]] | None:
+    """Where the slots of the classes are, or None if that is not known here."""
+    classes = (Array, TensorType, Called, Table, Plan)
+    found = {cls.__name__: slot_offsets(cls) for cls in classes}
+    known = {name: offsets for name, offsets in found.items() if offsets is not None}
+    is_known = len(known) == len(found) and sequences_are_known() and _arrays_are_known()
+    return known if is_known else None
+
+
+def _arrays_are_known() -> bool:
+    """Whether arrays have what native code reads and writes where it is expected."""
+
+    def word(at: int, kind: Any = ctypes.c_uint64) -> int:
+        return kind.from_address(at).value
+
+    for sample in (np.empty((2, 3)), np.empty((2, 3), np.int8, order="F"), np.empty(())):
+        here = id(sample)
+        dims = [word(word(here + w.DIMS) + 8 * k) for k in range(sample.ndim)]
+        flags = word(here + w.FLAGS, ctypes.c_int32)
+        wanted = w.OWNS | w.WRITEABLE | w.ALIGNED | (w.C_CONTIGUOUS * sample.flags.c_contiguous)
+        known = w.OWNS | w.WRITEABLE | w.ALIGNED | w.C_CONTIGUOUS
+        if (
+            word(here + w.RANK, ctypes.c_int32) != sample.ndim
+            or (sample.ndim and dims != list(sample.shape))
+            or word(here + w.DTYPE) != id(sample.dtype)
+            or flags & known != wanted
+            or word(here + w.HANDLER) != _memory_handler()
+        ):
+            return False
+    return word(id(0.5) + w.FLOAT_VALUE, ctypes.c_double) == 0.5
+
+
+def _interface(number: int) -> int:
+    """A function of NumPy's C interface."""
+    umath: Any = importlib.import_module("numpy._core._multiarray_umath")
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table: int = get(umath._ARRAY_API, None)
+    return ctypes.c_uint64.from_address(table + 8 * number).value
+
+
+_GET_HANDLER = 305  # PyDataMem_GetHandler
+
+
+def _memory_handler() -> int:
+    """The address of the capsule that says how NumPy gets memory."""
+    get = ctypes.PYFUNCTYPE(ctypes.py_object)(_interface(_GET_HANDLER))
+    return id(get())
+
+
+@functools.cache
+def native() -> Loaded | None:
+    """The native code; None where the layout of objects is not known."""
+    offsets = _offsets()
+    slow = method_word(_Method, "__call__")
+    if offsets is None or slow is None:
+        return None
+    handler = _Handler(b"tessera", 1, None)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    capsule = new(ctypes.addressof(handler), b"mem_handler", None)
+    imports = {
+        "tessera_slow_call": slow.value,
+        "tessera_new_array": _interface(_NEW_ARRAY),
+        "tessera_traces": ctypes.addressof(trace.ACTIVE),
+        "tessera_overrides": ctypes.addressof(OVERRIDDEN),
+        "tessera_devices": ctypes.addressof(device.MOVED),
+        "tessera_settings_variable": id(config.override),
+        "tessera_device_variable": id(device.DEFAULT),
+        "tessera_cpu": id(device.CPU),
+        "tessera_table_class": id(Table),
+        "tessera_array_class": id(Array),
+        "tessera_remote_class": id(Remote),
+        "tessera_ndarray_type": id(np.ndarray),
+        "tessera_handler": id(capsule),
+        "tessera_sized": id(aligned_sized),
+    }
+    source = Source(dispatch_text(offsets), machine("host"), "tessera.dispatch", unroll=False)
+    loaded = load(source, default_cache(), imports)
+    for name in ("malloc", "calloc", "realloc", "free"):
+        setattr(handler, name, loaded.addresses[f"tessera_{name}"])
+    # Arrays may die after everything else, and give their memory back: none of this is ever freed.
+    for thing in (loaded, handler, capsule, aligned_sized):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    return loaded
+
+
+_CALLED: dict[type, bool] = {}
+
+
+def call_natively(cls: type[Called]) -> bool:
+    """Puts native code into the slot that calls the instances of a class, until the process ends.
+
+    Args:
+        cls: the class, which has a method `__call__` for what is not known.
+
+    Returns:
+        Whether there is such code.
+    """
+    found = _CALLED.get(cls)
+    if found is None:
+        found = _CALLED[cls] = _install(cls)
+    return found
+
+
+def _install(cls: type[Called]) -> bool:
+    loaded = native()
+    slot = method_word(cls, "__call__")
+    if loaded is None or slot is None:
+        return False
+    slow = slot.value
+    slot.value = loaded.addresses[_CALL]
+
+    def restore() -> None:
+        # What native code looks at goes away.
+        slot.value = slow
+        _CALLED[cls] = False
+
+    atexit.register(restore)
+    return True

@@ -1,0 +1,338 @@
+"""Calling a program by native code alone, for the usual case.
+
+What is called, a compiled function or an operation, has a *table*. In it stand *structures*: what
+containers the arguments are, written as ops that native code follows to find the leaves. The
+leaves' dtypes and shapes, and the settings in force, make a *key*; behind a hash table of the
+structure there is a *plan* for each key that was met: the program, its outputs and what else one
+call takes. The plan for a call is run without any Python: results are made natively too. Where any
+of it does not fit, and while anything is traced, nothing is done: the call goes to Python, which
+does what is right and may note a plan for the next time.
+
+Programs of devices start by a function of their own (`Starter`), which the structure names.
+
+There are two ways in. A class that is `Called` gets native code into the slot that calls its
+instances, so that no Python frame is run; `Signatures.start` is a builtin function of positional
+arguments.
+
+Invariants:
+
+1. Native code looks at a table with the interpreter's lock held, and holds a reference to whatever
+   it uses when Python may run or the lock is released. Tables only grow; one that is to be emptied
+   is replaced.
+2. A key has the addresses of dtypes, classes and settings that its plan keeps alive, so equal
+   addresses are equal objects.
+3. Where the layout of objects is not known, there is no native code, and everything works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.config import config
+from tessera.graph.array import Array
+from tessera.ir.types import TensorType
+from tessera.runtime.call import make_builtin
+from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.native import MOST_STRUCTURES, START, Plan, Table, native
+from tessera.runtime.dispatch.structure import Structure, class_of
+from tessera.runtime.memory import POOLED_BYTES, Output
+
+NEVER = 1 << 62
+"""As `Work.release`: the interpreter's lock is kept."""
+
+_FIRST_PLACES = 8
+
+
+class Work:
+    """What one native run does.
+
+    Args:
+        main: the address of the program.
+        captured: arrays that come before the leaves.
+        outputs: shape, dtype and bytes of each; those of lines have the shape of the first leaf.
+        types: of the arrays that are wanted; None where it follows from the elements.
+        tree: makes the result of a tuple of arrays; `tuple` for that itself, None for the only one.
+        scratch: bytes of scratch memory.
+        converted: per leaf, what is done with a number.
+        release: the elements of a line from which on the interpreter's lock is released; for other
+            work 1 or `NEVER`.
+        keep: what must stay alive with it.
+    """
+
+    __slots__ = (
+        "captured",
+        "converted",
+        "keep",
+        "main",
+        "outputs",
+        "release",
+        "scratch",
+        "tree",
+        "types",
+    )
+
+    def __init__(
+        self,
+        main: int,
+        captured: Sequence[np.ndarray],
+        outputs: Sequence[Output],
+        types: Sequence[TensorType | None],
+        tree: Callable[..., Any] | None,
+        scratch: int,
+        converted: Sequence[int],
+        release: int,
+        keep: object,
+    ) -> None:
+        self.main = main
+        self.captured = captured
+        self.outputs = outputs
+        self.types = types
+        self.tree = tree
+        self.scratch = scratch
+        self.converted = converted
+        self.release = release
+        self.keep = keep
+
+    def fits(self) -> bool:
+        """Whether native code has room for it."""
+        counts = len(self.captured), len(self.converted), len(self.outputs)
+        return sum(counts) + 2 <= w.MOST_WORDS and len(self.outputs) <= w.MOST_OUTPUTS
+
+
+def _plan(key: Sequence[int], work: Work) -> Plan:
+    keep: list[object] = [work]
+
+    def at(thing: Any) -> int:
+        keep.append(thing)
+        return id(thing)
+
+    def part(words: Sequence[int]) -> int:
+        found = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
+        keep.append(found)
+        return found.ctypes.data
+
+    outputs: list[int] = []
+    for (shape, dtype, size), type in zip(work.outputs, work.types, strict=True):
+        large = at((shape, dtype, size)) if size >= POOLED_BYTES else 0
+        outputs += (at(dtype), len(shape), part(shape), size, at(type), large, dtype.itemsize)
+    pooled = at(((work.scratch,), np.dtype(np.uint8), work.scratch))
+    tree = 0 if work.tree is None else 1 if work.tree is tuple else at(work.tree)
+    head = {
+        "length": len(key),
+        "key": part(key),
+        "main": work.main,
+        "captured": len(work.captured),
+        "captured_at": part([x.ctypes.data for x in work.captured]),
+        "outputs": len(work.outputs),
+        "outputs_at": part(outputs),
+        "scratch": pooled if work.scratch >= POOLED_BYTES else 0,
+        "scratch_size": work.scratch,
+        "tail": 0,
+        "tail_at": part(()),
+        "release": work.release,
+        "tree": tree,
+        "converted_at": part(work.converted) if any(work.converted) else 0,
+    }
+    return Plan(np.array([head[name] for name in w.PLAN], np.uint64), keep)
+
+
+class Known:
+    """A structure of a table, and the plans behind it."""
+
+    __slots__ = ("_count", "_entries", "_keep", "_keys", "words")
+
+    def __init__(self, structure: Structure, lines: bool) -> None:
+        self._keep: list[Any] = [structure]
+        self._keys: dict[tuple[int, ...], Plan] = {}
+        self._count = 0
+        self._entries = np.zeros((_FIRST_PLACES, len(w.ENTRY)), np.uint64)
+        head = {
+            "positional": structure.positional,
+            "named": structure.named,
+            "lines": int(lines),
+            "entries": self._entries.ctypes.data,
+            "mask": _FIRST_PLACES - 1,
+            "starter": 0,
+            "tree": 0,
+            "flatten": 0 if structure.flatten is None else id(structure.flatten),
+        }
+        words = [*[head[name] for name in w.STRUCTURE], *structure.ops]
+        self.words = np.array(words, np.uint64)
+
+    def _set(self, name: str, value: int) -> None:
+        self.words[w.STRUCTURE.index(name)] = value
+
+    def start_by(self, starter: Callable[..., Any], tree: Callable[..., Any] | None) -> None:
+        """Lets arrays of a device go to a function of theirs."""
+        self._keep += (starter, tree)
+        self._set("starter", 0)
+        self._set("tree", 0 if tree is None else id(tree))
+        self._set("starter", id(starter))
+
+    def has(self, key: tuple[int, ...]) -> bool:
+        """Whether there is a plan for a key."""
+        return key in self._keys
+
+    def add(self, key: tuple[int, ...], plan: Plan) -> None:
+        """Notes a plan."""
+        self._keys[key] = plan
+        self._count += 1
+        if 2 * self._count > len(self._entries):
+            grown = np.zeros((2 * len(self._entries), len(w.ENTRY)), np.uint64)
+            for other, its in self._keys.items():
+                _insert(grown, other, its)
+            # Native code may look between these two: with the old mask it finds less, that is all.
+            self._keep.append(self._entries)
+            self._entries = grown
+            self._set("entries", grown.ctypes.data)
+            self._set("mask", len(grown) - 1)
+        else:
+            _insert(self._entries, key, plan)
+
+
+def _insert(entries: np.ndarray, key: Sequence[int], plan: Plan) -> None:
+    hash = key_hash(key)
+    place = hash % len(entries)
+    while entries[place, 1]:
+        place = (place + 1) % len(entries)
+    # What says that the place is taken is written last.
+    entries[place, 0] = hash
+    entries[place, 2] = plan.words.ctypes.data
+    entries[place, 1] = id(plan)
+
+
+def key_hash(key: Sequence[int]) -> int:
+    """The hash of a key, as native code computes it."""
+    found = 0
+    for word in key:
+        found = ((found ^ word) * w.MULTIPLIER) & (1 << 64) - 1
+    return found ^ found >> 32
+
+
+class Signatures:
+    """What one function can be called with natively."""
+
+    __slots__ = ("_known", "table")
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self._known: dict[Any, Known | None] = {}
+
+    def find(self, which: object) -> Known | None:
+        """A structure that was noted; None if there is none, or none can be."""
+        return self._known.get(which)
+
+    def is_refused(self, which: object) -> bool:
+        """Whether a structure cannot be noted."""
+        return which in self._known and self._known[which] is None
+
+    def note(self, which: object, structure: Structure | None, lines: bool = False) -> Known | None:
+        """Notes a structure.
+
+        Args:
+            which: what it is found by.
+            structure: the structure; None where it cannot be followed natively.
+            lines: whether all leaves are lines of one length to the program, whatever their shape,
+                which is the same.
+        """
+        table = self.table
+        count = len(table.keep)
+        if structure is None or count >= MOST_STRUCTURES:
+            if len(self._known) < 2 * MOST_STRUCTURES:
+                self._known[which] = None
+            return None
+        known = self._known[which] = Known(structure, lines)
+        table.keep.append(known)
+        table.words[w.TABLE.index("first") + count] = known.words.ctypes.data
+        table.words[w.TABLE.index("structures")] = count + 1
+        return known
+
+    def add(self, known: Known, key: Sequence[int], keep: object, work: Work) -> None:
+        """Notes how to run a key.
+
+        Args:
+            known: its structure.
+            key: from `key_of`.
+            keep: what the key's addresses are of.
+            work: what is run.
+        """
+        if work.fits() and len(key) <= w.MOST_KEY_WORDS - 80:
+            plan = _plan(key, work)
+            known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
+
+    def start(self) -> Callable[..., Any] | None:
+        """A function of positional arguments that gives `NotImplemented` for what it does not
+        know; None where there is no native code."""
+        loaded = native()
+        if loaded is None:
+            return None
+        code = loaded.addresses[START]
+        return make_builtin(code, receiver=self.table, owner=loaded, name="start")
+
+
+Key = tuple[list[int], list[object], list[type | None]]
+
+
+def key_of(leaves: Sequence[Any], lines: bool = False) -> Key | None:
+    """The key of a call under the settings in force, what its addresses are of, and per leaf the
+    class of a number; None for leaves that native code does not know.
+
+    Args:
+        leaves: what the user gave.
+        lines: see `Signatures.note`.
+    """
+    override = config.override.get()
+    key: list[int] = [id(override)]
+    keep: list[object] = [override]
+    numbers: list[type | None] = []
+    for x in leaves:
+        kind = class_of(x)
+        if kind in (float, int, bool):
+            key += (id(kind), (1 << 64) - 1)
+            numbers.append(kind)
+            continue
+        data = x
+        if kind is Array:
+            data = x.storage if x.prepared is None else x.prepared
+        if type(data) is not np.ndarray:
+            return None
+        flags = data.flags
+        if not (flags.c_contiguous and flags.aligned and data.dtype.isnative):
+            return None
+        weak = int(kind is Array and x.weak) << 32
+        # The dtype that is the array's own: equal ones may be other objects.
+        dtype: Any = data.dtype
+        keep.append(dtype)
+        numbers.append(None)
+        key += (id(dtype), weak) if lines else (id(dtype), weak | data.ndim, *data.shape)
+    return key, keep, numbers
+
+
+_CONVERSIONS = {
+    (float, np.dtype(np.float64)): w.AS_IT_IS,
+    (float, np.dtype(np.float32)): w.TO_FLOAT32,
+    (int, np.dtype(np.int64)): w.AS_IT_IS,
+    (int, np.dtype(np.int32)): w.TO_INT32,
+    (bool, np.dtype(np.bool_)): w.AS_IT_IS,
+}
+
+
+def conversions(
+    numbers: Sequence[type | None], dtypes: Sequence[np.dtype[Any]]
+) -> list[int] | None:
+    """What is done with the leaves that are numbers; None if that is not known.
+
+    Args:
+        numbers: from `key_of`.
+        dtypes: what the program reads.
+    """
+    found: list[int] = []
+    for kind, dtype in zip(numbers, dtypes, strict=True):
+        code = w.AS_IT_IS if kind is None else _CONVERSIONS.get((kind, dtype))
+        if code is None:
+            return None
+        found.append(code)
+    return found

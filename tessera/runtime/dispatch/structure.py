@@ -1,0 +1,176 @@
+"""The containers that arguments are made of, as ops that native code follows.
+
+The ops stand in the order of the leaves: positional arguments, then those by name in the order of
+the names, each name before its ops. The words behind an op:
+
+- `LEAF`, `NONE`, `SKIP` (anything): none.
+- `TUPLE` class, length; `LIST` length: then the ops of each item.
+- `DICT` length: then for each item its key and its ops, in the order of sorted keys.
+- `FIELDS` class, number: then for each field its name and its ops.
+- `SAME` object: this one; `EQUAL` object: one that is equal and of its class.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import optree
+
+from tessera import pytree
+from tessera.runtime.dispatch import words as w
+
+_Kind = optree.PyTreeKind
+
+# Constants that are the same object wherever they are equal, and those that are compared.
+_SINGLE = (bool, type(None), types.FunctionType, types.BuiltinFunctionType, type)
+_COMPARED = (str, bytes, int)
+
+
+class Structure:
+    """What arguments are made of.
+
+    Attributes:
+        positional: how many positional arguments there are.
+        named: how many by name.
+        ops: the words.
+        flatten: in place of ops, a function of the arguments and of those by name (None for none)
+            that gives the leaves as a tuple, or None where they are something else.
+        keep: what the ops point to.
+    """
+
+    __slots__ = ("flatten", "keep", "named", "ops", "positional")
+
+    def __init__(
+        self, positional: int, named: int = 0, flatten: Callable[..., Any] | None = None
+    ) -> None:
+        self.positional = positional
+        self.named = named
+        self.ops: list[int] = []
+        self.flatten = flatten
+        self.keep: list[object] = []
+
+
+class _Unknown(Exception):
+    """Something that native code does not follow."""
+
+
+def class_of(x: object) -> Any:
+    """The class of a value of which nothing is known."""
+    return type(x)
+
+
+def leaves_alone(count: int) -> Structure:
+    """So many positional arguments that are leaves."""
+    found = Structure(count)
+    found.ops = [w.LEAF] * count
+    return found
+
+
+def structure_of(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    static_positions: Collection[int],
+    static_names: Collection[str],
+) -> Structure | None:
+    """The structure of a call, or None if it has something that native code does not follow.
+
+    Args:
+        args: the positional arguments.
+        kwargs: those by name.
+        static_positions: which of them are constants.
+        static_names: likewise by name.
+    """
+    found = Structure(len(args), len(kwargs))
+    try:
+        for k, x in enumerate(args):
+            if k in static_positions:
+                _constant(found, x)
+            else:
+                _tree(found, x, pytree.structure(x))
+        for name in sorted(kwargs):
+            found.ops.append(_at(found, name))
+            if name in static_names:
+                _constant(found, kwargs[name])
+            else:
+                _tree(found, kwargs[name], pytree.structure(kwargs[name]))
+    except _Unknown:
+        return None
+    return found
+
+
+def by_flattening(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Structure:
+    """The same, for arguments of any kind: it asks Python for their leaves."""
+    wanted = pytree.structure((tuple(args), dict(kwargs)))
+
+    def flatten(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Any, ...] | None:
+        leaves, treedef = pytree.flatten((args, kwargs or {}))
+        return tuple(leaves) if treedef == wanted else None
+
+    return Structure(len(args), len(kwargs), flatten)
+
+
+def _at(found: Structure, thing: object) -> int:
+    found.keep.append(thing)
+    return id(thing)
+
+
+def _constant(found: Structure, x: Any) -> None:
+    kind = class_of(x)
+    if kind in _SINGLE:
+        found.ops += (w.SAME, _at(found, x))
+    elif kind in _COMPARED:
+        found.ops += (w.EQUAL, _at(found, x))
+    elif kind in (float, tuple) and _is_plain(x):
+        # Equal floats may differ by a sign, and tuples by that of an item. One object is one value.
+        found.ops += (w.SAME, _at(found, x))
+    else:
+        raise _Unknown
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a value cannot change."""
+    kind = class_of(x)
+    if kind is tuple:
+        return all([_is_plain(item) for item in x])
+    return kind in (*_SINGLE, *_COMPARED, float)
+
+
+def _tree(found: Structure, x: Any, spec: pytree.TreeDef) -> None:
+    kind = spec.kind
+    cls = class_of(x)
+    children: list[Any] = []
+    if kind == _Kind.LEAF:
+        found.ops.append(w.LEAF)
+        return
+    if kind == _Kind.NONE:
+        found.ops.append(w.NONE)
+        return
+    specs: Sequence[Any] = spec.children()
+    keys: Sequence[Any] = [None] * len(specs)
+    if kind in (_Kind.TUPLE, _Kind.NAMEDTUPLE):
+        found.ops += (w.TUPLE, _at(found, cls), len(x))
+        children = list(x)
+    elif kind == _Kind.LIST:
+        found.ops += (w.LIST, len(x))
+        children = list(x)
+    elif kind == _Kind.DICT:
+        keys = spec.entries()
+        if cls is not dict or not all([type(key) in (str, int) for key in keys]):
+            raise _Unknown
+        found.ops += (w.DICT, len(keys))
+        children = [x[key] for key in keys]
+    elif kind == _Kind.CUSTOM and (fields := pytree.fields_of(cls)) is not None:
+        data, meta = fields
+        found.ops += (w.FIELDS, _at(found, cls), len(data) + len(meta))
+        for name in meta:
+            found.ops.append(_at(found, name))
+            _constant(found, getattr(x, name))
+        keys, children = data, [getattr(x, name) for name in data]
+    else:
+        raise _Unknown
+    for key, child, inner in zip(keys, children, specs, strict=True):
+        if key is not None:
+            found.ops.append(_at(found, key))
+        _tree(found, child, inner)

@@ -1,0 +1,65 @@
+"""Where the words of native calls stand: what `signatures.py` writes and its LLVM text reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+MOST_LEAVES: Final = 1024
+"""A call has at most so many arrays."""
+
+MOST_KEY_WORDS: Final = 5120
+"""And so many words that tell signatures apart."""
+
+MOST_WORDS: Final = 2560
+"""A program that is called natively has at most so many words."""
+
+MOST_OUTPUTS: Final = 1024
+"""And so many results."""
+
+LEAF, SKIP, NONE, TUPLE, LIST, DICT, FIELDS, SAME, EQUAL = range(9)
+"""The ops of a structure; the words behind each are told by `structure.py`."""
+
+TABLE: Final = ("calls", "structures", "first")
+"""The first words of a table; the addresses of its structures start at the last one."""
+
+STRUCTURE: Final = ("positional", "named", "lines", "entries", "mask", "starter", "tree", "flatten")
+"""The first words of a structure, before its ops."""
+
+ENTRY: Final = ("hash", "plan", "words")
+"""The words of a place in a structure's hash table."""
+
+PLAN: Final = (
+    "length", "key", "main", "captured", "captured_at", "outputs", "outputs_at", "scratch",
+    "scratch_size", "tail", "tail_at", "release", "tree", "converted_at",
+)  # fmt: skip
+"""The first words of a plan."""
+
+OUTPUT: Final = ("dtype", "rank", "dims", "nbytes", "type", "large", "itemsize")
+"""The words of each output."""
+
+MULTIPLIER: Final = 0x9E3779B97F4A7C15
+
+LARGE: Final = 1 << 16
+"""Lines of so many elements are left to Python, which has a pool for large results."""
+
+AS_IT_IS, TO_FLOAT32, TO_INT32 = range(3)
+"""What is done with a number before the program reads it."""
+
+# The words of `%call`.
+CURSOR, LEAVES, LENGTH, REMOTES, LINES = range(5)
+KEPT: Final = 8
+ADDRESSES: Final = KEPT + MOST_LEAVES
+NUMBERS: Final = ADDRESSES + MOST_LEAVES
+KEY: Final = NUMBERS + MOST_LEAVES
+CALL_WORDS: Final = KEY + MOST_KEY_WORDS
+
+# NumPy's array, whose layout compiled extensions rely on.
+DATA, RANK, DIMS, DTYPE, FLAGS, HANDLER = 16, 24, 32, 56, 64, 88
+C_CONTIGUOUS, OWNS, ALIGNED, WRITEABLE = 0x1, 0x4, 0x100, 0x400
+READY: Final = C_CONTIGUOUS | ALIGNED
+
+TYPE, SIZE, TUPLE_ITEMS, FLOAT_VALUE = 8, 16, 24, 16
+
+Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Of the slots of classes, by their names."""

@@ -1,0 +1,715 @@
+"""Calls that native code runs: which ones, what they give, and that all others go to Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import pytree
+from tessera.errors import DonatedError, NonFiniteError, RetraceError, TesseraError
+from tessera.runtime.dispatch import native as native_module
+from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.native import Table, native
+from tessera.runtime.dispatch.signatures import key_hash
+from tessera.runtime.layout import method_word, sequences_are_known
+
+pytestmark = pytest.mark.skipif(native() is None, reason="the layout of objects is not known")
+
+Pair = namedtuple("Pair", "a b")
+
+
+@pytree.register_dataclass
+@dataclasses.dataclass
+class Scaled:
+    x: Any
+    by: Any
+    name: str = dataclasses.field(default="s", metadata={"static": True})
+
+
+def array(*shape: int, start: float = 0, dtype: Any = np.float32) -> np.ndarray:
+    return np.asarray((np.arange(np.prod(shape, dtype=int)) + start).astype(dtype)).reshape(shape)
+
+
+def natively(f: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether a call is run by native code."""
+    before = f._table.calls
+    f(*args, **kwargs)
+    return f._table.calls == before + 1
+
+
+def warm(f: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls until native code knows the call."""
+    f(*args, **kwargs)
+    return f(*args, **kwargs)
+
+
+# --- what is called natively ------------------------------------------------------------------
+
+X, Y = array(3, 4, start=1), array(3, 4, start=2)
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "arrays": (lambda x, y: x * y, (ts.asarray(X), ts.asarray(Y)), {}),
+    "NumPy": (lambda x, y: x * y, (X, Y), {}),
+    "keyword": (lambda x, y: x - y, (X,), {"y": Y}),
+    "keywords": (lambda x, y: x - y, (), {"y": Y, "x": X}),
+    "tuple": (lambda t: t[0] - t[1][0], ((X, [Y]),), {}),
+    "dict": (lambda d: d["b"] - d["a"], ({"b": X, "a": Y},), {}),
+    "numbered dict": (lambda d: d[2] - d[1], ({2: X, 1: Y},), {}),
+    "named tuple": (lambda p: p.a - p.b, (Pair(X, Y),), {}),
+    "dataclass": (lambda s: s.x * s.by, (Scaled(X, Y),), {}),
+    "None": (lambda t: t[0] if t[1] is None else t[1], ((X, None),), {}),
+    "nested": (lambda t: t["p"].a + t["l"][0]["x"], ({"l": [{"x": X}], "p": Pair(Y, ())},), {}),
+    "ordered dict": (lambda d: d["b"] - d["a"], (OrderedDict(b=X, a=Y),), {}),
+    "float": (lambda x, s: x * s, (X, 2.5), {}),
+    "int": (lambda x, s: x * s, (X, 3), {}),
+    "bool": (lambda x, s: ts.where(s, x, -x), (X, False), {}),
+    "many outputs": (lambda x: (x, x + 1, x * 2), (X,), {}),
+    "a list": (lambda x: [x + 1], (X,), {}),
+    "a tree": (lambda x: {"b": x + 1, "a": (x * 2, None)}, (X,), {}),
+    "nothing": (lambda x: (), (X,), {}),
+    "no arguments": (lambda: ts.arange(3), (), {}),
+    "captured": (lambda x: x + ts.asarray(Y), (X,), {}),
+    "scratch": (lambda x: ts.softmax(x @ x.mT @ x) if hasattr(ts, "softmax") else x @ x, (X,), {}),
+    "large": (lambda x: x * 2, (array(600, 600),), {}),
+    "no elements": (lambda x: x * 2, (array(0, 500),), {}),
+    "no dims": (lambda x: x * 2, (array(),), {}),
+    "weak result": (lambda x: (x, 2.0), (X,), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_native_calls_give_what_python_gives(name: str) -> None:
+    fn, args, kwargs = CALLS[name]
+    f = ts.jit(fn)
+    wanted = f(*args, **kwargs)
+    f(*args, **kwargs)
+    assert natively(f, *args, **kwargs)
+    found = f(*args, **kwargs)
+    assert pytree.structure(found) == pytree.structure(wanted)
+    for a, b in zip(pytree.leaves(found), pytree.leaves(wanted), strict=True):
+        assert (type(a), a.type, a.weak) == (type(b), b.type, b.weak)
+        x, y = np.asarray(a), np.asarray(b)
+        np.testing.assert_array_equal(x, y)
+        for flag in ("c_contiguous", "f_contiguous", "aligned", "writeable"):
+            assert getattr(x.flags, flag) == getattr(y.flags, flag)
+        assert x.strides == y.strides
+        assert x.ctypes.data % 64 == 0 or not x.size
+        assert not x.flags.writeable
+
+
+def test_names_in_any_order_and_dicts_in_any_order() -> None:
+    f = ts.jit(lambda d, x, y: d["a"] - d["b"] + x - y)
+    wanted = warm(f, {"a": X, "b": Y}, x=X, y=Y)
+    assert natively(f, {"b": Y, "a": X}, y=Y, x=X)
+    np.testing.assert_array_equal(f({"b": Y, "a": X}, y=Y, x=X), wanted)
+    np.testing.assert_array_equal(f({"b": X, "a": Y}, y=X, x=Y), -np.asarray(wanted))
+
+
+def test_static_arguments() -> None:
+    f = ts.jit(lambda x, n, *, name: x * n + len(name), static_argnums=1, static_argnames="name")
+    for n, name in ((2, "a"), (3, "a"), (2, "abc"), (True, "a"), (1, "a"), (2.0, "a")):
+        for _ in range(4):
+            np.testing.assert_allclose(f(X, n, name=name), X * n + len(name))
+    assert f.cache_info().misses == 6
+    assert natively(f, X, 2, name="".join(["a", "bc"]))  # an equal string that is another object
+    assert natively(f, X, 3, name="a")
+    zero = ts.jit(lambda x, s: x / s, static_argnums=1)
+    one = ts.ones(1)
+    for _ in range(4):
+        assert float(zero(one, 0.0)[0]) == np.inf
+        assert float(zero(one, -0.0)[0]) == -np.inf
+
+
+def test_static_values_of_other_classes_stay_in_python() -> None:
+    class Mode:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Mode) and self.n == other.n
+
+        def __hash__(self) -> int:
+            return hash(self.n)
+
+    f = ts.jit(lambda x, m: x * m.n, static_argnums=1)
+    mode = Mode(2)
+    for _ in range(4):
+        np.testing.assert_array_equal(f(X, mode), X * 2)
+    mode.n = 3
+    np.testing.assert_array_equal(f(X, mode), X * 3)
+
+
+def test_many_signatures() -> None:
+    f = ts.jit(lambda x: x + x.shape[0])
+    arrays = [array(k + 1) for k in range(40)]
+    for _ in range(2):
+        for x in arrays:
+            f(x)
+    for x in arrays:
+        assert natively(f, x)
+        np.testing.assert_array_equal(f(x), x + len(x))
+    assert f.cache_info() == (40 + 80, 40, None, 40)
+
+
+def test_more_structures_than_there_is_room_for() -> None:
+    f = ts.jit(lambda *xs: sum(xs))
+    for count in range(1, native_module.MOST_STRUCTURES + 4):
+        for _ in range(3):
+            np.testing.assert_array_equal(f(*[X] * count), X * count)
+    assert natively(f, X)
+    assert not natively(f, *[X] * (native_module.MOST_STRUCTURES + 2))
+
+
+def test_hashes_that_collide() -> None:
+    # All of one hash: the keys themselves are compared.
+    f = ts.jit(lambda x: x * 2)
+    warm(f, array(3))
+    warm(f, array(4))
+    known = f._native._signatures.find(1)
+    assert known is not None
+    entries = known._entries
+    keys = list(known._keys)
+    assert {key_hash(k) for k in keys} == {int(h) for h in entries[:, 0] if h}
+    np.testing.assert_array_equal(f(array(3)), array(3) * 2)
+    np.testing.assert_array_equal(f(array(4)), array(4) * 2)
+
+
+# --- guards -----------------------------------------------------------------------------------
+
+
+class Sub(np.ndarray):
+    pass
+
+
+def unaligned() -> np.ndarray:
+    return np.frombuffer(bytes(4 * 12 + 1), np.uint8)[1:].view(np.float32).reshape(3, 4)
+
+
+DECLINED: dict[str, Callable[[], Any]] = {
+    "rank": lambda: array(3, 4, 1),
+    "first dim": lambda: array(2, 4),
+    "last dim": lambda: array(3, 5),
+    "dtype": lambda: array(3, 4, dtype=np.float64),
+    "dtype of the same size": lambda: array(3, 4, dtype=np.int32),
+    "byte order": lambda: array(3, 4).astype(">f4"),
+    "Fortran order": lambda: np.asfortranarray(array(3, 4)),
+    "strides": lambda: array(3, 8)[:, ::2],
+    "negative strides": lambda: array(3, 4)[::-1],
+    "zero strides": lambda: np.broadcast_to(array(4), (3, 4)),
+    "alignment": unaligned,
+    "subclass": lambda: array(3, 4).view(Sub),
+    "weak": lambda: ts.asarray(2.0),
+    "list": lambda: [array(3, 4)],
+    "number": lambda: 2.0,
+    "NumPy number": lambda: np.float32(2),
+    "bool": lambda: True,
+    "large number": lambda: 10**30,
+    "unhashable": lambda: {"x": [array(3, 4)]},
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_what_does_not_fit_goes_to_python(name: str) -> None:
+    def double(x: Any) -> Any:
+        return pytree.map_(lambda leaf: leaf * 2, x)
+
+    f, g = ts.jit(double), ts.jit(double)
+    warm(f, array(3, 4))
+    given = DECLINED[name]()
+    before = f._table.calls
+    try:
+        wanted = g(given)
+    except TesseraError as error:
+        with pytest.raises(type(error)):
+            f(given)
+        return
+    found = f(given)
+    assert f._table.calls == before
+    for a, b in zip(pytree.leaves(found), pytree.leaves(wanted), strict=True):
+        assert a.type == b.type
+        np.testing.assert_array_equal(a, b)
+    assert natively(f, array(3, 4))
+
+
+def test_read_only_and_writable_arrays_are_both_taken() -> None:
+    f = ts.jit(lambda x: x * 2)
+    x = array(3, 4)
+    warm(f, x)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    assert natively(f, frozen)
+    before = x.copy()
+    f(x)
+    np.testing.assert_array_equal(x, before)
+    assert x.flags.writeable
+
+
+def test_weak_and_strong_arrays_are_told_apart() -> None:
+    f = ts.jit(lambda x, s: x * s)
+    x = array(4).astype(np.float16)
+    weak, strong = ts.jit(lambda: 2.0)(), ts.asarray(2.0)
+    assert weak.weak
+    for _ in range(4):
+        assert f(x, weak).dtype == ts.float16
+        assert f(x, strong).dtype == strong.dtype
+        assert f(x, 2.0).dtype == ts.float16
+    assert natively(f, x, weak)
+    assert natively(f, x, strong)
+
+
+def test_wrong_numbers_of_arguments() -> None:
+    def add(x: Any, y: Any) -> Any:
+        return x + y
+
+    f = ts.jit(add)
+    warm(f, X, Y)
+    for args, kwargs in (((X,), {}), ((X, Y, X), {}), ((X, Y), {"y": Y}), ((X,), {"z": Y})):
+        with pytest.raises(TypeError):
+            f(*args, **kwargs)
+    assert natively(f, X, Y)
+
+
+def test_numbers_that_do_not_fit() -> None:
+    f = ts.jit(lambda x, n: x * n)
+    x = array(3).astype(np.float32)
+    warm(f, x, 2.0)
+    warm(f, x, 2)
+    assert np.isinf(np.asarray(f(x, float("inf")))[1])
+    assert np.isnan(np.asarray(f(x, float("nan")))[1])
+    with pytest.raises(TesseraError):
+        f(x, 10**30)
+    g = ts.jit(lambda x, n: x * n)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(f(x, 1e300), g(x, 1e300))
+
+
+def test_donated_arrays_are_refused() -> None:
+    f, give = ts.jit(lambda x: x * 2), ts.jit(lambda x: x + 1, donate_argnums=0)
+    x = ts.asarray(array(4))
+    warm(f, x)
+    for _ in range(3):
+        y = ts.asarray(array(4))
+        give(y)
+        with pytest.raises(DonatedError):
+            np.asarray(y)
+        with pytest.raises(DonatedError):
+            f(y)
+
+
+# --- state ------------------------------------------------------------------------------------
+
+
+def test_a_call_while_something_is_traced_is_recorded() -> None:
+    f = ts.jit(lambda x: x * 2)
+    x = ts.asarray(array(4))
+    warm(f, x)
+    calls = f._table.calls
+    outer = ts.jit(lambda y: f(x) + f(y))
+    np.testing.assert_array_equal(outer(x), array(4) * 4)
+    np.testing.assert_array_equal(ts.grad(lambda y: ts.sum(f(y)))(x), np.full(4, 2.0))
+    assert f._table.calls == calls
+    assert "call" in str(ts.jit(lambda y: f(y) + f(x)).trace(x).graph)
+    assert natively(f, x)
+
+
+def test_a_trace_that_fails_leaves_the_way_free() -> None:
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+
+    def fails(x: Any) -> Any:
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        ts.jit(fails)(X)
+    assert natively(f, X)
+
+
+def test_settings_of_a_block() -> None:
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+    with ts.config.update(threads=1):
+        assert not natively(f, X)  # other settings may be another program
+        warm(f, X)
+        assert natively(f, X)
+        with ts.config.update(disable_jit=True):
+            assert not natively(f, X)
+            assert not natively(f, X)
+        assert natively(f, X)
+    assert natively(f, X)
+    with ts.config.update(disable_jit=True):
+        for _ in range(3):
+            assert not natively(f, X)
+
+
+def test_watching_for_nan() -> None:
+    f = ts.jit(lambda x: x / x)
+    zero = ts.zeros(3)
+    warm(f, zero)
+    assert natively(f, zero)
+    for _ in range(3):
+        with ts.debug.nans(), pytest.raises(NonFiniteError):
+            f(zero)
+    assert natively(f, zero)
+
+
+def test_settings_in_a_copied_context() -> None:
+    import contextvars
+
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+    with ts.config.update(disable_jit=True):
+        context = contextvars.copy_context()
+    assert natively(f, X)
+    assert not context.run(natively, f, X)
+
+
+def test_max_traces() -> None:
+    f = ts.jit(lambda x: x * 2, max_traces=1)
+    warm(f, X)
+    assert natively(f, X)
+    with pytest.raises(RetraceError):
+        f(array(5))
+    assert natively(f, X)
+
+
+def test_cache_info_and_clear_cache() -> None:
+    f = ts.jit(lambda x: x * 2)
+    for _ in range(5):
+        f(X)
+    assert f.cache_info() == (4, 1, None, 1)
+    f.clear_cache()
+    assert f.cache_info() == (0, 0, None, 0)
+    assert not natively(f, X)
+    assert f.cache_info().misses == 1
+
+
+def test_a_program_that_calls_the_host_stays_in_python() -> None:
+    seen: list[float] = []
+    inner = ts.jit(lambda x: x + 1)
+
+    def host(x: Any) -> None:
+        # A compiled function, called while another one runs.
+        seen.append(float(inner(x)[0]))
+
+    def fn(x: Any) -> Any:
+        ts.debug.callback(host, x)
+        return x * 2
+
+    f = ts.jit(fn)
+    x = array(3, start=1)
+    for k in range(6):
+        np.testing.assert_array_equal(f(x + k), (x + k) * 2)
+    assert seen == [2, 3, 4, 5, 6, 7]
+    assert f._table.calls == 0
+    assert inner._table.calls > 2
+
+
+def test_errors_of_a_slow_call_are_the_users() -> None:
+    f = ts.jit(lambda x, y: x @ y)
+    warm(f, array(3, 3), array(3, 3))
+    with pytest.raises(TesseraError, match="matmul"):
+        f(array(3, 3), array(4, 3))
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def test_references_are_given_back() -> None:
+    tree = {"a": ts.asarray(X), "b": [Y]}
+    f = ts.jit(lambda d, s, k: (d["a"] + d["b"][0] * s, k))
+    warm(f, tree, 1234567.5, k=X)
+    things = [tree, tree["a"], tree["a"].storage, tree["b"], Y, X, f._table, np.dtype("f4"), None]
+    things += [np.ndarray, ts.Array, f]
+    assert natively(f, tree, 1234567.5, k=X)
+    before = [sys.getrefcount(x) for x in things]
+    for _ in range(1000):
+        f(tree, 1234567.5, k=X)
+    after = [sys.getrefcount(x) for x in things]
+    assert np.abs(np.subtract(after, before)).max() < 10
+
+
+def test_declined_calls_give_references_back() -> None:
+    f = ts.jit(lambda d: d["a"] + d["b"])
+    good, bad = {"a": X, "b": Y}, {"a": X, "b": np.asfortranarray(Y)}
+    warm(f, good)
+    table = f._table
+    things = [X, Y, bad["b"], good, bad, table]
+    before = [sys.getrefcount(x) for x in things]
+    for _ in range(200):
+        f(bad)
+    gc.collect()
+    after = [sys.getrefcount(x) for x in things]
+    assert np.abs(np.subtract(after, before)).max() < 10
+
+
+def test_memory_does_not_grow() -> None:
+    f = ts.jit(lambda x, y: (x + y, {"z": x * y}))
+    x, y = ts.asarray(X), ts.asarray(Y)
+    warm(f, x, y)
+    f(x, y)
+    tracemalloc.start()
+    try:
+        for _ in range(300):
+            f(x, y)
+        gc.collect()
+        first = tracemalloc.get_traced_memory()[0]
+        for _ in range(3000):
+            f(x, y)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - first < 20_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_results_keep_their_memory_to_themselves() -> None:
+    f = ts.jit(lambda x: x + 1)
+    warm(f, array(7))
+    kept = [f(array(7, start=k)) for k in range(200)]
+    views = [np.asarray(x)[2:5] for x in kept[::2]]
+    del kept[::2]
+    more = [f(array(7, start=-k)) for k in range(200)]
+    for k, x in enumerate(kept):
+        np.testing.assert_array_equal(x, array(7, start=2 * k + 1) + 1)
+    for k, v in enumerate(views):
+        np.testing.assert_array_equal(v, (array(7, start=2 * k) + 1)[2:5])
+    for k, x in enumerate(more):
+        np.testing.assert_array_equal(x, array(7, start=-k) + 1)
+
+
+def test_numpy_may_resize_what_it_gets() -> None:
+    f = ts.jit(lambda x: x + 1)
+    warm(f, array(7))
+    for size in (1, 5, 40, 3000, 0):
+        data = np.array(f(array(7)).storage, copy=None)
+        data.flags.writeable = True
+        assert data.flags.owndata
+        data.resize(size, refcheck=False)
+        wanted = np.zeros(size, np.float32)
+        wanted[:7] = (array(7) + 1)[:size]
+        np.testing.assert_array_equal(data, wanted)
+        del data
+
+
+def test_arguments_live_while_the_program_runs() -> None:
+    # The lock is released: other threads empty the containers meanwhile.
+    f = ts.jit(lambda xs: sum(xs))
+    size, stop = 200_000, threading.Event()
+    warm(f, [np.ones(size, np.float32)] * 4)
+    holder: list[list[Any]] = [[np.ones(size, np.float32) for _ in range(4)]]
+
+    def churn() -> None:
+        while not stop.is_set():
+            old, holder[0] = holder[0], [np.ones(size, np.float32) for _ in range(4)]
+            old[:] = [None] * 4
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(60):
+            try:
+                found = f(holder[0])
+            except TesseraError:
+                continue  # it was emptied before
+            except TypeError:
+                continue
+            np.testing.assert_array_equal(found, np.full(size, 4, np.float32))
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- threads and processes --------------------------------------------------------------------
+
+
+def test_threads_call_one_function() -> None:
+    f = ts.jit(lambda x, y: (x * y, x + y))
+    failures: list[str] = []
+
+    def work(k: int) -> None:
+        for i in range(300):
+            n = (k + i) % 5 + 1
+            x = array(n, start=k)
+            a, b = f(x, x)
+            if not (np.array_equal(a, x * x) and np.array_equal(b, x + x)):
+                failures.append(f"{k} {i}")
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert f.cache_info().hits + f.cache_info().misses == 1800
+    assert f._table.calls > 1000
+
+
+def test_one_thread_traces_while_others_call() -> None:
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(x: Any) -> Any:
+        begun.set()
+        end.wait(20)
+        return x + 1
+
+    thread = threading.Thread(target=lambda: ts.jit(slow)(X))
+    thread.start()
+    begun.wait(20)
+    np.testing.assert_array_equal(f(X), X * 2)
+    end.set()
+    thread.join()
+    assert natively(f, X)
+
+
+def run(code: str) -> str:
+    found = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert not found.stderr, found.stderr
+    return found.stdout
+
+
+HEAD = """
+import numpy as np, tessera as ts
+f = ts.jit(lambda x: x * 2)
+x = ts.ones(4)
+for _ in range(4): y = f(x)
+"""
+
+
+def test_at_the_end_of_the_process() -> None:
+    code = """
+import atexit
+class Late:
+    def __del__(self, f=f, x=x): f(x)
+late = Late()
+atexit.register(lambda: print(float(f(x)[0])))
+kept = [f(x).storage for _ in range(100)]
+np.kept = kept + [np.asarray(y)[1:]]
+"""
+    assert run(HEAD + code) == "2.0\n"
+
+
+def test_in_a_child_of_fork() -> None:
+    code = """
+import os, threading
+begun, end = threading.Event(), threading.Event()
+def slow(x):
+    begun.set(); end.wait(20)
+    return x
+thread = threading.Thread(target=lambda: ts.jit(slow)(x))
+thread.start(); begun.wait(20)
+import warnings; warnings.simplefilter("ignore")
+child = os.fork()
+if not child:
+    before = f._table.calls
+    y = f(x)
+    # The thread that traced is not in the child.
+    os._exit(0 if float(y[0]) == 2 and f._table.calls == before + 1 else 1)
+end.set(); thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(HEAD + code) == "0\n"
+
+
+def test_without_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+from tessera.runtime import layout
+layout.KNOWN_LAYOUT = False
+import numpy as np, tessera as ts
+f = ts.jit(lambda d, n: {"r": d["x"] * n}, static_argnums=1)
+for _ in range(4):
+    assert float(f({"x": np.ones(3, np.float32)}, 3)["r"][0]) == 3
+    x = ts.ones(3); assert float((x + x)[0]) == 2
+print(f._table.calls, f.cache_info())
+"""
+    assert run(code) == "0 CacheInfo(hits=3, misses=1, maxsize=None, currsize=1)\n"
+
+
+# --- layouts ----------------------------------------------------------------------------------
+
+
+def test_layouts_are_checked() -> None:
+    assert sequences_are_known()
+    assert native_module._arrays_are_known()
+    assert method_word(Table, "__call__") is None
+
+
+@pytest.mark.parametrize("name", ["DIMS", "DTYPE", "FLAGS", "HANDLER", "RANK", "FLOAT_VALUE"])
+def test_a_layout_that_is_not_as_expected_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"DIMS": w.DATA, "HANDLER": w.DATA, "RANK": w.FLAGS, "FLOAT_VALUE": w.TYPE}
+    monkeypatch.setattr(w, name, other.get(name, w.DIMS))
+    assert not native_module._arrays_are_known()
+
+
+# --- operations at once -----------------------------------------------------------------------
+
+
+def start_of(cls: type) -> Any:
+    from tessera.graph.trace import ENGINE
+
+    return ENGINE[0].starters.get(cls)
+
+
+def test_operators_of_arrays() -> None:
+    from tessera.graph.ops.arithmetic import Add
+
+    x, y = ts.asarray(X), ts.asarray(Y)
+    for _ in range(3):
+        np.testing.assert_array_equal(x + y, X + Y)
+        np.testing.assert_array_equal(x + 2.5, X + np.float32(2.5))
+    start = start_of(Add)
+    np.testing.assert_array_equal(start(x, y), X + Y)
+    np.testing.assert_array_equal(start(x, 0.1), X + np.float32(0.1))
+    # Any shape is like any other, but both are the same.
+    for shape in ((), (1,), (7,), (2, 1, 3)):
+        a = ts.asarray(array(*shape))
+        found = start(a, a)
+        assert found.shape == shape
+        np.testing.assert_array_equal(found, array(*shape) * 2)
+    for given in ((x, y[0]), (x[0], y), (x, 1), (2.0, x), (x,), (x, y, y), (x, None), (x, 1e300)):
+        assert start(*given) is NotImplemented
+    assert start(ts.zeros((0, 3)), ts.zeros((0, 3))) is NotImplemented
+    big = ts.zeros(w.LARGE)
+    assert start(big, big) is NotImplemented
+    assert (x + y).dtype == ts.float32
+
+
+def test_bools_are_not_added() -> None:
+    b = ts.asarray([True, False])
+    for _ in range(3):
+        with pytest.raises(TesseraError):
+            b + b
+
+
+def test_operators_while_watched_or_traced() -> None:
+    zero = ts.zeros(3)
+    for _ in range(3):
+        zero / zero
+    for _ in range(3):
+        with ts.debug.nans(), pytest.raises(NonFiniteError):
+            zero / zero
+    graph = str(ts.jit(lambda x: x + zero / zero).trace(zero).graph)
+    assert "div" in graph
+
+
+def test_results_that_are_weak_stay_so() -> None:
+    weak = ts.jit(lambda: (1.0, 2.0))()
+    found = [weak[0] + weak[1] for _ in range(4)]
+    assert len({(x.type, x.weak) for x in found}) == 1
