@@ -51,6 +51,7 @@ from tessera.schedule.ops import (
     Sort,
     While,
 )
+from tessera.schedule.pack_products import pack_products
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import Axis
@@ -196,7 +197,7 @@ class Stages:
             if isinstance(self.machine, Gpu):
                 program = split(program, self.machine)
             else:
-                program = split_for_threads(program)
+                program = split_for_threads(pack_products(program, self.machine))
             schedule, arena = plan.plan(heuristics.choose(program, self.machine))
             self._done("schedule", start, schedule)
         return schedule, arena, lowered.decisions

@@ -4,7 +4,7 @@
     out: a program over buffers: kernels in order, loops and conditionals; nothing is tiled or
         placed yet
 
-1. `prepare` inlines calls, and turns operands of contractions the way they are read.
+1. `prepare` inlines calls, and writes scans as loops.
 2. `fusion` decides which values are stored and what each nest computes.
 3. `grouping` puts stored values over the same points into one nest.
 4. `emit` writes the nests, `axes` splits and merges their axes.
@@ -133,8 +133,8 @@ class _Lowering:
             kept: arguments that may be outputs; others are copied.
         """
         strategy = self.options.strategy
-        block, needed = prepare(block, strategy)
-        fusion = Fusion(block, self.facts, self.names, needed, strategy)
+        block = prepare(block, strategy)
+        fusion = Fusion(block, self.facts, self.names, strategy)
         plan = fusion.run()
         self.decisions += plan.decisions
         grouping = RowGrouping(self.names, strategy)

@@ -11,7 +11,7 @@ linear in the ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tessera.dtypes import DType
 from tessera.errors import CompileError
@@ -98,7 +98,6 @@ class Fusion:
         block: a block of Graph ops. Its arguments are buffers.
         facts: what is known of symbolic dims.
         names: names for axes.
-        needed: values that must be stored, besides the block's outputs, and why.
         strategy: how values are fused.
     """
 
@@ -107,7 +106,6 @@ class Fusion:
         block: Block,
         facts: Facts,
         names: AxisNames,
-        needed: Mapping[Value, str],
         strategy: Strategy = CPU,
     ) -> None:
         self.strategy = strategy
@@ -116,7 +114,7 @@ class Fusion:
         self.names = names
         self.costs = Costs(block)
         self.uses: dict[Value, dict[tuple[NestPlan, Key], bool]] = {}
-        self.needed = dict(needed)
+        self.needed: dict[Value, str] = {}
         self.plan = Plan()
         self.dynamic_names: dict[tuple[NestPlan, Key], str] = {}
 

@@ -144,6 +144,8 @@ def choose_nest(nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None) 
         from tessera.schedule.heuristics_gpu import GpuChoice  # which builds on this module
 
         return GpuChoice(nest, machine, facts).run()
+    if nest.tile:
+        return nest  # a part of a product that has been cut into register blocks
     return Choice(nest, machine, facts).run()
 
 

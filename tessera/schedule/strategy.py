@@ -23,8 +23,6 @@ class Strategy:
             again costs as much.
         cheap: what costs no more is computed wherever it is used.
         max_copies: how many nests may hold a copy of long code.
-        copies_operands: whether second operands of contractions are copied into the order in which
-            vectors read them.
         computes_operands: whether operands of large contractions may be computed as they are
             loaded.
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
@@ -42,7 +40,6 @@ class Strategy:
     extra_cost_large: int = 40
     cheap: int = 0
     max_copies: int = 2
-    copies_operands: bool = True
     computes_operands: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = False
@@ -66,7 +63,6 @@ GPU = Strategy(
     extra_cost_large=64,
     cheap=2,
     max_copies=16,
-    copies_operands=False,
     computes_operands=False,
     draws_blocks=True,
     finds_contractions=True,

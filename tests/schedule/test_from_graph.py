@@ -217,13 +217,6 @@ def test_wider_results() -> None:
     check(fn, typed(4, 5, dtype=dt.int8), typed(5, 6, dtype=dt.int8))
 
 
-def test_columns_are_made_contiguous() -> None:
-    func = check(lambda x, y: dot_general(x, y, ((1,), (1,))), typed(32, 16), typed(24, 16))
-    assert counts(func)[0] == 2
-    (contract,) = all_ops(func, ops.Contract)
-    assert (contract.rows, contract.cols) == (("i0",), ("i1",))
-
-
 # --- gather, scatter, dynamic slices ----------------------------------------------------------
 
 

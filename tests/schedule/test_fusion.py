@@ -158,24 +158,6 @@ def test_rows_of_a_batch_are_one_axis() -> None:
     assert [str(a) for a in nest.axes] == ["i0: 20", "i2: 24"]
 
 
-def test_large_operands_are_cut_into_panels() -> None:
-    func = check(matmul, typed(40, 1600), typed(1600, 1056), length=1600)
-    assert labels(func) == ["reshape_transpose", "dot"]
-    panels, product = nests_of(func)
-    assert [str(axis.extent) for axis in panels.axes] == ["33", "1600", "32"]
-    (contract,) = all_ops(func, ops.Contract)
-    assert (contract.rows, contract.cols) == (("i0",), ("i1a", "i1b"))
-    assert product.axes[-1].extent == 32
-
-
-def test_one_copy_serves_all_contractions() -> None:
-    def fn(x: Any, y: Any, w: Any) -> Any:
-        return dot_general(x, w, ((1,), (1,))), dot_general(y, w, ((1,), (1,)))
-
-    func = check(fn, typed(16, 12), typed(20, 12), typed(24, 12))
-    assert labels(func) == ["transpose", "dot", "dot"]
-
-
 def test_gate_has_one_contraction_per_nest() -> None:
     def fn(x: Any, w: Any, v: Any) -> Any:
         return e.mul(e.sigmoid(matmul(x, w)), matmul(x, v))
@@ -216,9 +198,7 @@ def test_attention() -> None:
         return dot_general(p, v, ((2,), (1,)), batch)
 
     types = [typed(2, 32, 16)] * 3
-    assert labels(check(fn, *types, length=64)) == [
-        "transpose", "dot_mul", "max_sum_sub_exp", "dot_div",
-    ]  # fmt: skip
+    assert labels(check(fn, *types, length=64)) == ["dot_mul", "max_sum_sub_exp", "dot_div"]
 
 
 def test_gradient_of_a_layer() -> None:
@@ -229,7 +209,7 @@ def test_gradient_of_a_layer() -> None:
         return dx, dw, red.sum_(d, (0,))
 
     func = check(fn, typed(64, 96), typed(96, 80), typed(64, 80), typed(64, 80), length=256)
-    assert labels(func) == ["square_sub_mul", "transpose", "dot", "dot", "sum"]
+    assert labels(func) == ["square_sub_mul", "dot", "dot", "sum"]
 
 
 # --- values used several times ----------------------------------------------------------------

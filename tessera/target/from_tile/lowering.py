@@ -70,6 +70,11 @@ def constant_of(value: Value) -> int | None:
     return None
 
 
+def is_power(n: int) -> bool:
+    """Whether a number is a power of two above one."""
+    return n > 1 and not n & (n - 1)
+
+
 Rule = Callable[..., None]
 """Lowers one op: `rule(lowering, op)`."""
 
@@ -167,6 +172,27 @@ class Lowering:
         for lane, x in enumerate(scalars):
             value = self.emit(t.Insert(value, x, lane, loc=self.loc))
         return value
+
+    def turn(self, rows: Sequence[Value]) -> list[Value]:
+        """The transpose of as many vectors as they have lanes, a power of two.
+
+        In the step for a bit, rows whose numbers differ in it exchange the lanes in which it
+        differs from their own: the bit is exchanged between number and lane.
+        """
+        n = len(rows)
+        found = list(rows)
+        bit = 1
+        while bit < n:
+            low = tuple([k if not k & bit else n + k - bit for k in range(n)])
+            high = tuple([k + bit if not k & bit else n + k for k in range(n)])
+            for i in range(n):
+                if i & bit:
+                    continue
+                a, b = found[i], found[i + bit]
+                found[i] = self.emit(t.Shuffle(a, b, low, loc=self.loc))
+                found[i + bit] = self.emit(t.Shuffle(a, b, high, loc=self.loc))
+            bit *= 2
+        return found
 
     def dim(self, expr: Dim) -> Value:
         """The value of an index expression over the dims."""

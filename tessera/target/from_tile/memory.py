@@ -10,7 +10,7 @@ from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
-from tessera.target.from_tile.lowering import Lowering, View, constant_of, row_type
+from tessera.target.from_tile.lowering import Lowering, View, constant_of, is_power, row_type
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
 from tessera.tile.types import MemType
@@ -94,10 +94,31 @@ def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, shape[:-1])))
 
 
+def _is_turned(view: View, shape: tuple[int, ...]) -> bool:
+    """Whether a square of elements runs along its columns: it is turned in registers."""
+    if len(shape) != 2 or shape[0] != shape[1] or not is_power(shape[0]):
+        return False
+    return constant_of(view.strides[0]) == 1 and constant_of(view.strides[1]) != 1
+
+
+def _turned(
+    s: Lowering, view: View, coords: Sequence[Value], shape: tuple[int, ...], check: Sequence[int]
+) -> _Box:
+    """The box with its two dims exchanged."""
+    other = View(view.ptr, view.dtype, view.offset, view.sizes[::-1], view.strides[::-1])
+    return _Box(s, other, coords[::-1], shape, [1 - k for k in check])
+
+
 def load(s: Lowering, op: tile.Load) -> None:
     """A box of elements."""
     view = s.env[op.view]
     assert isinstance(view, View) and not isinstance(op.fill, complex)
+    if not op.mask and _is_turned(view, op.shape):
+        fill = s.const(op.fill, row_type(op.shape, view.dtype))
+        box = _turned(s, view, op.coords, op.shape, op.check)
+        rows = [_load_row(s, box, i, box.mask(i, None), fill) for i in _indices(op.shape)]
+        s.define(op.result, s.turn(rows))
+        return
     box = _Box(s, view, op.coords, op.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
     fill = s.const(op.fill, row_type(op.shape, view.dtype))
@@ -139,6 +160,11 @@ def store(s: Lowering, op: tile.Store) -> None:
     view = s.env[op.view]
     assert isinstance(view, View)
     value = s.rows(op.value)
+    if not op.mask and _is_turned(view, value.shape):
+        box = _turned(s, view, op.coords, value.shape, op.check)
+        for i, row in zip(_indices(value.shape), s.turn(value.values), strict=True):
+            _store_row(s, box, i, row, box.mask(i, None))
+        return
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
     for k, index in enumerate(_indices(value.shape)):

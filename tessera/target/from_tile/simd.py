@@ -34,6 +34,7 @@ from tessera.target.from_tile.lowering import (
     Rows,
     Rule,
     constant_of,
+    is_power,
     row_count,
     row_type,
 )
@@ -108,6 +109,9 @@ def _reshape(s: Lowering, op: tile.Reshape) -> None:
 def _transpose(s: Lowering, op: tile.Transpose) -> None:
     x = s.rows(op.x)
     shape = tuple(x.shape[p] for p in op.perm)
+    if op.perm == (1, 0) and shape[0] == shape[1] and is_power(shape[0]):
+        s.define(op.result, s.turn(x.values))
+        return
     by_row = op.perm and op.perm[-1] == len(shape) - 1
     items = list(x.values) if by_row else s.scalars(x)
     sizes = x.shape[:-1] if by_row else x.shape

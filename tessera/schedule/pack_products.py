@@ -1,0 +1,143 @@
+"""Packs the operands of a CPU's products into panels, and cuts products into register blocks.
+
+A register block is some rows by some vectors of columns, whose sums stay in registers over the
+whole depth. Its operands are read again by every other block of its row or column, so they are
+copied first into the order in which blocks read them, which also evens out what is left at the
+ends:
+
+    nest i, j: y[i, j] = f(contract k: a(i, k), b(k, j))
+    ==>
+    nest kb, jo, ji: right[jo, kb, ji] = b(kb, jo*W + ji)           0 beyond the end
+    nest io, kb, ii, kk: left[io, kb, ii, kk] = a(io*H + ii, kb*L + kk)
+    nest jo, io, ii, ji: y[io*H + ii, jo*W + ji] =
+        f(contract kb, kk: left[io, kb, ii, kk], right[jo, kb*L + kk, ji])
+
+What is computed from other arrays on the way into a product is computed once, while it is packed;
+what is computed from the product is computed on the registers. Where an operand is small and lies
+in memory as blocks read it, it is read where it is.
+
+A copy is a kernel of its own: products of one operand share it, and it stands before the loops
+whose steps all read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.hash import content_hash
+from tessera.ir.intexpr import Facts
+from tessera.ir.walk import free_values, walk
+from tessera.schedule import ops
+from tessera.schedule.products import CachedCpu, Context, Product, Side
+from tessera.schedule.types import BufType
+
+
+def pack_products(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
+    """The program with its products in register blocks.
+
+    Args:
+        func: a program without tiles and places.
+        machine: the CPU.
+        facts: what is known of symbolic dims.
+    """
+    found = list(walk(func.body))
+    if not any(isinstance(op, ops.Contract) for op in found):
+        return func
+    packing = _Packing(Context(machine, facts or Facts(), frozenset(func.dims)))
+    scope = _Scope(None, set(func.args), {})
+    return func.with_body(packing.block(func.body, {}, scope))
+
+
+@dataclass(eq=False)
+class _Scope:
+    """A program region.
+
+    Attributes:
+        outer: the region around it, if its code may stand there.
+        values: what it defines.
+        copies: operands that it has packed, by what they are.
+        code: its ops so far.
+    """
+
+    outer: _Scope | None
+    values: set[Value]
+    copies: dict[object, Value]
+
+    def __post_init__(self) -> None:
+        self.code: list[Op] = []
+
+
+class _Packing:
+    """Packs the products of a program."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def block(self, block: Block, env: dict[Value, Value], scope: _Scope) -> Block:
+        """A region of the program."""
+        for op in block.ops:
+            operands = [env.get(v, v) for v in op.operands]
+            if isinstance(op, ops.Kernel):
+                new = self.kernel(op, operands, scope)
+            else:
+                # Only a loop runs its region again and again.
+                outer = scope if isinstance(op, ops.While) else None
+                regions = [
+                    self.block(region, env, _Scope(outer, set(region.args), {}))
+                    for region in op.regions
+                ]
+                new = op.rebuild(operands, regions)
+            env.update(zip(op.results, new.results, strict=True))
+            scope.code.append(new)
+            scope.values.update(new.results)
+        return Block(block.args, scope.code, [env.get(v, v) for v in block.outputs])
+
+    def kernel(self, op: ops.Kernel, operands: list[Value], scope: _Scope) -> Op:
+        """A kernel, its products on packed operands."""
+        outer = dict(zip(op.body.args, operands, strict=False))
+        code: list[Op] = []
+        packed: dict[Value, Value] = {}
+        for part in op.body.ops:
+            product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
+            if product is None or not product.plan():
+                code.append(part)
+                continue
+            for side in (product.left, product.right):
+                if side.packed is not None:
+                    packed[side.packed] = self.copy(side, outer, scope)
+            code.append(product.nest_of_blocks())
+        if not code or code == list(op.body.ops):
+            return op.rebuild(operands, op.regions)
+        used = {v for part in code for one in walk(Block([], [part], ())) for v in one.operands}
+        kept = [k for k in range(len(op.inputs)) if op.body.args[k] in used]
+        inputs = [operands[k] for k in kept] + list(packed.values())
+        args = [op.body.args[k] for k in kept] + list(packed) + op.body.args[len(op.inputs) :]
+        return ops.Kernel(
+            inputs, op.types, op.places, op.temps, op.label, op.reason, op.concurrent, op.joined,
+            body=Block(args, code, ()), loc=op.loc,
+        )  # fmt: skip
+
+    def copy(self, side: Side, outer: Mapping[Value, Value], scope: _Scope) -> Value:
+        """The packed operand; in front of a loop whose steps all need the same."""
+        assert side.packed is not None
+        target = Value(side.packed.type)
+        nests = side.copy_nests(target)
+        args = [v for v in free_values(Block([], nests, ())) if v is not target]
+        inputs = [outer[v] for v in args]
+        while scope.outer is not None and scope.values.isdisjoint(inputs):
+            scope = scope.outer
+        body = Block([*args, target], nests, ())
+        key = (tuple(inputs), content_hash(Func("pack", body)))
+        found = scope.copies.get(key)
+        if found is None:
+            assert isinstance(target.type, BufType)
+            loc = side.product.op.loc
+            kernel = ops.Kernel(
+                inputs, (target.type,), label="pack", reason=side.reason, body=body, loc=loc
+            )
+            scope.code.append(kernel)
+            scope.values.add(kernel.results[0])
+            found = scope.copies[key] = kernel.results[0]
+        return found

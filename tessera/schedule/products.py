@@ -1,0 +1,496 @@
+"""One product of a CPU's program: its register block, and which operands are packed; see
+`pack_products`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Protocol
+
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, substitute, sym, symbols
+from tessera.ir.scalar import SCALARS
+from tessera.ir.types import ScalarType
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.access import accesses
+from tessera.schedule.copying import Copy, Names, guarded
+from tessera.schedule.dependence import Dependence
+from tessera.schedule.emit import without_dead
+from tessera.schedule.heuristics import Cpu, grain_of, size_of
+from tessera.schedule.types import Axis, BufType
+
+LEAST = 8
+"""A product with fewer rows or columns is not one of register blocks."""
+
+STEPS = 8
+"""Sums that have to be under way at a time: the latency of a multiplication and addition, times how
+many begin in a cycle."""
+
+STORE_STEPS = 6
+"""What setting out and storing a register block costs, in steps along the depth."""
+
+REUSED = 4
+"""Blocks that read an operand, below which copying it does not pay."""
+
+NEAR = 4
+"""An operand that is no larger than such a part of the second cache is read where it is."""
+
+LINE = 16
+"""Neighbours along the depth that packing a first operand keeps together: copying is then moving
+vectors."""
+
+PROGRAMS = 8
+"""Programs that a product is cut into, if it is large enough, so that several cores share it."""
+
+COPIED = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
+"""What may stand beside a product."""
+
+
+class CachedCpu(Cpu, Protocol):
+    """What products ask of a machine."""
+
+    @property
+    def l2(self) -> int:
+        """Bytes of the second cache."""
+        ...
+
+    def masks(self, bits: int) -> bool:
+        """Whether lanes of so many bits are loaded and stored under a mask."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """The register block of a product.
+
+    Attributes:
+        rows: of the block.
+        columns: of the block, whole vectors.
+    """
+
+    rows: int
+    columns: int
+
+
+def choose_block(rows: int, columns: int, depth: int, lanes: int, registers: int) -> Blocking:
+    """The register block that takes the fewest cycles, what is wasted at the ends included.
+
+    In a step along the depth a block of `h` rows and `v` vectors multiplies `h * v` times, and
+    loads `h + v` values. A quarter of the registers is left to these.
+    """
+    best, least = Blocking(1, lanes), float("inf")
+    for vectors in (1, 2, 4):
+        if vectors > 1 and (vectors - 1) * lanes >= columns:
+            break
+        most = min(registers * 3 // 4, registers - 1 - vectors) // vectors
+        for height in range(1, most + 1):
+            step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
+            blocks = ceil(rows / height) * ceil(columns / (vectors * lanes))
+            cycles = blocks * (step * (depth + STORE_STEPS) + 20)
+            if cycles < least:
+                best, least = Blocking(height, vectors * lanes), cycles
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What cutting a product into blocks needs to know.
+
+    Attributes:
+        machine: the CPU.
+        facts: what is known of symbolic dims.
+        taken: names that no axis may have.
+    """
+
+    machine: CachedCpu
+    facts: Facts
+    taken: frozenset[str]
+
+
+class Product:
+    """The product of one nest.
+
+    Attributes:
+        row: the axis that is cut into the rows of register blocks.
+        col: the axis that is cut into their columns.
+        block: the register block.
+        line: neighbours along the depth that a packed first operand keeps together; 0: none.
+    """
+
+    def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
+        self.nest = nest
+        self.op = op
+        self.facts = context.facts
+        self.machine = context.machine
+        self.depends = Dependence(nest.body)
+        self.accesses = accesses(nest, self.facts)
+        bound = [name for one in (nest, *walk(nest.body)) for name in ops.bound_axes(one)]
+        names = Names({*context.taken, *bound})
+        byname = {axis.name: axis for axis in nest.axes}
+        rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
+        values = op.body.outputs
+        if self.runs(rows) and not self.runs(cols):
+            rows, cols, values = cols, rows, values[::-1]
+        self.row = max(rows, key=lambda axis: size_of(axis.extent))
+        inner = [a for a in self.accesses if a.inner]
+        self.col = max(
+            cols,
+            key=lambda axis: (
+                sum(a.stride(axis.name) == 1 for a in inner) if len(cols) > 1 else 0,
+                size_of(axis.extent),
+            ),
+        )
+        self.others = [a for a in nest.axes if a is not self.row and a is not self.col]
+        self.depth = prod([size_of(axis.extent) for axis in op.axes])
+        bits = op.dtype.bits
+        self.lanes = max(1, self.machine.vector_bits // bits)
+        height, width = size_of(self.row.extent), size_of(self.col.extent)
+        self.block = choose_block(height, width, self.depth, self.lanes, self.machine.registers)
+        self.line = 0
+        self.io, self.ii = names.fresh("m"), names.fresh("i")
+        self.jo, self.ji = names.fresh("n"), names.fresh("j")
+        self.kb, self.kk = names.fresh("k"), names.fresh("l")
+        self.left = Side(self, values[0], self.row, self.block.rows)
+        self.right = Side(self, values[1], self.col, self.block.columns)
+
+    @classmethod
+    def of(cls, nest: ops.Nest, context: Context) -> Product | None:
+        """The product of a nest that is one, and can be cut into blocks."""
+        found = [op for op in nest.body.ops if op.regions]
+        op = found[0] if len(found) == 1 else None
+        if not isinstance(op, ops.Contract) or nest.ordered or nest.tile:
+            return None
+        if not op.axes or not op.rows or not op.cols or any(x.regions for x in op.body.ops):
+            return None
+        if op.dtype.is_complex or any(x.extent == 0 for x in (*nest.axes, *op.axes)):
+            return None
+        code = [*nest.body.ops, *op.body.ops]
+        if any(not isinstance(x, (ops.Contract, *COPIED)) for x in code):
+            return None
+        stores = [x for x in nest.body.ops if isinstance(x, ops.Store)]
+        written = {x.buf for x in stores}
+        if any(x.combine is not None for x in stores):
+            return None
+        if any(isinstance(x, ops.Load) and x.buf in written for x in code):
+            return None
+        return cls(nest, op, context)
+
+    def runs(self, axes: Iterable[Axis]) -> bool:
+        """Whether a result runs along one of some axes."""
+        stores = [a for a in self.accesses if a.is_store]
+        return any(a.stride(axis.name) == 1 for a in stores for axis in axes)
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    def plan(self) -> bool:
+        """Decides which operands are packed; whether the product is cut into blocks at all."""
+        rows, cols = size_of(self.row.extent), size_of(self.col.extent)
+        if rows < LEAST or cols < LEAST:
+            return False
+        left, right = self.left, self.right
+        last = self.op.axes[-1]
+        near = self.machine.l2 // NEAR
+        row_blocks, col_blocks = ceil(rows / self.block.rows), ceil(cols / self.block.columns)
+        in_place = right.lies_along(self.col) and (
+            self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
+        )
+        packs_right = not (in_place and (right.bytes() <= near or row_blocks < REUSED))
+        in_place = left.lies_along(last) or left.lies_along(self.row)
+        in_place = in_place and self.is_whole(self.row, self.block.rows)
+        packs_left = not (in_place and (left.bytes() <= near or col_blocks < REUSED))
+        if packs_left and left.runs_along(last) and not left.runs_along(self.row):
+            line = LINE
+            extent = last.extent
+            if isinstance(extent, int) and extent < 2 * line:
+                line = extent
+            packs_right = packs_right or not divides(line, extent, self.facts)
+            self.line = line
+        if packs_left:
+            left.pack()
+        if packs_right:
+            right.pack()
+        return True
+
+    def is_whole(self, axis: Axis, size: int) -> bool:
+        """Whether an axis is whole blocks."""
+        return divides(size, axis.extent, self.facts)
+
+    @property
+    def depth_axes(self) -> tuple[Axis, ...]:
+        """The axes of the reduction, the last one perhaps in lines."""
+        *first, last = self.op.axes
+        if not self.line:
+            return self.op.axes
+        count = ceildiv(last.extent, self.line)
+        return (*first, Axis(self.kb, count), Axis(self.kk, self.line))
+
+    @property
+    def depth_guard(self) -> tuple[Dim, ...]:
+        """The condition under which a place along the depth is one."""
+        last = self.op.axes[-1]
+        if not self.line or divides(self.line, last.extent, self.facts):
+            return ()
+        return (last.extent - 1 - sym(last.name),)
+
+    def guard(self, axis: Axis, size: int) -> tuple[Dim, ...]:
+        """The condition under which a place of a block is one of the axis."""
+        return () if self.is_whole(axis, size) else (axis.extent - 1 - sym(axis.name),)
+
+    # --- the nest -----------------------------------------------------------------------------
+
+    def nest_of_blocks(self) -> ops.Nest:
+        """The nest over register blocks."""
+        block = self.block
+        io, jo = sym(self.io), sym(self.jo)
+        axes: dict[str, Dim] = {
+            self.row.name: io * block.rows + sym(self.ii),
+            self.col.name: jo * block.columns + sym(self.ji),
+        }
+        guards = [
+            *self.guard(self.row, block.rows),
+            *self.guard(self.col, block.columns),
+        ]
+        copy = Copy(axes)
+        code: list[Op] = []
+        for op in self.nest.body.ops:
+            if op is self.op:
+                code.append(self.contract(copy))
+                copy.env[op.result] = code[-1].result
+                continue
+            needed = tuple([e for e in guards if not symbols(e).isdisjoint(self.depends.ops[op])])
+            copy.guard = needed
+            if isinstance(op, ops.Store) and needed:
+                op = op.rebuild(op.operands, where=(*op.where, *needed))
+            code.append(copy.op(op))
+        rows, cols = size_of(self.row.extent), size_of(self.col.extent)
+        row_axis = Axis(self.io, ceildiv(self.row.extent, block.rows))
+        col_axis = Axis(self.jo, ceildiv(self.col.extent, block.columns))
+        inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
+        found = (*self.others, col_axis, row_axis, *inner)
+        count = self.rows_of_program(ceil(rows / block.rows))
+        wide = self.columns_of_program(ceil(rows / block.rows / count), ceil(cols / block.columns))
+        chunk = [0 if axis.extent == 1 else 1 for axis in self.others]
+        for axis, size in ((col_axis, wide), (row_axis, count)):
+            whole = isinstance(axis.extent, int) and axis.extent <= size
+            chunk.append(0 if whole else size)
+        pairs = zip(found, chunk, strict=False)
+        programs = prod([ceil(size_of(axis.extent) / size) for axis, size in pairs if size])
+        work = 2 * self.depth * count * block.rows * wide * block.columns
+        grain = grain_of(programs, work)
+        sides = [name for name, side in (("left", self.left), ("right", self.right)) if side.packed]
+        return ops.Nest(
+            found,
+            tile=(*[1] * (len(found) - 2), block.rows, block.columns),
+            chunk=(*chunk, 0, 0),
+            reduce_tile=1,
+            reason=f"{block.rows} x {block.columns} accumulators in registers, "
+            + (f"{' and '.join(sides)} operand packed" if sides else "operands read in place"),
+            body=Block([], without_dead(code), ()),
+            loc=self.nest.loc,
+            grain=grain,
+        )
+
+    def rows_of_program(self, blocks: int) -> int:
+        """Blocks along the rows that a program computes side by side: what they read of the first
+        operand stays in the second cache, and there are some programs."""
+        panel = self.block.rows * self.depth * self.op.dtype.itemsize
+        most = max(self.machine.l2 // 2 // panel, 1)
+        programs = max(ceil(blocks / most), min(PROGRAMS, blocks))
+        return ceil(blocks / programs)
+
+    def columns_of_program(self, programs: int, blocks: int) -> int:
+        """Blocks along the columns that a program computes one after the other: all, unless there
+        would be few programs."""
+        wanted = min(ceil(PROGRAMS / programs), blocks)
+        return ceil(blocks / wanted)
+
+    def contract(self, copy: Copy) -> ops.Contract:
+        """The product of a block."""
+        axes = dict(copy.axes)
+        if self.line:
+            axes[self.op.axes[-1].name] = sym(self.kb) * self.line + sym(self.kk)
+        code: list[Op] = []
+        sides: list[Value] = []
+        for side in (self.left, self.right):
+            if side.packed is not None:
+                load = ops.Load(side.packed, (), side.place(), loc=self.op.loc)
+                code.append(load)
+                sides.append(load.result)
+                continue
+            guard = self.guard(side.axis, side.size)
+            own = Copy(axes, {}, guard, dict(copy.env))
+            made = own.block(Block([], side.code(), (side.value,)))
+            code += made.ops
+            sides += made.outputs
+        names = ((self.io, self.ii), (self.jo, self.ji))
+        rows, cols = self.op.rows, self.op.cols
+        if self.row.name not in rows:
+            rows, cols = cols, rows
+        rows = (*[n for n in rows if n != self.row.name], *names[0])
+        cols = (*[n for n in cols if n != self.col.name], *names[1])
+        return ops.Contract(
+            self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), loc=self.op.loc
+        )
+
+
+class Side:
+    """An operand of a product.
+
+    Attributes:
+        product: whose.
+        value: the scalar of the contraction's region.
+        axis: the axis of the nest that is cut into blocks.
+        size: places of a block.
+        packed: the packed operand, if it is one.
+    """
+
+    def __init__(self, product: Product, value: Value, axis: Axis, size: int) -> None:
+        self.product = product
+        self.value = value
+        self.axis = axis
+        self.size = size
+        self.packed: Value | None = None
+        self.reason = ""
+        loads = {op for op in self.code() if isinstance(op, ops.Load)}
+        self.accesses = [a for a in product.accesses if a.op in loads]
+        names = product.depends.values[value]
+        self.batch = [axis for axis in product.others if axis.name in names]
+
+    def code(self) -> list[Op]:
+        """The ops of the contraction's region that the operand needs."""
+        needed = {self.value}
+        kept: list[Op] = []
+        for op in reversed(self.product.op.body.ops):
+            if not needed.isdisjoint(op.results):
+                kept.append(op)
+                needed.update(op.operands)
+        return kept[::-1]
+
+    def runs_along(self, axis: Axis) -> bool:
+        """Whether memory that the operand is computed from runs along an axis."""
+        return any(a.stride(axis.name) == 1 for a in self.accesses)
+
+    def lies_along(self, axis: Axis) -> bool:
+        """Whether the operand is in memory, and runs along an axis."""
+        op = self.value.op
+        if not isinstance(op, ops.Load) or op.where or op.dyn:
+            return False
+        assert isinstance(self.value.type, ScalarType)
+        return self.value.type.dtype is self.product.op.dtype and self.runs_along(axis)
+
+    def bytes(self) -> int:
+        """How large one packed operand is, for one place of the batch."""
+        return size_of(self.axis.extent) * self.product.depth * self.product.op.dtype.itemsize
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its axis is the rows."""
+        return self.axis is self.product.row
+
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the packed operand, outermost first."""
+        p = self.product
+        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
+        count = ceildiv(self.axis.extent, self.size)
+        place = Axis(inner, self.size)
+        depth = list(p.depth_axes)
+        if self.is_left and p.line:
+            return (*self.batch, Axis(outer, count), *depth[:-1], place, depth[-1])
+        return (*self.batch, Axis(outer, count), *depth, place)
+
+    def pack(self) -> None:
+        """Gives the operand a packed copy."""
+        dims = [axis.extent for axis in self.axes()]
+        self.packed = Value(BufType(tuple(dims), self.product.op.dtype))
+        lines = f", {self.product.line} of the depth together" if self.is_left else ""
+        what = "rows" if self.is_left else "columns"
+        self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
+
+    def place(self) -> tuple[Dim, ...]:
+        """The element of the packed operand at the current point of a block."""
+        return tuple([sym(axis.name) for axis in self.axes()])
+
+    def copy_nests(self, target: Value) -> list[ops.Nest]:
+        """The nests that pack the operand: whole panels without conditions, then what is left."""
+        p = self.product
+        axes = self.axes()
+        at = len(self.batch)
+        count = axes[at].extent
+        deep = next((k for k, axis in enumerate(axes) if axis.name == p.kb), -1)
+        is_partial = bool(p.guard(self.axis, self.size))
+        is_short = bool(p.depth_guard)
+        depth = axes[deep].extent if is_short else 0
+        if not isinstance(count, int) or not isinstance(depth, int):
+            return [self.copy_nest(target, {}, is_partial, is_short)]
+        found: list[ops.Nest] = []
+        whole = count - is_partial
+        if whole and (not is_short or depth > 1):
+            part = {at: (0, whole)}
+            if is_short:
+                part[deep] = (0, depth - 1)
+            found.append(self.copy_nest(target, part, False, False))
+        if whole and is_short:
+            part = {at: (0, whole), deep: (depth - 1, 1)}
+            found.append(self.copy_nest(target, part, False, True))
+        if is_partial:
+            found.append(self.copy_nest(target, {at: (whole, 1)}, True, is_short))
+        return found
+
+    def copy_nest(
+        self, target: Value, part: Mapping[int, tuple[int, int]], checked: bool, checks_depth: bool
+    ) -> ops.Nest:
+        """A nest that packs a part of the operand.
+
+        Args:
+            target: the packed operand.
+            part: for some of its dims the first place and the number of places.
+            checked: whether the last panel, which is not whole, is one of them.
+            checks_depth: whether the last places of the depth, some of which are none, are.
+        """
+        p = self.product
+        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
+        # Names that do not depend on the product let equal copies be found.
+        fresh = Names({*p.facts, *[name for axis in p.nest.axes for name in symbols(axis.extent)]})
+        places: dict[str, Dim] = {}
+        made: list[Axis] = []
+        for k, axis in enumerate(self.axes()):
+            first, count = part.get(k, (0, axis.extent))
+            made.append(Axis(fresh.fresh("p"), count))
+            places[axis.name] = sym(made[-1].name) + first
+        mapping = dict(places)
+        mapping[self.axis.name] = places[outer] * self.size + places[inner]
+        if p.line:
+            mapping[p.op.axes[-1].name] = places[p.kb] * p.line + places[p.kk]
+        guard = [
+            *(p.guard(self.axis, self.size) if checked else ()),
+            *(p.depth_guard if checks_depth else ()),
+        ]
+        before = p.nest.body.ops[: p.nest.body.ops.index(p.op)]
+        scalars = [op for op in before if not isinstance(op, ops.Store)]
+        code: list[Op] = []
+        copy = Copy(mapping)
+        for op in (*scalars, *self.code()):
+            depends = p.depends.ops[op]
+            copy.guard = tuple([e for e in guard if not symbols(e).isdisjoint(depends)])
+            code.append(copy.op(op))
+        value = copy.find(self.value)
+        if not isinstance(self.value.op, ops.Load) or self.value.op.where:
+            conditions = tuple([substitute(e, mapping) for e in guard])
+            value = guarded(code, value, conditions, (), SCALARS["add"])
+        assert isinstance(value.type, ScalarType)
+        if value.type.dtype is not p.op.dtype:
+            code.append(ops.Cast(value, p.op.dtype, loc=p.op.loc))
+            value = code[-1].result
+        index = tuple(places.values())
+        code.append(ops.Store(target, value, (), index, loc=p.op.loc))
+        body = Block([], without_dead(code), ())
+        if not guard:
+            return ops.Nest(tuple(made), body=body, loc=p.op.loc)
+        # Seldom run, and soon compiled.
+        tile = (*[1] * (len(made) - 1), p.lanes)
+        return ops.Nest(
+            tuple(made), (), tile, (*[0] * len(made),), 1, "what is left at the ends",
+            body=body, loc=p.op.loc,
+        )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Matrix products of a CPU: register blocks and packed operands, at every level and on every kind
+of machine."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera import dtypes as dt
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.rearrange import broadcast, transpose
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, typed
+
+FORMS = ["nn", "nt", "tn", "tt"]
+SHAPES = [(9, 17, 20), (24, 33, 35), (12, 64, 16), (25, 16, 40)]
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+
+
+def operands(form: str, shape: tuple[int, int, int], dtype: dt.DType) -> list[Any]:
+    """The types of the operands; `t` lies with its depth in front, or behind."""
+    rows, cols, depth = shape
+    left = (rows, depth) if form[0] == "n" else (depth, rows)
+    right = (depth, cols) if form[1] == "n" else (cols, depth)
+    return [typed(*left, dtype=dtype), typed(*right, dtype=dtype)]
+
+
+def product(form: str, x: Any, y: Any) -> Any:
+    return dot_general(x, y, ((1 if form[0] == "n" else 0,), (0 if form[1] == "n" else 1,)))
+
+
+def run(fn: Any, types: list[Any], level: str = "x86-64-v3") -> Any:
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(zlib.crc32(str(graph).encode()))
+    inputs = [(rng.standard_normal(t.shape) * 3).astype(t.dtype.np) for t in types]
+    return check_levels(graph, inputs, machine=machine(level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str, level: str) -> None:
+    run(lambda x, y: product(form, x, y), operands(form, (25, 37, 35), dt.float32), level)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("form", FORMS)
+def test_shapes(form: str, shape: tuple[int, int, int]) -> None:
+    run(lambda x, y: product(form, x, y), operands(form, shape, dt.float32))
+
+
+DTYPES = [dt.float64, dt.bfloat16, dt.float16, dt.int8, dt.int32, dt.uint16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: dt.DType) -> None:
+    run(lambda x, y: product("nt", x, y), operands("nt", (11, 18, 21), dtype))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prologue_and_epilogue(form: str) -> None:
+    def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
+        # Both functions give something else than 0 for what is filled in beyond the ends.
+        z = product(form, e.cos(x), e.add(y, 1.0))
+        return e.add(e.tanh(e.add(z, broadcast(bias, z.shape, (1,)))), rest)
+
+    shape = (13, 27, 22)
+    lowered = run(fn, [*operands(form, shape, dt.float32), typed(27), typed(13, 27)])
+    assert [info.label for info in lowered.kernels()][-1].startswith("dot")
+
+
+def test_batches() -> None:
+    def fn(x: Any, y: Any, w: Any) -> Any:
+        z = dot_general(x, y, ((2,), (2,)), ((0,), (0,)))
+        return dot_general(z, w, ((2,), (0,)))
+
+    run(fn, [typed(3, 9, 20), typed(3, 19, 20), typed(19, 17)])
+
+
+def test_a_turned_result_runs_along_its_vectors() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return transpose(product("nn", x, y), (1, 0))
+
+    run(fn, operands("nn", (19, 21, 18), dt.float32))
+
+
+def test_several_reduced_axes() -> None:
+    run(lambda x, y: dot_general(x, y, ((1, 2), (1, 2))), [typed(10, 3, 20), typed(18, 3, 20)])
+
+
+def test_infinities_and_nan_stay_where_they_are() -> None:
+    x = np.ones((9, 17), np.float32)
+    y = np.ones((17, 18), np.float32)
+    x[8, 16], y[0, 17], y[5, 3] = np.inf, np.nan, -np.inf
+    graph = traced(lambda a, b: product("nn", a, b), typed(9, 17), typed(17, 18))
+    check_levels(graph, [x, y], machine=machine("x86-64-v3"))

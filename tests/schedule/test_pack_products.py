@@ -1,0 +1,92 @@
+"""Register blocks of products, and packed operands: when, how often and where they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tessera.api import control
+from tessera.compile import Lowered
+from tessera.graph.ops.contract import dot_general
+from tessera.schedule import ops
+from tessera.schedule.products import choose_block
+from tessera.target.machine import machine
+from tests.schedule.lowering import all_ops, labels, traced, typed
+
+AVX2 = machine("x86-64-v3")
+
+
+def program(fn: Any, *types: Any) -> Any:
+    return Lowered(traced(fn, *types), AVX2).schedule
+
+
+def turned(x: Any, w: Any) -> Any:
+    """A product with an operand that has to be packed."""
+    return dot_general(x, w, ((1,), (1,)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "lanes", "registers", "block"),
+    [
+        (1024, 1024, 16, 32, (6, 64)),
+        (64, 64, 16, 32, (4, 64)),
+        (100, 100, 16, 32, (20, 16)),
+        (1024, 1024, 8, 16, (6, 16)),
+        (6000, 6000, 8, 16, (6, 16)),
+        (8, 4096, 16, 32, (4, 64)),
+    ],
+)
+def test_block(rows: int, columns: int, lanes: int, registers: int, block: tuple[int, int]) -> None:
+    found = choose_block(rows, columns, 256, lanes, registers)
+    assert (found.rows, found.columns) == block
+
+
+def test_block_fits_the_registers() -> None:
+    for registers, lanes in ((32, 16), (16, 8), (16, 2)):
+        for rows in (8, 9, 31, 500):
+            for columns in (8, 17, 100, 513):
+                block = choose_block(rows, columns, 64, lanes, registers)
+                assert block.columns % lanes == 0
+                assert block.rows * (block.columns // lanes) <= registers * 3 // 4
+                assert block.columns // lanes * (block.rows + 1) < registers
+
+
+def test_small_operands_are_read_in_place() -> None:
+    func = program(lambda x, w: dot_general(x, w, ((1,), (0,))), typed(48, 64), typed(64, 64))
+    assert labels(func) == ["dot"]
+
+
+def test_turned_operand_is_packed() -> None:
+    func = program(turned, typed(48, 64), typed(64, 64))
+    assert labels(func) == ["pack", "dot"]
+    pack, product = all_ops(func, ops.Nest)
+    assert len(pack.axes) == 3
+    assert len(product.axes) == 4
+
+
+def test_one_copy_serves_all_products() -> None:
+    def fn(x: Any, y: Any, w: Any) -> Any:
+        return turned(x, w), turned(y, w)
+
+    func = program(fn, typed(16, 32), typed(16, 32), typed(32, 32))
+    assert labels(func).count("pack") == 1
+    assert labels(func).count("dot") == 2
+
+
+def test_what_a_loop_does_not_change_is_packed_once() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return control.fori_loop(0, 5, lambda _, y: turned(y, w), x)
+
+    func = program(fn, typed(16, 32), typed(32, 32))
+    outside = [op.label for op in func.body.ops if isinstance(op, ops.Kernel)]
+    assert "pack" in outside
+    (loop,) = [op for op in func.body.ops if isinstance(op, ops.While)]
+    inside = [op.label for op in loop.body.ops if isinstance(op, ops.Kernel)]
+    assert "dot" in inside
+    assert "pack" not in inside
+
+
+def test_few_rows_are_no_blocks() -> None:
+    func = program(turned, typed(2, 64), typed(64, 64))
+    assert labels(func) == ["dot"]
