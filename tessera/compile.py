@@ -25,6 +25,7 @@ from tessera.errors import OptionError
 from tessera.graph.passes import simplify
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.graph.spec import GRAPH
+from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Block, Func, Module, Op
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim, evaluate
@@ -179,6 +180,7 @@ class Stages:
         self.settings = config.current()
 
     @functools.cached_property
+    @young_garbage_only()
     def graph(self) -> Func:
         """The Graph after its passes."""
         with config.using(self.settings):
@@ -187,6 +189,7 @@ class Stages:
             return graph
 
     @functools.cached_property
+    @young_garbage_only()
     def _planned(self) -> tuple[Func, Dim, tuple[Decision, ...]]:
         """The Schedule, the size of the arena, and what fusion decided."""
         graph = self.graph
@@ -228,6 +231,7 @@ class Stages:
             check(name, item, spec)
 
     @functools.cached_property
+    @young_garbage_only()
     def tile(self) -> Module:
         """The Tile module."""
         start = time.perf_counter()
@@ -326,6 +330,7 @@ class Lowered(Stages):
         super().__init__(graph, self.cpu)
 
     @functools.cached_property
+    @young_garbage_only()
     def target(self) -> Module:
         """The Target module, legalized for the machine."""
         tile = self.tile
@@ -340,6 +345,7 @@ class Lowered(Stages):
         return module
 
     @functools.cached_property
+    @young_garbage_only()
     def llvm(self) -> str:
         """LLVM IR text."""
         target = self.target

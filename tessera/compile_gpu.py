@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tessera.compile import ENTRY, Lowered, Stages, current_machine
 from tessera.errors import Location
 from tessera.graph.device import Device, backend
+from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.intexpr import Dim
 from tessera.ir.loc import Loc
@@ -74,6 +75,7 @@ class LoweredGpu(Stages):
     # --- what runs on the GPU ---------------------------------------------------------------
 
     @functools.cached_property
+    @young_garbage_only()
     def gpu_kernels(self) -> dict[str, KernelCode]:
         """The kernels by name, in the order of the table that the host gets."""
         launches: dict[str, list[tile_ops.Launch]] = {}

@@ -177,7 +177,7 @@ class Op:
                 fresh[field.name] = attrs[field.name]
         if len(inputs) != len(self.operands) or len(blocks) != len(self.regions):
             raise TypeError(f"{self.name}: rebuilt with another number of operands or regions")
-        if not attrs.keys() <= {field.name for field in self.fields if field.kind is _ATTR}:
+        if attrs and not attrs.keys() <= {f.name for f in self.fields if f.kind is _ATTR}:
             raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
         fresh["operands"], fresh["regions"] = inputs, blocks
         old = self.results
