@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Facts
-from tessera.ir.walk import free_values, walk
+from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.products import CachedCpu, Context, Product, Side
 from tessera.schedule.types import BufType
@@ -128,7 +128,8 @@ class _Packing:
         inputs = [outer[v] for v in args]
         while scope.outer is not None and scope.values.isdisjoint(inputs):
             scope = scope.outer
-        body = Block([*args, target], nests, ())
+        # With arguments of its own: those are the ones of the product's kernel.
+        body = clone_block(Block([*args, target], nests, ()), {})
         key = (tuple(inputs), content_hash(Func("pack", body)))
         found = scope.copies.get(key)
         if found is None:
