@@ -63,6 +63,10 @@ HEAVY_OPS = 24
 SORT_COST = 16
 """One comparison of a sort, in additions."""
 
+STREAM_BYTES = 1 << 24
+"""What is written and so large is out of the caches before anybody reads it. Written past them, its
+lines need not be read first: a third less traffic where two arrays make one."""
+
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
 
@@ -234,6 +238,7 @@ class Choice:
         if grain:
             self.reason += f"; threads share its programs, {grain} at a time"
         new = self.nest.rebuild(
+            regions=[Block((), self.streamed(), ())],
             axes=axes,
             tile=tuple(tile),
             chunk=tuple(chunk),
@@ -480,6 +485,23 @@ class Choice:
             elif chunk:
                 programs = UNKNOWN_PROGRAMS
         return grain_of(programs, self.cost * points)
+
+    def streamed(self) -> list[Op]:
+        """The body, which stores past the caches what is large, in lines."""
+        read = {op.buf for op in self.code if isinstance(op, (ops.Load, ops.Scan))}
+
+        def is_streamed(op: Op) -> bool:
+            if not isinstance(op, ops.Store) or op.combine is not None or op.buf in read:
+                return False
+            buffer = op.buf.type
+            assert isinstance(buffer, BufType)
+            size = buffer.size
+            return isinstance(size, int) and size * buffer.dtype.itemsize >= STREAM_BYTES
+
+        loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
+        if any(isinstance(op, loops) for op in self.code):
+            return list(self.nest.body.ops)
+        return [op.rebuild(streaming=True) if is_streamed(op) else op for op in self.nest.body.ops]
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel that fits the cache along columns, one along the

@@ -382,7 +382,8 @@ class Load(ScheduleOp):
 class Store(ScheduleOp):
     """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf =
     combine(buf, value), which `atomic` lets points of the nest do that meet in one element: all of
-    them are combined, in any order.
+    them are combined, in any order. With `streaming`, nobody is going to read it soon: a CPU writes
+    past its caches.
     """
 
     name = "schedule.store"
@@ -394,6 +395,7 @@ class Store(ScheduleOp):
     where: tuple[Dim, ...] = attr(())
     combine: ScalarFn | None = attr(None)
     atomic: bool = attr(False)
+    streaming: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

@@ -240,7 +240,8 @@ class Load(TargetOp):
 
 class Store(TargetOp):
     """Writes a scalar, or a vector to consecutive elements, at element `offset`; with a mask, only
-    lanes whose bit is set.
+    lanes whose bit is set. With `streaming`, nobody is going to read it soon: it is written past
+    the caches where its address allows it.
     """
 
     name = "target.store"
@@ -250,6 +251,7 @@ class Store(TargetOp):
     value: Value = operand()
     mask: tuple[Value, ...] = operands()
     align: int = attr(0)
+    streaming: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

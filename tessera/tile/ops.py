@@ -255,8 +255,8 @@ class Load(TileOp):
 class Store(TileOp):
     """Writes a tile to the box at `coords`.
 
-    Dims in `check` are masked: elements beyond the view's end are not written; nor are elements
-    where the optional `mask` is false. Everything else must lie inside the view, as for a load.
+    Dims in `check` are masked: beyond the view's end nothing is written, nor where the optional
+    `mask` is false. All else lies inside. With `streaming`, a CPU writes past its caches.
     """
 
     name = "tile.store"
@@ -266,6 +266,7 @@ class Store(TileOp):
     coords: tuple[Value, ...] = operands()
     mask: tuple[Value, ...] = operands()
     check: tuple[int, ...] = attr(())
+    streaming: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -577,8 +578,7 @@ class Part(TileOp):
 
 
 class Launch(TileOp):
-    """Runs a kernel of the module over a grid. The kernel's arguments are `args`; its symbolic dims
-    are the caller's.
+    """Runs a kernel of the module over a grid, with `args`; its symbolic dims are the caller's.
 
     Attributes:
         kernel: its name.

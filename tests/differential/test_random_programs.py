@@ -55,10 +55,11 @@ def test_many(first: int) -> None:
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("first", range(20_000, 20_000 + SHARED, BATCH))
 def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the small arrays were large: many programs, which threads share, and reductions in
-    parts."""
+    """As if the small arrays were large: many programs, which threads share, reductions in parts,
+    and stores past the caches."""
     monkeypatch.setattr(heuristics, "WORK", 16)
     monkeypatch.setattr(heuristics, "GRAIN", 32)
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
+    monkeypatch.setattr(heuristics, "STREAM_BYTES", 64)
     monkeypatch.setattr(split, "GRAIN", 16)
     run_batch(first, BATCH, symbolic)

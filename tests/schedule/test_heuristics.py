@@ -246,3 +246,14 @@ def test_reductions_of_many_rows_and_short_ones_are_not_split() -> None:
     for shape in ((100, 5000), (20_000,)):
         func = lowered(lambda x: red.sum_(x, (x.ndim - 1,)), typed(*shape))
         assert str(split_for_threads(func)) == str(func)
+
+
+def test_large_results_are_written_past_the_caches() -> None:
+    def streams(fn: Callable[..., Any], *types: Any) -> list[bool]:
+        found = chosen(fn, *types).body.ops
+        return [op.streaming for op in found if isinstance(op, ops.Store)]
+
+    assert streams(add, typed(1 << 22), typed(1 << 22)) == [True]
+    assert streams(add, typed((1 << 22) - 1), typed((1 << 22) - 1)) == [False]
+    assert streams(add, typed(S), typed(S)) == [False]
+    assert streams(lambda x: red.sum_(x, (1,)), typed(1 << 22, 2)) == [False]

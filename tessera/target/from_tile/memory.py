@@ -168,11 +168,17 @@ def store(s: Lowering, op: tile.Store) -> None:
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
     for k, index in enumerate(_indices(value.shape)):
-        _store_row(s, box, index, value.values[k], box.mask(index, extra[k] if extra else None))
+        mask = box.mask(index, extra[k] if extra else None)
+        _store_row(s, box, index, value.values[k], mask, op.streaming)
 
 
 def _store_row(
-    s: Lowering, box: _Box, index: tuple[int, ...], value: Value, mask: Value | None
+    s: Lowering,
+    box: _Box,
+    index: tuple[int, ...],
+    value: Value,
+    mask: Value | None,
+    streaming: bool,
 ) -> None:
     ptr, offset = box.view.ptr, box.offset(index)
     if box.lanes == 1:
@@ -181,7 +187,7 @@ def _store_row(
     stride = box.view.strides[-1]
     masks = () if mask is None else (mask,)
     if constant_of(stride) == 1:
-        s.emit(t.Store(ptr, offset, value, masks, loc=s.loc))
+        s.emit(t.Store(ptr, offset, value, masks, 0, streaming and not masks, loc=s.loc))
         return
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(

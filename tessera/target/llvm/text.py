@@ -103,6 +103,8 @@ class Writer:
         self.label = "entry"
         self.declared: dict[str, str] = {}
         self.words: dict[Value, int] = {}
+        # Whether the function stores past the caches.
+        self.streams = False
         # Functions that run a piece of what threads share, by name.
         self.pieces: dict[str, list[str]] = {}
         # The most words that the entry hands on in memory; None where it does not.
@@ -187,7 +189,11 @@ class Writer:
             f"define internal {result} @{func.name}({', '.join(params)}) {attributes} {{"
         )
         self.start("entry")
+        self.streams = False
         self.block(func.body)
+        if self.streams:
+            # Such stores are ordered with nothing: others must see them when this returns.
+            self.put("fence seq_cst")
         self.put(f"ret {self.typed(func.outputs[0])}" if func.outputs else "ret void")
         self.lines.append("}")
 

@@ -202,7 +202,9 @@ def _store(w: Writer, op: t.Store) -> None:
     value = _to_memory(w, w.name(op.value), type)
     align = op.align or dtype.itemsize
     text = memory_text(type)
-    if not op.mask:
+    if op.streaming and not op.mask and isinstance(type, VecType):
+        _stream(w, f"{text} {value}", at, align, type.lanes * dtype.itemsize)
+    elif not op.mask:
         w.put(f"store {text} {value}, ptr {at}, align {align}")
     else:
         name = _memory_suffix(type)
@@ -210,6 +212,29 @@ def _store(w: Writer, op: t.Store) -> None:
             f"call void @llvm.masked.store.{name}.p0({text} {value}, ptr align {align} {at}, "
             f"{w.typed(op.mask[0])})"
         )
+
+
+LINE = 64
+"""Bytes of a line of the caches; what is written past them begins at one, or at its own size."""
+
+
+def _stream(w: Writer, value: str, at: str, align: int, size: int) -> None:
+    """Writes past the caches if the address is aligned, which is the same in nearly all turns of a
+    loop, so that the branch costs nothing."""
+    n, whole = w.next_label(), min(size & -size, LINE)
+    word = w.assign(f"ptrtoint ptr {at} to i64")
+    rest = w.assign(f"and i64 {word}, {whole - 1}")
+    aligned = w.assign(f"icmp eq i64 {rest}, 0")
+    w.put(f"br i1 {aligned}, label %stream{n}, label %plain{n}")
+    w.start(f"stream{n}")
+    w.declare("nontemporal", "!0 = !{i32 1}")
+    w.put(f"store {value}, ptr {at}, align {whole}, !nontemporal !0")
+    w.streams = True
+    w.put(f"br label %stored{n}")
+    w.start(f"plain{n}")
+    w.put(f"store {value}, ptr {at}, align {align}")
+    w.put(f"br label %stored{n}")
+    w.start(f"stored{n}")
 
 
 def _pointers(w: Writer, ptr: Value, offsets: Value, dtype: DType) -> tuple[str, str]:

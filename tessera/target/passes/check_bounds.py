@@ -254,7 +254,9 @@ def _with_mask(op: Access, operands: Sequence[Value], mask: Sequence[Value]) -> 
         case t.Load():
             return t.Load(operands[0], operands[1], mask, op.type, op.align, loc=op.loc)
         case t.Store():
-            return t.Store(operands[0], operands[1], operands[2], mask, op.align, loc=op.loc)
+            return t.Store(
+                operands[0], operands[1], operands[2], mask, op.align, op.streaming, loc=op.loc
+            )
         case t.Gather():
             return t.Gather(operands[0], operands[1], mask, op.dtype, loc=op.loc)
         case t.Scatter():

@@ -220,7 +220,7 @@ def store(low: State, op: s.Store, point: Point) -> None:
     """Writes an element per point of the tile."""
     dyn = low.dyn(op.dyn, point)
     value = low.get(op.value, point)
-    write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic)
+    write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic, op.streaming)
 
 
 def write(
@@ -233,6 +233,7 @@ def write(
     dyn: Sequence[Value] = (),
     combine: ScalarFn | None = None,
     atomic: bool = False,
+    streaming: bool = False,
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
     conditions = low.conditions(where, point, dyn)
@@ -247,7 +248,7 @@ def write(
         if dims is None:
             _scatter(low, address, value, masks, point, combine, atomic)
         else:
-            _write_box(low, address, value, masks, point, dims, combine)
+            _write_box(low, address, value, masks, point, dims, combine, streaming)
         return ()
 
     guard = low.em.all_of(guards)
@@ -301,6 +302,7 @@ def _write_box(
     point: Point,
     dims: Sequence[int],
     combine: ScalarFn | None,
+    streaming: bool,
 ) -> None:
     em = low.em
     shape = tuple([point.shape[k] for k in dims])
@@ -317,7 +319,8 @@ def _write_box(
         old = Val(tuple([em.reshape(x, full) for x in found]), point.names)
         value = low.apply(combine, old, value)
     for (view, coords), part in zip(views, low.spread(value, full, parts), strict=True):
-        em.add(t.Store(view, em.reshape(part, shape), coords, mask, check, loc=em.loc))
+        part = em.reshape(part, shape)
+        em.add(t.Store(view, part, coords, mask, check, streaming, loc=em.loc))
 
 
 def _scatter(
