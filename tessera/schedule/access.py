@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tessera.dtypes import DType
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, Facts, IntExpr, Sym, linear_in, simplify, symbols
-from tessera.schedule import ops
+from tessera.schedule import loop_ops, ops
 from tessera.schedule.types import Axis, BufType
 
 MemoryOp = ops.Load | ops.Store | ops.Scan
@@ -92,4 +92,4 @@ def _axes(op: Op) -> tuple[Axis, ...]:
     """The axes that an op binds."""
     if isinstance(op, (ops.Reduce, ops.Contract)):
         return op.axes
-    return (op.axis,) if isinstance(op, (ops.ArgReduce, ops.Scan)) else ()
+    return (op.axis,) if isinstance(op, (ops.ArgReduce, ops.Scan, loop_ops.Recur)) else ()

@@ -28,7 +28,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import accesses, is_affine, offset, ranges
 from tessera.schedule.types import Axis
 
@@ -203,8 +203,10 @@ class _Rewriting:
         return self.env.get(value, value)
 
     def block(self, old: Block, mapping: Mapping[str, Dim], facts: Facts) -> Block:
+        args = [Value(arg.type, arg.name) for arg in old.args]
+        self.env.update(zip(old.args, args, strict=True))
         code = [self.op(op, mapping, facts) for op in old.ops]
-        return Block([], code, [self.find(v) for v in old.outputs])
+        return Block(args, code, [self.find(v) for v in old.outputs])
 
     def op(self, op: Op, mapping: Mapping[str, Dim], facts: Facts) -> Op:
         def expr(e: Dim) -> Dim:
@@ -227,7 +229,7 @@ class _Rewriting:
             attrs["axes"] = axes
             within, scope = {**mapping, **own}, ranges(axes, facts)
             self.changed = self.changed or bool(own)
-        elif isinstance(op, (ops.ArgReduce, ops.Scan)):
+        elif isinstance(op, (ops.ArgReduce, ops.Scan, loop_ops.Recur)):
             scope = ranges((op.axis,), facts)
         if isinstance(op, ops.Contract):
             attrs["rows"], attrs["cols"] = self.sides(op.rows), self.sides(op.cols)

@@ -39,8 +39,10 @@ class Copy:
 
     def block(self, block: Block) -> Block:
         """A region."""
+        args = [Value(arg.type, arg.name) for arg in block.args]
+        self.env.update(zip(block.args, args, strict=True))
         code = [self.op(op) for op in block.ops]
-        return Block([], code, [self.find(v) for v in block.outputs])
+        return Block(args, code, [self.find(v) for v in block.outputs])
 
     def op(self, op: Op) -> Op:
         """One op; its results are known from then on."""

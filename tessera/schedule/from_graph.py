@@ -23,7 +23,7 @@ from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.hostcall import HostCall
 from tessera.graph.ops.library import LibraryCall, refusal
-from tessera.graph.ops.scan import Unwritten
+from tessera.graph.ops.scan import Scan, Unwritten
 from tessera.graph.ops.sort import Sort
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.hostcall import HostFunction, LibraryFunction
@@ -40,6 +40,7 @@ from tessera.schedule.heuristics import Cpu, Gpu
 from tessera.schedule.join_columns import join
 from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.prepare import prepare
+from tessera.schedule.recurrence import recurrence
 from tessera.schedule.row_grouping import RowGrouping
 from tessera.schedule.strategy import CPU, GPU, Strategy
 from tessera.schedule.types import Axis, BufType
@@ -173,7 +174,13 @@ class _Lowering:
         if isinstance(op, Sort):
             return self.sort(op, group, env), op.results
         if isinstance(op, While):
-            return self.loop(op, env), op.results
+            keeps = self.options.strategy.keeps_loops
+            found = self.recurrence(op, group, env) if keeps else None
+            return found or self.loop(op, env), op.results
+        if isinstance(op, Scan):
+            found = self.recurrence(op, group, env)
+            assert found is not None
+            return found, op.results
         if isinstance(op, Cond):
             return self.branches(op, env), op.results
         if isinstance(op, Unwritten):
@@ -311,6 +318,29 @@ class _Lowering:
         if [v.type for v in init] != init_types:
             raise CompileError("schedule: a loop carries a strided buffer", loc=op.loc)
         return ops.While(init, cond=blocks[0], body=blocks[1], loc=op.loc)
+
+    def recurrence(self, op: Scan | While, group: Group, env: dict[Value, Value]) -> Op | None:
+        """A kernel with a loop inside its nest; None where the loop is not of this kind."""
+        operands = list(dict.fromkeys(op.operands))
+        inputs = [env[v] for v in operands]
+        types = tuple([buffer_type(v) for v in op.results])
+        args = [Value(t) for t in (*[v.type for v in inputs], *types)]
+        buffers = dict(zip((*operands, *op.results), args, strict=True))
+        nest = recurrence(op, buffers, self.names, self.facts)
+        if nest is None:
+            return None
+        if self.options.reshape_axes:
+            nest = collapse(nest, self.facts)
+        used = {v for one in walk(nest.body) for v in one.operands}
+        kept = [k for k, arg in enumerate(args) if k >= len(inputs) or arg in used]
+        return ops.Kernel(
+            [inputs[k] for k in kept if k < len(inputs)],
+            types,
+            label=label(group),
+            reason="a loop of steps that need no other elements, inside the nest",
+            body=Block([args[k] for k in kept], [nest], ()),
+            loc=op.loc,
+        )
 
     def branches(self, op: Cond, env: dict[Value, Value]) -> Op:
         """Two programs, one of which runs."""

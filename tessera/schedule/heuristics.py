@@ -18,7 +18,7 @@ from tessera.ir.core import Block, Func, Op
 from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.rebuild import with_bodies
@@ -66,6 +66,9 @@ SORT_COST = 16
 STREAM_BYTES = 1 << 24
 """What is written and so large is out of the caches before anybody reads it. Written past them, its
 lines need not be read first: a third less traffic where two arrays make one."""
+
+UNKNOWN_STEPS = 64
+"""What a loop with a condition counts as."""
 
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
@@ -345,6 +348,19 @@ class Choice:
             self.vectorise(axis, self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
 
+    def recurrence(self) -> None:
+        """Each point has a loop of its own; what all lanes of a tile carry stays in registers."""
+        (loop,) = [op for op in self.code if isinstance(op, loop_ops.LOOPS)]
+        is_counted = isinstance(loop, loop_ops.Recur)
+        self.cost *= size_of(loop.axis.extent) if is_counted else UNKNOWN_STEPS
+        self.reason = "one point after the other, each with its own loop"
+        inside = [a for a in self.accesses if a.inner]
+        axis = self.best_axis(inside or self.accesses)
+        if axis is not None:
+            vectors = power_below(self.machine.registers / (2 * len(loop.init)))
+            self.vectorise(axis, min(self.width, self.lanes * vectors))
+            self.reason = f"lanes along {axis.name}, each with its own loop in registers"
+
     def contraction(self) -> None:
         """A block of accumulators that stays in registers."""
         (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
@@ -520,6 +536,7 @@ class Choice:
 
 RULES: tuple[tuple[type[Op] | tuple[type[Op], ...], Callable[[Choice], None]], ...] = (
     (ops.Contract, Choice.contraction),
+    (loop_ops.LOOPS, Choice.recurrence),
     (ops.Scan, Choice.scan),
     ((ops.Reduce, ops.ArgReduce), Choice.reduction),
     (Op, Choice.plain),

@@ -22,7 +22,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import ops, sort_ops
+from tessera.schedule import loop_ops, ops, sort_ops
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
 
@@ -393,6 +393,29 @@ def _scan(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]
         buffer[tuple(index)] = cast_array(acc[inside], dtype_of(buffer.dtype))
 
 
+def _recur(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    carried = [points.values[v] for v in op.init]
+    order = range(int(evaluate(op.axis.extent, points.dims)))
+    for k in reversed(order) if op.reverse else order:
+        points.values.update(zip(op.body.args, carried, strict=True))
+        carried = points.block(op.body, {**env, op.axis.name: np.asarray(k)}, grid)
+    points.values.update(zip(op.results, carried, strict=True))
+
+
+def _repeat(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    carried = [np.broadcast_to(points.values[v], grid) for v in op.init]
+    active = np.ones(grid, np.bool_)
+    while True:
+        points.values.update(zip(op.cond.args, carried, strict=True))
+        active = active & points.block(op.cond, env, grid)[0]
+        if not active.any():
+            break
+        points.values.update(zip(op.body.args, carried, strict=True))
+        following = points.block(op.body, env, grid)
+        carried = [np.where(active, a, b) for a, b in zip(following, carried, strict=True)]
+    points.values.update(zip(op.results, carried, strict=True))
+
+
 RULES: Mapping[
     type[Op], Callable[[Points, Any, Mapping[str, Any], tuple[int, ...]], Array | None]
 ] = {
@@ -410,4 +433,6 @@ RULES: Mapping[
     ops.Contract: _contract,
     ops.Scan: _scan,
     ops.ScanFrom: _scan,
+    loop_ops.Recur: _recur,
+    loop_ops.Repeat: _repeat,
 }

@@ -15,7 +15,7 @@ at once. The steps that are left over follow the loop; a loop of one turn is non
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -35,9 +35,10 @@ from tessera.ir.walk import inline
 from tessera.schedule.cost import tensor
 
 
-def expand_scans(block: Block) -> Block:
-    """The block without scans; regions are left alone."""
-    if not any(isinstance(op, Scan) for op in block.ops):
+def expand_scans(block: Block, kept: Callable[[Scan], bool] | None = None) -> Block:
+    """The block without scans, but those that are kept; regions are left alone."""
+    expanded = {op for op in block.ops if isinstance(op, Scan) and not (kept and kept(op))}
+    if not expanded:
         return block
     env: dict[Value, Value] = {}
     code: list[Op] = []
@@ -46,14 +47,14 @@ def expand_scans(block: Block) -> Block:
         if any(v in env for v in op.operands):
             fresh = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
         results = list(fresh.results)
-        if isinstance(fresh, Scan):
+        if op in expanded and isinstance(fresh, Scan):
             results = _Expansion(fresh, code).run()
         else:
             code.append(fresh)
-        if fresh is not op or isinstance(op, Scan):
+        if fresh is not op or op in expanded:
             env.update(zip(op.results, results, strict=True))
     # The steps of a loop that is none may hold scans, which are in this block now.
-    return expand_scans(Block(block.args, code, [env.get(v, v) for v in block.outputs]))
+    return expand_scans(Block(block.args, code, [env.get(v, v) for v in block.outputs]), kept)
 
 
 class _Code:

@@ -561,6 +561,5 @@ def bound_axes(op: Op) -> tuple[str, ...]:
     """The axis names that an op binds for its regions."""
     if isinstance(op, (Nest, Reduce, Contract)):
         return tuple(axis.name for axis in op.axes)
-    if isinstance(op, (ArgReduce, Scan)):
-        return (op.axis.name,)
-    return ()
+    axis = getattr(op, "axis", None)
+    return (axis.name,) if isinstance(axis, Axis) else ()

@@ -7,11 +7,13 @@ from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
+from tessera.schedule.recurrence import is_recurrence
 from tessera.schedule.strategy import CPU, Strategy
 from tessera.schedule.widen_scatter import widen_scatters
 
 
 def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     """The block to lower."""
-    block = expand(expand_scans(inline_calls(block)))
+    kept = is_recurrence if strategy.keeps_loops else None
+    block = expand(expand_scans(inline_calls(block), kept))
     return block if strategy.combines_bytes else widen_scatters(block)

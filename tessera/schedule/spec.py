@@ -22,7 +22,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
-from tessera.schedule import ops, sort_ops
+from tessera.schedule import loop_ops, ops, sort_ops
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Place, PlaceKind
 
@@ -88,7 +88,7 @@ def _expressions(op: Op) -> Iterator[Dim]:
 def _axes(op: Op) -> Iterable[Dim]:
     if isinstance(op, (ops.Nest, ops.Reduce, ops.Contract)):
         return [axis.extent for axis in op.axes]
-    return [op.axis.extent] if isinstance(op, (ops.ArgReduce, ops.Scan)) else []
+    return [op.axis.extent] if isinstance(op, (ops.ArgReduce, ops.Scan, loop_ops.Recur)) else []
 
 
 def check_stores(func: Func) -> None:
@@ -100,10 +100,12 @@ def check_stores(func: Func) -> None:
         for op in kernel.body.ops:
             written.update(sort_ops.written_by(op))
             for region in op.regions:
+                loops = [one for one in region.ops if isinstance(one, loop_ops.Recur)]
+                allowed = {*region.ops, *[one for loop in loops for one in loop.body.ops]}
                 for one in walk(region):
                     if isinstance(one, (ops.Store, ops.Scan)):
                         written.add(one.buf)
-                        if one not in region.ops:
+                        if one not in allowed:
                             raise _fail("S6", one, "it stands inside a reduction")
         if written & inputs:
             raise _fail("S3", kernel, "an input is written")

@@ -25,6 +25,8 @@ class Strategy:
         max_copies: how many nests may hold a copy of long code.
         computes_operands: whether operands of large contractions may be computed as they are
             loaded.
+        keeps_loops: whether a scan whose steps are work on single elements is one nest, with the
+            loop inside.
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
@@ -41,6 +43,7 @@ class Strategy:
     cheap: int = 0
     max_copies: int = 2
     computes_operands: bool = True
+    keeps_loops: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = False
     combines_bytes: bool = True
@@ -64,6 +67,7 @@ GPU = Strategy(
     cheap=2,
     max_copies=16,
     computes_operands=False,
+    keeps_loops=False,
     draws_blocks=True,
     finds_contractions=True,
     combines_bytes=False,

@@ -396,12 +396,7 @@ class _Canonical:
         changes = {key: self.attr(value) for key, value in op.attrs.items()}
         if isinstance(op, s.Nest):
             changes["reason"] = ""
-        regions = [
-            Block(
-                [], [self.op(inner) for inner in region.ops], [self.env[v] for v in region.outputs]
-            )
-            for region in op.regions
-        ]
+        regions = [self.block(region) for region in op.regions]
         fresh = op.rebuild([self.env[v] for v in op.operands], regions, **changes)
         self.env.update(zip(op.results, fresh.results, strict=True))
         for name in names:
@@ -409,6 +404,13 @@ class _Canonical:
         for name, text in outer.items():
             self.names[name], self.dims[name] = text, sym(text)
         return fresh
+
+    def block(self, region: Block) -> Block:
+        """A region."""
+        args = [Value(arg.type) for arg in region.args]
+        self.env.update(zip(region.args, args, strict=True))
+        code = [self.op(inner) for inner in region.ops]
+        return Block(args, code, [self.env[v] for v in region.outputs])
 
     def attr(self, value: Any) -> Any:
         """An attribute with axes renamed."""

@@ -25,10 +25,19 @@ from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, prod, sym
 from tessera.ir.walk import walk
+from tessera.schedule import loop_ops
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
-from tessera.tile.lowering import access, drawing, pointwise, reduction, row_passes, scanning
+from tessera.tile.lowering import (
+    access,
+    drawing,
+    pointwise,
+    recurring,
+    reduction,
+    row_passes,
+    scanning,
+)
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 
@@ -47,6 +56,8 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Contract: reduction.contract,
     s.Scan: scanning.scan,
     s.ScanFrom: scanning.scan,
+    loop_ops.Recur: recurring.recur,
+    loop_ops.Repeat: recurring.repeat,
 }
 
 
