@@ -32,10 +32,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from tessera.dtypes import DType
+from tessera.graph.ops.arithmetic import Select
 from tessera.graph.ops.base import Rearrange
 from tessera.graph.ops.control import While
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
 from tessera.graph.ops.generate import Constant, Iota
+from tessera.graph.ops.rearrange import Broadcast, Reshape
 from tessera.graph.ops.reduce import Any_, Reduce
 from tessera.graph.ops.scan import Scan
 from tessera.ir.core import Block, Op, Value
@@ -361,11 +363,43 @@ class _Repetition(_Elements):
     def wish(self) -> Value:
         """What says for each element whether it goes on."""
         (cond,) = self.op.cond.outputs
-        if self.lead and isinstance(cond.op, Any_):
+        while self.lead and isinstance(cond.op, Any_):
             cond = cond.op.operands[0]
         if tensor(cond).shape != self.lead:
             raise _Refused
         return cond
+
+    def _scalar(self, value: Value, index: Index) -> Value:
+        found = self.selected(value.op, index) if isinstance(value.op, Select) else None
+        return super()._scalar(value, index) if found is None else found
+
+    def selected(self, op: Select, index: Index) -> Value | None:
+        """`select(any(p), select(p, new, old), old)`, as batches of batches have it, is the inner
+        selection."""
+        test, new, old = op.operands
+        inner = self.behind_any(test, index)
+        if inner is None:
+            return None
+        found = self.scalar(new, index)
+        made = found.op
+        if not isinstance(made, ops.Map) or made.fn.name != "select":
+            return None
+        chosen, _, other = made.args
+        same = chosen is self.scalar(inner, self.point) and other is self.scalar(old, index)
+        return found if same else None
+
+    def behind_any(self, value: Value, index: Index) -> Value | None:
+        """What a test says of some elements, that of this point among them."""
+        op = value.op
+        while isinstance(op, (Broadcast, Reshape)):
+            (source,) = op.sources(index)
+            index = tuple([reduced(e, self.facts) for e in source.index])
+            op = op.operands[0].op
+        if not isinstance(op, Any_) or tensor(op.operands[0]).shape != self.lead:
+            return None
+        outer = iter(index)
+        point = [p if k in op.axes else next(outer) for k, p in enumerate(self.point)]
+        return op.operands[0] if tuple(point) == self.point else None
 
     def changed(self, goes: Value, new: Value, old: Value) -> Value:
         """What an element becomes that goes on; the others must stay what they are."""

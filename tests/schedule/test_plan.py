@@ -285,7 +285,7 @@ def test_a_loop_keeps_what_it_uses_from_outside() -> None:
 
 
 def test_initial_values_that_die_become_the_carried_buffers() -> None:
-    types = [typed(dtype=dt.int32), typed(16)]
+    types = [typed(dtype=dt.int32), typed(64)]
     cond = block_of(lambda i, x: e.lt(i, 5), *types)
     body = block_of(lambda i, x: [e.add(i, 1), e.mul(x, 0.5)], *types)
 
