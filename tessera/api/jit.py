@@ -112,7 +112,8 @@ class JitFunction(Called, Generic[P, R]):
         self._traces = Traces(fn, max_traces)
         self._entries: dict[Hashable, Entry] = {}
         self._graphs: dict[Hashable, Traced] = {}
-        # Counts without a lock, which a hot path would not want.
+        # Calls that native code left to Python, counted without a lock: finalizers call too, and a
+        # child of fork.
         self._calls = itertools.count()
         self._misses = 0
         self._native = NativeCalls(self._statics)
@@ -398,7 +399,7 @@ class JitFunction(Called, Generic[P, R]):
             >>> f.cache_info()
             CacheInfo(hits=1, misses=2, maxsize=None, currsize=2)
         """
-        slow: int = self._calls.__reduce__()[1][0]  # pyright: ignore[reportAssignmentType]
+        slow = int(repr(self._calls)[len("count(") : -1])
         calls = slow + self._table.calls
         return CacheInfo(calls - self._misses, self._misses, None, len(self._entries))
 

@@ -61,7 +61,8 @@ _STATE = _State()
 ACTIVE = ctypes.c_int64()
 """How many traces are being recorded in all threads, for native code."""
 
-_active_lock = threading.Lock()
+# Finalizers may trace, in the middle of counting too.
+_active_lock = threading.RLock()
 
 
 def _count(change: int) -> None:
@@ -72,7 +73,7 @@ def _count(change: int) -> None:
 def _after_fork() -> None:
     # The other threads are gone, and with them their traces; one of them may have had the lock.
     global _active_lock
-    _active_lock = threading.Lock()
+    _active_lock = threading.RLock()
     ACTIVE.value = len(_STATE.stack)
 
 
