@@ -139,7 +139,7 @@ def _plane(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
 
 def _mandelbrot_reference(cx: Any, cy: Any) -> Any:
     # Chaos: float64 counts other steps near the border, so the definition is in float32.
-    return _mandelbrot_numpy(None, 0)(cx.astype(F32), cy.astype(F32))
+    return _mostly(None, _mandelbrot_numpy(None, 0)(cx.astype(F32), cy.astype(F32)))
 
 
 def _mostly(arguments: Any, result: Any) -> Any:

@@ -68,6 +68,9 @@ MAX_MEMBERS = 600
 MAX_PARTS = 4
 """A concatenation of more arrays is stored, one nest per array."""
 
+IN_ORDER = 256
+"""Of fewer elements it does not matter that they are computed one after the other."""
+
 LARGE_BYTES = 32 << 20
 """What does not fit the caches."""
 
@@ -185,12 +188,22 @@ class Fusion:
             return self._reason_to_store_reduced(op, uses)
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
+        if self._is_slow_in_order(value, uses):
+            return "its use goes from one element to the next, where there are no vectors"
         limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES
         if len(uses) > limit:
             return f"it is used at {len(uses)} different places"
         if any(len(nest.members) > MAX_MEMBERS for nest, _ in uses):
             return "its consumers are large already"
         return self._reason_by_cost(value, uses)
+
+    def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
+        """Whether a scatter would compute something long for each of its elements."""
+        if self.costs.element.get(value, 0) <= self.strategy.ordered_cost:
+            return False
+        if points(tensor(value).shape) < IN_ORDER:
+            return False
+        return any(nest.ordered and len(nest.ordered) == len(nest.axes) for nest, _ in uses)
 
     def _reason_to_store_reduced(self, op: GraphOp, uses: dict[tuple[NestPlan, Key], bool]) -> str:
         if len(uses) > 1:

@@ -31,6 +31,8 @@ class Strategy:
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
         combines_bytes: whether scatters may combine elements of one byte with what is there.
+        ordered_cost: what costs more additions is not computed in a loop whose points run one after
+            the other, but stored, by a loop that has vectors.
     """
 
     row_cost: int = 20
@@ -47,6 +49,7 @@ class Strategy:
     draws_blocks: bool = False
     finds_contractions: bool = False
     combines_bytes: bool = True
+    ordered_cost: int = 24
 
     def keeps_rows(self, count: int, length: int) -> bool:
         """Whether work on so many rows of so many elements is one kernel over rows."""
@@ -71,5 +74,7 @@ GPU = Strategy(
     draws_blocks=True,
     finds_contractions=True,
     combines_bytes=False,
+    # There nothing runs one after the other: a scatter combines by atomics.
+    ordered_cost=1 << 30,
 )
 """Arithmetic is cheap beside memory, and every kernel more is a pass over memory more."""

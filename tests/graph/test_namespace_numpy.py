@@ -272,6 +272,36 @@ def test_top_k(dtype: str) -> None:
         ts.top_k(ts.asarray([1j]), 1)
 
 
+@pytest.mark.parametrize(("dtype", "shape", "k"), [
+    ("float32", (5000,), 7), ("float64", (3, 2001), 100), ("int8", (2, 300), 18), ("uint16", (900,), 3),
+])  # fmt: skip
+def test_top_k_of_long_rows(dtype: str, shape: tuple[int, ...], k: int) -> None:
+    rng = np.random.default_rng(len(shape) + k)
+    # Many are equal, so that it shows which of them comes first.
+    x = rng.integers(0, 40, shape).astype(dtype)
+    if dtype.startswith("float"):
+        x[..., ::97], x[..., 5::89], x[..., 7::83] = -np.inf, np.nan, -0.0
+    ranks = np.where(np.isnan(x), np.inf, x.astype(np.float64))
+    order = np.argsort(-ranks, axis=-1, kind="stable")[..., :k]
+    largest = ts.jit(lambda x: ts.top_k(x, k))
+    values, places = largest(x)
+    same(values, np.take_along_axis(x, order, -1))
+    same(places, order)
+    low = np.full(shape, -np.inf if dtype.startswith("float") else np.iinfo(dtype).min, dtype)
+    same(largest(low)[1], np.broadcast_to(np.arange(k), (*shape[:-1], k)))
+
+
+def test_derivative_of_top_k_of_long_rows() -> None:
+    x = np.random.default_rng(0).permutation(2000).astype(np.float32)
+    weights = np.arange(1, 6, dtype=np.float32)
+    slope = np.asarray(ts.jit(ts.grad(lambda x: ts.sum(ts.top_k(x, 5)[0] * weights)))(x))
+    wanted = np.zeros(2000, np.float32)
+    wanted[np.argsort(-x)[:5]] = weights
+    np.testing.assert_array_equal(slope, wanted)
+    along = ts.jit(lambda x: ts.jvp(lambda x: ts.top_k(x, 5)[0], (x,), (x * x,))[1])(x)
+    np.testing.assert_array_equal(np.asarray(along), np.sort(x * x)[::-1][:5])
+
+
 # --- NaN --------------------------------------------------------------------------------------
 
 
