@@ -273,7 +273,8 @@ def test_top_k(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "shape", "k"), [
-    ("float32", (5000,), 7), ("float64", (3, 2001), 100), ("int8", (2, 300), 18), ("uint16", (900,), 3),
+    ("float32", (5000,), 7), ("float64", (3, 2001), 100), ("int8", (2, 300), 18),
+    ("uint16", (900,), 3),
 ])  # fmt: skip
 def test_top_k_of_long_rows(dtype: str, shape: tuple[int, ...], k: int) -> None:
     rng = np.random.default_rng(len(shape) + k)

@@ -284,7 +284,9 @@ def _largest(x: Any, k: int) -> tuple[Any, Any]:
 
 def _part_size(size: int, k: int, dtype: DType) -> int:
     """Elements of a part of a row; 0 where the row is rather sorted as a whole."""
-    if not 1 <= k <= size // LEAST_PARTS or size < LEAST_ROW or (dtype.is_float and dtype.bits < 16):
+    if not 1 <= k <= size // LEAST_PARTS or size < LEAST_ROW:
         return 0
+    if dtype.is_float and dtype.bits < 16:
+        return 0  # not all of these have an infinity
     # As many parts as there are elements in k of them.
     return 1 << (size // k).bit_length() // 2

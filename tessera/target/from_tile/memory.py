@@ -163,7 +163,7 @@ def store(s: Lowering, op: tile.Store) -> None:
     if not op.mask and _is_turned(view, value.shape):
         box = _turned(s, view, op.coords, value.shape, op.check)
         for i, row in zip(_indices(value.shape), s.turn(value.values), strict=True):
-            _store_row(s, box, i, row, box.mask(i, None))
+            _store_row(s, box, i, row, box.mask(i, None), op.streaming)
         return
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
