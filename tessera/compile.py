@@ -1,11 +1,10 @@
-"""The pipeline: the one module that names every layer.
+"""Programs in all of their forms.
 
-    Graph --passes--> Graph --from_graph--> Schedule --choose, plan--> Schedule --from_schedule-->
-    Tile
-          --simd--> Target --legalize--> Target --writer--> LLVM text --LLVM--> machine code
+    Graph --passes--> Graph --> Schedule --> Tile --> Target --> LLVM text --LLVM--> machine code
 
 `lower` returns a `Lowered`, which holds each stage and prints it; `Lowered.executable()` loads the
-code.
+code. The passes below the Graph's are in `lowering.py`, which is loaded when a stage is first made:
+a process whose programs all come from the cache does not need it.
 """
 
 from __future__ import annotations
@@ -14,59 +13,32 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
 from tessera.graph.passes import simplify
 from tessera.graph.passes.window_products import WindowProducts
-from tessera.graph.spec import GRAPH
 from tessera.ir.collector import young_garbage_only
-from tessera.ir.core import Block, Func, Module, Op
-from tessera.ir.hostcall import LibraryFunction
+from tessera.ir.core import Func, Module
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
-from tessera.ir.walk import walk
 from tessera.runtime import cpu, engine, programs, threads
 from tessera.runtime.bounds import BoundsRecord
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import make_caller
 from tessera.runtime.executable import Executable, Signature
 from tessera.runtime.hostcall import CallSite, HostCalls, call_sites, checked
-from tessera.schedule import heuristics, plan
-from tessera.schedule.from_graph import lower as lower_graph
-from tessera.schedule.fusion import Decision
-from tessera.schedule.ops import (
-    ArgReduce,
-    Contract,
-    HostCall,
-    Kernel,
-    Nest,
-    Reduce,
-    Scan,
-    Sort,
-    While,
-)
-from tessera.schedule.pack_products import pack_products
-from tessera.schedule.spec import SCHEDULE
-from tessera.schedule.split import split, split_for_threads
-from tessera.schedule.types import Axis
-from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
-from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine, host, machine
-from tessera.target.passes.check_bounds import Site, check_bounds
-from tessera.target.passes.legalize import legalize
-from tessera.target.spec import TARGET
-from tessera.target.spec import verify as verify_target
-from tessera.tile.from_schedule import lower_program
-from tessera.tile.lowering.join_loops import join_loops
-from tessera.tile.spec import TILE
+
+if TYPE_CHECKING:
+    from tessera.schedule.fusion import Decision
+    from tessera.target.passes.check_bounds import Site
 
 GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.InlineCalls(),  # first: what follows sees one flat program
@@ -77,14 +49,6 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     WindowProducts(),  # once chains are as short as they get, and what is shared is seen to be
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
-
-SPECS = {
-    "graph": GRAPH,
-    "schedule": SCHEDULE,
-    "tile": TILE,
-    "target": TARGET,
-    "host": TARGET,
-}
 
 ENTRY = "tessera_run"
 
@@ -192,18 +156,14 @@ class Stages:
     @young_garbage_only()
     def _planned(self) -> tuple[Func, Dim, tuple[Decision, ...]]:
         """The Schedule, the size of the arena, and what fusion decided."""
+        from tessera.lowering import to_schedule
+
         graph = self.graph
         with config.using(self.settings):
             start = time.perf_counter()
-            lowered = lower_graph(graph, machine=self.machine)
-            program = lowered.func
-            if isinstance(self.machine, Gpu):
-                program = split(program, self.machine)
-            else:
-                program = split_for_threads(pack_products(program, self.machine))
-            schedule, arena = plan.plan(heuristics.choose(program, self.machine))
+            schedule, arena, decisions = to_schedule(graph, self.machine)
             self._done("schedule", start, schedule)
-        return schedule, arena, lowered.decisions
+        return schedule, arena, decisions
 
     @property
     def schedule(self) -> Func:
@@ -227,17 +187,19 @@ class Stages:
 
     def _check(self, name: str, item: Func | Module) -> None:
         if self.context.verify:
-            spec = SPECS[name]
-            check(name, item, spec)
+            from tessera.lowering import SPECS
+
+            check(name, item, SPECS[name])
 
     @functools.cached_property
     @young_garbage_only()
     def tile(self) -> Module:
         """The Tile module."""
+        from tessera.lowering import to_tile
+
+        schedule = self.schedule
         start = time.perf_counter()
-        module = lower_program(self.schedule, limited=self.is_checked)
-        if isinstance(self.machine, Gpu):
-            module = join_loops(module)
+        module = to_tile(schedule, self.machine, self.is_checked)
         self._done("tile", start, module)
         return module
 
@@ -288,16 +250,9 @@ class Stages:
         """The kernels in order of their first launch, equal ones counted together, and calls of
         libraries.
         """
-        found: dict[tuple[str, str], int] = {}
-        for op in walk(self.schedule.body):
-            if isinstance(op, Kernel) and not op.is_unwritten:
-                nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
-                key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
-                found[key] = found.get(key, 0) + 1
-            elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
-                sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
-                key = (op.function.name, f"a call of a library with {sizes}")
-                found[key] = found.get(key, 0) + 1
+        from tessera.lowering import count_kernels
+
+        found = count_kernels(self.schedule)
         return [KernelInfo(label, count, reason) for (label, reason), count in found.items()]
 
     def stage(self, name: str) -> str:
@@ -333,12 +288,11 @@ class Lowered(Stages):
     @young_garbage_only()
     def target(self) -> Module:
         """The Target module, legalized for the machine."""
+        from tessera.lowering import to_target, verify_target
+
         tile = self.tile
         start = time.perf_counter()
-        module = lower_module(tile, self.cpu)
-        if self.is_checked:
-            module, self.sites = check_bounds(module)
-        module = legalize(module, self.cpu)
+        module, self.sites = to_target(tile, self.cpu, self.is_checked)
         self._done("target", start, module)
         if self.context.verify:
             verify_target(module, self.cpu, legalized=True)
@@ -348,6 +302,8 @@ class Lowered(Stages):
     @young_garbage_only()
     def llvm(self) -> str:
         """LLVM IR text."""
+        from tessera.lowering import write_module
+
         target = self.target
         start = time.perf_counter()
         text = write_module(target, self.cpu, ENTRY)
@@ -399,7 +355,7 @@ class Lowered(Stages):
         if found is not None:
             return found
         native, calls = self.native, self.host_calls
-        small = _work(self.schedule.body) < _QUICK
+        small = self._is_quick()
         shares_work = threads.shares_work(self.target)
         store.put(
             programs.Record(
@@ -407,6 +363,12 @@ class Lowered(Stages):
             )
         )
         return _executable(self.signature, native.address(ENTRY), calls, not small, native)
+
+    def _is_quick(self) -> bool:
+        """Whether it is over before another thread would get the interpreter's lock."""
+        from tessera.lowering import is_quick
+
+        return is_quick(self.schedule)
 
     def _checked(self) -> Executable:
         """The callable program that looks at its record; its places are those of this Graph."""
@@ -465,38 +427,6 @@ def _signature(graph: Func, arena: Dim) -> Signature:
 def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
     assert isinstance(type, TensorType)
     return type.shape, type.dtype
-
-
-_QUICK = 4096
-"""A program that does fewer operations is over before another thread would get the interpreter's
-lock."""
-
-
-def _work(block: Block) -> float:
-    """A rough count of the operations on elements, to decide whether to release the interpreter's
-    lock; infinite where it is not known.
-    """
-    return sum([_work_of(op) for op in block.ops])
-
-
-def _work_of(op: Op) -> float:
-    if isinstance(op, (While, HostCall)):
-        return math.inf
-    inner = sum([_work(region) for region in op.regions])
-    if isinstance(op, Sort):
-        return math.inf
-    if isinstance(op, (Nest, Reduce, Contract)):
-        return inner * _points(op.axes)
-    if isinstance(op, (ArgReduce, Scan)):
-        return inner * _points((op.axis,))
-    return inner + 1
-
-
-def _points(axes: Sequence[Axis]) -> float:
-    found = 1.0
-    for axis in axes:
-        found *= axis.extent if isinstance(axis.extent, int) else math.inf
-    return found
 
 
 _PASS_NAMES = frozenset(p.name for p in GRAPH_PASSES)

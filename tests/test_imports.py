@@ -33,7 +33,7 @@ LAYERS = (
     ("tile",),
     ("target",),
     ("runtime",),
-    ("compile", "compile_gpu"),
+    ("lowering", "compile", "compile_gpu"),
     ("eager_sizes", "eager", "eager_remote"),
     ("api",),
     ("debug",),

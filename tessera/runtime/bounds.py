@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import MemoryAccessError
 from tessera.target.llvm.bad_access import RECORD
-from tessera.target.passes.check_bounds import Site
+
+if TYPE_CHECKING:
+    from tessera.target.passes.check_bounds import Site
 
 
 class BoundsRecord:

@@ -21,7 +21,6 @@ import functools
 import hashlib
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Hashable, Mapping, Sequence
@@ -131,7 +130,7 @@ def code_version() -> str | None:
     except OSError:
         return None
     numpy, dtypes = np.__version__, ml_dtypes.__version__
-    python = f"{platform.python_implementation()} {sys.version}"
+    python = f"{sys.implementation.name} {sys.version}"
     return f"{digest.hexdigest()} {python} numpy {numpy} ml_dtypes {dtypes} llvm {llvm_version()}"
 
 

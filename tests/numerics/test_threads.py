@@ -25,6 +25,7 @@ from tests.tolerance import assert_close
 
 # Not the function of this name.
 pipeline: Any = importlib.import_module("tessera.compile")
+lowering: Any = importlib.import_module("tessera.lowering")
 
 THREADS = 8
 LIMIT = 120.0
@@ -36,13 +37,13 @@ Job = Callable[[int], None]
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path) -> Generator[None]:
     """Nothing is compiled yet."""
-    saved = tracing._ENGINE[:]
+    saved = tracing.ENGINE[:]
     with config.update(cache_dir=str(tmp_path)):
         tracing.install_engine(Eager())
         try:
             yield
         finally:
-            tracing._ENGINE[:] = saved
+            tracing.ENGINE[:] = saved
 
 
 def together(jobs: list[Callable[[], None]]) -> None:
@@ -189,13 +190,13 @@ def test_traces_of_threads_are_apart() -> None:
 
 STEPS = [
     (pipeline, "run_pipeline"),
-    (pipeline, "lower_graph"),
-    (pipeline.heuristics, "choose"),
-    (pipeline.plan, "plan"),
-    (pipeline, "lower_program"),
-    (pipeline, "lower_module"),
-    (pipeline, "legalize"),
-    (pipeline, "write_module"),
+    (lowering, "lower_graph"),
+    (lowering.heuristics, "choose"),
+    (lowering.plan, "plan"),
+    (lowering, "lower_program"),
+    (lowering, "lower_module"),
+    (lowering, "legalize"),
+    (lowering, "write_module"),
     (pipeline.cpu, "compile_text"),
     (pipeline, "Executable"),
 ]

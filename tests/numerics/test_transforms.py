@@ -707,7 +707,7 @@ def test_gradients_are_of_real_scalars(fn: Any, message: str) -> None:
 
 def entries() -> int:
     """How many programs of single ops there are."""
-    return len(tracing._ENGINE[0]._cache)
+    return len(tracing.ENGINE[0]._cache)
 
 
 def test_repeated_gradients_compile_nothing() -> None:

@@ -317,8 +317,8 @@ def test_without_a_cache_nothing_is_kept(folder: Path, monkeypatch: pytest.Monke
 # --- processes --------------------------------------------------------------------------------
 
 SCRIPT = """
+import sys
 import tessera as ts
-from tessera.runtime import programs
 
 def refuse(x):
     raise ValueError("no")
@@ -333,7 +333,7 @@ try:
     f(ts.ones(5))
 except ValueError as error:
     print(*error.__notes__)
-print([*f.compiled()[0].timings])
+print([*f.compiled()[0].timings], "tessera.lowering" in sys.modules)
 """
 
 
@@ -352,8 +352,9 @@ def test_a_moved_line_hits_and_errors_name_the_new_one(tmp_path: Path) -> None:
     first = run(SCRIPT)
     line = SCRIPT[: SCRIPT.index("ts.debug.callback(refuse")].count("\n") + 1
     assert f"user.py:{line}" in first
-    assert "schedule" in first
+    assert "'schedule'" in first
+    assert first.endswith("True\n")
     moved = run(textwrap.dedent("# a line\n\n\n") + SCRIPT)
     assert f"user.py:{line + 3}" in moved
-    assert moved.splitlines()[-1] == "['load']"
+    assert moved.splitlines()[-1] == "['load'] False"
     assert "'schedule'" in run(SCRIPT.replace("* 3", "* 4"))

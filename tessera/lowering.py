@@ -1,0 +1,147 @@
+"""The way down, from Graph to the text for LLVM: the one module that names every layer.
+
+    Graph --from_graph--> Schedule --choose, plan--> Schedule --from_schedule--> Tile
+          --simd--> Target --legalize--> Target --writer--> LLVM text
+
+The order of the passes stands here, with its reasons. Way and passes of programs for GPUs part at
+Tile; see `compile_gpu.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tessera.graph.spec import GRAPH
+from tessera.ir.core import Block, Func, Module, Op
+from tessera.ir.hostcall import LibraryFunction
+from tessera.ir.intexpr import Dim
+from tessera.ir.verify import Spec
+from tessera.ir.walk import walk
+from tessera.schedule import heuristics, plan
+from tessera.schedule.from_graph import lower as lower_graph
+from tessera.schedule.fusion import Decision
+from tessera.schedule.ops import (
+    ArgReduce,
+    Contract,
+    HostCall,
+    Kernel,
+    Nest,
+    Reduce,
+    Scan,
+    Sort,
+    While,
+)
+from tessera.schedule.pack_products import pack_products
+from tessera.schedule.spec import SCHEDULE
+from tessera.schedule.split import split, split_for_threads
+from tessera.schedule.types import Axis
+from tessera.target.from_tile.simd import lower_module
+from tessera.target.gpu import Gpu
+from tessera.target.llvm.writer import write_module
+from tessera.target.machine import Machine
+from tessera.target.passes.check_bounds import Site, check_bounds
+from tessera.target.passes.legalize import legalize
+from tessera.target.spec import TARGET
+from tessera.target.spec import verify as verify_target
+from tessera.tile.from_schedule import lower_program
+from tessera.tile.lowering.join_loops import join_loops
+from tessera.tile.spec import TILE
+
+__all__ = [
+    "SPECS",
+    "count_kernels",
+    "is_quick",
+    "to_schedule",
+    "to_target",
+    "to_tile",
+    "verify_target",
+    "write_module",
+]
+
+SPECS: dict[str, Spec] = {
+    "graph": GRAPH,
+    "schedule": SCHEDULE,
+    "tile": TILE,
+    "target": TARGET,
+    "host": TARGET,
+}
+
+
+def to_schedule(graph: Func, machine: Machine | Gpu) -> tuple[Func, Dim, tuple[Decision, ...]]:
+    """Kernels with tilings and places, the bytes of their arena, and what fusion decided."""
+    lowered = lower_graph(graph, machine=machine)
+    if isinstance(machine, Gpu):
+        program = split(lowered.func, machine)
+    else:
+        program = split_for_threads(pack_products(lowered.func, machine))
+    schedule, arena = plan.plan(heuristics.choose(program, machine))
+    return schedule, arena, lowered.decisions
+
+
+def to_tile(schedule: Func, machine: Machine | Gpu, checked: bool) -> Module:
+    """The kernels in Tile IR, and what launches them."""
+    module = lower_program(schedule, limited=checked)
+    return join_loops(module) if isinstance(machine, Gpu) else module
+
+
+def to_target(tile: Module, machine: Machine, checked: bool) -> tuple[Module, tuple[Site, ...]]:
+    """The program in Target IR, legalized for a CPU, and the accesses that it checks."""
+    module, sites = lower_module(tile, machine), ()
+    if checked:
+        module, sites = check_bounds(module)  # before legalization, which rewrites its arithmetic
+    return legalize(module, machine), sites
+
+
+def count_kernels(program: Func) -> dict[tuple[str, str], int]:
+    """How often a Schedule program launches kernels of equal label and reason, and calls libraries
+    with arrays of equal types; in order of the first time.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for op in walk(program.body):
+        if isinstance(op, Kernel) and not op.is_unwritten:
+            nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
+            key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
+            found[key] = found.get(key, 0) + 1
+        elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
+            sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
+            key = (op.function.name, f"a call of a library with {sizes}")
+            found[key] = found.get(key, 0) + 1
+    return found
+
+
+QUICK = 4096
+"""A program that does fewer operations is over before another thread would get the interpreter's
+lock."""
+
+
+def is_quick(program: Func) -> bool:
+    """Whether a Schedule program does few operations, and how many is known."""
+    return _work(program.body) < QUICK
+
+
+def _work(block: Block) -> float:
+    """A rough count of the operations on elements, to decide whether to release the interpreter's
+    lock; infinite where it is not known.
+    """
+    return sum([_work_of(op) for op in block.ops])
+
+
+def _work_of(op: Op) -> float:
+    if isinstance(op, (While, HostCall)):
+        return math.inf
+    inner = sum([_work(region) for region in op.regions])
+    if isinstance(op, Sort):
+        return math.inf
+    if isinstance(op, (Nest, Reduce, Contract)):
+        return inner * _points(op.axes)
+    if isinstance(op, (ArgReduce, Scan)):
+        return inner * _points((op.axis,))
+    return inner + 1
+
+
+def _points(axes: Sequence[Axis]) -> float:
+    found = 1.0
+    for axis in axes:
+        found *= axis.extent if isinstance(axis.extent, int) else math.inf
+    return found
