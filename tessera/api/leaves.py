@@ -14,6 +14,7 @@ from tessera import pytree
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import CallError, DTypeError, LeafError, PytreeError, TesseraError
 from tessera.graph.array import Array, dtype_from_numpy
+from tessera.graph.namespace.conversion import from_dlpack
 from tessera.graph.ops.elementwise import cast as cast_op
 from tessera.graph.placement import gathered
 from tessera.graph.remote import Remote
@@ -30,7 +31,8 @@ def to_array(x: Any) -> Leaf | None:
     NumPy arrays are not copied: the result is for use while the caller holds them.
 
     Args:
-        x: an array, a tracer, a NumPy array or scalar, or a Python number (which is weakly typed).
+        x: an array, a tracer, a NumPy array or scalar, a Python number (which is weakly typed), or
+            an array of a library that has DLPack's table of functions, such as PyTorch's.
     """
     if isinstance(x, (Array, Tracer)):
         return x
@@ -54,7 +56,28 @@ def to_array(x: Any) -> Leaf | None:
                 rule=f"a Python number becomes an array of {dtype.full_name}",
                 fix="use a float",
             ) from None
+    if hasattr(x, _EXCHANGE):
+        return _exchanged(x)
     return None
+
+
+_EXCHANGE = "__dlpack_c_exchange_api__"
+
+
+def _exchanged(x: Any) -> Leaf:
+    """An array of another library, whose memory is shared."""
+    try:
+        found: Any = from_dlpack(x)
+    except TesseraError:
+        raise
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise LeafError(
+            f"an array of type {type(x).__name__} cannot be read: {error}",
+            loc=loc.current(),
+            rule="arrays of other libraries are read through DLPack",
+            fix="pass `x.detach()`" if getattr(x, "requires_grad", False) is True else None,
+        ) from None
+    return found
 
 
 @functools.cache
@@ -111,7 +134,8 @@ def leaf_arrays(
 
 def owned(array: Leaf, leaf: object) -> Leaf:
     """The array of a leaf, in memory that nobody else can write to."""
-    if isinstance(array, Array) and isinstance(leaf, np.ndarray):
+    is_foreign = isinstance(leaf, np.ndarray) or hasattr(leaf, _EXCHANGE)
+    if isinstance(array, Array) and is_foreign and not isinstance(array.storage, Remote):
         return Array(array.host.copy())
     return array
 

@@ -22,7 +22,7 @@ _DTYPES: dict[tuple[int, int, int], DType] = {(c, d.bits, 1): d for d, c in _COD
 _UNSIGNED = {8: np.uint8, 16: np.uint16}
 
 
-class _Tensor(ctypes.Structure):
+class Tensor(ctypes.Structure):
     """DLTensor."""
 
     _fields_ = (
@@ -37,9 +37,12 @@ class _Tensor(ctypes.Structure):
         ("strides", ctypes.c_void_p),
         ("byte_offset", ctypes.c_uint64),
     )
+    device_type: int
+    ndim: int
     code: int
     bits: int
     lanes: int
+    shape: int | None
 
 
 class _Versioned(ctypes.Structure):
@@ -51,10 +54,10 @@ class _Versioned(ctypes.Structure):
         ("manager", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
+        ("tensor", Tensor),
     )
     minor: int
-    tensor: _Tensor
+    tensor: Tensor
 
 
 def minimum_version(dtype: DType) -> tuple[int, int] | None:
@@ -119,7 +122,7 @@ def _name(capsule: Any) -> bytes | None:
     return next((name for name in (_VERSIONED, _PLAIN) if is_valid(capsule, name)), None)
 
 
-def _open(capsule: Any) -> tuple[_Tensor, _Versioned | None]:
+def _open(capsule: Any) -> tuple[Tensor, _Versioned | None]:
     """The tensor in a capsule, and what holds it if that has a version."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.argtypes, get.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
@@ -127,6 +130,6 @@ def _open(capsule: Any) -> tuple[_Tensor, _Versioned | None]:
     assert name is not None
     address: int = get(capsule, name)
     if name == _PLAIN:
-        return _Tensor.from_address(address), None
+        return Tensor.from_address(address), None
     managed = _Versioned.from_address(address)
     return managed.tensor, managed

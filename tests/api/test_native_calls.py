@@ -658,6 +658,67 @@ def test_a_layout_that_is_not_as_expected_is_found(
     assert not native_module._arrays_are_known()
 
 
+# --- arrays of another library ----------------------------------------------------------------
+
+
+def test_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    f = ts.jit(lambda x, y: (x * 2, y["b"] + 1))
+    given = [
+        (torch.arange(12, dtype=torch.float32).reshape(3, 4), torch.ones(2, dtype=torch.int64)),
+        (torch.arange(12, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.bfloat16)),
+        (torch.ones(()), torch.zeros(0, 3)),
+        (torch.ones(1, 3)[:, :1], torch.ones(4, 3)[1:2]),
+        (torch.ones(5, dtype=torch.bool) * 1, torch.ones(5, dtype=torch.uint8)),
+    ]
+    for x, y in given:
+        warm(f, x, {"b": y})
+        assert natively(f, x, {"b": y})
+        a, b = f(x, {"b": y})
+        np.testing.assert_array_equal(a, (x * 2).numpy())
+        np.testing.assert_array_equal(np.asarray(b, np.float64), (y + 1).double().numpy())
+    x, y = given[0]
+    before = sys.getrefcount(x)
+    for _ in range(1000):
+        f(x, {"b": y})
+    assert sys.getrefcount(x) - before < 10
+
+
+def test_tensors_that_native_code_does_not_read() -> None:
+    torch = pytest.importorskip("torch")
+    f = ts.jit(lambda x: x * 2)
+    warm(f, torch.ones(3, 3))
+    x = torch.arange(9.0).reshape(3, 3)
+    calls = f._table.calls
+    given = [x.t(), x[::2], torch.ones(2, dtype=torch.complex64).conj().resolve_conj()]
+    for tensor in given:
+        for _ in range(4):
+            np.testing.assert_array_equal(f(tensor), (tensor * 2).numpy())
+    for tensor in (
+        torch.ones(3, 3, requires_grad=True),
+        x.to_sparse(),
+        torch.ones(3, device="meta"),
+    ):
+        for _ in range(3):
+            with pytest.raises(TesseraError, match="cannot be read"):
+                f(tensor)
+    with pytest.raises(TesseraError, match=r"x\.detach\(\)"):
+        f(torch.ones(3, 3, requires_grad=True))
+    assert f._table.calls == calls
+    parameter = torch.nn.Parameter(torch.ones(3, 3), requires_grad=False)
+    np.testing.assert_array_equal(f(parameter), np.full((3, 3), 2))
+    assert natively(f, x)
+
+
+def test_results_do_not_share_memory_with_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.ones(3)
+    found = [ts.jit(lambda x: x)(x), ts.vmap(lambda x: x)(x), ts.vjp(lambda x: x, x)[0]]
+    x[:] = 5
+    for array in found:
+        np.testing.assert_array_equal(array, np.ones(3))
+
+
 # --- operations at once -----------------------------------------------------------------------
 
 

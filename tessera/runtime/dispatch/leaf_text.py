@@ -5,6 +5,11 @@ from __future__ import annotations
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.words import Offsets
 
+# Where DLPack's DLTensor has its fields.
+_SIZE, _DEVICE, _RANK, _KIND, _SHAPE, _STRIDES, _OFFSET = 48, 8, 16, 20, 24, 32, 40
+_COMPLEX = 5
+_MOST_DIMS = 64
+
 
 def leaf_text(offsets: Offsets) -> str:
     """The function that notes what a leaf is."""
@@ -16,6 +21,9 @@ def leaf_text(offsets: Offsets) -> str:
         REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT, KEY=w.KEY, ADDRESSES=w.ADDRESSES,
         NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
         MOST_KEY=w.MOST_KEY_WORDS - 80,
+    ) + _EXCHANGE.format(
+        SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
+        OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
     )  # fmt: skip
 
 
@@ -86,7 +94,22 @@ remote:
 
 foreign:
   %is.numpy = icmp eq ptr %type, @tessera_ndarray_type
-  br i1 %is.numpy, label %elements, label %number
+  br i1 %is.numpy, label %elements, label %perhaps.tensor
+
+perhaps.tensor:
+  %tensor.class = load ptr, ptr @tessera_exchange
+  %is.tensor = icmp eq ptr %type, %tensor.class
+  br i1 %is.tensor, label %tensor.leaf, label %number
+tensor.leaf:
+  %tensor.words = call i64 @exchange(ptr %object, ptr %key, ptr %address.at)
+  %tensor.known = icmp ne i64 %tensor.words, 0
+  %tensor.ok = xor i1 %is.line, true
+  %tensor.fits = and i1 %tensor.known, %tensor.ok
+  br i1 %tensor.fits, label %tensor.noted, label %no
+tensor.noted:
+  %tensor.length = add i64 %length, %tensor.words
+  store i64 %tensor.length, ptr %length.at
+  br label %keep
 
 elements:
   %array = phi ptr [ %held, %prepared ], [ %object, %foreign ]
@@ -210,7 +233,8 @@ put.number:
   br label %keep
 
 keep:
-  %keeps = phi ptr [ %object, %remote ], [ %array, %shaped ], [ %array, %line ], [ %array,
+  %keeps = phi ptr [ %object, %remote ], [ %object, %tensor.noted ],
+      [ %array, %shaped ], [ %array, %line ], [ %array,
       %same.dim ], [ %object, %put.number ]
   call void @Py_IncRef(ptr %keeps)
   store ptr %keeps, ptr %kept.at
@@ -219,5 +243,109 @@ keep:
   ret i1 1
 no:
   ret i1 0
+}}
+"""
+
+
+# Asks an array of another library where its elements are. Gives the number of words of the key that
+# it wrote, or 0 for what native code does not know.
+_EXCHANGE = """
+define internal i64 @exchange(ptr %object, ptr %key, ptr %address.at) nounwind {{
+entry:
+  %tensor = alloca [{SIZE} x i8], align 8
+  %name.at = getelementptr i64, ptr @tessera_exchange, i64 2
+  %name = load ptr, ptr %name.at
+  %has.name = icmp ne ptr %name, null
+  br i1 %has.name, label %look, label %ask
+look:
+  %value = call ptr @PyObject_GetAttr(ptr %object, ptr %name)
+  %no.value = icmp eq ptr %value, null
+  br i1 %no.value, label %clear, label %judge, !prof !0
+judge:
+  call void @Py_DecRef(ptr %value)
+  %is.false = icmp eq ptr %value, @_Py_FalseStruct
+  br i1 %is.false, label %ask, label %no, !prof !1
+ask:
+  %function.at = getelementptr i64, ptr @tessera_exchange, i64 1
+  %function = load ptr, ptr %function.at
+  %status = call i32 %function(ptr %object, ptr %tensor)
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %clear, label %read, !prof !0
+read:
+  %device.at = getelementptr i8, ptr %tensor, i64 {DEVICE}
+  %device = load i32, ptr %device.at
+  %on.host = icmp eq i32 %device, 1
+  %rank.at = getelementptr i8, ptr %tensor, i64 {RANK}
+  %rank32 = load i32, ptr %rank.at
+  %rank = zext i32 %rank32 to i64
+  %few = icmp ult i64 %rank, {MOST}
+  %kind.at = getelementptr i8, ptr %tensor, i64 {KIND}
+  %kind32 = load i32, ptr %kind.at
+  %kind = zext i32 %kind32 to i64
+  %code = and i64 %kind, 255
+  ; Complex numbers may be marked as conjugate.
+  %is.real = icmp ne i64 %code, {COMPLEX}
+  %offset.at = getelementptr i8, ptr %tensor, i64 {OFFSET}
+  %offset = load i64, ptr %offset.at
+  %shape.at = getelementptr i8, ptr %tensor, i64 {SHAPE}
+  %shape = load ptr, ptr %shape.at
+  %strides.at = getelementptr i8, ptr %tensor, i64 {STRIDES}
+  %strides = load ptr, ptr %strides.at
+  %elements = load i64, ptr %tensor
+  %address = add i64 %elements, %offset
+  %bits.up = lshr i64 %kind, 8
+  %bits = and i64 %bits.up, 255
+  %bytes = lshr i64 %bits, 3
+  %below = sub i64 %bytes, 1
+  %rest = and i64 %address, %below
+  %aligned = icmp eq i64 %rest, 0
+  %whole = icmp ne i64 %bytes, 0
+  %ok1 = and i1 %on.host, %few
+  %ok2 = and i1 %is.real, %aligned
+  %ok3 = and i1 %ok1, %ok2
+  %ok = and i1 %ok3, %whole
+  br i1 %ok, label %describe, label %no, !prof !1
+describe:
+  %type.at = getelementptr i8, ptr %object, i64 {TYPE}
+  %type = load i64, ptr %type.at
+  store i64 %type, ptr %key
+  %rank.high = shl i64 %rank, 32
+  %word = or i64 %rank.high, %kind
+  %key1 = getelementptr i64, ptr %key, i64 1
+  store i64 %word, ptr %key1
+  %key2 = getelementptr i64, ptr %key, i64 2
+  %dense = icmp eq ptr %strides, null
+  br label %dim
+dim:
+  %d = phi i64 [ %rank, %describe ], [ %e, %matching ]
+  %step = phi i64 [ 1, %describe ], [ %step.next, %matching ]
+  %more = icmp ne i64 %d, 0
+  br i1 %more, label %put, label %done
+put:
+  %e = sub i64 %d, 1
+  %extent.at = getelementptr i64, ptr %shape, i64 %e
+  %extent = load i64, ptr %extent.at
+  %to = getelementptr i64, ptr %key2, i64 %e
+  store i64 %extent, ptr %to
+  %step.next = mul i64 %step, %extent
+  br i1 %dense, label %matching, label %compare
+compare:
+  %stride.at = getelementptr i64, ptr %strides, i64 %e
+  %stride = load i64, ptr %stride.at
+  %same = icmp eq i64 %stride, %step
+  %alone = icmp eq i64 %extent, 1
+  %fine = or i1 %same, %alone
+  br i1 %fine, label %matching, label %no, !prof !1
+matching:
+  br label %dim
+done:
+  store i64 %address, ptr %address.at
+  %words = add i64 %rank, 2
+  ret i64 %words
+clear:
+  call void @PyErr_Clear()
+  br label %no
+no:
+  ret i64 0
 }}
 """

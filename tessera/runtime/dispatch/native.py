@@ -20,6 +20,7 @@ from tessera.graph.array import Array
 from tessera.graph.remote import Remote
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
+from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, Source, load
@@ -176,6 +177,7 @@ def native() -> Loaded | None:
         "tessera_ndarray_type": id(np.ndarray),
         "tessera_handler": id(capsule),
         "tessera_sized": id(aligned_sized),
+        "tessera_exchange": ctypes.addressof(exchange.NOTED),
     }
     source = Source(dispatch_text(offsets), machine("host"), "tessera.dispatch", unroll=False)
     loaded = load(source, default_cache(), imports)

@@ -35,6 +35,7 @@ from tessera.config import config
 from tessera.graph.array import Array
 from tessera.ir.types import TensorType
 from tessera.runtime.call import make_builtin
+from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import MOST_STRUCTURES, START, Plan, Table, native
 from tessera.runtime.dispatch.structure import Structure, class_of
@@ -293,6 +294,13 @@ def key_of(leaves: Sequence[Any], lines: bool = False) -> Key | None:
         if kind in (float, int, bool):
             key += (id(kind), (1 << 64) - 1)
             numbers.append(kind)
+            continue
+        if exchange.is_offered(kind):
+            found = None if lines or not exchange.note(kind) else exchange.words_of(x)
+            if found is None:
+                return None
+            key += found
+            numbers.append(None)
             continue
         data = x
         if kind is Array:

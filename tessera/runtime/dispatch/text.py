@@ -332,6 +332,7 @@ _DECLARATIONS = """
 @tessera_ndarray_type = external global i8
 @tessera_handler = external global i8
 @tessera_sized = external global i8
+@tessera_exchange = external global [3 x i64]
 @_Py_NoneStruct = external global i8
 @_Py_FalseStruct = external global i8
 @_Py_TrueStruct = external global i8
