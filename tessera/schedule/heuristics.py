@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tessera.dtypes import DType
-from tessera.ir.core import Block, Func, Op
+from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
@@ -51,8 +51,9 @@ SYMBOLIC_LINE = 4096
 PANEL_BYTES = 256 * 1024
 """The part of the second operand of a contraction that one program goes over again and again."""
 
-TURNED_CHUNK = 64
-"""Sides of the square that one program turns: its lines stay in the first cache."""
+TURNED_CHUNK = 256
+"""Sides of the square that one program turns: its lines stay in the second cache, and long enough
+stretches of each side lie in one page."""
 
 HEAVY_COST = 16
 """A body with a function of this cost keeps many temporaries in registers."""
@@ -63,9 +64,13 @@ HEAVY_OPS = 24
 SORT_COST = 16
 """One comparison of a sort, in additions."""
 
-STREAM_BYTES = 1 << 24
-"""What is written and so large is out of the caches before anybody reads it. Written past them, its
-lines need not be read first: a third less traffic where two arrays make one."""
+STREAM_BYTES = 1 << 25
+"""A nest that goes over so much memory has its first results out of the caches before anybody reads
+them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
+make one."""
+
+STREAM_PART = 8
+"""A result that is a smaller part of it than one in so many is not."""
 
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
@@ -177,6 +182,13 @@ def sort_grain(op: ops.Sort) -> int:
     extent = size_of(buffer.shape[op.axis])
     rows = math.prod(size_of(n) for k, n in enumerate(buffer.shape) if k != op.axis)
     return grain_of(rows, SORT_COST * extent * extent.bit_length())
+
+
+def _bytes(value: Value) -> int:
+    """How much memory a buffer is; nothing if that is not known."""
+    buffer = value.type
+    assert isinstance(buffer, BufType)
+    return buffer.size * buffer.dtype.itemsize if isinstance(buffer.size, int) else 0
 
 
 def power_above(n: int) -> int:
@@ -504,19 +516,18 @@ class Choice:
 
     def streamed(self) -> list[Op]:
         """The body, which stores past the caches what is large, in lines."""
-        read = {op.buf for op in self.code if isinstance(op, (ops.Load, ops.Scan))}
+        loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
+        read = {op.buf for op in self.code if isinstance(op, ops.Load)}
+        written = {op.buf for op in self.code if isinstance(op, ops.Store)}
+        total = sum(_bytes(buf) for buf in read | written)
+        if total < STREAM_BYTES or any(isinstance(op, loops) for op in self.code):
+            return list(self.nest.body.ops)
 
         def is_streamed(op: Op) -> bool:
             if not isinstance(op, ops.Store) or op.combine is not None or op.buf in read:
                 return False
-            buffer = op.buf.type
-            assert isinstance(buffer, BufType)
-            size = buffer.size
-            return isinstance(size, int) and size * buffer.dtype.itemsize >= STREAM_BYTES
+            return _bytes(op.buf) * STREAM_PART >= total
 
-        loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
-        if any(isinstance(op, loops) for op in self.code):
-            return list(self.nest.body.ops)
         return [op.rebuild(streaming=True) if is_streamed(op) else op for op in self.nest.body.ops]
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
