@@ -1,8 +1,14 @@
-"""Sorting: a stable bottom-up merge sort of an index permutation, one program per row.
+"""Sorting on a CPU: stable merge sorts, one program per row, between two temporary buffers.
 
-The permutation starts as 0, 1, 2, ... in the first temporary buffer. A pass merges neighbouring
-runs of a width from one temporary buffer into the other; passes come in pairs, so that the result
-is back in the first one. At the end every output gathers its input through the permutation.
+Keys that fit one word together with their places (`schedule/words.py`) are sorted as such words, no
+two of which are equal. A row is cut into 2**n runs whose lengths differ by one at most, n even, and
+each pass merges pairs of runs from one buffer into the other, at both ends at once: m steps from
+the front and as many from the back, m being the length of the shorter run, never reach the end of a
+run, so nothing but the words is compared; if one run is longer, one word is left for the middle.
+
+Other keys stay where they are, and a permutation is sorted: it starts as 0, 1, 2, ... in the first
+buffer. A pass merges neighbouring runs of a width; passes come in pairs, so that the result is back
+in the first buffer. At the end every output gathers its input through the permutation.
 """
 
 from __future__ import annotations
@@ -10,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import bool_, int64, uint8
+from tessera.dtypes import bool_, int64, uint8, uint64
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.schedule import ops as s
 from tessera.schedule.types import BufType
+from tessera.schedule.words import PLACE_BITS, Coder, Layout
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.sort_words import TileCode
 from tessera.tile.ops import tile_type
 
 
@@ -151,9 +159,114 @@ class _Sorter:
         return less, equal
 
 
+class _WordSorter(_Sorter):
+    """Sorts words of keys and places."""
+
+    def __init__(self, em: Emitter, op: s.Sort, memory: dict[Value, Value], layout: Layout) -> None:
+        super().__init__(em, op, memory)
+        self.layout = layout
+        self.coder = Coder(TileCode(em), layout, op.descending)
+
+    def run(self) -> None:
+        """Emits the kernel's body."""
+        em = self.em
+        a, b = self.temps
+
+        def start(k: Value, _: list[Value]) -> Sequence[Value]:
+            keys = [self.load(row, k)[0] for row in self.keys]
+            (word,) = self.coder.pack(keys, k)
+            self.put(a, k, em.cast(word, uint64))
+            return ()
+
+        def passes(carried: list[Value]) -> Sequence[Value]:
+            (bits,) = carried
+            self.level(a, b, bits)
+            less = em.map("sub", bits, self.one)
+            self.level(b, a, less)
+            return [em.map("sub", less, self.one)]
+
+        whole = (self.zero, self.count, self.one)
+        em.loop(whole, (), start, parallel=True)
+        two = em.const(2, int64)
+        (bits,) = em.repeat(
+            [self.zero],
+            lambda carried: em.map("lt", em.map("shl", self.one, carried[0]), self.count),
+            lambda carried: [em.map("add", carried[0], two)],
+        )
+        em.repeat([bits], lambda carried: em.map("gt", carried[0], self.zero), passes)
+        em.loop(whole, (), self.collect, parallel=True)
+
+    def get(self, row: _Row, k: Value) -> Value:
+        """A word."""
+        return self.em.pure(t.Bitcast, self.load(row, k)[0], uint64)
+
+    def put(self, row: _Row, k: Value, word: Value) -> None:
+        """Writes a word."""
+        self.store(row, k, [self.em.pure(t.Bitcast, word, int64)])
+
+    def level(self, source: _Row, target: _Row, bits: Value) -> None:
+        """Merges pairs of the 2**bits runs of a row."""
+        em, one = self.em, self.one
+
+        def pair(number: Value, _: list[Value]) -> Sequence[Value]:
+            first = em.map("add", number, number)
+            ends = [first, em.map("add", first, one), em.map("add", em.map("add", first, one), one)]
+            low, middle, high = [em.map("shr", em.map("mul", e, self.count), bits) for e in ends]
+            left, right = em.map("sub", middle, low), em.map("sub", high, middle)
+            steps = em.map("min", left, right)
+            last = em.map("sub", high, one)
+
+            def take(k: Value, carried: list[Value]) -> Sequence[Value]:
+                i, j, p, q = carried
+                x, y = self.get(source, i), self.get(source, j)
+                front = em.map("lt", x, y)
+                self.put(target, em.map("add", low, k), em.select(front, x, y))
+                x, y = self.get(source, p), self.get(source, q)
+                back = em.map("lt", x, y)
+                self.put(target, em.map("sub", last, k), em.select(back, y, x))
+                taken, kept = em.cast(front, int64), em.cast(em.map("not", front), int64)
+                given, stays = em.cast(back, int64), em.cast(em.map("not", back), int64)
+                return [
+                    em.map("add", i, taken),
+                    em.map("add", j, kept),
+                    em.map("sub", p, stays),
+                    em.map("sub", q, given),
+                ]
+
+            begin = [low, middle, em.map("sub", middle, one), last]
+            i, j, p, _ = em.loop((self.zero, steps, one), begin, take)
+
+            def rest() -> Sequence[Value]:
+                place = em.select(em.map("le", i, p), i, j)
+                self.put(target, em.map("add", low, steps), self.get(source, place))
+                return ()
+
+            em.when(em.map("ne", left, right), rest)
+            return ()
+
+        runs = em.map("shl", one, em.map("sub", bits, one))
+        em.loop((self.zero, runs, one), (), pair)
+
+    def collect(self, k: Value, _: list[Value]) -> Sequence[Value]:
+        """Writes the elements of a place: keys as their words have them."""
+        em, op = self.em, self.op
+        words = [em.cast(self.get(self.temps[0], k), self.layout.dtypes[0])]
+        place = self.coder.place(words)
+        for n, (source, target) in enumerate(zip(op.inputs, op.outputs, strict=True)):
+            is_held = n < op.num_keys and self.layout.holds_keys
+            parts = [self.coder.key(words, n)] if is_held else self.load(self.row(source), place)
+            self.store(self.row(target), k, parts)
+        return ()
+
+
 def lower_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim, ...]:
     """Emits the body of the kernel; returns its grid."""
     em.loc = op.loc
+    keys = [v.type.dtype for v in op.inputs[: op.num_keys] if isinstance(v.type, BufType)]
     sorter = _Sorter(em, op, memory)
+    if not any(dtype.is_complex for dtype in keys):
+        layout = Layout.of(keys, PLACE_BITS)
+        if len(layout.dtypes) == 1:
+            sorter = _WordSorter(em, op, memory, layout)
     sorter.run()
     return sorter.grid
