@@ -393,8 +393,11 @@ class Choice:
             self.reason = "both operands run along the reduction: lanes along it"
         else:
             self.reduce_tile = 1
-            width = min(2 * self.lanes, power_above(size_of(col.extent)))
-            self.tiles = {row.name: self.block_rows(row), col.name: width}
+            # Few rows: what counts is to read long lines of the second operand.
+            height = self.block_rows(row)
+            vectors = max(power_below(self.machine.registers / 2 / height), 2)
+            width = min(vectors * self.lanes, power_above(size_of(col.extent)))
+            self.tiles = {row.name: height, col.name: width}
             self.reason = f"{self.tiles[row.name]} x {width} accumulators in registers"
             if not across:
                 self.reason += "; the second operand is not contiguous along any axis"

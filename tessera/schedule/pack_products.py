@@ -33,6 +33,9 @@ from tessera.schedule import ops
 from tessera.schedule.products import CachedCpu, Context, Product, Side
 from tessera.schedule.types import BufType
 
+SHARED_FOR = 16
+"""So many ops later a packed intermediate array is packed again, rather than kept in memory."""
+
 
 def pack_products(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
     """The program with its products in register blocks.
@@ -57,16 +60,18 @@ class _Scope:
     Attributes:
         outer: the region around it, if its code may stand there.
         values: what it defines.
-        copies: operands that it has packed, by what they are.
+        copies: operands that it has packed, by what they are, and after how many ops.
         code: its ops so far.
+        args: its arguments.
     """
 
     outer: _Scope | None
     values: set[Value]
-    copies: dict[object, Value]
+    copies: dict[object, tuple[Value, int]]
 
     def __post_init__(self) -> None:
         self.code: list[Op] = []
+        self.args = frozenset(self.values)
 
 
 class _Packing:
@@ -131,8 +136,9 @@ class _Packing:
         # With arguments of its own: those are the ones of the product's kernel.
         body = clone_block(Block([*args, target], nests, ()), {})
         key = (tuple(inputs), content_hash(Func("pack", body)))
-        found = scope.copies.get(key)
-        if found is None:
+        found, made = scope.copies.get(key, (None, 0))
+        lasts = scope.args.issuperset(inputs)
+        if found is None or not (lasts or len(scope.code) - made <= SHARED_FOR):
             assert isinstance(target.type, BufType)
             loc = side.product.op.loc
             kernel = ops.Kernel(
@@ -140,5 +146,6 @@ class _Packing:
             )
             scope.code.append(kernel)
             scope.values.add(kernel.results[0])
-            found = scope.copies[key] = kernel.results[0]
+            found = kernel.results[0]
+            scope.copies[key] = (found, len(scope.code))
         return found

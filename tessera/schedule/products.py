@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import Protocol
 
 from tessera.ir.core import Block, Op, Value
@@ -36,6 +36,15 @@ REUSED = 4
 
 NEAR = 4
 """An operand that is no larger than such a part of the second cache is read where it is."""
+
+PACKING = 2
+"""Cycles in which a vector is packed."""
+
+FAR_PACKING = 15
+"""The same, where the vector comes from memory or a cache that cores share."""
+
+SETS, WAYS = 64, 8
+"""The lines of the first cache."""
 
 LINE = 16
 """Neighbours along the depth that packing a first operand keeps together: copying is then moving
@@ -68,29 +77,69 @@ class Blocking:
     Attributes:
         rows: of the block.
         columns: of the block, whole vectors.
+        packs_left: whether the first operand is packed for it.
     """
 
     rows: int
     columns: int
+    packs_left: bool = True
 
 
-def choose_block(rows: int, columns: int, depth: int, lanes: int, registers: int) -> Blocking:
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """How the operands of a product lie.
+
+    Attributes:
+        in_place: whether blocks can read the first one where it is.
+        stride: bytes between its rows, if memory runs along the depth.
+        left_is_far: whether the first one is too large to be read where it is by many blocks.
+        right_is_far: whether the second one is.
+    """
+
+    in_place: bool = False
+    stride: int = 0
+    left_is_far: bool = False
+    right_is_far: bool = False
+
+
+def choose_block(
+    shape: tuple[int, int, int], lanes: int, registers: int, operands: Operands | None = None
+) -> Blocking:
     """The register block that takes the fewest cycles, what is wasted at the ends included.
 
     In a step along the depth a block of `h` rows and `v` vectors multiplies `h * v` times, and
     loads `h + v` values. A quarter of the registers is left to these.
+
+    Args:
+        shape: rows, columns and depth of the product.
+        lanes: elements of a vector.
+        registers: how many vectors they hold.
+        operands: how they lie.
     """
-    best, least = Blocking(1, lanes), float("inf")
+    rows, columns, depth = shape
+    lie = operands or Operands()
+    best, least = Blocking(1, lanes, True), float("inf")
+    packing = (FAR_PACKING if lie.left_is_far else PACKING) * (rows * depth / lanes + 1000)
     for vectors in (1, 2, 4):
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             break
         most = min(registers * 3 // 4, registers - 1 - vectors) // vectors
         for height in range(1, most + 1):
+            row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
             step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
-            blocks = ceil(rows / height) * ceil(columns / (vectors * lanes))
-            cycles = blocks * (step * (depth + STORE_STEPS) + 20)
+            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20)
+            if lie.right_is_far and row_blocks >= REUSED:
+                cycles += FAR_PACKING * columns * depth / lanes
+            if cycles + packing < least:
+                best, least = Blocking(height, vectors * lanes, True), cycles + packing
+            if not lie.in_place or rows % height or (lie.left_is_far and col_blocks >= REUSED):
+                continue
+            # Rows at distances of a power of two meet in the same lines of the first cache.
+            meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)
+            if meeting > WAYS - 2 and depth > 64:
+                cycles += 0.7 * row_blocks * col_blocks * height * depth
             if cycles < least:
-                best, least = Blocking(height, vectors * lanes), cycles
+                best, least = Blocking(height, vectors * lanes, False), cycles
     return best
 
 
@@ -147,13 +196,18 @@ class Product:
         bits = op.dtype.bits
         self.lanes = max(1, self.machine.vector_bits // bits)
         height, width = size_of(self.row.extent), size_of(self.col.extent)
-        self.block = choose_block(height, width, self.depth, self.lanes, self.machine.registers)
         self.line = 0
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk = names.fresh("k"), names.fresh("l")
-        self.left = Side(self, values[0], self.row, self.block.rows)
-        self.right = Side(self, values[1], self.col, self.block.columns)
+        self.left, self.right = Side(self, values[0], self.row), Side(self, values[1], self.col)
+        near = self.machine.l2 // NEAR
+        last = op.axes[-1]
+        in_place = self.left.lies_along(last, self.row) and isinstance(self.row.extent, int)
+        stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
+        lie = Operands(in_place, stride, self.left.bytes() > near, self.right.bytes() > near)
+        shape = (height, width, self.depth)
+        self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
 
     @classmethod
     def of(cls, nest: ops.Nest, context: Context) -> Product | None:
@@ -192,14 +246,12 @@ class Product:
         left, right = self.left, self.right
         last = self.op.axes[-1]
         near = self.machine.l2 // NEAR
-        row_blocks, col_blocks = ceil(rows / self.block.rows), ceil(cols / self.block.columns)
+        row_blocks = ceil(rows / self.block.rows)
         in_place = right.lies_along(self.col) and (
             self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
         )
         packs_right = not (in_place and (right.bytes() <= near or row_blocks < REUSED))
-        in_place = left.lies_along(last) or left.lies_along(self.row)
-        in_place = in_place and self.is_whole(self.row, self.block.rows)
-        packs_left = not (in_place and (left.bytes() <= near or col_blocks < REUSED))
+        packs_left = self.block.packs_left
         if packs_left and left.runs_along(last) and not left.runs_along(self.row):
             line = LINE
             extent = last.extent
@@ -342,15 +394,13 @@ class Side:
         product: whose.
         value: the scalar of the contraction's region.
         axis: the axis of the nest that is cut into blocks.
-        size: places of a block.
         packed: the packed operand, if it is one.
     """
 
-    def __init__(self, product: Product, value: Value, axis: Axis, size: int) -> None:
+    def __init__(self, product: Product, value: Value, axis: Axis) -> None:
         self.product = product
         self.value = value
         self.axis = axis
-        self.size = size
         self.packed: Value | None = None
         self.reason = ""
         loads = {op for op in self.code() if isinstance(op, ops.Load)}
@@ -368,17 +418,23 @@ class Side:
                 needed.update(op.operands)
         return kept[::-1]
 
+    @property
+    def size(self) -> int:
+        """Places of a block."""
+        block = self.product.block
+        return block.rows if self.is_left else block.columns
+
     def runs_along(self, axis: Axis) -> bool:
         """Whether memory that the operand is computed from runs along an axis."""
         return any(a.stride(axis.name) == 1 for a in self.accesses)
 
-    def lies_along(self, axis: Axis) -> bool:
-        """Whether the operand is in memory, and runs along an axis."""
+    def lies_along(self, *axes: Axis) -> bool:
+        """Whether the operand is in memory, and runs along one of some axes."""
         op = self.value.op
         if not isinstance(op, ops.Load) or op.where or op.dyn:
             return False
         assert isinstance(self.value.type, ScalarType)
-        return self.value.type.dtype is self.product.op.dtype and self.runs_along(axis)
+        return self.value.type.dtype is self.product.op.dtype and any(map(self.runs_along, axes))
 
     def bytes(self) -> int:
         """How large one packed operand is, for one place of the batch."""

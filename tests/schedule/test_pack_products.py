@@ -38,7 +38,7 @@ def turned(x: Any, w: Any) -> Any:
     ],
 )
 def test_block(rows: int, columns: int, lanes: int, registers: int, block: tuple[int, int]) -> None:
-    found = choose_block(rows, columns, 256, lanes, registers)
+    found = choose_block((rows, columns, 256), lanes, registers)
     assert (found.rows, found.columns) == block
 
 
@@ -46,7 +46,7 @@ def test_block_fits_the_registers() -> None:
     for registers, lanes in ((32, 16), (16, 8), (16, 2)):
         for rows in (8, 9, 31, 500):
             for columns in (8, 17, 100, 513):
-                block = choose_block(rows, columns, 64, lanes, registers)
+                block = choose_block((rows, columns, 64), lanes, registers)
                 assert block.columns % lanes == 0
                 assert block.rows * (block.columns // lanes) <= registers * 3 // 4
                 assert block.columns // lanes * (block.rows + 1) < registers
