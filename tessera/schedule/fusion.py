@@ -199,9 +199,8 @@ class Fusion:
 
     def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
         """Whether a scatter would compute something long for each of its elements."""
-        if self.costs.element.get(value, 0) <= self.strategy.ordered_cost:
-            return False
-        if points(tensor(value).shape) < IN_ORDER:
+        cost, size = self.costs.element.get(value, 0), points(tensor(value).shape)
+        if cost <= self.strategy.ordered_cost or size < IN_ORDER:
             return False
         return any(nest.ordered and len(nest.ordered) == len(nest.axes) for nest, _ in uses)
 
@@ -230,7 +229,8 @@ class Fusion:
             if key.region is not None and key.region.contracts:
                 if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
                     return "contractions read their operands as they are"
-                count = min(count, size) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
+                once = nest.reads(key)
+                count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
             total += count
         again = total / size - 1
         extra = cost * again

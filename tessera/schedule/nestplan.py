@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
@@ -174,6 +175,15 @@ class NestPlan:
             return counts[depth]
         assert key.region is not None
         return key.region.points[depth - key.region.start]
+
+    def reads(self, key: Key) -> int:
+        """At how many points of the axes that its index mentions an element is computed: of an
+        operand that is copied before it is used, each once."""
+        axes = {axis.name: axis for axis in self.axes}
+        if key.region is not None:
+            axes |= {axis.name: axis for axis in key.region.axes}
+        names = {name for expr in key.index for name in symbols(expr)}
+        return prod([hint(axes[name].extent) for name in names if name in axes])
 
     def is_exact(self, key: Key) -> bool:
         """Whether the index visits each element of the value at exactly one point of the nest."""

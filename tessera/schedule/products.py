@@ -182,15 +182,17 @@ class Product:
         values = op.body.outputs
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
-        self.row = max(rows, key=lambda axis: size_of(axis.extent))
         inner = [a for a in self.accesses if a.inner]
-        self.col = max(
-            cols,
-            key=lambda axis: (
-                sum(a.stride(axis.name) == 1 for a in inner) if len(cols) > 1 else 0,
-                size_of(axis.extent),
-            ),
-        )
+
+        def widest(cols: list[Axis]) -> Axis:
+            runs = [sum(a.stride(axis.name) == 1 for a in inner) for axis in cols]
+            pairs = zip(cols, runs if len(cols) > 1 else [0], strict=True)
+            return max(pairs, key=lambda pair: (pair[1], size_of(pair[0].extent)))[0]
+
+        if size_of(widest(cols).extent) < LEAST <= size_of(widest(rows).extent):
+            rows, cols, values = cols, rows, values[::-1]
+        self.row = max(rows, key=lambda axis: size_of(axis.extent))
+        self.col = widest(cols)
         self.others = [a for a in nest.axes if a is not self.row and a is not self.col]
         self.depth = prod([size_of(axis.extent) for axis in op.axes])
         bits = op.dtype.bits

@@ -23,8 +23,10 @@ from tessera.graph.ops.control import Call
 from tessera.graph.ops.custom import CustomLinear
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reduce import Reduce
+from tessera.graph.ops.windows import Windows
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import Rewriter, RuleSet, eliminate_dead, rewrite_greedy, rule
 from tessera.ir.types import TensorType
@@ -346,6 +348,30 @@ def slice_all(op: r.Slice, w: Rewriter) -> Value | None:
     return _same(op, op.x) if all(d == 1 for d in op.stride) else None
 
 
+@rule(Windows)
+def windows_of_one(op: Windows, w: Rewriter) -> Value | None:
+    """Windows of one element are the elements that they begin with.
+
+    func @f(%x: f32[7, 1]) {
+      %r = graph.windows(%x) {axes=[0], step=[2], dilation=[1]} : f32[4, 1]
+      return %r
+    }
+    ==>
+    func @f(%x: f32[7, 1]) {
+      %r = graph.slice(%x) {start=[0, 0], limit=[7, 1], stride=[2, 1]} : f32[4, 1]
+      return %r
+    }
+    """
+    x = op.x.type
+    assert isinstance(x, TensorType)
+    if any(size != 1 for size in x.shape[x.rank - len(op.axes) :]):
+        return None
+    stride: list[Dim] = [1] * x.rank
+    for axis, step in zip(op.axes, op.step, strict=True):
+        stride[axis] = step
+    return w.emit(r.Slice(op.x, (0,) * x.rank, x.shape, tuple(stride), loc=op.loc))
+
+
 @rule(r.Concatenate)
 def concatenate_one(op: r.Concatenate, w: Rewriter) -> Value | None:
     """The concatenation of one array is that array.
@@ -477,6 +503,7 @@ CANONICAL = RuleSet(
         broadcast_twice,
         cast_same,
         bitcast_back,
+        windows_of_one,
         slice_all,
         concatenate_one,
         reduce_nothing,

@@ -113,6 +113,8 @@ class _Product:
             both is a batch dim.
         contract: the axes of both that are summed over.
         code: new ops.
+        side: the operand that has the places.
+        last: its last axis before it got those of the window.
     """
 
     def __init__(self, dot: DotGeneral, sides: Sequence[Value]) -> None:
@@ -125,18 +127,22 @@ class _Product:
             *((None, k) for k in dot.free(1)),
         ]
         self.code: list[Op] = []
+        self.side, self.last = 0, -1
 
     def run(self, total: Sum, moves: Sequence[Op], cut: Slice | None) -> Value | None:
         """The sum, perhaps cut; None where the rule does not hold."""
         for move in moves:
             if not self.move(move):
                 return None
-        gone = [self.dims[axis] for axis in total.axes]
         kept = [pair for axis, pair in enumerate(self.dims) if axis not in total.axes]
-        for left, right in gone:
+        window: list[tuple[int, int]] = []
+        for left, right in [self.dims[axis] for axis in total.axes]:
             if left is None or right is None:
                 return None
-            self.contract.append((left, right))
+            window.append((left, right))
+        # The last dim that is summed over is the one whose elements are neighbours in memory.
+        is_last = any(pair[self.side] == self.last for pair in self.contract)
+        self.contract = [*window, *self.contract] if is_last else [*self.contract, *window]
         self.dims = kept
         if cut is not None and not self.move(cut):
             return None
@@ -224,6 +230,7 @@ class _Product:
                 return False
         x = self.sides[side]
         shape = _type(x).shape
+        self.side, self.last = side, len(shape) - 1
         other = _type(self.sides[1 - side]).shape
         sizes = tuple(other[at] for one in inner if (at := one[1 - side]) is not None)
         spread = Broadcast(x, (*shape, *sizes), tuple(range(len(shape))), loc=op.loc)
