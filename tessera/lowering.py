@@ -19,6 +19,7 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
 from tessera.schedule import heuristics, plan
+from tessera.schedule.access import one_program
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.ops import (
@@ -70,12 +71,13 @@ SPECS: dict[str, Spec] = {
 
 def to_schedule(graph: Func, machine: Machine | Gpu) -> tuple[Func, Dim, tuple[Decision, ...]]:
     """Kernels with tilings and places, the bytes of their arena, and what fusion decided."""
-    lowered = lower_graph(graph, machine=machine)
-    if isinstance(machine, Gpu):
-        program = split(lowered.func, machine)
-    else:
-        program = split_for_threads(pack_products(lowered.func, machine))
-    schedule, arena = plan.plan(heuristics.choose(program, machine))
+    with one_program():
+        lowered = lower_graph(graph, machine=machine)
+        if isinstance(machine, Gpu):
+            program = split(lowered.func, machine)
+        else:
+            program = split_for_threads(pack_products(lowered.func, machine))
+        schedule, arena = plan.plan(heuristics.choose(program, machine))
     return schedule, arena, lowered.decisions
 
 

@@ -45,7 +45,7 @@ class Value:
 
 
 _ATTR, _OPERAND = FieldKind.ATTR, FieldKind.OPERAND
-_OPERANDS, _REGION = FieldKind.OPERANDS, FieldKind.REGION
+_OPERANDS = FieldKind.OPERANDS
 
 
 class Op:
@@ -62,6 +62,8 @@ class Op:
     effects: ClassVar[Effects] = PURE
     isolated: ClassVar[bool] = False
     fields: ClassVar[tuple[Field, ...]] = ()
+    # Names and kinds of the fields that hold operands and regions.
+    links: ClassVar[tuple[tuple[str, FieldKind], ...]] = ()
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     operands: tuple[Value, ...]
@@ -72,6 +74,7 @@ class Op:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.fields = collect_fields(cls)
+        cls.links = tuple([(f.name, f.kind) for f in cls.fields if f.kind is not _ATTR])
         if cls.name and "name" in cls.__dict__:
             known = Op.registry.get(cls.name)
             if known is not None and known.__qualname__ != cls.__qualname__:
@@ -164,21 +167,23 @@ class Op:
         fresh.update(self.__dict__)
         inputs = self.operands if operands is None else tuple(operands)
         blocks = self.regions if regions is None else tuple(regions)
-        flat, inner = iter(inputs), iter(blocks)
-        for field in self.fields:
-            kind = field.kind
-            if kind is _OPERAND:
-                fresh[field.name] = next(flat)
-            elif kind is _OPERANDS:
-                fresh[field.name] = tuple([next(flat) for _ in fresh[field.name]])
-            elif kind is _REGION:
-                fresh[field.name] = next(inner)
-            elif field.name in attrs:
-                fresh[field.name] = attrs[field.name]
         if len(inputs) != len(self.operands) or len(blocks) != len(self.regions):
             raise TypeError(f"{self.name}: rebuilt with another number of operands or regions")
-        if attrs and not attrs.keys() <= {f.name for f in self.fields if f.kind is _ATTR}:
-            raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
+        at = inner = 0
+        for name, kind in self.links:
+            if kind is _OPERAND:
+                fresh[name] = inputs[at]
+                at += 1
+            elif kind is _OPERANDS:
+                start, at = at, at + len(fresh[name])
+                fresh[name] = inputs[start:at]
+            else:
+                fresh[name] = blocks[inner]
+                inner += 1
+        if attrs:
+            if not attrs.keys() <= {f.name for f in self.fields if f.kind is _ATTR}:
+                raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
+            fresh.update(attrs)
         fresh["operands"], fresh["regions"] = inputs, blocks
         old = self.results
         if attrs or blocks or [v.type for v in inputs] != [v.type for v in self.operands]:

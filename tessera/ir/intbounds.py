@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd, inf, isfinite, prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tessera.ir.intnode import (
     Atom,
@@ -60,6 +60,8 @@ class Facts(Mapping[str, "tuple[Dim | None, Dim | None]"]):
         self._ranges = dict(ranges or {})
         self.multiples = dict(multiples or {})
         self.simplified: dict[IntExpr, Dim] = {}
+        # Facts of these and more, by what is more; for whoever makes the same ones often.
+        self.within: dict[Any, Facts] = {}
         self._lower: dict[IntExpr, int | None] = {}
         self._upper: dict[IntExpr, int | None] = {}
         self._depth = 0

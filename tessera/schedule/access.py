@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tessera.dtypes import DType
@@ -28,11 +30,41 @@ def is_affine(e: Dim) -> bool:
     return not isinstance(e, IntExpr) or all(isinstance(a, Sym) for m in e.coeffs for a in m)
 
 
+class _Known(threading.local):
+    """What is known of axes by themselves, while a program is lowered."""
+
+    within: dict[tuple[Axis, ...], Facts] | None = None
+
+
+_known = _Known()
+
+
+@contextmanager
+def one_program() -> Generator[None, None, None]:
+    """Within the block, nests of equal axes share what is proved about them: layers of a network
+    are alike. It ends with the program, so that code does not depend on what was compiled before.
+    """
+    outer, _known.within = _known.within, {}
+    try:
+        yield
+    finally:
+        _known.within = outer
+
+
 def ranges(axes: Iterable[Axis], facts: Facts | None = None) -> Facts:
     """The ranges of axes, besides known facts."""
-    found = {} if facts is None else {name: facts[name] for name in facts}
-    found.update({axis.name: (0, axis.extent - 1) for axis in axes})
-    return Facts(found, None if facts is None else facts.multiples)
+    axes = tuple(axes)
+    within = _known.within
+    if facts is not None:
+        within = None if within is None else facts.within
+    found = None if within is None else within.get(axes)
+    if found is None:
+        known = {} if facts is None else {name: facts[name] for name in facts}
+        known.update({axis.name: (0, axis.extent - 1) for axis in axes})
+        found = Facts(known, None if facts is None else facts.multiples)
+        if within is not None:
+            within[axes] = found
+    return found
 
 
 @dataclass(frozen=True, slots=True)
