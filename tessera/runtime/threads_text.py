@@ -10,7 +10,8 @@ all are empty. So a thread gets the same part of an array in kernel after kernel
 in its cache, and nobody waits for a thread that sleeps.
 
 What synchronises is one word, the gate: how many workers are inside (bits 0 to 9), how many may be
-(10 to 19), whether the job is open (20), and whether its caller sleeps until they have left (21).
+(10 to 19), whether the job is open (20), whether its caller sleeps until they have left (21), and
+whether a worker has the caller's core (22), as happens where others hold the rest of them.
 A worker enters by one compare-and-swap of the whole word, so what it reads afterwards belongs to
 the job that it entered, and holds still until it leaves. The other words: the epoch, on which
 workers spin briefly, then sleep; how many sleep, so that a job wakes them only if there are any;
@@ -81,6 +82,7 @@ _STATE = """
 @grain = internal global i64 0
 @ranges = internal global i64 0
 @limit = internal global i32 0
+@core = internal global i32 0
 @started = internal global i32 0, align 128
 @lines = internal global [$most x %line] zeroinitializer, align 128
 @handles = internal global [$most x i64] zeroinitializer, align 64
@@ -88,6 +90,7 @@ _STATE = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sched_getcpu()
 declare i64 @syscall(i64, ...)
 $declared
 
@@ -162,6 +165,7 @@ entry:
   br label %next
 
 next:
+  %woken = phi i1 [ false, %entry ], [ false, %idle ], [ true, %sleep ]
   %epoch = load atomic i32, ptr @epoch seq_cst, align 4
   %stopped = load atomic i32, ptr @stopped seq_cst, align 4
   %ending = icmp ne i32 %stopped, 0
@@ -176,7 +180,11 @@ try:
   %open = icmp ne i32 %open.bit, 0
   %fits = icmp ult i32 %inside, %room
   %enters = and i1 %open, %fits
-  br i1 %enters, label %enter, label %idle
+  br i1 %enters, label %enter, label %late
+
+; Woken for a job that is over: whoever had it goes on, perhaps on this core.
+late:
+  br i1 %woken, label %sleep, label %idle
 
 enter:
   %entered = add i32 %gate, 1
@@ -185,6 +193,17 @@ enter:
   br i1 %done, label %inner, label %try
 
 inner:
+  %here = call i32 @sched_getcpu()
+  %there = load i32, ptr @core
+  %shared = icmp eq i32 %here, %there
+  br i1 %shared, label %crowd, label %help
+
+; Others hold the other cores: this thread and its caller take turns, and neither should spin.
+crowd:
+  %c = atomicrmw or ptr @gate, i32 4194304 monotonic
+  br label %help
+
+help:
   call void @work(i64 %me)
   %before = atomicrmw sub ptr @gate, i32 1 acq_rel
   %others = and i32 %before, 1023
@@ -192,15 +211,18 @@ inner:
   %waits.bit = and i32 %before, 2097152
   %waits = icmp ne i32 %waits.bit, 0
   %wakes = and i1 %last, %waits
-  br i1 %wakes, label %wake, label %idle
+  br i1 %wakes, label %wake, label %after
 
 wake:
   %w = call i64 (i64, ...) @syscall(i64 $futex, ptr @gate, i32 129, i32 1)
-  br label %idle
+  br label %after
+
+after:
+  br i1 %shared, label %sleep, label %idle
 
 ; There is no job, or this worker has done what it could of it: the next one is another epoch.
 idle:
-  %looks = phi i32 [ 0, %try ], [ 0, %inner ], [ 0, %wake ], [ %looks.next, %spin ]
+  %looks = phi i32 [ 0, %late ], [ 0, %after ], [ %looks.next, %spin ]
   %now = load atomic i32, ptr @epoch acquire, align 4
   %changed = icmp ne i32 %now, %epoch
   br i1 %changed, label %next, label %spin
@@ -313,6 +335,8 @@ plan:
   store i64 %grain, ptr @grain
   store i64 %ranges, ptr @ranges
   store i32 %limit, ptr @limit
+  %core = call i32 @sched_getcpu()
+  store i32 %core, ptr @core
   br label %deal
 
 deal:
@@ -348,10 +372,15 @@ work:
   %was = atomicrmw and ptr @gate, i32 -1048577 acq_rel
   %was.inside = and i32 %was, 1023
   %empty = icmp eq i32 %was.inside, 0
-  br i1 %empty, label %finish, label %look
+  br i1 %empty, label %finish, label %wait
+
+wait:
+  %was.crowd = and i32 %was, 4194304
+  %crowded = icmp ne i32 %was.crowd, 0
+  br i1 %crowded, label %announce, label %look
 
 look:
-  %looks = phi i32 [ 0, %work ], [ %looks.next, %spin ]
+  %looks = phi i32 [ 0, %wait ], [ %looks.next, %spin ]
   %now = load atomic i32, ptr @gate acquire, align 4
   %now.inside = and i32 %now, 1023
   %gone = icmp eq i32 %now.inside, 0

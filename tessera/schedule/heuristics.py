@@ -20,7 +20,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import Access, accesses
-from tessera.schedule.dependence import Dependence
+from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.types import Axis, BufType
@@ -507,23 +507,43 @@ class Choice:
 
     def grain(self, axes: Sequence[Axis], chunks: Sequence[int]) -> int:
         """Programs that are worth a thread's while."""
-        programs, points = 1, 1
+        programs = 1
+        points: dict[str, int] = {}
         for axis, chunk in zip(axes, chunks, strict=True):
             extent = size_of(axis.extent)
-            points *= min(chunk, extent) if chunk else extent
+            points[axis.name] = min(chunk, extent) if chunk else extent
             if chunk and isinstance(axis.extent, int):
                 programs *= -(-extent // chunk)
             elif chunk:
                 programs = UNKNOWN_PROGRAMS
-        return grain_of(programs, self.cost * points)
+        return grain_of(programs, self.work(points))
+
+    def work(self, points: Mapping[str, int]) -> float:
+        """How long a program takes with so many points along each axis, in accesses to memory that
+        lie in a cache. What belongs to a row is computed once for it."""
+        if any(isinstance(op, loop_ops.LOOPS) for op in self.code):
+            return self.cost * math.prod(points.values())
+        found = Dependence(self.nest.body).ops
+        is_vector = self.reduce_tile > 1 or max(self.tiles.values(), default=1) > 1
+        speed = max(self.lanes // 2, 1) if is_vector else 1
+        total = 0.0
+        for op in self.nest.body.ops:
+            inside = [op, *(one for region in op.regions for one in walk(region))]
+            own = sum(one.fn.cost for one in inside if isinstance(one, ops.Map)) / speed
+            own += sum(isinstance(one, (ops.Load, ops.Store, ops.Scan)) for one in inside)
+            own *= math.prod(size_of(axis.extent) for axis in inner_axes(op))
+            total += own * math.prod(n for name, n in points.items() if name in found[op])
+        return total
 
     def streamed(self) -> list[Op]:
-        """The body, which stores past the caches what is large, in lines."""
+        """The body, which stores past the caches what is large, in lines. Long computations are
+        not bound by memory, and the branch at such a store would keep vectors from overlapping."""
         loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
         read = {op.buf for op in self.code if isinstance(op, ops.Load)}
         written = {op.buf for op in self.code if isinstance(op, ops.Store)}
         total = sum(_bytes(buf) for buf in read | written)
-        if total < STREAM_BYTES or any(isinstance(op, loops) for op in self.code):
+        has_loops = any(isinstance(op, loops) for op in self.code)
+        if total < STREAM_BYTES or self.heavy or has_loops:
             return list(self.nest.body.ops)
 
         def is_streamed(op: Op) -> bool:
