@@ -10,6 +10,7 @@ import pytest
 import tessera as ts
 from tessera.compile import GRAPH_PASSES
 from tessera.graph import interp
+from tessera.graph.ops.rearrange import Pad
 from tessera.graph.ops.reduce import Sum
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.core import Func
@@ -78,6 +79,17 @@ def test_other_gradients_stay_right(
 ) -> None:
     program, inputs = gradient_of(x, w, strides, padding, **options)
     plain, found = after(program, with_it=False), after(program, with_it=True)
+    for a, b in zip(interp.run(found, inputs), interp.run(plain, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+def test_gradients_of_depthwise_convolutions_read_windows() -> None:
+    program, inputs = gradient_of((2, 3, 7, 6), (3, 1, 3, 2), (1, 1), "SAME", feature_group_count=3)
+    plain, found = after(program, with_it=False), after(program, with_it=True)
+    # Pads stand before the product instead of after it: those of the operand alone.
+    sizes = [op.result.type.rank for op in found.body.ops if isinstance(op, Pad)]
+    assert sizes == [4, 4]
+    assert max(op.result.type.rank for op in plain.body.ops if isinstance(op, Pad)) == 6
     for a, b in zip(interp.run(found, inputs), interp.run(plain, inputs), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
 

@@ -8,8 +8,10 @@ product of the window with the windows of that operand, summed over the window t
 again.
 
 Holds for any sum of a product whose dims were only moved (transposed, reversed, padded with zeros,
-cut, seen through windows) in between; nothing else is touched. With a stride the operand would be
-spread by zeros that take part in the product, so there the sum stays.
+cut, seen through windows) in between, be it a contraction or, as of a depthwise convolution, an
+elementwise product of arrays that were spread; nothing else is touched. With a stride there would
+be zeros between the elements of the operand, which take part in the product, so there the sum
+stays.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from dataclasses import dataclass
 
 from tessera.dtypes import Kind
 from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.elementwise import Mul
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.rearrange import Pad, Slice
 from tessera.graph.ops.reduce import Sum
-from tessera.graph.ops.reshape import Broadcast, Reverse, Transpose
+from tessera.graph.ops.reshape import Broadcast, Reshape, Reverse, Transpose
 from tessera.graph.ops.windows import Windows
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
@@ -31,8 +34,14 @@ from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
 from tessera.ir.types import TensorType
 
-MOVES = (Transpose, Reverse, Pad, Slice, Windows)
+MOVES = (Transpose, Reverse, Reshape, Pad, Slice, Windows)
 """What may stand between the product and the sum."""
+
+Product = DotGeneral | Mul
+"""What is moved."""
+
+Pair = tuple[int | None, int | None]
+"""The axes of both operands that a dim is."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class WindowProducts(Pass):
         uses = Counter(block.outputs)
         for op in block.ops:
             uses.update(op.operands)
-        found: dict[Op, tuple[Sum, DotGeneral, list[Op]]] = {}
+        found: dict[Op, tuple[Sum, Product, list[Op]]] = {}
         for op in block.ops:
             match = _match(op, uses)
             if match is not None:
@@ -60,7 +69,7 @@ class WindowProducts(Pass):
         return func.with_body(_rewritten(block, found)) if found else func
 
 
-def _rewritten(block: Block, found: dict[Op, tuple[Sum, DotGeneral, list[Op]]]) -> Block:
+def _rewritten(block: Block, found: dict[Op, tuple[Sum, Product, list[Op]]]) -> Block:
     env: dict[Value, Value] = {}
     code: list[Op] = []
     for op in block.ops:
@@ -81,7 +90,7 @@ def _rewritten(block: Block, found: dict[Op, tuple[Sum, DotGeneral, list[Op]]]) 
     return Block(block.args, code, [env.get(v, v) for v in block.outputs])
 
 
-def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, DotGeneral, list[Op]] | None:
+def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, Product, list[Op]] | None:
     """The sum that an op is, or cuts; the product that it is of; the moves in between, the first
     of them first."""
     total = op.x.op if isinstance(op, Slice) else op
@@ -94,7 +103,9 @@ def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, DotGeneral, list[Op]] | N
         moves.append(value.op)
         value = value.op.operands[0]
     dot = value.op
-    if not isinstance(dot, DotGeneral) or uses[value] > 1:
+    if not isinstance(dot, (DotGeneral, Mul)) or uses[value] > 1:
+        return None
+    if isinstance(dot, Mul) and not all(isinstance(x.op, Broadcast) for x in dot.operands):
         return None
     dtype = _type(dot.result).dtype
     if dtype.kind is Kind.BOOL or _type(total.result).dtype is not dtype:
@@ -111,31 +122,40 @@ class _Product:
         sides: the operands now.
         dims: for each dim of the result, the axis of either operand that it is, or None. A dim of
             both is a batch dim.
-        contract: the axes of both that are summed over.
+        contract: the axes that are summed over.
         code: new ops.
         side: the operand that has the places.
         last: its last axis before it got those of the window.
     """
 
-    def __init__(self, dot: DotGeneral, sides: Sequence[Value]) -> None:
+    def __init__(self, dot: Product, sides: Sequence[Value]) -> None:
         self.dot = dot
         self.sides = list(sides)
-        self.contract = list(zip(*dot.contract, strict=True))
-        self.dims: list[tuple[int | None, int | None]] = [
-            *zip(*dot.batch_axes, strict=True),
-            *((k, None) for k in dot.free(0)),
-            *((None, k) for k in dot.free(1)),
-        ]
+        self.contract: list[Pair] = []
+        self.dims: list[Pair] = []
+        if isinstance(dot, DotGeneral):
+            self.contract += zip(*dot.contract, strict=True)
+            self.dims += zip(*dot.batch_axes, strict=True)
+            self.dims += [(k, None) for k in dot.free(0)]
+            self.dims += [(None, k) for k in dot.free(1)]
+        else:
+            spread = [x.op for x in sides if isinstance(x.op, Broadcast)]
+            self.sides = [op.x for op in spread]
+            for k in range(len(_type(dot.result).shape)):
+                left, right = (op.dims.index(k) if k in op.dims else None for op in spread)
+                self.dims.append((left, right))
         self.code: list[Op] = []
         self.side, self.last = 0, -1
 
     def run(self, total: Sum, moves: Sequence[Op], cut: Slice | None) -> Value | None:
         """The sum, perhaps cut; None where the rule does not hold."""
+        if not self.is_spread():
+            return None
         for move in moves:
             if not self.move(move):
                 return None
         kept = [pair for axis, pair in enumerate(self.dims) if axis not in total.axes]
-        window: list[tuple[int, int]] = []
+        window: list[Pair] = []
         for left, right in [self.dims[axis] for axis in total.axes]:
             if left is None or right is None:
                 return None
@@ -146,7 +166,16 @@ class _Product:
         self.dims = kept
         if cut is not None and not self.move(cut):
             return None
-        return self.finish()
+        return self.contraction() if isinstance(self.dot, DotGeneral) else self.sum(total)
+
+    def is_spread(self) -> bool:
+        """Whether the dims of operands are as long as those of the product."""
+        shape = _type(self.dot.result).shape
+        return all(
+            at is None or _type(x).shape[at] == dim
+            for pair, dim in zip(self.dims, shape, strict=True)
+            for at, x in zip(pair, self.sides, strict=True)
+        )
 
     def move(self, op: Op) -> bool:
         """Moves the operands as an op moves the result; False where that is not the same."""
@@ -157,6 +186,8 @@ class _Product:
                 self.reverse(side, [a for k in op.axes if (a := self.dims[k][side]) is not None])
         elif isinstance(op, Slice):
             self.slice(op)
+        elif isinstance(op, Reshape):
+            return self.reshape(op)
         elif isinstance(op, Pad):
             return self.pad(op)
         else:
@@ -175,6 +206,18 @@ class _Product:
     def set(self, side: int, op: Op) -> None:
         self.code.append(op)
         self.sides[side] = op.result
+
+    def reshape(self, op: Reshape) -> bool:
+        """Dims of one element come and go; what an operand has of them is summed over."""
+        before, after = _type(op.x).shape, _type(op.result).shape
+        if [d for d in before if d != 1] != [d for d in after if d != 1]:
+            return False
+        rest = [pair for pair, d in zip(self.dims, before, strict=True) if d != 1]
+        units = [pair for pair, d in zip(self.dims, before, strict=True) if d == 1]
+        self.contract += [pair for pair in units if pair != (None, None)]
+        found = iter(rest)
+        self.dims = [(None, None) if d == 1 else next(found) for d in after]
+        return True
 
     def slice(self, op: Slice) -> None:
         """Cuts each operand along its own dims."""
@@ -201,6 +244,9 @@ class _Product:
         if any(d != 0 for d in op.interior):
             # Products with the zeros between elements would take longer than what is saved.
             return False
+        for axis, pair in enumerate(self.dims):
+            if pair == (None, None) and (op.lo[axis] != 0 or op.hi[axis] != 0):
+                return False
         for side in (0, 1):
             rank = len(_type(self.sides[side]).shape)
             lo, hi = (list[Dim]([0] * rank) for _ in range(2))
@@ -243,9 +289,36 @@ class _Product:
             self.dims[outer + k] = pair
         return True
 
-    def finish(self) -> Value:
+    def sum(self, total: Sum) -> Value:
+        """The sum of the operands' elementwise product."""
+        pairs = [*self.dims, *self.contract]
+        shape: list[Dim] = []
+        for pair in pairs:
+            axes = zip(self.sides, pair, strict=True)
+            dims = [_type(x).shape[at] for x, at in axes if at is not None]
+            shape.append(dims[0] if dims else 1)
+        for side in (0, 1):
+            own = [pair[side] for pair in pairs]
+            x = self.sides[side]
+            places = tuple(own.index(k) for k in range(len(_type(x).shape)))
+            # An operand is spread along dims in their order.
+            order = sorted(range(len(places)), key=places.__getitem__)
+            if order != list(range(len(order))):
+                self.set(side, Transpose(x, tuple(order), loc=self.dot.loc))
+            spread = Broadcast(self.sides[side], tuple(shape), tuple(sorted(places)), loc=total.loc)
+            self.set(side, spread)
+        product = Mul(*self.sides, loc=self.dot.loc)
+        summed = tuple(range(len(self.dims), len(pairs)))
+        found = Sum(product.result, summed, total.accumulate, loc=total.loc)
+        self.code += [product, found]
+        return found.result
+
+    def contraction(self) -> Value | None:
         """The product of the operands as they are now, with its dims in order."""
         dot, dims = self.dot, self.dims
+        assert isinstance(dot, DotGeneral)
+        if any(pair == (None, None) for pair in dims) or any(None in p for p in self.contract):
+            return None
         batch = [pair for pair in dims if None not in pair]
         # Vectors run along the dims of the right operand: those that end up last.
         swap = bool(dims) and dims[-1][1] is None and dims[-1][0] is not None
@@ -273,7 +346,7 @@ class _Product:
         return turned.result
 
 
-def _columns(pairs: Sequence[tuple[int | None, int | None]]) -> tuple[tuple[int, ...], ...]:
+def _columns(pairs: Sequence[Pair]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     left = tuple(a for a, _ in pairs if a is not None)
     right = tuple(b for _, b in pairs if b is not None)
     return left, right

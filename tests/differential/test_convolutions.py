@@ -1,0 +1,58 @@
+"""Convolutions of a CPU and their gradients, as products on windows read where they are, at every
+level and on every kind of machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+
+NCHW, NHWC = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+
+# Shapes of the operand and of the window, strides, padding, options.
+CASES: dict[str, Any] = {
+    "nchw": ((2, 3, 5, 9), (8, 3, 3, 3), (1, 1), "SAME", {"dimension_numbers": NCHW}),
+    "nhwc": ((2, 5, 9, 4), (3, 3, 4, 9), (1, 1), "SAME", {"dimension_numbers": NHWC}),
+    "strided": ((1, 3, 9, 18), (9, 3, 3, 2), (2, 2), ((1, 1), (0, 1)), {}),
+    "pointwise": ((2, 5, 4, 9), (9, 5, 1, 1), (1, 1), "VALID", {}),
+    "pointwise, strided": ((1, 5, 5, 19), (8, 5, 1, 1), (1, 2), "VALID", {}),
+    "grouped": ((1, 4, 4, 9), (16, 2, 2, 3), (1, 1), "VALID", {"feature_group_count": 2}),
+    "depthwise": ((1, 3, 4, 9), (3, 1, 3, 3), (1, 1), "SAME", {"feature_group_count": 3}),
+}
+
+
+def programs(name: str) -> Any:
+    """The convolution and both gradients, and the inputs: a cotangent and the operands."""
+    x_shape, w_shape, strides, padding, options = CASES[name]
+    rng = np.random.default_rng(len(name))
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+
+    def convolve(x: Any, w: Any) -> Any:
+        return ts.conv_general(x, w, strides, padding, **options)
+
+    ct = rng.standard_normal(ts.eval_shape(convolve, x, w).shape).astype(np.float32)
+
+    def everything(ct: Any, x: Any, w: Any) -> Any:
+        value, back = ts.vjp(convolve, x, w)
+        return value, *back(ct)
+
+    return ts.make_graph(everything)(ct, x, w), [ct, x, w]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_convolutions_and_gradients(name: str) -> None:
+    graph, inputs = programs(name)
+    check_levels(graph, inputs, machine=machine("x86-64-v3"))
+
+
+@pytest.mark.parametrize("level", [name for name in LEVELS if name != "x86-64-v3"])
+@pytest.mark.parametrize("name", ["nchw", "nhwc"])
+def test_other_machines(name: str, level: str) -> None:
+    graph, inputs = programs(name)
+    check_levels(graph, inputs, machine=machine(level))
