@@ -65,11 +65,13 @@ class Costs:
     Attributes:
         element: cost in additions, operands included as far as they will be computed in place too.
         reduces: values that hold one result of a reduction or contraction per element.
+        contracts: those among them that hold one of a contraction.
     """
 
     def __init__(self, block: Block) -> None:
         self.element: dict[Value, int] = {}
         self.reduces: set[Value] = set()
+        self.contracts: set[Value] = set()
         self.counts = dict.fromkeys(block.outputs, 2)
         for op in block.ops:
             for value in set(op.operands):
@@ -77,8 +79,11 @@ class Costs:
         for op in block.ops:
             assert isinstance(op, GraphOp)
             cost = min(self._cost(op), 1_000_000)
+            held = op.family is Family.CONTRACT or not self.contracts.isdisjoint(op.operands)
             for value in op.results:
                 self.element[value] = cost
+                if held and value in self.reduces:
+                    self.contracts.add(value)
 
     def _cost(self, op: GraphOp) -> int:
         family = op.family

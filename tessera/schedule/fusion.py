@@ -33,12 +33,12 @@ from tessera.ir.intexpr import (
     Sym,
     maximum,
     minimum,
-    simplify,
     substitute,
     sym,
     symbols,
 )
 from tessera.ir.scalar import scalar
+from tessera.schedule.bounds import holds, may_hold, outside, reduced
 from tessera.schedule.cost import Costs, points, repeats_nothing, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
@@ -185,7 +185,7 @@ class Fusion:
         if isinstance(op, Constant):
             return ""
         if value in self.costs.reduces:
-            return self._reason_to_store_reduced(op, uses)
+            return self._reason_to_store_reduced(op, value, uses)
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
         if self._is_slow_in_order(value, uses):
@@ -204,12 +204,17 @@ class Fusion:
             return False
         return any(nest.ordered and len(nest.ordered) == len(nest.axes) for nest, _ in uses)
 
-    def _reason_to_store_reduced(self, op: GraphOp, uses: dict[tuple[NestPlan, Key], bool]) -> str:
+    def _reason_to_store_reduced(
+        self, op: GraphOp, value: Value, uses: dict[tuple[NestPlan, Key], bool]
+    ) -> str:
         if len(uses) > 1:
             return f"its {len(uses)} uses would repeat the reduction"
         ((nest, _), exact) = next(iter(uses.items()))
         if not exact:
             return "its use would repeat the reduction"
+        parts = [s.target.op for s in nest.stores if isinstance(s.target.op, Concatenate)]
+        if parts and value not in self.costs.contracts:
+            return "the parts of a concatenation may share a loop"
         if op.family is Family.CONTRACT and nest.heavy:
             return "its consumer already holds a reduction"
         if any(isinstance(other, DotGeneral) for other in nest.heavy):
@@ -339,7 +344,7 @@ class Fusion:
             elif op.mode is not IndexMode.PROMISE:
                 where += [i, dim - 1 - i]
             position.append(i)
-        where = [e for e in where if not _holds(e, nest.facts)]
+        where = [e for e in where if not holds(e, nest.facts)]
         combine = None if op.combine is Combine.SET else scalar(op.combine.value)
         nest.stores.append(StorePlan(op.result, key, tuple(position), tuple(where), combine))
         if not op.unique:
@@ -482,8 +487,8 @@ class Fusion:
         for source in op.sources(key.index):
             index, where = self._dynamic(nest, op, key, source.index, source.where)
             where = [reduced(e, facts) for e in where]
-            if all(_may_hold(e, facts) for e in where):
-                found.append((source, index, [e for e in where if not _holds(e, facts)]))
+            if all(may_hold(e, facts) for e in where):
+                found.append((source, index, [e for e in where if not holds(e, facts)]))
                 if not found[-1][2]:
                     break
         args: list[Key] = []
@@ -501,7 +506,7 @@ class Fusion:
             guard = (*key.guard, *conditions[-1])
             if source is not found[0][0]:
                 # It is computed where an earlier candidate applies too, possibly out of range.
-                guard += _outside(index, tensor(value).shape, facts)
+                guard += outside(index, tensor(value).shape, facts)
             unique = tuple(dict.fromkeys(guard))
             args.append(self.use(nest, value, index, unique, key.region, exact))
         member.args = tuple(args)
@@ -573,28 +578,3 @@ def formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:
 def constant_value(value: Number, dtype: DType) -> Value:
     """A constant that is no part of the Graph."""
     return Constant(Dense.of(value, dtype)).result
-
-
-def reduced(e: Dim, facts: Facts) -> Dim:
-    """The expression simplified; an affine one is as simple as it gets."""
-    if isinstance(e, int) or all(isinstance(atom, Sym) for mono in e.coeffs for atom in mono):
-        return e
-    return simplify(e, facts)
-
-
-def _outside(index: Sequence[Dim], shape: Sequence[Dim], facts: Facts) -> tuple[Dim, ...]:
-    """Conditions for an index to be in range that are not known to hold."""
-    found: list[Dim] = []
-    for i, dim in zip(index, shape, strict=True):
-        found += [e for e in (i, dim - 1 - i) if not _holds(e, facts)]
-    return tuple(found)
-
-
-def _holds(e: Dim, facts: Facts) -> bool:
-    low = facts.lower(e)
-    return low is not None and low >= 0
-
-
-def _may_hold(e: Dim, facts: Facts) -> bool:
-    high = facts.upper(e)
-    return high is None or high >= 0

@@ -208,10 +208,12 @@ def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
         return None
     rest = iter((*nest.axes, *region.axes))
     for i, dim in zip(key.index, tensor(key.value).shape, strict=True):
-        axis = None if dim == 1 else next(rest, None)
-        if i != (0 if axis is None else sym(axis.name)):
-            return None
-        if axis is not None and axis.extent != dim:
+        if dim == 1:
+            if i != 0:
+                return None
+            continue
+        axis = next(rest, None)
+        if axis is None or i != sym(axis.name) or axis.extent != dim:
             return None
     return nest.axes if next(rest, None) is None else None
 

@@ -9,6 +9,7 @@ from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.recurrence import is_recurrence
 from tessera.schedule.strategy import CPU, Strategy
+from tessera.schedule.unroll import unroll_components
 from tessera.schedule.widen_scatter import widen_scatters
 
 
@@ -16,4 +17,6 @@ def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     """The block to lower."""
     kept = is_recurrence if strategy.keeps_loops else None
     block = expand(expand_scans(inline_calls(block), kept))
+    if strategy.unrolls_components:
+        block = unroll_components(block)
     return block if strategy.combines_bytes else widen_scatters(block)

@@ -46,9 +46,9 @@ from tessera.ir.intexpr import Dim, Facts, sym, symbols
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops, ops
+from tessera.schedule.bounds import reduced
 from tessera.schedule.cost import tensor
 from tessera.schedule.emit import constant_item, dtype_of, without_dead
-from tessera.schedule.fusion import reduced
 from tessera.schedule.nestplan import AxisNames, with_axes
 from tessera.schedule.types import Axis, BufType
 

@@ -27,6 +27,8 @@ class Strategy:
             loaded.
         keeps_loops: whether a scan whose steps are work on single elements is one nest, with the
             loop inside.
+        unrolls_components: whether sums of few components of what is computed from pairs are taken
+            one by one.
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
@@ -46,6 +48,7 @@ class Strategy:
     max_copies: int = 2
     computes_operands: bool = True
     keeps_loops: bool = True
+    unrolls_components: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = False
     combines_bytes: bool = True
@@ -71,6 +74,7 @@ GPU = Strategy(
     max_copies=16,
     computes_operands=False,
     keeps_loops=False,
+    unrolls_components=False,
     draws_blocks=True,
     finds_contractions=True,
     combines_bytes=False,

@@ -210,8 +210,11 @@ class _WordSorter(_Sorter):
 
         def pair(number: Value, _: list[Value]) -> Sequence[Value]:
             first = em.map("add", number, number)
-            ends = [first, em.map("add", first, one), em.map("add", em.map("add", first, one), one)]
-            low, middle, high = [em.map("shr", em.map("mul", e, self.count), bits) for e in ends]
+            second = em.map("add", first, one)
+            low, middle, high = [
+                em.map("shr", em.map("mul", run, self.count), bits)
+                for run in (first, second, em.map("add", second, one))
+            ]
             left, right = em.map("sub", middle, low), em.map("sub", high, middle)
             steps = em.map("min", left, right)
             last = em.map("sub", high, one)
@@ -234,9 +237,10 @@ class _WordSorter(_Sorter):
                 ]
 
             begin = [low, middle, em.map("sub", middle, one), last]
-            i, j, p, _ = em.loop((self.zero, steps, one), begin, take)
+            ends = em.loop((self.zero, steps, one), begin, take)
 
             def rest() -> Sequence[Value]:
+                i, j, p, _ = ends
                 place = em.select(em.map("le", i, p), i, j)
                 self.put(target, em.map("add", low, steps), self.get(source, place))
                 return ()

@@ -1,0 +1,80 @@
+"""Sums over pairs that are computed from single elements are one kernel, which stores no pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import float16, float32
+from tessera.graph.trace import Trace, active
+from tessera.ir.core import Func
+from tessera.ir.intexpr import sym
+from tessera.ir.types import TensorType
+from tests.differential.levels import check_levels
+
+
+def accelerations(p: Any, m: Any) -> Any:
+    d = p[None, :, :] - p[:, None, :]
+    r2 = ts.sum(d * d, axis=-1) + 1e-2
+    w = m[None, :] / (r2 * ts.sqrt(r2))
+    return ts.sum(w[:, :, None] * d, axis=1)
+
+
+def by_components(p: Any, m: Any) -> Any:
+    d = [p[None, :, k] - p[:, None, k] for k in range(p.shape[1])]
+    w = m[None, :] / (sum(x * x for x in d) + 1e-2)
+    return ts.stack([ts.sum(w * x, axis=1) for x in d], axis=-1)
+
+
+def both_dims(p: Any, m: Any) -> Any:
+    d = p[None, :, :] * p[:, None, :]
+    return ts.sum(d, axis=(0, 1)), ts.sum(d, axis=(1, 2)), ts.max(d, axis=2)
+
+
+def graph_of(fn: Callable[..., Any], *types: TensorType) -> Func:
+    with active(Trace("jit", "program", staging=True)) as trace:
+        found = fn(*[ts.asarray(trace.input(t)) for t in types])
+        graph, captured = trace.finish(
+            list(found) if isinstance(found, tuple) else [found], "program"
+        )
+    assert not captured
+    return graph
+
+
+def values(size: int, width: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+    shapes = [(size, width), (size,)]
+    return [rng.normal(size=s).astype(np.float32) for s in shapes]
+
+
+@pytest.mark.parametrize("size", [24, 33])
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("fn", [accelerations, by_components, both_dims])
+def test_levels(fn: Callable[..., Any], size: int, width: int) -> None:
+    inputs = values(size, width)
+    lowered = check_levels(graph_of(fn, *[TensorType(x.shape, float32) for x in inputs]), inputs)
+    if fn is not both_dims and 1 < width <= 3:
+        assert lowered.kernels()[0].label.startswith("sum")
+        assert len(lowered.kernels()) == 2
+        assert isinstance(lowered.arena, int)
+        assert lowered.arena <= 4 * 64 * -(-4 * size // 64)
+
+
+def test_symbolic_and_narrow() -> None:
+    n = sym("n")
+    graph = graph_of(accelerations, TensorType((n, 3), float32), TensorType((n,), float32))
+    for size in (0, 1, 17):
+        check_levels(graph, values(size, 3), {"n": size})
+    narrow = [x.astype(np.float16) for x in values(24, 3)]
+    check_levels(graph_of(accelerations, *[TensorType(x.shape, float16) for x in narrow]), narrow)
+
+
+def test_special_values() -> None:
+    p, m = values(20, 3)
+    p[3, 1], p[5, 2], m[7] = np.nan, np.inf, -np.inf
+    types = [TensorType(x.shape, float32) for x in (p, m)]
+    check_levels(graph_of(accelerations, *types), [p, m])
