@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, gcd, prod
 from typing import Protocol
 
+from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
@@ -63,6 +64,10 @@ class CachedCpu(Cpu, Protocol):
     @property
     def l2(self) -> int:
         """Bytes of the second cache."""
+        ...
+
+    def has_pairs(self, dtype: DType) -> bool:
+        """Whether one instruction multiplies pairs of the dtype, and adds them to 32 bits."""
         ...
 
     def masks(self, bits: int) -> bool:
@@ -165,6 +170,7 @@ class Product:
         row: the axis that is cut into the rows of register blocks.
         col: the axis that is cut into their columns.
         block: the register block.
+        element: the dtype in which operands are packed and multiplied.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
     """
 
@@ -180,6 +186,7 @@ class Product:
         byname = {axis.name: axis for axis in nest.axes}
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
         values = op.body.outputs
+        self.element = self.pair_dtype()
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
         inner = [a for a in self.accesses if a.inner]
@@ -205,10 +212,12 @@ class Product:
         self.left, self.right = Side(self, values[0], self.row), Side(self, values[1], self.col)
         near = self.machine.l2 // NEAR
         last = op.axes[-1]
-        in_place = self.left.lies_along(last, self.row) and isinstance(self.row.extent, int)
+        in_place = self.element is op.dtype and self.left.lies_along(last, self.row)
+        in_place = in_place and isinstance(self.row.extent, int)
         stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
         lie = Operands(in_place, stride, self.left.bytes() > near, self.right.bytes() > near)
-        shape = (height, width, self.depth)
+        steps = self.depth if self.element is op.dtype else self.depth // 2
+        shape = (height, width, steps)
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
 
     @classmethod
@@ -238,6 +247,18 @@ class Product:
         stores = [a for a in self.accesses if a.is_store]
         return any(a.stride(axis.name) == 1 for a in stores for axis in axes)
 
+    def pair_dtype(self) -> DType:
+        """The dtype in which the operands are multiplied: a narrow one if the machine multiplies
+        pairs of these."""
+        found = {narrow(value) for value in self.op.body.outputs}
+        if self.op.dtype is float32 and found == {bfloat16}:
+            dtype = bfloat16
+        elif self.op.dtype is int32 and found <= {int8, uint8, int16}:
+            dtype = int16
+        else:
+            return self.op.dtype
+        return dtype if self.machine.has_pairs(dtype) else self.op.dtype
+
     # --- decisions ----------------------------------------------------------------------------
 
     def plan(self) -> bool:
@@ -254,11 +275,14 @@ class Product:
         )
         packs_right = not (in_place and (right.bytes() <= near or row_blocks < REUSED))
         packs_left = self.block.packs_left
-        if packs_left and left.runs_along(last) and not left.runs_along(self.row):
-            line = LINE
+        if self.element is not self.op.dtype:
+            packs_left = packs_right = True
+        is_paired = self.element is not self.op.dtype
+        if packs_left and (is_paired or (left.runs_along(last) and not left.runs_along(self.row))):
+            line = 2 * LINE if is_paired else LINE
             extent = last.extent
             if isinstance(extent, int) and extent < 2 * line:
-                line = extent
+                line = extent + extent % 2 if is_paired else extent
             packs_right = packs_right or not divides(line, extent, self.facts)
             self.line = line
         if packs_left:
@@ -338,7 +362,7 @@ class Product:
             found,
             tile=(*[1] * (len(found) - 2), block.rows, block.columns),
             chunk=(*chunk, 0, 0),
-            reduce_tile=1,
+            reduce_tile=1 if self.element is self.op.dtype else 2,
             reason=f"{block.rows} x {block.columns} accumulators in registers, "
             + (f"{' and '.join(sides)} operand packed" if sides else "operands read in place"),
             body=Block([], without_dead(code), ()),
@@ -387,6 +411,13 @@ class Product:
         return ops.Contract(
             self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), loc=self.op.loc
         )
+
+
+def narrow(value: Value) -> DType:
+    """The dtype of a scalar before it was widened."""
+    op = value.op.x if isinstance(value.op, ops.Cast) else value
+    assert isinstance(op.type, ScalarType)
+    return op.type.dtype
 
 
 class Side:
@@ -440,7 +471,7 @@ class Side:
 
     def bytes(self) -> int:
         """How large one packed operand is, for one place of the batch."""
-        return size_of(self.axis.extent) * self.product.depth * self.product.op.dtype.itemsize
+        return size_of(self.axis.extent) * self.product.depth * self.product.element.itemsize
 
     @property
     def is_left(self) -> bool:
@@ -461,7 +492,7 @@ class Side:
     def pack(self) -> None:
         """Gives the operand a packed copy."""
         dims = [axis.extent for axis in self.axes()]
-        self.packed = Value(BufType(tuple(dims), self.product.op.dtype))
+        self.packed = Value(BufType(tuple(dims), self.product.element))
         lines = f", {self.product.line} of the depth together" if self.is_left else ""
         what = "rows" if self.is_left else "columns"
         self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
@@ -538,8 +569,8 @@ class Side:
             conditions = tuple([substitute(e, mapping) for e in guard])
             value = guarded(code, value, conditions, (), SCALARS["add"])
         assert isinstance(value.type, ScalarType)
-        if value.type.dtype is not p.op.dtype:
-            code.append(ops.Cast(value, p.op.dtype, loc=p.op.loc))
+        if value.type.dtype is not p.element:
+            code.append(ops.Cast(value, p.element, loc=p.op.loc))
             value = code[-1].result
         index = tuple(places.values())
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))

@@ -229,6 +229,15 @@ def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
         s.define(op, tree(op.fn, x))
 
 
+def _dot_pairs(s: Interpreter, op: t.DotPairs) -> None:
+    total = s.values[op.acc]
+    a, b = [cast_array(s.values[v], dtype_of(total.dtype)) for v in (op.a, op.b)]
+    with np.errstate(all="ignore"):
+        for k in (1, 0):
+            total = total + a[k::2] * b[k::2]
+    s.define(op, total)
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -408,6 +417,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
+    t.DotPairs: _dot_pairs,
     t.PtrAdd: _ptr_add,
     t.Load: _load,
     t.Store: _store,

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from tessera.dtypes import DType, bfloat16, int16
 from tessera.errors import CompileError
 
 
@@ -143,6 +144,12 @@ class Machine:
     def vector_lanes(self, bits: int) -> int:
         """How many elements of so many bits one vector register holds; at least one."""
         return max(1, self.vector_bits // bits)
+
+    def has_pairs(self, dtype: DType) -> bool:
+        """Whether one instruction multiplies pairs of the dtype, and adds them to 32 bits."""
+        if dtype is bfloat16:
+            return Feature.AVX512_BF16 in self.features
+        return dtype is int16 and Feature.AVX512_VNNI in self.features
 
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask by the hardware."""

@@ -9,7 +9,7 @@ vectors of one lane count.
 
 from __future__ import annotations
 
-from tessera.dtypes import DType, bool_, int32, int64
+from tessera.dtypes import DType, bfloat16, bool_, float32, int16, int32, int64
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
@@ -22,6 +22,10 @@ from tessera.schedule.types import BufType
 from tessera.target.types import PtrType, VecType
 
 Number = bool | int | float
+
+
+PAIRS = {bfloat16: float32, int16: int32}
+"""What products of pairs are added to."""
 
 
 class TargetOp(Op):
@@ -194,6 +198,28 @@ class ReduceLanes(TargetOp):
         if not lanes(self.x.type):
             raise VerifyError(f"reduce_lanes of {self.x.type}")
         return ScalarType(element(self.x.type))
+
+
+class DotPairs(TargetOp):
+    """Adds the products of pairs: lane i is acc[i] + a[2i] * b[2i] + a[2i+1] * b[2i+1].
+
+    Pairs of i16 are added to i32, which wraps around; pairs of bf16 to f32, where subnormal numbers
+    count as 0, and the two additions are rounded one by one, in the machine's order.
+    """
+
+    name = "target.dot_pairs"
+    acc: Value = operand()
+    a: Value = operand()
+    b: Value = operand()
+
+    def infer(self) -> Type:
+        """The accumulator's type."""
+        dtype, count = element(self.acc.type), lanes(self.acc.type)
+        if self.a.type != self.b.type or not count or lanes(self.a.type) != 2 * count:
+            raise VerifyError(f"pairs of {self.a.type} and {self.b.type} for {self.acc.type}")
+        if PAIRS.get(element(self.a.type)) is not dtype:
+            raise VerifyError(f"pairs of {element(self.a.type)} are not added to {dtype}")
+        return self.acc.type
 
 
 # --- memory ---

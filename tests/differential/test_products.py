@@ -62,6 +62,27 @@ def test_dtypes(dtype: dt.DType) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8, dt.int16])
+def test_pairs(dtype: dt.DType, form: str) -> None:
+    pair = dtype if dtype is dt.bfloat16 else dt.int16
+    level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, pair)), None)
+    if level is None:
+        pytest.skip(f"this machine has no pairs of {pair}")
+
+    def fn(x: Any, y: Any) -> Any:
+        if dtype is dt.bfloat16:
+            return product(form, x, y)
+        return product(form, e.cast(x, dt.int32), e.cast(y, dt.int32))
+
+    lowered = run(fn, operands(form, (9, 35, 37), dtype), level)
+    assert "target.dot_pairs" in str(lowered.target)
+
+
+def has_pairs(level: str, dtype: dt.DType) -> bool:
+    return level in (*supported_levels(), "host") and machine(level).has_pairs(dtype)
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_prologue_and_epilogue(form: str) -> None:
     def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
         # Both functions give something else than 0 for what is filled in beyond the ends.

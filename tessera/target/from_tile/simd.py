@@ -267,6 +267,10 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
     a, b, acc = s.rows(op.a), s.rows(op.b), s.rows(op.acc)
     (rows, depth), lanes = a.shape, b.lanes
     dtype = acc.dtype
+    is_whole = lanes * dtype.bits % s.machine.vector_bits == 0
+    if a.dtype is b.dtype and depth == 2 and is_whole and s.machine.has_pairs(a.dtype):
+        _dot_pairs(s, op, a, b, acc)
+        return
     fused = dtype.kind is Kind.FLOAT and has_fma(s.machine, dtype)
     result = list(acc.values)
     for k in range(depth):
@@ -277,6 +281,18 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
                 result[m] = s.map("fma", left, right, result[m])
             else:
                 result[m] = s.map("add", result[m], s.map("mul", left, right))
+    s.define(op.result, result)
+
+
+def _dot_pairs(s: Lowering, op: tile.Dot, a: Rows, b: Rows, acc: Rows) -> None:
+    """Two steps along the depth at once."""
+    lanes = b.lanes
+    mixed = tuple([k // 2 + (k % 2) * lanes for k in range(2 * lanes)])
+    right = s.emit(t.Shuffle(*b.values, mixed, loc=s.loc))
+    result: list[Value] = []
+    for left, total in zip(a.values, acc.values, strict=True):
+        pair = s.emit(t.Shuffle(left, left, (0, 1) * lanes, loc=s.loc))
+        result.append(s.emit(t.DotPairs(total, pair, right, loc=s.loc)))
     s.define(op.result, result)
 
 

@@ -151,6 +151,43 @@ def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
     w.names[op.result] = result
 
 
+PAIR_LANES = 16
+"""Lanes of the instruction that adds products of pairs."""
+
+
+def _dot_pairs(w: Writer, op: t.DotPairs) -> None:
+    lanes, dtype = t.lanes(op.acc.type), t.element(op.acc.type)
+    is_float = dtype.kind is Kind.FLOAT
+    name = "llvm.x86.avx512bf16.dpbf16ps.512" if is_float else "llvm.x86.avx512.vpdpwssd.512"
+    acc = f"<{PAIR_LANES} x {element_text(dtype)}>"
+    pair = f"<{2 * PAIR_LANES} x bfloat>" if is_float else acc
+    w.declare(name, f"declare {acc} @{name}({acc}, {pair}, {pair})")
+    source = type_text(op.a.type)
+    pieces: list[str] = []
+    for at in range(0, lanes, PAIR_LANES):
+        total = _piece(w, w.name(op.acc), op.acc.type, at, PAIR_LANES)
+        sides: list[str] = []
+        for value in (op.a, op.b):
+            part = _piece(w, w.name(value), value.type, 2 * at, 2 * PAIR_LANES)
+            part_type = source if lanes == PAIR_LANES else f"<{2 * PAIR_LANES} x i16>"
+            sides.append(f"{pair} {w.assign(f'bitcast {part_type} {part} to {pair}')}")
+        pieces.append(w.assign(f"call {acc} @{name}({acc} {total}, {', '.join(sides)})"))
+    size = PAIR_LANES
+    while len(pieces) > 1:
+        type = VecType(size, dtype)
+        size *= 2
+        pairs = zip(pieces[::2], pieces[1::2], strict=True)
+        pieces = [_shuffle_text(w, a, b, type, range(size)) for a, b in pairs]
+    w.names[op.result] = pieces[0]
+
+
+def _piece(w: Writer, value: str, type: Type, at: int, count: int) -> str:
+    """Some neighbouring lanes of a vector."""
+    if t.lanes(type) == count:
+        return value
+    return _shuffle_text(w, value, "poison", type, range(at, at + count))
+
+
 def _address(w: Writer, ptr: Value, offset: Value, dtype: DType) -> str:
     element = f"i{8 * dtype.itemsize}"
     return w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, i64 {w.name(offset)}")
@@ -373,6 +410,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
+    t.DotPairs: _dot_pairs,
     t.PtrAdd: _ptr_add,
     t.Load: _load,
     t.Store: _store,
