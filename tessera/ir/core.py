@@ -63,7 +63,7 @@ class Op:
     isolated: ClassVar[bool] = False
     fields: ClassVar[tuple[Field, ...]] = ()
     # Names and kinds of the fields that hold operands and regions.
-    links: ClassVar[tuple[tuple[str, FieldKind], ...]] = ()
+    _links: ClassVar[tuple[tuple[str, FieldKind], ...]] = ()
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     operands: tuple[Value, ...]
@@ -74,7 +74,7 @@ class Op:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.fields = collect_fields(cls)
-        cls.links = tuple([(f.name, f.kind) for f in cls.fields if f.kind is not _ATTR])
+        cls._links = tuple([(f.name, f.kind) for f in cls.fields if f.kind is not _ATTR])
         if cls.name and "name" in cls.__dict__:
             known = Op.registry.get(cls.name)
             if known is not None and known.__qualname__ != cls.__qualname__:
@@ -170,7 +170,7 @@ class Op:
         if len(inputs) != len(self.operands) or len(blocks) != len(self.regions):
             raise TypeError(f"{self.name}: rebuilt with another number of operands or regions")
         at = inner = 0
-        for name, kind in self.links:
+        for name, kind in self._links:
             if kind is _OPERAND:
                 fresh[name] = inputs[at]
                 at += 1
