@@ -120,7 +120,7 @@ def timers() -> dict[tuple[str, str], timeit.Timer]:
         found[case, who] = timeit.Timer(call, globals=scope)
     x, y, _ = arrays()
     ours = {"x": ts.asarray(x), "y": ts.asarray(y)}
-    for what in ("x + y", "x + 2.5", "x < y", "x[0]", "-x"):
+    for what in ("x + y", "x + 2.5", "x + 1", "2 * x", "x < y", "x[0]", "-x"):
         for who, scope in (("tessera", ours), ("NumPy", {"x": x, "y": y})):
             for _ in range(3):
                 eval(what, scope)

@@ -38,7 +38,7 @@ from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
-from tessera.runtime.dispatch.signatures import Signatures, Work, conversions, key_of
+from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import aligned_empty, aligned_sized
@@ -314,16 +314,23 @@ class Eager:
         self._noted.add(signature)
         if not isinstance(found, Executable) or found.main is None or found.scratch((1,)):
             return
-        dtype = operands[0].storage.dtype
-        # A number beside an array takes the array's dtype.
-        leaves = [1.0 if x.is_splat and x.storage.dtype is dtype else x for x in operands]
-        given = key_of(leaves, lines=True)
-        converted = conversions(given[2], [x.storage.dtype for x in operands]) if given else None
-        if given is None or converted is None or type(leaves[0]) is float:
-            return
-        result = found.dtypes[0]
+        dtypes = [x.storage.dtype for x in operands]
+        splats = [x.is_splat for x in operands]
+        if all(splats) or len(set(dtypes)) > 1 or any([x.weak for x in operands]):
+            splats = [False] * len(splats)
+        # A number beside an array takes the array's dtype, if it is of that kind.
+        kinds = [1.0, 1] if any(splats) and dtypes[0].kind == "f" else [1]
+        for number in kinds if any(splats) else [None]:
+            leaves = [number if splat else x for x, splat in zip(operands, splats, strict=True)]
+            given = key_of(leaves, lines=True)
+            converted = None if given is None else conversions(given[2], dtypes)
+            if given is not None and converted is not None:
+                self._add(cls, given, converted, found)
+
+    def _add(self, cls: type[Op], given: Key, converted: Sequence[int], found: Executable) -> None:
+        result, count = found.dtypes[0], len(converted)
         work = Work(
-            main=found.main,
+            main=found.main or 0,
             captured=(),
             outputs=[((), result, result.itemsize)],
             types=[None],
@@ -339,10 +346,9 @@ class Eager:
             start = signatures.start()
             if start is not None:
                 self.starters[cls] = start
-        count = len(operands)
         known = signatures.find(count)
         known = known or signatures.note(count, leaves_alone(count), lines=True)
-        if known is not None and not known.has(tuple(given[0])):
+        if known is not None:
             signatures.add(known, given[0], given[1], work)
 
     def _compile_elementwise(

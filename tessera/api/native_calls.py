@@ -23,7 +23,8 @@ from tessera.runtime.dispatch.structure import (
 from tessera.runtime.executable import Executable
 
 _MOST_NOTED = 16
-"""For so many kinds of calls of a signature (containers, numbers, settings) it is tried."""
+"""For so many kinds of calls of a signature (containers, numbers) it is tried, under settings of a
+`with` block for half as many: each block has settings of its own."""
 
 
 class NativeCalls:
@@ -62,7 +63,7 @@ class NativeCalls:
         """
         if not isinstance(entry.executable, Executable):
             self._note_starter(entry, call, args, kwargs, leaves, inputs)
-        elif entry.noted < _MOST_NOTED:
+        elif entry.noted < _MOST_NOTED // (1 if config.override.get() is None else 2):
             entry.noted += 1
             self._note_program(entry, call, args, kwargs)
 

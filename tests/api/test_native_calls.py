@@ -735,6 +735,7 @@ def test_operators_of_arrays() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(x + y, X + Y)
         np.testing.assert_array_equal(x + 2.5, X + np.float32(2.5))
+        np.testing.assert_array_equal(2.5 + x, X + np.float32(2.5))
     start = start_of(Add)
     np.testing.assert_array_equal(start(x, y), X + Y)
     np.testing.assert_array_equal(start(x, 0.1), X + np.float32(0.1))
@@ -744,12 +745,69 @@ def test_operators_of_arrays() -> None:
         found = start(a, a)
         assert found.shape == shape
         np.testing.assert_array_equal(found, array(*shape) * 2)
-    for given in ((x, y[0]), (x[0], y), (x, 1), (2.0, x), (x,), (x, y, y), (x, None), (x, 1e300)):
+    np.testing.assert_array_equal(start(2.0, x), X + 2)
+    np.testing.assert_array_equal(start(x, 3), X + 3)
+    declined: list[tuple[Any, ...]] = [(x, y[0]), (x[0], y), (x,), (x, y, y), (x, None), (1, 2)]
+    for given in (*declined, (x, 1e300), (x, 10**30), (x, True), (x, 1j), (x, x.mT), (x, X > 0)):
         assert start(*given) is NotImplemented
     assert start(ts.zeros((0, 3)), ts.zeros((0, 3))) is NotImplemented
     big = ts.zeros(w.LARGE)
     assert start(big, big) is NotImplemented
     assert (x + y).dtype == ts.float32
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_operators_mean_the_same_when_they_are_native(name: str) -> None:
+    """Later results are those of the first, which Python computes; a fresh engine does not know."""
+    from tessera import eager
+    from tessera.graph import trace
+
+    fn = BINARY[name]
+    weak = ts.jit(lambda: (ts.ones(2) * 0 + 2.0, 2.0))()[1]
+    kinds: list[Any] = [
+        *[ts.asarray(array(2, 3, start=k, dtype=d)) for d in ("f4", "f8", "f2", "i4", "i8", "u1")
+          for k in (0, 2)],
+        ts.asarray(array(3)), ts.asarray([True, False, True]), weak, ts.asarray(3.0),
+        2.5, 3, True, -7, float("inf"), 2**40, 1e300, 0.1, 2**70, array(2, 3), np.float32(3),
+    ]  # fmt: skip
+
+    def outcome(a: Any, b: Any) -> Any:
+        try:
+            found = fn(a, b)
+        except (TesseraError, OverflowError) as error:
+            return type(error)
+        return str(found.type), found.weak, np.asarray(found).tobytes()
+
+    outer = trace.ENGINE[0]
+    fresh = eager.Eager()
+    with np.errstate(all="ignore"):
+        try:
+            for a in kinds:
+                for b in kinds:
+                    if not (isinstance(a, ts.Array) or isinstance(b, ts.Array)):
+                        continue
+                    trace.ENGINE[:] = [fresh]
+                    fresh.starters.clear()
+                    wanted = outcome(a, b)
+                    trace.ENGINE[:] = [outer]
+                    for _ in range(3):
+                        assert outcome(a, b) == wanted
+        finally:
+            trace.ENGINE[:] = [outer]
 
 
 def test_bools_are_not_added() -> None:

@@ -29,7 +29,7 @@ from tessera.graph.namespace.arguments import beside, is_sequence
 from tessera.graph.namespace.foreign_names import ATTRIBUTES, advise
 from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
-from tessera.graph.ops.arithmetic import Add, Div, Mul, Sub
+from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
 from tessera.graph.trace import ENGINE, Tracer, bind
 from tessera.ir import loc
@@ -71,8 +71,23 @@ def _operator(fn: Binary) -> Binary:
     return apply
 
 
-def _reflected(fn: Binary) -> Binary:
+def _comparison(fn: Binary, cls: type[Op]) -> Binary:
+    """An operator with a short way for what the engine computes natively."""
+
     def apply(self: Any, other: Any) -> Any:
+        start = ENGINE[0].starters.get(cls)
+        if start is not None and (found := start(self, other)) is not NotImplemented:
+            return found
+        return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
+
+    return apply
+
+
+def _reflected(fn: Binary, cls: type[Op] | None = None) -> Binary:
+    def apply(self: Any, other: Any) -> Any:
+        start = None if cls is None else ENGINE[0].starters.get(cls)
+        if start is not None and (found := start(other, self)) is not NotImplemented:
+            return found
         return fn(other, self) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
@@ -95,12 +110,15 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
                     b = other.storage
                     if a.dtype is b.dtype and a.shape == b.shape and type(a) is type(b):
                         return bind(cls, self, other)
-                elif type(other) is float and (found := beside(self, other)) is not None:
+                elif type(other) in _REAL and (found := beside(self, other)) is not None:
                     return bind(cls, self, found)
         return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
 
+
+# Numbers that need not be looked at beside arrays of floats.
+_REAL = (float, int)
 
 _INEXACT = frozenset({Kind.FLOAT, Kind.COMPLEX})
 _NUMERIC = _INEXACT | {Kind.INT, Kind.UINT}
@@ -124,13 +142,13 @@ _BINARY: dict[str, Binary] = {
     "rshift": elementwise.bitwise_right_shift,
 }
 
-_COMPARISONS: dict[str, Binary] = {
-    "eq": elementwise.equal,
-    "ne": elementwise.not_equal,
-    "lt": elementwise.less,
-    "le": elementwise.less_equal,
-    "gt": elementwise.greater,
-    "ge": elementwise.greater_equal,
+_COMPARISONS: dict[str, tuple[Binary, type[Op]]] = {
+    "eq": (elementwise.equal, Eq),
+    "ne": (elementwise.not_equal, Ne),
+    "lt": (elementwise.less, Lt),
+    "le": (elementwise.less_equal, Le),
+    "gt": (elementwise.greater, Gt),
+    "ge": (elementwise.greater_equal, Ge),
 }
 
 _UNARY: dict[str, Callable[[Any], Any]] = {
@@ -289,11 +307,11 @@ def install() -> None:
     methods: dict[str, Any] = {}
     for name, (fn, cls, kinds) in _ARITHMETIC.items():
         methods[f"__{name}__"] = _arithmetic(fn, cls, kinds)
-        methods[f"__r{name}__"] = _reflected(fn)
+        methods[f"__r{name}__"] = _reflected(fn, cls)
     for name, fn in (*_BINARY.items(), ("divmod", _divmod)):
         methods[f"__{name}__"] = _operator(fn)
         methods[f"__r{name}__"] = _reflected(fn)
-    methods.update({f"__{name}__": _operator(fn) for name, fn in _COMPARISONS.items()})
+    methods.update({f"__{name}__": _comparison(*each) for name, each in _COMPARISONS.items()})
     methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
     methods["block_until_ready"] = _block_until_ready
     methods.update({"__round__": _round, "__contains__": _contains})

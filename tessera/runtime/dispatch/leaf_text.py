@@ -18,7 +18,8 @@ def leaf_text(offsets: Offsets) -> str:
         TYPE=w.TYPE, DATA=w.DATA, RANK=w.RANK, DIMS=w.DIMS, DTYPE=w.DTYPE, FLAGS=w.FLAGS,
         READY=w.READY, type=array["_type"], weak=offsets["TensorType"]["weak"],
         contiguous=array["_contiguous"], data=array["_data"], LEAVES=w.LEAVES, LENGTH=w.LENGTH,
-        REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT, KEY=w.KEY, ADDRESSES=w.ADDRESSES,
+        REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT, FIRST=w.FIRST, KEY=w.KEY,
+        ADDRESSES=w.ADDRESSES,
         NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
         MOST_KEY=w.MOST_KEY_WORDS - 80,
     ) + _EXCHANGE.format(
@@ -162,11 +163,14 @@ line:
   store i64 %yields.word, ptr %key1
   %line.length = add i64 %length, 2
   store i64 %line.length, ptr %length.at
-  %is.first = icmp eq i64 %k, 0
-  br i1 %is.first, label %keep, label %same.rank
-same.rank:
-  %first.at = getelementptr i64, ptr %call, i64 {KEPT}
+  %first.at = getelementptr i64, ptr %call, i64 {FIRST}
   %first = load ptr, ptr %first.at
+  %is.first = icmp eq ptr %first, null
+  br i1 %is.first, label %put.first, label %same.rank
+put.first:
+  store ptr %array, ptr %first.at
+  br label %keep
+same.rank:
   %first.rank.at = getelementptr i8, ptr %first, i64 {RANK}
   %first.rank = load i32, ptr %first.rank.at
   %equal.rank = icmp eq i32 %first.rank, %rank32
@@ -191,10 +195,6 @@ next.dim:
   br label %same.dim
 
 number:
-  %beside.none = icmp eq i64 %k, 0
-  %alone = and i1 %is.line, %beside.none
-  br i1 %alone, label %no, label %which.number
-which.number:
   %number.place = add i64 %k, {NUMBERS}
   %number.at = getelementptr i64, ptr %call, i64 %number.place
   %is.float = icmp eq ptr %type, @PyFloat_Type
@@ -234,7 +234,7 @@ put.number:
 
 keep:
   %keeps = phi ptr [ %object, %remote ], [ %object, %tensor.noted ],
-      [ %array, %shaped ], [ %array, %line ], [ %array,
+      [ %array, %shaped ], [ %array, %put.first ], [ %array,
       %same.dim ], [ %object, %put.number ]
   call void @Py_IncRef(ptr %keeps)
   store ptr %keeps, ptr %kept.at

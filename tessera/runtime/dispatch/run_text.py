@@ -12,10 +12,11 @@ def run_text(offsets: Offsets) -> str:
     array = offsets["Array"]
     return (
         _RUN.format(
-            MOST_WORDS=w.MOST_WORDS, MOST_OUTPUTS=w.MOST_OUTPUTS, KEPT=w.KEPT, RANK=w.RANK,
+            MOST_WORDS=w.MOST_WORDS, MOST_OUTPUTS=w.MOST_OUTPUTS, FIRST=w.FIRST, RANK=w.RANK,
             DIMS=w.DIMS, DATA=w.DATA, ADDRESSES=w.ADDRESSES, LEAVES=w.LEAVES, LINES=w.LINES,
-            TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32, OUTPUT=len(OUTPUT), LARGE=w.LARGE,
-            ARRAY_DATA=array["_data"],
+            TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
+            INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
+            OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=array["_data"],
             **{name: PLAN.index(name) for name in PLAN},
             **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
         )
@@ -42,7 +43,7 @@ entry:
   %lines = load i64, ptr %lines.at
   %is.line = icmp ne i64 %lines, 0
   %addresses = getelementptr i64, ptr %call, i64 {ADDRESSES}
-  %first.at = getelementptr i64, ptr %call, i64 {KEPT}
+  %first.at = getelementptr i64, ptr %call, i64 {FIRST}
   %captured.n.at = getelementptr i64, ptr %plan, i64 {captured}
   %captured.n = load i64, ptr %captured.n.at
   %outputs.n.at = getelementptr i64, ptr %plan, i64 {outputs}
@@ -53,6 +54,9 @@ entry:
 
 measure:
   %first = load ptr, ptr %first.at
+  %only.numbers = icmp eq ptr %first, null
+  br i1 %only.numbers, label %decline, label %extents
+extents:
   %first.rank.at = getelementptr i8, ptr %first, i64 {RANK}
   %first.rank = load i32, ptr %first.rank.at
   %first.dims.at = getelementptr i8, ptr %first, i64 {DIMS}
@@ -60,8 +64,8 @@ measure:
   %first.rank64 = zext i32 %first.rank to i64
   br label %extent
 extent:
-  %d = phi i64 [ 0, %measure ], [ %d.next, %multiply ]
-  %so.far = phi i64 [ 1, %measure ], [ %product, %multiply ]
+  %d = phi i64 [ 0, %extents ], [ %d.next, %multiply ]
+  %so.far = phi i64 [ 1, %extents ], [ %product, %multiply ]
   %more.dims = icmp ult i64 %d, %first.rank64
   br i1 %more.dims, label %multiply, label %measured
 multiply:
@@ -97,7 +101,21 @@ convert:
   switch i64 %code, label %as.it.is [
     i64 {TO_FLOAT32}, label %to.float
     i64 {TO_INT32}, label %to.int
+    i64 {INT_TO_FLOAT32}, label %int.to.float
+    i64 {INT_TO_FLOAT64}, label %int.to.double
   ]
+int.to.float:
+  %f.from = load ptr, ptr %address.at
+  %f.int = load i64, ptr %f.from
+  %f.value = sitofp i64 %f.int to float
+  store float %f.value, ptr %f.from
+  br label %as.it.is
+int.to.double:
+  %d.from = load ptr, ptr %address.at
+  %d.int = load i64, ptr %d.from
+  %d.value = sitofp i64 %d.int to double
+  store double %d.value, ptr %d.from
+  br label %as.it.is
 to.float:
   %double.at = load ptr, ptr %address.at
   %double = load double, ptr %double.at

@@ -26,6 +26,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -216,10 +217,12 @@ def key_hash(key: Sequence[int]) -> int:
 class Signatures:
     """What one function can be called with natively."""
 
-    __slots__ = ("_known", "table")
+    __slots__ = ("_known", "_lock", "table")
 
     def __init__(self) -> None:
         self.table = Table()
+        # Finalizers may call functions, and so note something in the middle of this too.
+        self._lock = threading.RLock()
         self._known: dict[Any, Known | None] = {}
 
     def find(self, which: object) -> Known | None:
@@ -239,6 +242,10 @@ class Signatures:
             lines: whether all leaves are lines of one length to the program, whatever their shape,
                 which is the same.
         """
+        with self._lock:
+            return self._known.get(which) or self._note(which, structure, lines)
+
+    def _note(self, which: object, structure: Structure | None, lines: bool) -> Known | None:
         table = self.table
         count = len(table.keep)
         if structure is None or count >= MOST_STRUCTURES:
@@ -260,9 +267,12 @@ class Signatures:
             keep: what the key's addresses are of.
             work: what is run.
         """
-        if work.fits() and len(key) <= w.MOST_KEY_WORDS - 80:
-            plan = _plan(key, work)
-            known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
+        if not work.fits() or len(key) > w.MOST_KEY_WORDS - 80:
+            return
+        plan = _plan(key, work)
+        with self._lock:
+            if not known.has(tuple(key)):
+                known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
 
     def start(self) -> Callable[..., Any] | None:
         """A function of positional arguments that gives `NotImplemented` for what it does not
@@ -324,6 +334,8 @@ _CONVERSIONS = {
     (float, np.dtype(np.float32)): w.TO_FLOAT32,
     (int, np.dtype(np.int64)): w.AS_IT_IS,
     (int, np.dtype(np.int32)): w.TO_INT32,
+    (int, np.dtype(np.float32)): w.INT_TO_FLOAT32,
+    (int, np.dtype(np.float64)): w.INT_TO_FLOAT64,
     (bool, np.dtype(np.bool_)): w.AS_IT_IS,
 }
 

@@ -26,6 +26,7 @@ def dispatch_text(offsets: Offsets) -> str:
         + _DISPATCH.format(
             words=words, DATA=w.DATA, CALL=w.CALL_WORDS, FIRST=TABLE.index("first"), KEY=w.KEY,
             LENGTH=w.LENGTH, LEAVES=w.LEAVES, REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT,
+            LINE_FIRST=w.FIRST,
             lines=STRUCTURE.index("lines"), starter=STRUCTURE.index("starter"),
             tree=STRUCTURE.index("tree"),
         )
@@ -120,6 +121,7 @@ start:
   %length.at = getelementptr i64, ptr %call, i64 {LENGTH}
   %remotes.at = getelementptr i64, ptr %call, i64 {REMOTES}
   %lines.at = getelementptr i64, ptr %call, i64 {LINES}
+  %first.at = getelementptr i64, ptr %call, i64 {LINE_FIRST}
   %key = getelementptr i64, ptr %call, i64 {KEY}
   store i64 %chosen.word, ptr %key
   br label %each
@@ -140,6 +142,7 @@ try:
   %lines.from = getelementptr i64, ptr %structure, i64 {lines}
   %lines = load i64, ptr %lines.from
   store i64 %lines, ptr %lines.at
+  store ptr null, ptr %first.at
   %fits = call i1 @flatten(ptr %call, ptr %structure, ptr %items, i64 %count, ptr %args,
       ptr %kwargs)
   br i1 %fits, label %complete, label %other, !prof !1

@@ -43,11 +43,11 @@ MULTIPLIER: Final = 0x9E3779B97F4A7C15
 LARGE: Final = 1 << 16
 """Lines of so many elements are left to Python, which has a pool for large results."""
 
-AS_IT_IS, TO_FLOAT32, TO_INT32 = range(3)
+AS_IT_IS, TO_FLOAT32, TO_INT32, INT_TO_FLOAT32, INT_TO_FLOAT64 = range(5)
 """What is done with a number before the program reads it."""
 
 # The words of `%call`.
-CURSOR, LEAVES, LENGTH, REMOTES, LINES = range(5)
+CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST = range(6)
 KEPT: Final = 8
 ADDRESSES: Final = KEPT + MOST_LEAVES
 NUMBERS: Final = ADDRESSES + MOST_LEAVES
