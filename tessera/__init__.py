@@ -135,6 +135,8 @@ def _load() -> None:
     if _loaded:
         return
     names = globals()
+    # A package with the name of a function: if it were imported later, it would take its place.
+    importlib.import_module("tessera.tile")
     for path in _MODULES:
         module = importlib.import_module(path)
         names.update({name: getattr(module, name) for name in module.__all__})

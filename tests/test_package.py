@@ -95,3 +95,17 @@ def test_signatures_of_the_standard(line: str) -> None:
         assert own.kind == parameter.kind or own.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         if parameter.default is not inspect.Parameter.empty:
             assert own.default == parameter.default
+
+
+def test_lowering_replaces_no_public_name() -> None:
+    """Importing a package sets a name of the package around it."""
+    code = """
+import sys, tessera as ts
+names = {name: getattr(ts, name) for name in ts.__all__}
+with ts.config.update(cache_dir=""):
+    ts.jit(lambda x: x * 2)(ts.ones(3))
+assert "tessera.tile.ops" in sys.modules
+print([name for name, value in names.items() if getattr(ts, name) is not value])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stderr
