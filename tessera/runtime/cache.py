@@ -34,6 +34,9 @@ _KEY = re.compile(r"[0-9a-f]{16,128}")
 
 # An entry counts as used only once in this time, so that reading does not mean writing.
 _TOUCH_SECONDS = 3600.0
+_LIMIT = 1 << 29
+# Entries of some kinds are small: so many bytes would be a great many files to look through.
+_LIMITS = {"programs": 1 << 24}
 # How long a file that a writer left behind when it was killed is kept.
 _STALE_SECONDS = 3600.0
 
@@ -52,7 +55,7 @@ class ObjectCache:
     True
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, *, limit: int = 1 << 29) -> None:
+    def __init__(self, directory: str | os.PathLike[str] | None, *, limit: int = _LIMIT) -> None:
         self.directory: str | None = None if directory is None else os.fspath(directory)
         self.limit: int = limit
         self._lock = threading.Lock()
@@ -186,12 +189,12 @@ def default_cache(kind: str = "objects") -> ObjectCache:
     # A leading ``~`` remains where there is no home.
     if not folder or folder.startswith("~"):
         return _cache_at(None)
-    return _cache_at(os.path.join(os.path.abspath(folder), kind))
+    return _cache_at(os.path.join(os.path.abspath(folder), kind), _LIMITS.get(kind, _LIMIT))
 
 
 @functools.cache
-def _cache_at(directory: str | None) -> ObjectCache:
-    return ObjectCache(directory)
+def _cache_at(directory: str | None, limit: int = _LIMIT) -> ObjectCache:
+    return ObjectCache(directory, limit=limit)
 
 
 def _header(data: bytes) -> bytes:

@@ -183,6 +183,7 @@ def test_the_default_follows_the_settings(tmp_path: Path, monkeypatch: pytest.Mo
     with config.update(cache_dir=str(tmp_path)):
         assert default_cache().directory == str(tmp_path / "objects")
         assert default_cache() is default_cache()
+        assert default_cache("programs").limit < default_cache().limit
         monkeypatch.setenv("TESSERA_CACHE", "off")
         assert default_cache().directory is None
         monkeypatch.delenv("TESSERA_CACHE")
