@@ -36,6 +36,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=120, help="seconds to prepare a contender")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--html", type=Path, help="write a page with plots here")
+    parser.add_argument("--markdown", type=Path, help="write a table here")
     parser.add_argument("--merge", type=Path, help="figures of before, kept for other cases")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     found = parser.parse_args()
@@ -90,12 +91,15 @@ def main() -> int:
         order = {case.label: k for k, case in enumerate(suite.cases([], False))}
         rows.sort(key=lambda row: (order.get(row.case, len(order)), -row.threads))
     print("\n".join(["", *report.summary(rows)]))
-    if asked.json:
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(report.record(rows, runner.roofs), indent=1) + "\n")
-    if asked.html:
-        asked.html.parent.mkdir(parents=True, exist_ok=True)
-        asked.html.write_text(report.page(rows, runner.roofs))
+    texts = (
+        (asked.json, lambda: json.dumps(report.record(rows, runner.roofs), indent=1) + "\n"),
+        (asked.html, lambda: report.page(rows, runner.roofs)),
+        (asked.markdown, lambda: report.markdown(rows)),
+    )
+    for path, text in texts:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text())
     return 0
 
 

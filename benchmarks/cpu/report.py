@@ -148,6 +148,23 @@ def load_rows(found: dict[str, Any]) -> list[Row]:
     ]
 
 
+def markdown(rows: list[Row]) -> str:
+    """A table of all cases: times, the best peer's, and what bounds them."""
+    lines = [
+        "| case | threads | floor | bound by | tessera | best peer | its time | ratio |",
+        "|---|--:|--:|---|--:|---|--:|--:|",
+    ]
+    for row in rows:
+        found, best = timed(row), best_peer(row)
+        ours = seconds(found[OURS].median) if OURS in found else "no result"
+        theirs = seconds(found[best].median) if best else ""
+        against = ratio(row, best)
+        cells = [row.case, str(row.threads), seconds(row.floor), row.bound, ours, best or ""]
+        cells += [theirs, "" if against is None else f"{against:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 # --- the page ---
 
 STYLE = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,38 @@ def test_a_wrong_result_is_an_error() -> None:
     assert compare.error([], right) == float("inf")
 
 
+def test_the_suite_runs_and_leaves_out_what_is_missing(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    options = ["--quick", "--threads", "1", "--budget", "0.01", "--contenders", "tessera,numpy"]
+    command = [sys.executable, str(ROOT / "run.py"), *options, "--json", str(found), "eager x + y"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "call, eager x + y n=8 [1t] | floor" in done.stdout
+    (row,) = report.load_rows(json.loads(found.read_text()))
+    assert set(row.contenders) == {"tessera", "numpy"}
+    assert all(m.samples and m.error < 1e-6 for m in row.contenders.values())
+
+
+class _Missing:
+    """What a worker's process is asked through, without the process."""
+
+    def __init__(self, *arguments: object) -> None:
+        del arguments
+
+    def answer(self, limit: float) -> None:
+        raise ImportError(f"No module, within {limit:.0f} s")
+
+
+def test_a_missing_peer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "Worker", _Missing)
+    runner = running.Runner(["jax"], 0.01, 1)
+    runner.roofs[1] = roof.Roof(1, {1 << 14: 1e11}, {"f32": 1e11})
+    (case,) = suite.cases(["eager x + y"], quick=True)
+    row = runner.measure(case, 1)
+    assert row.contenders == {}
+    assert runner.missing == {"jax": "No module, within 120 s"}
+
+
 def test_report_has_ratios_and_says_what_failed() -> None:
     row = running.Row("case", "case", "rows", 2, 1e-6, "bytes", 8.0, 1.0)
     row.contenders["tessera"] = running.Measured(1e-3, 1e-3, 1e-3, 1e-3, 5)
@@ -69,4 +103,5 @@ def test_report_has_ratios_and_says_what_failed() -> None:
     ceiling = roof.Roof(2, {1 << 14: 1e11}, {"f32": 1e11})
     record = report.record([row], {2: ceiling})
     assert report.load_rows(record) == [row]
+    assert "| case | 2 | 1 us | bytes | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
     assert "failed</td>" in report.page([row], {2: ceiling})
