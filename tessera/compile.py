@@ -243,8 +243,10 @@ class Stages:
         return MemoryUse(total(signature.inputs), total(signature.outputs), arena)
 
     def why(self) -> str:
-        """The fusion decisions, one per line."""
-        return "\n".join(str(d) for d in self.decisions)
+        """The fusion decisions, one per line, then which kernels threads share."""
+        from tessera.lowering import shared_kernels
+
+        return "\n".join([*[str(d) for d in self.decisions], *shared_kernels(self.schedule)])
 
     def kernels(self) -> list[KernelInfo]:
         """The kernels in order of their first launch, equal ones counted together, and calls of

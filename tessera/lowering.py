@@ -47,6 +47,7 @@ from tessera.target.spec import TARGET
 from tessera.target.spec import verify as verify_target
 from tessera.tile.from_schedule import lower_program
 from tessera.tile.lowering.join_loops import join_loops
+from tessera.tile.lowering.nest import grid_of
 from tessera.tile.spec import TILE
 
 __all__ = [
@@ -93,6 +94,18 @@ def to_target(tile: Module, machine: Machine, checked: bool) -> tuple[Module, tu
     if checked:
         module, sites = check_bounds(module)  # before legalization, which rewrites its arithmetic
     return legalize(module, machine), sites
+
+
+def shared_kernels(program: Func) -> list[str]:
+    """Which kernels of a planned program threads share, and in what pieces, a line each."""
+    lines: dict[str, None] = {}
+    for kernel in [op for op in walk(program.body) if isinstance(op, Kernel)]:
+        for nest in kernel.body.ops:
+            if isinstance(nest, Nest) and nest.grain:
+                count: Dim = math.prod(grid_of(nest), start=1)
+                many = f"{count} programs, {nest.grain} at a time"
+                lines[f"{kernel.label}: threads share it, {many}"] = None
+    return list(lines)
 
 
 def count_kernels(program: Func) -> dict[tuple[str, str], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -176,9 +177,10 @@ def test_large_work_is_shared_and_small_work_is_not() -> None:
     large = program.lower(LONG)
     assert "target.parallel" in large.stage("target")
     assert "threads share its programs" in str(large.kernels()[0])
+    assert re.search(r"exp_add: threads share it, \d+ programs, \d+ at a time", large.why())
     small = program.lower(LONG[:1000])
     assert "target.parallel" not in small.stage("target")
-    assert "threads" not in str(small.kernels()[0])
+    assert "threads" not in str(small.kernels()[0]) + small.why()
 
 
 def test_callers_in_threads_of_python() -> None:
