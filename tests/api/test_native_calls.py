@@ -171,6 +171,32 @@ def test_more_structures_than_there_is_room_for() -> None:
     assert not natively(f, *[X] * (native_module.MOST_STRUCTURES + 2))
 
 
+@pytest.mark.parametrize(("count", "rank"), [(500, 1), (600, 1), (400, 8), (1200, 1)])
+def test_many_leaves(count: int, rank: int) -> None:
+    f = ts.jit(lambda xs: (xs[0] + xs[-1], [xs[k] for k in range(0, len(xs), 3)]))
+    xs = [np.full((1,) * rank, k, np.float32) for k in range(count)]
+    for _ in range(4):
+        total, some = f(xs)
+        assert float(total.item()) == count - 1
+        assert [float(x.item()) for x in some] == list(range(0, count, 3))
+    is_native = count <= w.MOST_LEAVES and count * (rank + 2) + 1 <= w.MOST_KEY_WORDS - 80
+    assert natively(f, xs) == is_native
+
+
+def test_in_a_thread_with_a_small_stack() -> None:
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+    found: list[bool] = []
+    before = threading.stack_size(96 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: found.append(natively(f, X)))
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert found == [True]
+
+
 def test_hashes_that_collide() -> None:
     # All of one hash: the keys themselves are compared.
     f = ts.jit(lambda x: x * 2)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-MOST_LEAVES: Final = 1024
-"""A call has at most so many arrays."""
+MOST_LEAVES: Final = 512
+"""A call has at most so many arrays: what is known of them is on the stack, and some are small."""
 
-MOST_KEY_WORDS: Final = 5120
+MOST_KEY_WORDS: Final = 2560
 """And so many words that tell signatures apart."""
 
-MOST_WORDS: Final = 2560
+MOST_WORDS: Final = 1152
 """A program that is called natively has at most so many words."""
 
-MOST_OUTPUTS: Final = 1024
+MOST_OUTPUTS: Final = 512
 """And so many results."""
 
 LEAF, SKIP, NONE, TUPLE, LIST, DICT, FIELDS, SAME, EQUAL = range(9)
