@@ -34,6 +34,11 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one size of most, half a second each")
     parser.add_argument("--budget", type=float, help="seconds for a case and a thread count (3)")
     parser.add_argument("--limit", type=float, default=120, help="seconds to prepare a contender")
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="for a machine that others use: one thread, by the processor's time",
+    )
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--html", type=Path, help="write a page with plots here")
     parser.add_argument("--markdown", type=Path, help="write a table here")
@@ -74,8 +79,8 @@ def main() -> int:
         print(f"no case has one of these words: {' '.join(asked.words)}", file=sys.stderr)
         return 1
     budget = asked.budget or (0.5 if asked.quick else 3.0)
-    runner = running.Runner(asked.contenders.split(","), budget, asked.limit)
-    threads = [int(part) for part in asked.threads.split(",")]
+    runner = running.Runner(asked.contenders.split(","), budget, asked.limit, asked.busy)
+    threads = [1] if asked.busy else [int(part) for part in asked.threads.split(",")]
     print(report.machine(), flush=True)
     rows: list[running.Row] = []
     try:

@@ -20,7 +20,8 @@ THREAD_SETTINGS = (
 )
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """What there is to do for a library that does not compile, or whose results are there."""
     return value
 
 
@@ -41,9 +42,9 @@ class Library:
     name: str
     module: ModuleType
     xp: Any
-    jit: Callable[..., Any] = _same
-    asarray: Callable[[np.ndarray], Any] = _same
-    wait: Callable[[Any], Any] = _same
+    jit: Callable[..., Any] = same
+    asarray: Callable[[np.ndarray], Any] = same
+    wait: Callable[[Any], Any] = same
     parts: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,9 +89,10 @@ def _tessera(name: str) -> Library:
     import tessera as ts
 
     parts = ("grad", "value_and_grad", "vmap", "scan", "while_loop", "fori_loop", "nn", "fft")
-    jit = ts.jit if name == "tessera" else _same
+    # Programs for a CPU have run when they return.
+    jit = ts.jit if name == "tessera" else same
     return Library(
-        name, ts, ts, jit, ts.asarray, ts.block_until_ready, {p: getattr(ts, p) for p in parts}
+        name, ts, ts, jit, ts.asarray, parts={part: getattr(ts, part) for part in parts}
     )
 
 
@@ -118,7 +120,7 @@ def _torch(name: str) -> Library:
         torch.compiler.reset()
         return torch.compile(fn, dynamic=False)
 
-    return Library(name, torch, torch, compiled if name == "torch.compile" else _same, asarray)
+    return Library(name, torch, torch, compiled if name == "torch.compile" else same, asarray)
 
 
 def _numba(name: str) -> Library:

@@ -62,11 +62,11 @@ class Row:
 class Worker:
     """The parent's end of a worker process."""
 
-    def __init__(self, contender: str, threads: int) -> None:
+    def __init__(self, contender: str, threads: int, busy: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         self.process = context.Process(
-            target=worker.serve, args=(other, contender, threads), daemon=True
+            target=worker.serve, args=(other, contender, threads, busy), daemon=True
         )
         before = dict(os.environ)
         os.environ.update(libraries.thread_settings(threads))
@@ -124,10 +124,13 @@ class Runner:
         contenders: who may take part.
         budget: seconds of measuring for a case and number of threads.
         limit: seconds that a contender may take for preparing a case.
+        busy: whether the processor's time is measured.
     """
 
-    def __init__(self, contenders: list[str], budget: float, limit: float) -> None:
-        self.contenders, self.budget, self.limit = contenders, budget, limit
+    def __init__(
+        self, contenders: list[str], budget: float, limit: float, busy: bool = False
+    ) -> None:
+        self.contenders, self.budget, self.limit, self.busy = contenders, budget, limit, busy
         self.workers: dict[tuple[str, int], Worker] = {}
         self.roofs: dict[int, roof.Roof] = {}
         self.missing: dict[str, str] = {}
@@ -171,7 +174,7 @@ class Runner:
     ) -> Worker:
         found = self.workers.get((name, threads))
         if found is None or found.connection.closed:
-            found = self.workers[name, threads] = Worker(name, threads)
+            found = self.workers[name, threads] = Worker(name, threads, self.busy)
             found.answer(120)
         told = found.ask(self.limit, "prepare", case.program.name, dict(case.size), SEED)
         entry.first = told["first"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -17,11 +18,19 @@ from cpu.program import Program, Size
 SAMPLE = 1e-3
 
 
-def serve(connection: Connection, contender: str, threads: int) -> None:
-    """Answers requests until the other end closes. The first message is of loading the library."""
+def serve(connection: Connection, contender: str, threads: int, busy: bool) -> None:
+    """Answers requests until the other end closes. The first message is of loading the library.
+
+    Args:
+        connection: to the parent.
+        contender: the library.
+        threads: how many it may use.
+        busy: whether the processor's time is measured, which other programs do not disturb as much.
+    """
     libraries.use_cores(threads)
     try:
-        worker = _Worker(libraries.load(contender))
+        clock = time.process_time if busy else time.perf_counter
+        worker = _Worker(libraries.load(contender), clock)
         connection.send(("ok", None))
     except ImportError as problem:
         connection.send(("missing", str(problem)))
@@ -39,8 +48,9 @@ def serve(connection: Connection, contender: str, threads: int) -> None:
 
 
 class _Worker:
-    def __init__(self, library: libraries.Library) -> None:
+    def __init__(self, library: libraries.Library, clock: Callable[[], float]) -> None:
         self.library = library
+        self.clock = clock
         self.run: Callable[[], Any] | None = None
         self.batch = 1
 
@@ -63,7 +73,9 @@ class _Worker:
         first = time.perf_counter() - start
         found = compare.viewed(program, arguments, result)
         del result
-        self.run = lambda: wait(fn(*given))
+        # Where nothing is waited for, only the call is between two readings of the clock.
+        call = functools.partial(fn, *given)
+        self.run = call if wait is libraries.same else lambda: wait(call())
         start = time.perf_counter()
         self.run()
         once = time.perf_counter() - start
@@ -76,7 +88,7 @@ class _Worker:
 
     def turn(self, seconds: float) -> list[float]:
         """Seconds a call, of samples that together take about `seconds`, at least one."""
-        run, batch = self.run, self.batch
+        run, batch, clock = self.run, self.batch, self.clock
         assert run is not None, "prepare first"
         samples: list[float] = []
         until = time.perf_counter() + seconds
@@ -84,12 +96,12 @@ class _Worker:
             # The others' turns have emptied the caches.
             run()
         while True:
-            start = time.perf_counter()
+            start = clock()
             for _ in range(batch):
                 run()
-            end = time.perf_counter()
+            end = clock()
             samples.append((end - start) / batch)
-            if end > until:
+            if time.perf_counter() > until:
                 return samples
 
     def drop(self) -> None:
