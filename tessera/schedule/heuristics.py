@@ -359,6 +359,12 @@ class Choice:
         if axis is not None and any(a.stride(axis.name) == 1 for a in self.accesses):
             self.vectorise(axis, self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
+            return
+        inside = [a for a in self.accesses if a.inner]
+        strides = {a.stride(a.inner[-1].name) for a in inside}
+        if len(scans) == 1 and strides <= {0, 1}:
+            self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
+            self.reason = "vectors along the scan, whose elements are neighbours in memory"
 
     def recurrence(self) -> None:
         """Each point has a loop of its own; what all lanes of a tile carry stays in registers."""

@@ -99,6 +99,34 @@ def test_symbolic(fn: Callable[[Any], Any], sizes: tuple[int, int]) -> None:
     check_levels(graph_of(fn, (sym("n"), sym("m"))), [values(sizes)], dims)
 
 
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 1), (0, 5), (4, 0)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cumulative(shape: tuple[int, int], axis: int) -> None:
+    def fn(x: Any) -> Any:
+        narrow = ts.astype(x, ts.int8)
+        return (
+            ts.cumulative_sum(ts.tanh(x), axis=axis),
+            ts.cumulative_prod(x / 2, axis=axis),
+            ts.cumulative_sum(narrow, axis=axis, dtype=ts.int8),
+            ts.flip(ts.cumulative_sum(ts.flip(x, axis=axis), axis=axis), axis=axis),
+        )
+
+    check_levels(graph_of(fn, shape), [values(shape)])
+
+
+def test_cumulative_of_symbols_and_special_values() -> None:
+    def fn(x: Any) -> Any:
+        return ts.cumulative_sum(x, axis=1)
+
+    graph = graph_of(fn, (sym("n"), sym("m")))
+    for sizes in ((3, 40), (1, 1), (2, 0)):
+        check_levels(graph, [values(sizes)], dict(zip(("n", "m"), sizes, strict=True)))
+    x = values((4, 40))
+    x[0, 3], x[1, 20], x[2, 2], x[2, 30] = np.nan, np.inf, np.inf, -np.inf
+    for level in ("x86-64", "x86-64-v3"):
+        check_levels(graph_of(fn, x.shape), [x], machine=machine(level))
+
+
 def test_special_values() -> None:
     x = values((6, 40))
     x[1, 3], x[2, 5], x[3, 39], x[4] = np.nan, np.inf, -np.inf, -np.inf

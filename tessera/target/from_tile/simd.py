@@ -234,16 +234,31 @@ def _scan(s: Lowering, op: tile.Scan) -> None:
         if x.lanes == 1:
             s.define(op.result, x.values)
             return
-        values = [
-            s.pack(running([s.extract(v, k) for k in range(x.lanes)]), x.dtype) for v in x.values
-        ]
-        s.define(op.result, values)
+        s.define(op.result, [_scan_lanes(s, op, v, x) for v in x.values])
         return
     result = list(x.values)
     for rows in _slices(x, op.axis):
         for row, value in zip(rows, running([x.values[r] for r in rows]), strict=True):
             result[row] = value
     s.define(op.result, result)
+
+
+def _scan_lanes(s: Lowering, op: tile.Scan, value: Value, x: Rows) -> Value:
+    """A scan along lanes, each step twice as far as the one before (Hillis and Steele, "Data
+    parallel algorithms", 1986)."""
+    assert op.fn.identity is not None
+    lanes = x.lanes
+    neutral = s.const(op.fn.identity(x.dtype), row_type(x.shape, x.dtype))
+    by = 1
+    while by < lanes:
+        if op.reverse:
+            picks = tuple([k + by for k in range(lanes)])
+        else:
+            picks = tuple([k - by if k >= by else lanes + k for k in range(lanes)])
+        moved = s.emit(t.Shuffle(value, neutral, picks, loc=s.loc))
+        value = s.map(op.fn, moved, value)
+        by *= 2
+    return value
 
 
 def _flip_bits(s: Lowering, op: tile.FlipBits) -> None:

@@ -30,10 +30,16 @@ from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 
 def scan(low: State, op: s.Scan, point: Point) -> None:
     """Runs along the axis, storing what has been combined so far."""
-    if low.is_block and op.axis.extent != 0:
+    if op.axis.extent != 0 and (low.is_block or _has_lanes(low, op, point)):
         _Scan(low, op, point).run()
     else:
         reduction.scan(low, op, point)
+
+
+def _has_lanes(low: State, op: s.Scan, point: Point) -> bool:
+    """Whether a CPU scans whole vectors: neighbours in memory, forwards."""
+    is_plain = not isinstance(op, s.ScanFrom) and not dtype_of(op.body.outputs[0]).is_complex
+    return low.reduce_tile > 1 and is_plain and not op.reverse and not point.dims
 
 
 class _Scan:
@@ -84,6 +90,9 @@ class _Scan:
             shape = self.inner(em.const(0, int64), False).shape
             line = tuple([1 if k == self.axis else n for k, n in enumerate(shape)])
             carry = [em.broadcast(part, line) for part in self.neutral.parts]
+        if not self.low.is_block:
+            self.vectors(carry, checked)
+            return
         last = em.index((ceildiv(extent, size) - 1) * size)
 
         def tile(i: Value, carried: list[Value]) -> Sequence[Value]:
@@ -91,6 +100,15 @@ class _Scan:
             return self.step(start, carried, checked, True)
 
         em.loop((em.const(0, int64), em.index(extent), em.const(size, int64)), carry, tile)
+
+    def vectors(self, carry: list[Value], checked: bool) -> None:
+        """Full vectors without checks, then the rest."""
+        em, size, extent = self.low.em, self.size, self.op.axis.extent
+        full, end = em.index(extent // size * size), em.index(extent)
+        bounds = (em.const(0, int64), full, em.const(size, int64))
+        carry = em.loop(bounds, carry, lambda i, carried: self.step(i, carried, False, True))
+        if checked:
+            em.when(em.map("lt", full, end), lambda: self.step(full, carry, True, False))
 
     @property
     def axis(self) -> int:
