@@ -112,6 +112,8 @@ class _Packing:
             for side in (product.left, product.right):
                 if side.packed is not None:
                     packed[side.packed] = self.copy(side, outer, scope)
+                    if side.sums is not None:
+                        packed[side.sums] = self.sums(side, packed[side.packed], scope)
             code.append(product.nest_of_blocks())
         if not code or code == list(op.body.ops):
             return op.rebuild(operands, op.regions)
@@ -149,3 +151,22 @@ class _Packing:
             found = kernel.results[0]
             scope.copies[key] = (found, len(scope.code))
         return found
+
+    def sums(self, side: Side, packed: Value, scope: _Scope) -> Value:
+        """The sums of the columns of a packed operand, beside it."""
+        assert side.sums is not None
+        while scope.outer is not None and packed not in scope.values:
+            scope = scope.outer
+        key = ("sums", packed)
+        if key not in scope.copies:
+            source, target = Value(packed.type), Value(side.sums.type)
+            assert isinstance(target.type, BufType)
+            body = Block([source, target], [side.sum_nest(source, target)], ())
+            kernel = ops.Kernel(
+                [packed], (target.type,), label="pack_sums", reason="sums of a packed operand's"
+                " columns", body=body, loc=side.product.op.loc,
+            )  # fmt: skip
+            scope.code.append(kernel)
+            scope.values.add(kernel.results[0])
+            scope.copies[key] = (kernel.results[0], len(scope.code))
+        return scope.copies[key][0]

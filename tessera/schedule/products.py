@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, gcd, prod
+from math import ceil, prod
 from typing import Protocol
 
 from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
@@ -16,6 +16,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.access import accesses
+from tessera.schedule.blocking import REUSED, Operands, choose_block
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
@@ -25,27 +26,11 @@ from tessera.schedule.types import Axis, BufType
 LEAST = 8
 """A product with fewer rows or columns is not one of register blocks."""
 
-STEPS = 8
-"""Sums that have to be under way at a time: the latency of a multiplication and addition, times how
-many begin in a cycle."""
-
-STORE_STEPS = 6
-"""What setting out and storing a register block costs, in steps along the depth."""
-
-REUSED = 4
-"""Blocks that read an operand, below which copying it does not pay."""
-
 NEAR = 4
 """An operand that is no larger than such a part of the second cache is read where it is."""
 
-PACKING = 2
-"""Cycles in which a vector is packed."""
-
-FAR_PACKING = 15
-"""The same, where the vector comes from memory or a cache that cores share."""
-
-SETS, WAYS = 64, 8
-"""The lines of the first cache."""
+MOVED = 128
+"""What makes signed bytes unsigned."""
 
 LINE = 16
 """Neighbours along the depth that packing a first operand keeps together: copying is then moving
@@ -66,86 +51,14 @@ class CachedCpu(Cpu, Protocol):
         """Bytes of the second cache."""
         ...
 
-    def has_pairs(self, dtype: DType) -> bool:
-        """Whether one instruction multiplies pairs of the dtype, and adds them to 32 bits."""
+    def group(self, a: DType, b: DType) -> int:
+        """How many products of two narrow dtypes one instruction adds to a lane of 32 bits; 1 where
+        there is none."""
         ...
 
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Blocking:
-    """The register block of a product.
-
-    Attributes:
-        rows: of the block.
-        columns: of the block, whole vectors.
-        packs_left: whether the first operand is packed for it.
-    """
-
-    rows: int
-    columns: int
-    packs_left: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Operands:
-    """How the operands of a product lie.
-
-    Attributes:
-        in_place: whether blocks can read the first one where it is.
-        stride: bytes between its rows, if memory runs along the depth.
-        left_is_far: whether the first one is too large to be read where it is by many blocks.
-        right_is_far: whether the second one is.
-    """
-
-    in_place: bool = False
-    stride: int = 0
-    left_is_far: bool = False
-    right_is_far: bool = False
-
-
-def choose_block(
-    shape: tuple[int, int, int], lanes: int, registers: int, operands: Operands | None = None
-) -> Blocking:
-    """The register block that takes the fewest cycles, what is wasted at the ends included.
-
-    In a step along the depth a block of `h` rows and `v` vectors multiplies `h * v` times, and
-    loads `h + v` values. A quarter of the registers is left to these.
-
-    Args:
-        shape: rows, columns and depth of the product.
-        lanes: elements of a vector.
-        registers: how many vectors they hold.
-        operands: how they lie.
-    """
-    rows, columns, depth = shape
-    lie = operands or Operands()
-    best, least = Blocking(1, lanes, True), float("inf")
-    packing = (FAR_PACKING if lie.left_is_far else PACKING) * (rows * depth / lanes + 1000)
-    for vectors in (1, 2, 4):
-        if vectors > 1 and (vectors - 1) * lanes >= columns:
-            break
-        most = min(registers * 3 // 4, registers - 1 - vectors) // vectors
-        for height in range(1, most + 1):
-            row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
-            step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
-            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20)
-            if lie.right_is_far and row_blocks >= REUSED:
-                cycles += FAR_PACKING * columns * depth / lanes
-            if cycles + packing < least:
-                best, least = Blocking(height, vectors * lanes, True), cycles + packing
-            if not lie.in_place or rows % height or (lie.left_is_far and col_blocks >= REUSED):
-                continue
-            # Rows at distances of a power of two meet in the same lines of the first cache.
-            meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)
-            if meeting > WAYS - 2 and depth > 64:
-                cycles += 0.7 * row_blocks * col_blocks * height * depth
-            if cycles < least:
-                best, least = Blocking(height, vectors * lanes, False), cycles
-    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +83,8 @@ class Product:
         row: the axis that is cut into the rows of register blocks.
         col: the axis that is cut into their columns.
         block: the register block.
-        element: the dtype in which operands are packed and multiplied.
+        elements: the dtypes in which operands are packed and multiplied.
+        group: how many products one instruction adds.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
     """
 
@@ -186,7 +100,7 @@ class Product:
         byname = {axis.name: axis for axis in nest.axes}
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
         values = op.body.outputs
-        self.element = self.pair_dtype()
+        self.elements, self.group = self.groups()
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
         inner = [a for a in self.accesses if a.inner]
@@ -212,12 +126,11 @@ class Product:
         self.left, self.right = Side(self, values[0], self.row), Side(self, values[1], self.col)
         near = self.machine.l2 // NEAR
         last = op.axes[-1]
-        in_place = self.element is op.dtype and self.left.lies_along(last, self.row)
+        in_place = self.group == 1 and self.left.lies_along(last, self.row)
         in_place = in_place and isinstance(self.row.extent, int)
         stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
         lie = Operands(in_place, stride, self.left.bytes() > near, self.right.bytes() > near)
-        steps = self.depth if self.element is op.dtype else self.depth // 2
-        shape = (height, width, steps)
+        shape = (height, width, ceil(self.depth / self.group))
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
 
     @classmethod
@@ -247,17 +160,27 @@ class Product:
         stores = [a for a in self.accesses if a.is_store]
         return any(a.stride(axis.name) == 1 for a in stores for axis in axes)
 
-    def pair_dtype(self) -> DType:
-        """The dtype in which the operands are multiplied: a narrow one if the machine multiplies
-        pairs of these."""
+    def groups(self) -> tuple[tuple[DType, DType], int]:
+        """The dtypes in which the operands are multiplied, narrow ones if the machine adds products
+        of groups of these; and how many a group has."""
         found = {narrow(value) for value in self.op.body.outputs}
+        options: list[tuple[DType, DType]] = []
         if self.op.dtype is float32 and found == {bfloat16}:
-            dtype = bfloat16
+            options = [(bfloat16, bfloat16)]
+        elif self.op.dtype is int32 and found == {int8}:
+            options = [(uint8, int8), (int16, int16)]
         elif self.op.dtype is int32 and found <= {int8, uint8, int16}:
-            dtype = int16
-        else:
-            return self.op.dtype
-        return dtype if self.machine.has_pairs(dtype) else self.op.dtype
+            options = [(int16, int16)]
+        for pair in options:
+            if self.machine.group(*pair) > 1:
+                return pair, self.machine.group(*pair)
+        return (self.op.dtype, self.op.dtype), 1
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether 128 is added to each element of the first operand: bytes are multiplied by signed
+        ones as unsigned ones only."""
+        return self.elements == (uint8, int8)
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -275,14 +198,14 @@ class Product:
         )
         packs_right = not (in_place and (right.bytes() <= near or row_blocks < REUSED))
         packs_left = self.block.packs_left
-        if self.element is not self.op.dtype:
+        if self.group > 1:
             packs_left = packs_right = True
-        is_paired = self.element is not self.op.dtype
-        if packs_left and (is_paired or (left.runs_along(last) and not left.runs_along(self.row))):
-            line = 2 * LINE if is_paired else LINE
+        along = left.runs_along(last) and not left.runs_along(self.row)
+        if packs_left and (along or self.group > 1):
+            line = LINE * self.group
             extent = last.extent
             if isinstance(extent, int) and extent < 2 * line:
-                line = extent + extent % 2 if is_paired else extent
+                line = ceil(extent / self.group) * self.group
             packs_right = packs_right or not divides(line, extent, self.facts)
             self.line = line
         if packs_left:
@@ -335,7 +258,7 @@ class Product:
         for op in self.nest.body.ops:
             if op is self.op:
                 code.append(self.contract(copy))
-                copy.env[op.result] = code[-1].result
+                copy.env[op.result] = self.unmoved(code)
                 continue
             needed = tuple([e for e in guards if not symbols(e).isdisjoint(self.depends.ops[op])])
             copy.guard = needed
@@ -362,13 +285,24 @@ class Product:
             found,
             tile=(*[1] * (len(found) - 2), block.rows, block.columns),
             chunk=(*chunk, 0, 0),
-            reduce_tile=1 if self.element is self.op.dtype else 2,
+            reduce_tile=self.group,
             reason=f"{block.rows} x {block.columns} accumulators in registers, "
             + (f"{' and '.join(sides)} operand packed" if sides else "operands read in place"),
             body=Block([], without_dead(code), ()),
             loc=self.nest.loc,
             grain=grain,
         )
+
+    def unmoved(self, code: list[Op]) -> Value:
+        """The product at the end of the code, less what moving the first operand has added."""
+        product = code[-1].result
+        if self.right.sums is None:
+            return product
+        index = tuple([sym(name) for name in self.right.sum_names()])
+        load = ops.Load(self.right.sums, (), index, loc=self.op.loc)
+        rest = ops.Map((product, load.result), SCALARS["sub"], loc=self.op.loc)
+        code += [load, rest]
+        return rest.result
 
     def rows_of_program(self, blocks: int) -> int:
         """Blocks along the rows that a program computes side by side: what they read of the first
@@ -428,6 +362,7 @@ class Side:
         value: the scalar of the contraction's region.
         axis: the axis of the nest that is cut into blocks.
         packed: the packed operand, if it is one.
+        sums: the sums of its columns times 128, if the other one is moved by that.
     """
 
     def __init__(self, product: Product, value: Value, axis: Axis) -> None:
@@ -435,6 +370,7 @@ class Side:
         self.value = value
         self.axis = axis
         self.packed: Value | None = None
+        self.sums: Value | None = None
         self.reason = ""
         loads = {op for op in self.code() if isinstance(op, ops.Load)}
         self.accesses = [a for a in product.accesses if a.op in loads]
@@ -457,6 +393,26 @@ class Side:
         block = self.product.block
         return block.rows if self.is_left else block.columns
 
+    @property
+    def element(self) -> DType:
+        """The dtype of the packed operand."""
+        return self.product.elements[0 if self.is_left else 1]
+
+    def converted(self, code: list[Op], value: Value) -> Value:
+        """A scalar as an element of the packed operand; a signed one may become unsigned, moved by
+        128."""
+        assert isinstance(value.type, ScalarType)
+        loc = self.product.op.loc
+        if self.product.is_moved and self.is_left:
+            moved = ops.Const(MOVED, value.type.dtype, loc=loc)
+            added = ops.Map((value, moved.result), SCALARS["add"], loc=loc)
+            code += [moved, added]
+            value = added.result
+        if value.type == ScalarType(self.element):
+            return value
+        code.append(ops.Cast(value, self.element, loc=loc))
+        return code[-1].result
+
     def runs_along(self, axis: Axis) -> bool:
         """Whether memory that the operand is computed from runs along an axis."""
         return any(a.stride(axis.name) == 1 for a in self.accesses)
@@ -471,7 +427,7 @@ class Side:
 
     def bytes(self) -> int:
         """How large one packed operand is, for one place of the batch."""
-        return size_of(self.axis.extent) * self.product.depth * self.product.element.itemsize
+        return size_of(self.axis.extent) * self.product.depth * self.element.itemsize
 
     @property
     def is_left(self) -> bool:
@@ -492,10 +448,34 @@ class Side:
     def pack(self) -> None:
         """Gives the operand a packed copy."""
         dims = [axis.extent for axis in self.axes()]
-        self.packed = Value(BufType(tuple(dims), self.product.element))
+        self.packed = Value(BufType(tuple(dims), self.element))
+        if self.product.is_moved and not self.is_left:
+            extents = {axis.name: axis.extent for axis in self.axes()}
+            shape = tuple([extents[name] for name in self.sum_names()])
+            self.sums = Value(BufType(shape, self.product.op.dtype))
         lines = f", {self.product.line} of the depth together" if self.is_left else ""
         what = "rows" if self.is_left else "columns"
         self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
+
+    def sum_names(self) -> list[str]:
+        """The axes of the sums of columns."""
+        return [*[axis.name for axis in self.batch], self.product.jo, self.product.ji]
+
+    def sum_nest(self, packed: Value, target: Value) -> ops.Nest:
+        """The nest that sums the columns of the packed operand."""
+        axes, loc = self.axes(), self.product.op.loc
+        names = self.sum_names()
+        load = ops.Load(packed, (), tuple([sym(axis.name) for axis in axes]), loc=loc)
+        wide = ops.Cast(load.result, self.product.op.dtype, loc=loc)
+        body = Block([], [load, wide], (wide.result,))
+        summed = ops.Reduce(
+            tuple([axis for axis in axes if axis.name not in names]), SCALARS["add"], body, loc=loc
+        )
+        moved = ops.Const(MOVED, self.product.op.dtype, loc=loc)
+        times = ops.Map((summed.result, moved.result), SCALARS["mul"], loc=loc)
+        store = ops.Store(target, times.result, (), tuple([sym(n) for n in names]), loc=loc)
+        found = tuple([axis for axis in axes if axis.name in names])
+        return ops.Nest(found, body=Block([], [summed, moved, times, store], ()), loc=loc)
 
     def place(self) -> tuple[Dim, ...]:
         """The element of the packed operand at the current point of a block."""
@@ -568,10 +548,7 @@ class Side:
         if not isinstance(self.value.op, ops.Load) or self.value.op.where:
             conditions = tuple([substitute(e, mapping) for e in guard])
             value = guarded(code, value, conditions, (), SCALARS["add"])
-        assert isinstance(value.type, ScalarType)
-        if value.type.dtype is not p.element:
-            code.append(ops.Cast(value, p.element, loc=p.op.loc))
-            value = code[-1].result
+        value = self.converted(code, value)
         index = tuple(places.values())
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())

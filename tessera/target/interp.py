@@ -229,12 +229,13 @@ def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
         s.define(op, tree(op.fn, x))
 
 
-def _dot_pairs(s: Interpreter, op: t.DotPairs) -> None:
+def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
     total = s.values[op.acc]
     a, b = [cast_array(s.values[v], dtype_of(total.dtype)) for v in (op.a, op.b)]
     with np.errstate(all="ignore"):
-        for k in (1, 0):
-            total = total + a[k::2] * b[k::2]
+        size = len(a) // len(total)
+        for k in reversed(range(size)):
+            total = total + a[k::size] * b[k::size]
     s.define(op, total)
 
 
@@ -417,7 +418,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
-    t.DotPairs: _dot_pairs,
+    t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,
     t.Store: _store,

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from tessera.dtypes import DType, bfloat16, int16
+from tessera.dtypes import DType, bfloat16, int8, int16, uint8
 from tessera.errors import CompileError
 
 
@@ -145,11 +145,14 @@ class Machine:
         """How many elements of so many bits one vector register holds; at least one."""
         return max(1, self.vector_bits // bits)
 
-    def has_pairs(self, dtype: DType) -> bool:
-        """Whether one instruction multiplies pairs of the dtype, and adds them to 32 bits."""
-        if dtype is bfloat16:
-            return Feature.AVX512_BF16 in self.features
-        return dtype is int16 and Feature.AVX512_VNNI in self.features
+    def group(self, a: DType, b: DType) -> int:
+        """How many products of two narrow dtypes one instruction adds to a lane of 32 bits; 1 where
+        there is none."""
+        if a is b is bfloat16:
+            return 2 if Feature.AVX512_BF16 in self.features else 1
+        if Feature.AVX512_VNNI not in self.features:
+            return 1
+        return 2 if a is b is int16 else 4 if a is uint8 and b is int8 else 1
 
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask by the hardware."""

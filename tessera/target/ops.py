@@ -9,7 +9,17 @@ vectors of one lane count.
 
 from __future__ import annotations
 
-from tessera.dtypes import DType, bfloat16, bool_, float32, int16, int32, int64
+from tessera.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float32,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from tessera.errors import VerifyError
 from tessera.ir import control
 from tessera.ir.core import Block, Op, Value
@@ -24,8 +34,12 @@ from tessera.target.types import PtrType, VecType
 Number = bool | int | float
 
 
-PAIRS = {bfloat16: float32, int16: int32}
-"""What products of pairs are added to."""
+GROUPS: dict[tuple[DType, DType], tuple[DType, int]] = {
+    (bfloat16, bfloat16): (float32, 2),
+    (int16, int16): (int32, 2),
+    (uint8, int8): (int32, 4),
+}
+"""What products of groups of two dtypes are added to, and how many a group has."""
 
 
 class TargetOp(Op):
@@ -200,25 +214,29 @@ class ReduceLanes(TargetOp):
         return ScalarType(element(self.x.type))
 
 
-class DotPairs(TargetOp):
-    """Adds the products of pairs: lane i is acc[i] + a[2i] * b[2i] + a[2i+1] * b[2i+1].
+class DotGroups(TargetOp):
+    """Adds the products of groups of g lanes: lane i is acc[i] + sum of a[g*i+k] * b[g*i+k], k < g.
 
-    Pairs of i16 are added to i32, which wraps around; pairs of bf16 to f32, where subnormal numbers
-    count as 0, and the two additions are rounded one by one, in the machine's order.
+    Pairs of i16, and groups of four of u8 and i8, are added to i32, which wraps around; pairs of
+    bf16 to f32, where subnormal numbers count as 0, and the two additions are rounded one by one,
+    in the machine's order.
     """
 
-    name = "target.dot_pairs"
+    name = "target.dot_groups"
     acc: Value = operand()
     a: Value = operand()
     b: Value = operand()
 
     def infer(self) -> Type:
         """The accumulator's type."""
-        dtype, count = element(self.acc.type), lanes(self.acc.type)
-        if self.a.type != self.b.type or not count or lanes(self.a.type) != 2 * count:
-            raise VerifyError(f"pairs of {self.a.type} and {self.b.type} for {self.acc.type}")
-        if PAIRS.get(element(self.a.type)) is not dtype:
-            raise VerifyError(f"pairs of {element(self.a.type)} are not added to {dtype}")
+        found = GROUPS.get((element(self.a.type), element(self.b.type)))
+        if found is None or found[0] is not element(self.acc.type):
+            raise VerifyError(
+                f"{self.a.type} and {self.b.type} are no groups that are added to {self.acc.type}"
+            )
+        count = lanes(self.acc.type)
+        if not count or not lanes(self.a.type) == lanes(self.b.type) == found[1] * count:
+            raise VerifyError(f"groups of {self.a.type} and {self.b.type} for {self.acc.type}")
         return self.acc.type
 
 

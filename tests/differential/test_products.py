@@ -63,7 +63,7 @@ def test_dtypes(dtype: dt.DType) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8, dt.int16])
-def test_pairs(dtype: dt.DType, form: str) -> None:
+def test_groups(dtype: dt.DType, form: str) -> None:
     pair = dtype if dtype is dt.bfloat16 else dt.int16
     level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, pair)), None)
     if level is None:
@@ -74,12 +74,20 @@ def test_pairs(dtype: dt.DType, form: str) -> None:
             return product(form, x, y)
         return product(form, e.cast(x, dt.int32), e.cast(y, dt.int32))
 
-    lowered = run(fn, operands(form, (9, 35, 37), dtype), level)
-    assert "target.dot_pairs" in str(lowered.target)
+    types = operands(form, (9, 35, 37), dtype)
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(7)
+    if dtype is dt.bfloat16:
+        inputs = [rng.standard_normal(t.shape).astype(dtype.np) for t in types]
+    else:
+        info = np.iinfo(dtype.np)
+        inputs = [rng.choice([info.min, info.max, 1], t.shape).astype(dtype.np) for t in types]
+    lowered = check_levels(graph, inputs, machine=machine(level))
+    assert "target.dot_groups" in str(lowered.target)
 
 
 def has_pairs(level: str, dtype: dt.DType) -> bool:
-    return level in (*supported_levels(), "host") and machine(level).has_pairs(dtype)
+    return level in (*supported_levels(), "host") and machine(level).group(dtype, dtype) > 1
 
 
 @pytest.mark.parametrize("form", FORMS)

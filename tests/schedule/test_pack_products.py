@@ -10,7 +10,7 @@ from tessera.api import control
 from tessera.compile import Lowered
 from tessera.graph.ops.contract import dot_general
 from tessera.schedule import ops
-from tessera.schedule.products import choose_block
+from tessera.schedule.blocking import choose_block
 from tessera.target.machine import machine
 from tests.schedule.lowering import all_ops, labels, traced, typed
 

@@ -283,8 +283,8 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
     (rows, depth), lanes = a.shape, b.lanes
     dtype = acc.dtype
     is_whole = lanes * dtype.bits % s.machine.vector_bits == 0
-    if a.dtype is b.dtype and depth == 2 and is_whole and s.machine.has_pairs(a.dtype):
-        _dot_pairs(s, op, a, b, acc)
+    if depth > 1 and is_whole and s.machine.group(a.dtype, b.dtype) == depth:
+        _dot_groups(s, op, a, b, acc)
         return
     fused = dtype.kind is Kind.FLOAT and has_fma(s.machine, dtype)
     result = list(acc.values)
@@ -299,15 +299,21 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
     s.define(op.result, result)
 
 
-def _dot_pairs(s: Lowering, op: tile.Dot, a: Rows, b: Rows, acc: Rows) -> None:
-    """Two steps along the depth at once."""
-    lanes = b.lanes
-    mixed = tuple([k // 2 + (k % 2) * lanes for k in range(2 * lanes)])
-    right = s.emit(t.Shuffle(*b.values, mixed, loc=s.loc))
+def _dot_groups(s: Lowering, op: tile.Dot, a: Rows, b: Rows, acc: Rows) -> None:
+    """Some steps along the depth at once, a power of two."""
+    rows, size = list(b.values), 1
+    while len(rows) > 1:
+        # Groups of two halves, one after the other in each lane.
+        count = b.lanes * size
+        halves = [(k // (2 * size) * size + k % size, k // size % 2) for k in range(2 * count)]
+        picks = tuple([place + count * half for place, half in halves])
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [s.emit(t.Shuffle(x, y, picks, loc=s.loc)) for x, y in pairs]
+        size *= 2
     result: list[Value] = []
     for left, total in zip(a.values, acc.values, strict=True):
-        pair = s.emit(t.Shuffle(left, left, (0, 1) * lanes, loc=s.loc))
-        result.append(s.emit(t.DotPairs(total, pair, right, loc=s.loc)))
+        group = s.emit(t.Shuffle(left, left, tuple(range(size)) * b.lanes, loc=s.loc))
+        result.append(s.emit(t.DotGroups(total, group, rows[0], loc=s.loc)))
     s.define(op.result, result)
 
 

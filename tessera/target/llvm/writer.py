@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.dtypes import DType, Kind, bool_, float16
+from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, int16, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
@@ -151,33 +151,39 @@ def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
     w.names[op.result] = result
 
 
-PAIR_LANES = 16
-"""Lanes of the instruction that adds products of pairs."""
+GROUP_LANES = 16
+"""Lanes of the instructions that add products of groups."""
+
+GROUP_CALLS = {
+    bfloat16: ("llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
+    int16: ("llvm.x86.avx512.vpdpwssd.512", "<16 x i32>"),
+    uint8: ("llvm.x86.avx512.vpdpbusd.512", "<16 x i32>"),
+}
+"""Their names, and the type that they take groups as."""
 
 
-def _dot_pairs(w: Writer, op: t.DotPairs) -> None:
+def _dot_groups(w: Writer, op: t.DotGroups) -> None:
     lanes, dtype = t.lanes(op.acc.type), t.element(op.acc.type)
-    is_float = dtype.kind is Kind.FLOAT
-    name = "llvm.x86.avx512bf16.dpbf16ps.512" if is_float else "llvm.x86.avx512.vpdpwssd.512"
-    acc = f"<{PAIR_LANES} x {element_text(dtype)}>"
-    pair = f"<{2 * PAIR_LANES} x bfloat>" if is_float else acc
-    w.declare(name, f"declare {acc} @{name}({acc}, {pair}, {pair})")
-    source = type_text(op.a.type)
+    size = t.lanes(op.a.type) // lanes
+    name, group = GROUP_CALLS[t.element(op.a.type)]
+    acc = f"<{GROUP_LANES} x {element_text(dtype)}>"
+    w.declare(name, f"declare {acc} @{name}({acc}, {group}, {group})")
     pieces: list[str] = []
-    for at in range(0, lanes, PAIR_LANES):
-        total = _piece(w, w.name(op.acc), op.acc.type, at, PAIR_LANES)
+    for at in range(0, lanes, GROUP_LANES):
+        total = _piece(w, w.name(op.acc), op.acc.type, at, GROUP_LANES)
         sides: list[str] = []
         for value in (op.a, op.b):
-            part = _piece(w, w.name(value), value.type, 2 * at, 2 * PAIR_LANES)
-            part_type = source if lanes == PAIR_LANES else f"<{2 * PAIR_LANES} x i16>"
-            sides.append(f"{pair} {w.assign(f'bitcast {part_type} {part} to {pair}')}")
+            count = size * GROUP_LANES
+            part = _piece(w, w.name(value), value.type, size * at, count)
+            source = type_text(VecType(count, t.element(value.type)))
+            sides.append(f"{group} {w.assign(f'bitcast {source} {part} to {group}')}")
         pieces.append(w.assign(f"call {acc} @{name}({acc} {total}, {', '.join(sides)})"))
-    size = PAIR_LANES
+    count = GROUP_LANES
     while len(pieces) > 1:
-        type = VecType(size, dtype)
-        size *= 2
+        type = VecType(count, dtype)
+        count *= 2
         pairs = zip(pieces[::2], pieces[1::2], strict=True)
-        pieces = [_shuffle_text(w, a, b, type, range(size)) for a, b in pairs]
+        pieces = [_shuffle_text(w, a, b, type, range(count)) for a, b in pairs]
     w.names[op.result] = pieces[0]
 
 
@@ -410,7 +416,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
-    t.DotPairs: _dot_pairs,
+    t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,
     t.Store: _store,

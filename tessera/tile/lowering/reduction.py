@@ -378,8 +378,8 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     em = low.em
     loc = em.loc
     extent = op.axes[-1].extent
-    # On a CPU the schedule says which operands stay narrow: it takes two of their steps at once.
-    keeps = low.reduce_tile == 2 and dtype_of(left) is dtype_of(right)
+    # On a CPU the schedule says which operands stay narrow: it takes some of their steps at once.
+    keeps = low.reduce_tile > 1 and dtype_of(left).bits == dtype_of(right).bits < op.dtype.bits
     if low.is_block:
         left, right, keeps = _narrow(left, right, op.dtype)
     step = low.reduce_tile

@@ -1,0 +1,98 @@
+"""Register blocks of matrix products on a CPU: which one takes the fewest cycles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, gcd
+
+STEPS = 8
+"""Sums that have to be under way at a time: the latency of a multiplication and addition, times how
+many begin in a cycle."""
+
+STORE_STEPS = 6
+"""What setting out and storing a register block costs, in steps along the depth."""
+
+REUSED = 4
+"""Blocks that read an operand, below which copying it does not pay."""
+
+PACKING = 2
+"""Cycles in which a vector is packed."""
+
+FAR_PACKING = 15
+"""The same, where the vector comes from memory or a cache that cores share."""
+
+SETS, WAYS = 64, 8
+"""The lines of the first cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """The register block of a product.
+
+    Attributes:
+        rows: of the block.
+        columns: of the block, whole vectors.
+        packs_left: whether the first operand is packed for it.
+    """
+
+    rows: int
+    columns: int
+    packs_left: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """How the operands of a product lie.
+
+    Attributes:
+        in_place: whether blocks can read the first one where it is.
+        stride: bytes between its rows, if memory runs along the depth.
+        left_is_far: whether the first one is too large to be read where it is by many blocks.
+        right_is_far: whether the second one is.
+    """
+
+    in_place: bool = False
+    stride: int = 0
+    left_is_far: bool = False
+    right_is_far: bool = False
+
+
+def choose_block(
+    shape: tuple[int, int, int], lanes: int, registers: int, operands: Operands | None = None
+) -> Blocking:
+    """The register block that takes the fewest cycles, what is wasted at the ends included.
+
+    In a step along the depth a block of `h` rows and `v` vectors multiplies `h * v` times, and
+    loads `h + v` values. A quarter of the registers is left to these.
+
+    Args:
+        shape: rows, columns and depth of the product.
+        lanes: elements of a vector.
+        registers: how many vectors they hold.
+        operands: how they lie.
+    """
+    rows, columns, depth = shape
+    lie = operands or Operands()
+    best, least = Blocking(1, lanes, True), float("inf")
+    packing = (FAR_PACKING if lie.left_is_far else PACKING) * (rows * depth / lanes + 1000)
+    for vectors in (1, 2, 4):
+        if vectors > 1 and (vectors - 1) * lanes >= columns:
+            break
+        most = min(registers * 3 // 4, registers - 1 - vectors) // vectors
+        for height in range(1, most + 1):
+            row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
+            step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
+            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20)
+            if lie.right_is_far and row_blocks >= REUSED:
+                cycles += FAR_PACKING * columns * depth / lanes
+            if cycles + packing < least:
+                best, least = Blocking(height, vectors * lanes, True), cycles + packing
+            if not lie.in_place or rows % height or (lie.left_is_far and col_blocks >= REUSED):
+                continue
+            # Rows at distances of a power of two meet in the same lines of the first cache.
+            meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)
+            if meeting > WAYS - 2 and depth > 64:
+                cycles += 0.7 * row_blocks * col_blocks * height * depth
+            if cycles < least:
+                best, least = Blocking(height, vectors * lanes, False), cycles
+    return best
