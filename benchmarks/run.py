@@ -18,7 +18,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from cpu import libraries, report, running, suite
 
@@ -51,9 +50,10 @@ def options() -> argparse.Namespace:
     return found
 
 
-def measured(runner: running.Runner, cases: list[suite.Case], threads: list[int]) -> list[Any]:
-    """Measures all cases, telling of each."""
-    rows: list[running.Row] = []
+def measure(
+    runner: running.Runner, cases: list[suite.Case], threads: list[int], rows: list[running.Row]
+) -> None:
+    """Measures all cases, telling of each, and adds them to the rows."""
     absent: set[str] = set()
     for case in cases:
         for count in threads:
@@ -65,7 +65,6 @@ def measured(runner: running.Runner, cases: list[suite.Case], threads: list[int]
                     print(f"left out: {name} ({why})", flush=True)
                     absent.add(name)
             print(report.line(rows[-1]), flush=True)
-    return rows
 
 
 def main() -> int:
@@ -84,7 +83,7 @@ def main() -> int:
     print(report.machine(), flush=True)
     rows: list[running.Row] = []
     try:
-        rows = measured(runner, cases, threads)
+        measure(runner, cases, threads, rows)
     except KeyboardInterrupt:
         print("stopped; what was measured so far follows")
     finally:

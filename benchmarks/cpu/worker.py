@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -27,6 +28,8 @@ def serve(connection: Connection, contender: str, threads: int, busy: bool) -> N
         threads: how many it may use.
         busy: whether the processor's time is measured, which other programs do not disturb as much.
     """
+    # Whoever stops the suite means the parent, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     libraries.use_cores(threads)
     try:
         clock = time.process_time if busy else time.perf_counter
