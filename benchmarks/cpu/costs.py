@@ -50,7 +50,7 @@ def _compiling(body: Any) -> dict[str, Build]:
 
         return run
 
-    return dict.fromkeys(("tessera", "jax", "torch"), build)
+    return dict.fromkeys(("tessera", "jax", "torch.compile"), build)
 
 
 def _one_kernel(xp: Any, constant: float) -> Any:

@@ -40,8 +40,8 @@ class Program:
     Attributes:
         name: what is computed; family and name are what cases are chosen by.
         make: `(rng, **size)` -> the arguments, a tuple of trees of NumPy arrays.
-        build: contender -> its program. `torch` also serves `torch.compile`, `tessera` serves
-            `tessera eager` where `eager` says that this is sensible.
+        build: contender -> its program. `torch` also serves `torch.compile`, unless that has one of
+            its own; `tessera` serves `tessera eager` where `eager` says that this is sensible.
         cost: `(**size)` -> the least work.
         sizes: what to measure.
         tiny: a size for the tests.
@@ -81,7 +81,7 @@ class Program:
         names = list(self.build)
         if self.eager and "tessera" in names:
             names.append("tessera eager")
-        if "torch" in names:
+        if "torch" in names and "torch.compile" not in names:
             names.append("torch.compile")
         return names
 
