@@ -131,6 +131,22 @@ def test_number_does_not_fit() -> None:
     )
 
 
+def test_value_does_not_fit() -> None:
+    expect(
+        """
+        ts.full((2, 3), 300, dtype=ts.int8)
+        """,
+        """
+        NumberRangeError: full: a number does not fit into int8
+          at user.py:1
+            1 | ts.full((2, 3), 300, dtype=ts.int8)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: int8 holds -128 to 127
+          fix: give a wider dtype
+        """,
+    )
+
+
 def test_axis_out_of_range() -> None:
     expect(
         """

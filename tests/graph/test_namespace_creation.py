@@ -106,6 +106,11 @@ def test_what_no_array_is_made_of(value: Any, message: str) -> None:
 def test_numbers_that_do_not_fit() -> None:
     with pytest.raises(OverflowError, match="does not fit into int8"):
         ts.asarray([300], dtype=ts.int8)
+    for make in (ts.full, lambda n, x, **k: ts.full_like(ts.zeros(n), x, **k)):
+        for value, dtype in ((300, ts.int8), (-1, ts.uint8), (2**70, ts.int64), (2**70, ts.int32)):
+            with pytest.raises(OverflowError, match=f"full.*does not fit into {dtype.full_name}"):
+                make(2, value, dtype=dtype)
+        same(make(2, 1e300, dtype=ts.float32), [np.inf, np.inf], "float32")
     same(ts.asarray([2**63], dtype=ts.uint64), np.asarray([2**63], np.uint64))
     same(ts.asarray([1e60]), [np.inf], "float32")
 

@@ -20,11 +20,12 @@ from tessera.dtypes import (
     PythonScalar,
     default_float,
     dtype_of,
+    iinfo,
     promote,
     promote_scalar,
     result_type,
 )
-from tessera.errors import AxisError, DTypeError, LeafError, ShapeError
+from tessera.errors import AxisError, DTypeError, LeafError, NumberRangeError, ShapeError
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
@@ -343,8 +344,28 @@ def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType, beside: An
     """An array that holds a Python number everywhere, on the device of another one if given."""
     if is_tracing() or not is_static(shape):
         return full(shape, value, dtype)
-    data = np.full(shape, value, dtype.np)
+    if isinstance(value, (float, complex)):
+        with np.errstate(all="ignore"):  # what is too large is infinite
+            data = np.full(shape, value, dtype.np)
+    else:
+        data = np.full(shape, value, dtype.np)
     return Array(data) if beside is None else placed(data, device_of(beside))
+
+
+def check_fits(name: str, low: int, high: int, dtype: DType) -> None:
+    """Checks that an integer dtype holds integers.
+
+    Raises:
+        NumberRangeError: it does not.
+    """
+    limits = iinfo(dtype)
+    if low < limits.min or high > limits.max:
+        raise NumberRangeError(
+            f"{name}: a number does not fit into {dtype.full_name}",
+            loc=loc.current(),
+            rule=f"{dtype.full_name} holds {limits.min} to {limits.max}",
+            fix="give a wider dtype",
+        ) from None
 
 
 # --- axes -------------------------------------------------------------------------------------

@@ -15,15 +15,15 @@ from tessera.dtypes import (
     DTypeLike,
     default_float,
     dtype_of,
-    iinfo,
     result_type,
 )
-from tessera.errors import LeafError, NumberRangeError, ShapeError, api_boundary
+from tessera.errors import LeafError, ShapeError, api_boundary
 from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.device import CPU, Device, parse_device
 from tessera.graph.namespace.arguments import (
     as_array,
+    check_fits,
     checked_data,
     is_number,
     is_numpy,
@@ -163,27 +163,12 @@ def _refuse_no_copy(copy: bool | None, why: str) -> None:
 def _converted(obj: Any, dtype: DType) -> np.ndarray:
     """Python numbers in nested sequences, in a dtype."""
     with np.errstate(all="ignore"):
-        try:
-            if dtype.is_inexact or dtype.is_bool:
-                return np.asarray(np.asarray(obj).astype(dtype.np))
-            exact = np.asarray(obj)
-            if exact.dtype.kind in "iu" and exact.size:
-                limits = iinfo(dtype)
-                low, high = int(exact.min()), int(exact.max())
-                if low < limits.min or high > limits.max:
-                    raise OverflowError
-            elif exact.dtype.kind == "O":
-                raise OverflowError
-            return np.asarray(cast_array(exact, dtype))
-        except OverflowError:
-            raise NumberRangeError(
-                f"asarray: a number does not fit into {dtype.full_name}",
-                loc=loc.current(),
-                rule=f"{dtype.full_name} holds {iinfo(dtype).min} to {iinfo(dtype).max}"
-                if dtype.is_integer
-                else None,
-                fix="give a wider dtype",
-            ) from None
+        if dtype.is_inexact or dtype.is_bool:
+            return np.asarray(np.asarray(obj).astype(dtype.np))
+        exact = np.asarray(obj)
+        if exact.dtype.kind in "iuO" and exact.size:
+            check_fits("asarray", int(exact.min()), int(exact.max()), dtype)
+        return np.asarray(cast_array(exact, dtype))
 
 
 def _from_sequence(obj: Sequence[Any], wanted: DType | None) -> Any:

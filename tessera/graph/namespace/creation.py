@@ -33,6 +33,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     Shape,
     as_array,
+    check_fits,
     filled,
     is_number,
     is_static,
@@ -102,6 +103,8 @@ def _full(name: str, shape: Any, value: Any, dtype: DTypeLike | None, device: De
     wanted = None if dtype is None else parse_dtype(name, dtype)
     if is_number(value):
         wanted = wanted or dtype_of(type(value))
+        if isinstance(value, int) and wanted.is_integer:
+            check_fits(name, value, value, wanted)
         if where == CPU or is_tracing():
             return filled(dims, value, wanted)
         with using(where):
