@@ -96,7 +96,7 @@ def main() -> int:
         rows.sort(key=lambda row: (order.get(row.case, len(order)), -row.threads))
     print("\n".join(["", *report.summary(rows)]))
     texts = (
-        (asked.json, lambda: json.dumps(report.record(rows, runner.roofs), indent=1) + "\n"),
+        (asked.json, lambda: report.as_text(report.record(rows, runner.roofs))),
         (asked.html, lambda: report.page(rows, runner.roofs)),
         (asked.markdown, lambda: report.markdown(rows)),
     )

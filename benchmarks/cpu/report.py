@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import io
+import json
 import math
 import os
 import platform
@@ -138,6 +139,13 @@ def record(rows: list[Row], roofs: dict[int, Roof]) -> dict[str, Any]:
         "summary": summary(rows),
         "cases": [asdict(row) for row in rows],
     }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """A record as JSON, a line for each case."""
+    head = {key: value for key, value in found.items() if key != "cases"}
+    lines = ",\n".join(json.dumps(case) for case in found["cases"])
+    return f'{json.dumps(head, indent=1)[:-2]},\n "cases": [\n{lines}\n]}}\n'
 
 
 def load_rows(found: dict[str, Any]) -> list[Row]:

@@ -103,5 +103,6 @@ def test_report_has_ratios_and_says_what_failed() -> None:
     ceiling = roof.Roof(2, {1 << 14: 1e11}, {"f32": 1e11})
     record = report.record([row], {2: ceiling})
     assert report.load_rows(record) == [row]
+    assert report.load_rows(json.loads(report.as_text(record))) == [row]
     assert "| case | 2 | 1 us | bytes | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
     assert "failed</td>" in report.page([row], {2: ceiling})
