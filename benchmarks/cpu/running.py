@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -60,7 +61,11 @@ class Row:
 
 
 class Worker:
-    """The parent's end of a worker process."""
+    """The parent's end of a worker process.
+
+    Between requests the process is stopped: threads of runtimes spin for as long as a fifth of a
+    second after their work is done, on the cores that the next contender needs.
+    """
 
     def __init__(self, contender: str, threads: int, busy: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
@@ -103,14 +108,23 @@ class Worker:
 
     def ask(self, limit: float, request: str, *arguments: Any) -> Any:
         """One request and its answer."""
+        self._signal(signal.SIGCONT)
         try:
             self.connection.send((request, *arguments))
         except OSError as problem:
             raise WorkerError("the process is gone") from problem
-        return self.answer(limit)
+        try:
+            return self.answer(limit)
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, number)
 
     def stop(self) -> None:
         """Ends the process, which leaves by itself if it is idle."""
+        self._signal(signal.SIGCONT)
         self.connection.close()
         self.process.join(1)
         self.process.kill()
@@ -190,8 +204,6 @@ class Runner:
         until = time.perf_counter() + self.budget
         while ready:
             for name, found in list(ready.items()):
-                # Pools of the one before may still be spinning.
-                time.sleep(2e-3)
                 try:
                     samples[name] += found.ask(max(60.0, self.limit), "turn", turn)
                 except WorkerError as problem:
