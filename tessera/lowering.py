@@ -34,6 +34,7 @@ from tessera.schedule.ops import (
     While,
 )
 from tessera.schedule.pack_products import pack_products
+from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import Axis
@@ -77,7 +78,9 @@ def to_schedule(graph: Func, machine: Machine | Gpu) -> tuple[Func, Dim, tuple[D
         if isinstance(machine, Gpu):
             program = split(lowered.func, machine)
         else:
-            program = split_for_threads(pack_products(lowered.func, machine))
+            # What is cut into rows has its tiles, and is left alone by what follows.
+            program = read_in_order(lowered.func, machine)
+            program = split_for_threads(pack_products(program, machine))
         schedule, arena = plan.plan(heuristics.choose(program, machine))
     return schedule, arena, lowered.decisions
 

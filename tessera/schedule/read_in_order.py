@@ -1,0 +1,251 @@
+"""Sums over the rows of large operands, read as they lie in memory.
+
+The sum of the rows of a large matrix, each times a number, is bound by reading the matrix. A vector
+of columns that stays in registers over the whole depth reads a few lines of every row, each in
+another page: half of what memory gives, as prefetching follows lines of a page. So some rows are
+read side by side from end to end, and added to sums that lie in a near cache:
+
+    nest j: y[j] = f(reduce k < K: g(k, j))
+    ==>
+    nest p, j: part[p, j] = 0
+    nest p, kb in order, j: part[p, j] += reduce kk < 16: g(p*chunk + kb*16 + kk, j)
+    nest j: y[j] = f(part[0, j] + part[1, j] + ... + reduce of the places that are left)
+
+The parts of the depth are what threads share; how many there are depends on sizes only, and so do
+results. A product of few rows is the same with an axis more: its block of sums is loaded, all
+sixteen rows are added, and it is stored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, prod
+
+from tessera.dtypes import DType
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts, sym
+from tessera.ir.scalar import SCALARS
+from tessera.ir.types import ScalarType
+from tessera.schedule import ops
+from tessera.schedule.access import Access, accesses
+from tessera.schedule.copying import Copy
+from tessera.schedule.dependence import Dependence
+from tessera.schedule.emit import without_dead
+from tessera.schedule.heuristics import grain_of, power_above, power_below
+from tessera.schedule.products import CachedCpu
+from tessera.schedule.split import Context, Pieces, index_of, rewrite
+from tessera.schedule.types import Axis, BufType
+
+ROWS = 16
+"""Rows of the operand that are read side by side: as many streams as are followed at a time, and
+so few that a sum is loaded and stored seldom."""
+
+LEAST_BYTES = 2048
+"""The bytes of a row from which registers do not hold what belongs to it."""
+
+STRIP_BYTES = 32768
+"""Sums that one program adds to: about the first cache, as more columns are longer rows."""
+
+MOST_PRODUCT_ROWS = 8
+"""A product of more rows is bound by its multiplications."""
+
+PROGRAMS = 8
+"""Programs that threads share."""
+
+LEAST_STEPS = 4
+"""Steps of `ROWS` rows that a part has at least."""
+
+
+def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
+    """The program with sums over the rows of large operands cut along the rows.
+
+    Args:
+        func: a program without tiles and places.
+        machine: the CPU.
+        facts: what is known of symbolic dims.
+    """
+    return rewrite(func, None, (lambda nest, context: _sum_rows(nest, context, machine),), facts)
+
+
+def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
+    """The nests that read a large operand of a nest's sum in order; None where there is none."""
+    found = [op for op in nest.body.ops if op.regions]
+    op = found[0] if len(found) == 1 else None
+    if not isinstance(op, (ops.Reduce, ops.Contract)) or nest.ordered or len(op.axes) != 1:
+        return None
+    if isinstance(op, ops.Reduce) and op.fn.name != "add":
+        return None
+    if any(one.regions for one in op.body.ops) or _sum_type(op).is_complex:
+        return None
+    extents = [axis.extent for axis in (*nest.axes, *op.axes)]
+    if not all(isinstance(extent, int) and extent > 0 for extent in extents):
+        return None
+    reads = [a for a in accesses(nest, context.facts) if a.inner]
+    for axis in reversed(nest.axes):
+        if _runs_along(axis, op.axes[0], reads, machine):
+            return _RowSum(nest, op, axis, reads, context, machine).run()
+    return None
+
+
+def _sum_type(op: Op) -> DType:
+    """The dtype of a sum."""
+    type = op.result.type
+    assert isinstance(type, ScalarType)
+    return type.dtype
+
+
+def _runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu) -> bool:
+    """Whether long rows of a large operand run along an axis, and no operand runs elsewhere."""
+    is_large = False
+    for read in reads:
+        stride, jump = read.stride(col.name), read.stride(deep.name)
+        if stride not in (0, 1) or not isinstance(jump, int):
+            return False
+        if stride == 1:
+            row = _count([col]) * read.dtype.itemsize
+            size = row * _count([deep])
+            is_far = jump * read.dtype.itemsize >= LEAST_BYTES
+            is_large |= is_far and row >= LEAST_BYTES and size >= machine.l2
+    return is_large
+
+
+class _RowSum:
+    """The cut of one nest.
+
+    Attributes:
+        col: the axis along which rows run.
+        row: the other axis of a product's block; None where there is none.
+        others: the other axes.
+        wide: columns of a program.
+        parts: of the depth.
+        steps: of `ROWS` places that a part has.
+    """
+
+    def __init__(
+        self,
+        nest: ops.Nest,
+        op: ops.Reduce | ops.Contract,
+        col: Axis,
+        reads: Sequence[Access],
+        context: Context,
+        machine: CachedCpu,
+    ) -> None:
+        self.nest = nest
+        self.op = op
+        self.col = col
+        self.deep = op.axes[0]
+        self.names = context.names
+        used = Dependence(nest.body).ops[op]
+        self.axes = [axis for axis in nest.axes if axis.name in used]
+        others = [axis for axis in self.axes if axis is not col]
+        large = [a for a in reads if a.stride(col.name) == 1]
+        rows = [a for a in others if all(x.stride(a.name) == 0 for x in large)]
+        self.row = rows[-1] if isinstance(op, ops.Contract) and len(rows) == 1 else None
+        self.is_fit = not rows or (
+            self.row is not None and _count([self.row]) <= MOST_PRODUCT_ROWS
+        )
+        self.others = [axis for axis in others if axis is not self.row]
+        self.type = _sum_type(op)
+        self.lanes = max(1, machine.vector_bits // self.type.bits)
+        self.height = 1 if self.row is None else _count([self.row])
+        vectors = power_below(max(machine.registers / 2 / self.height, 1))
+        self.tile = min(min(vectors, 4) * self.lanes, power_above(_count([col])))
+        room = STRIP_BYTES // self.type.itemsize
+        extent = _count([col])
+        self.wide = ceil(ceil(extent / ceil(extent / room)) / self.tile) * self.tile
+        self.chunks = ceil(extent / self.wide)
+        blocks = _count([self.deep]) // ROWS
+        wanted = ceil(PROGRAMS / (_count(self.others) * self.chunks))
+        self.parts = max(min(wanted, blocks // LEAST_STEPS), 1)
+        self.steps = blocks // self.parts
+
+    def run(self) -> Pieces | None:
+        """The nests."""
+        if not self.is_fit or self.steps < LEAST_STEPS:
+            return None
+        pieces = Pieces()
+        dims = (self.parts, *[axis.extent for axis in self.axes])
+        sums = pieces.buffer(BufType(dims, self.type))
+        part = Axis(self.names.fresh("p"), self.parts)
+        pieces.nests += [self.zeros(sums, part), self.partial(sums, part), self.last(sums, part)]
+        pieces.reason = f"{ROWS} rows read side by side, in {self.parts} parts of the depth"
+        return pieces
+
+    def zeros(self, sums: Value, part: Axis) -> ops.Nest:
+        """The sums of nothing."""
+        loc = self.op.loc
+        axes = (part, *self.axes)
+        zero = ops.Const(0.0 if self.type.is_inexact else 0, self.type, loc=loc)
+        store = ops.Store(sums, zero.result, (), index_of(axes), loc=loc)
+        return ops.Nest(axes, body=Block([], [zero, store], ()), loc=self.nest.loc)
+
+    def partial(self, sums: Value, part: Axis) -> ops.Nest:
+        """Adds all places of a part to its sums."""
+        loc = self.op.loc
+        step = Axis(self.names.fresh("k"), self.steps)
+        place: Dim = (sym(part.name) * self.steps + sym(step.name)) * ROWS + sym(self.deep.name)
+        sum_ = self.sum(place, ROWS)
+        index = index_of((part, *self.axes))
+        store = ops.Store(sums, sum_[-1].result, (), index, combine=SCALARS["add"], loc=loc)
+        rows = () if self.row is None else (self.row,)
+        axes = (part, *self.others, step, *rows, self.col)
+        chunk = (
+            1 if self.parts > 1 else 0,
+            *[1 if axis.extent != 1 else 0 for axis in self.others],
+            0, *[0] * len(rows), self.wide if self.chunks > 1 else 0,
+        )  # fmt: skip
+        tile = (*[1] * (len(self.others) + 2), *[self.height] * len(rows), self.tile)
+        programs = self.parts * _count(self.others) * self.chunks
+        work = 2 * self.steps * ROWS * self.height * min(self.wide, _count([self.col]))
+        return ops.Nest(
+            axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
+            reason=f"{ROWS} rows are read side by side and added to sums in the first cache",
+            body=Block([], without_dead([*sum_, store]), ()), loc=self.nest.loc,
+            grain=grain_of(programs, work),
+        )  # fmt: skip
+
+    def sum(self, place: Dim, count: int) -> list[Op]:
+        """The sum over some places of the depth, and what it needs."""
+        copy = Copy({self.deep.name: place})
+        before = self.nest.body.ops[: self.nest.body.ops.index(self.op)]
+        code = [copy.op(op) for op in before if not isinstance(op, ops.Store)]
+        body = copy.block(self.op.body)
+        short = (Axis(self.deep.name, count),)
+        code.append(self.op.rebuild((), [body], axes=short))
+        return code
+
+    def last(self, sums: Value, part: Axis) -> ops.Nest:
+        """What the nest stores, from the sums of the parts and what is left of the depth."""
+        copy = Copy()
+        code: list[Op] = []
+        for op in self.nest.body.ops:
+            if op is self.op:
+                copy.env[self.op.result] = self.total(sums, code)
+            else:
+                code.append(copy.op(op))
+        body = Block([], without_dead(code), ())
+        return ops.Nest(self.nest.axes, body=body, loc=self.nest.loc)
+
+    def total(self, sums: Value, code: list[Op]) -> Value:
+        """The sum of the parts, and of what is left of the depth."""
+        loc = self.op.loc
+        found: list[Value] = []
+        for k in range(self.parts):
+            load = ops.Load(sums, (), (k, *index_of(self.axes)), loc=loc)
+            code.append(load)
+            found.append(load.result)
+        done = self.parts * self.steps * ROWS
+        left = _count([self.deep]) - done
+        if left:
+            code += self.sum(sym(self.deep.name) + done, left)
+            found.append(code[-1].result)
+        total = found[0]
+        for value in found[1:]:
+            code.append(ops.Map((total, value), SCALARS["add"], loc=loc))
+            total = code[-1].result
+        return total
+
+
+def _count(axes: Sequence[Axis]) -> int:
+    """The points of some axes, whose extents are known."""
+    return prod([axis.extent for axis in axes if isinstance(axis.extent, int)])

@@ -1,0 +1,114 @@
+"""Sums over the rows of large operands, which are read in order: at every level, and for any number
+of threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera.compile import Lowered
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.rearrange import broadcast
+from tessera.graph.ops.reduce import sum_
+from tessera.schedule import ops
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import all_ops, traced, typed
+from tests.tolerance import assert_close
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+
+
+def check(fn: Any, *types: Any, level: str = "x86-64-v3", cut: bool = True) -> Lowered:
+    """Runs a program at all levels, on a machine with a second cache of 32 KiB."""
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(5)
+    inputs = [(rng.standard_normal(t.shape) * 3).astype(t.dtype.np) for t in types]
+    lowered = check_levels(graph, inputs, machine=replace(machine(level), l2=32 * 1024))
+    assert any(nest.ordered for nest in all_ops(lowered.schedule, ops.Nest)) is cut
+    return lowered
+
+
+def product(x: Any, y: Any) -> Any:
+    return dot_general(x, y, ((1,), (0,)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_row(level: str) -> None:
+    check(product, typed(1, 131), typed(131, 530), level=level)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_few_rows(rows: int) -> None:
+    check(product, typed(rows, 65), typed(65, 515))
+
+
+def test_many_rows_are_blocks_of_registers() -> None:
+    check(product, typed(9, 64), typed(64, 515), cut=False)
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.float16, dt.int8, dt.int32])
+def test_dtypes(dtype: dt.DType) -> None:
+    columns = 2048 // dtype.itemsize + 2
+    check(product, typed(1, 66, dtype=dtype), typed(66, columns, dtype=dtype))
+    check(product, typed(2, 66, dtype=dtype), typed(66, columns, dtype=dtype))
+
+
+def test_a_wide_operand_is_read_in_strips() -> None:
+    lowered = check(product, typed(1, 64), typed(64, 8500))
+    (nest,) = [n for n in all_ops(lowered.schedule, ops.Nest) if n.ordered]
+    assert nest.chunk[-1] > 0
+
+
+def test_a_row_of_a_turned_operand() -> None:
+    """A vector from the right, of a matrix that lies turned."""
+    check(lambda x, y: dot_general(x, y, ((0,), (0,))), typed(128, 530), typed(128, 1))
+
+
+def test_batches_share_nothing() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))
+
+    check(fn, typed(3, 1, 70), typed(3, 70, 515))
+    check(fn, typed(3, 2, 70), typed(3, 70, 515))
+
+
+def test_prologue_and_epilogue() -> None:
+    def fn(x: Any, y: Any, bias: Any) -> Any:
+        z = product(x, e.add(y, 1.0))
+        return e.tanh(e.add(z, broadcast(bias, z.shape, (1,)))), e.neg(z)
+
+    lowered = check(fn, typed(1, 131), typed(131, 530), typed(530))
+    assert len(lowered.kernels()) == 1
+
+
+def test_sum_over_rows() -> None:
+    check(lambda x: sum_(x, (0,)), typed(131, 530))
+
+
+def test_infinities_and_nan_stay_where_they_are() -> None:
+    x, y = np.ones((1, 131), np.float32), np.ones((131, 530), np.float32)
+    y[3, 5], y[130, 6], y[64, 529] = np.inf, np.nan, -np.inf
+    graph = traced(product, typed(1, 131), typed(131, 530))
+    check_levels(graph, [x, y], machine=replace(machine("x86-64-v3"), l2=32 * 1024))
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    rng = np.random.default_rng(0)
+    for rows in (1, 5):
+        x = rng.standard_normal((rows, 1100)).astype(np.float32)
+        y = rng.standard_normal((1100, 2500)).astype(np.float32)
+        f = ts.jit(lambda x, y: ts.tanh(x @ y))
+        assert "16 rows" in str(f.lower(x, y).stage("schedule"))
+        found: list[np.ndarray] = []
+        for threads in (1, 2, 3):
+            with ts.config.update(threads=threads):
+                found.append(np.asarray(f(x, y)))
+        assert_close(found[0], np.tanh(x @ y), length=1100)
+        assert all(np.array_equal(found[0], one) for one in found[1:])
