@@ -3,23 +3,83 @@
 Tuples, lists, dicts (in the order of their sorted keys), named tuples, ordered and default dicts,
 deques and registered classes are nodes; None is a node without leaves; anything else is a leaf.
 A thin layer over optree, in a registry namespace of Tessera's own.
+
+optree is C++ and lets go of the interpreter's lock now and then. Where Python, at its end, ends a
+daemon thread that waits for the lock there, C++ ends the process. So other threads do not enter
+optree any more when the interpreter exits; see `pause_at_exit`.
 """
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import optree
 
-from tessera.errors import PytreeError, api_boundary
+from tessera.errors import PytreeError, api_boundary, is_glue_file, is_internal_file
 
 T = TypeVar("T")
 TreeDef: TypeAlias = optree.PyTreeSpec
 
 NAMESPACE: Final = "tessera"
+
+_PAUSE: Final = 2.0
+"""Seconds that other threads wait at the end for Python to end them. Not for ever: what runs at
+exit may wait for them in turn."""
+
+_DRAIN: Final = 0.25
+"""Seconds that the exit waits for threads that are in optree."""
+
+_exit: list[tuple[int, float]] = []
+"""Once the interpreter exits: the thread in which it does, and until when the others wait."""
+
+
+def pause_at_exit() -> None:
+    """Lets a thread wait for its end, where the interpreter exits in another one.
+
+    Code that uses what optree made without this module calls it before.
+    """
+    if _exit:
+        _pause()
+
+
+def _pause() -> None:
+    thread, end = _exit[0]
+    if threading.get_ident() != thread:
+        time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _is_in_optree(frame: FrameType | None) -> bool:
+    """Whether a thread may be in optree, or come there, without a pause."""
+    while frame is not None:
+        code = frame.f_code
+        if code is _pause.__code__:
+            return False
+        if is_internal_file(code.co_filename) or is_glue_file(code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@atexit.register
+def _leave() -> None:
+    """Keeps other threads out of optree, and waits for those that are in it."""
+    now = time.monotonic()
+    own = threading.get_ident()
+    _exit[:] = [(own, now + _PAUSE)]
+    while time.monotonic() < now + _DRAIN:
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        if not any([_is_in_optree(frame) for thread, frame in frames.items() if thread != own]):
+            break
+        del frames
+        time.sleep(0.0005)
 
 
 def flatten(
@@ -31,6 +91,7 @@ def flatten(
         tree: The tree.
         is_leaf: Where it says so, a subtree counts as a leaf.
     """
+    pause_at_exit()
     return optree.tree_flatten(cast(Any, tree), is_leaf, namespace=NAMESPACE)
 
 
@@ -46,16 +107,29 @@ def unflatten(treedef: TreeDef, leaves: Iterable[object]) -> Any:
             f"unflatten: got {len(found)} leaves for a structure with {treedef.num_leaves}",
             notes=(f"structure: {show(treedef)}",),
         )
+    pause_at_exit()
     return treedef.unflatten(found)
+
+
+def flatten_up_to(treedef: TreeDef, tree: object) -> list[Any]:
+    """What stands in a tree where a structure has leaves.
+
+    Raises:
+        ValueError: The tree does not begin with the structure.
+    """
+    pause_at_exit()
+    return treedef.flatten_up_to(cast(Any, tree))
 
 
 def leaves(tree: object, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
     """The leaves of a tree from left to right."""
+    pause_at_exit()
     return optree.tree_leaves(cast(Any, tree), is_leaf, namespace=NAMESPACE)
 
 
 def structure(tree: object, is_leaf: Callable[[Any], bool] | None = None) -> TreeDef:
     """The structure of a tree."""
+    pause_at_exit()
     return optree.tree_structure(cast(Any, tree), is_leaf, namespace=NAMESPACE)
 
 
@@ -81,7 +155,7 @@ def map_(
     columns = [first]
     for number, other in enumerate(rest, start=2):
         try:
-            columns.append(treedef.flatten_up_to(cast(Any, other)))
+            columns.append(flatten_up_to(treedef, other))
         except ValueError as error:
             difference = _difference(treedef, structure(other), "tree", prefix=True)
             raise PytreeError(
@@ -89,7 +163,7 @@ def map_(
                 + (f"; at {difference}" if difference else f": {error}"),
                 notes=(f"first: {show(treedef)}", f"tree {number}: {show(structure(other))}"),
             ) from None
-    return treedef.unflatten([fn(*items) for items in zip(*columns, strict=True)])
+    return unflatten(treedef, [fn(*items) for items in zip(*columns, strict=True)])
 
 
 def flatten_with_paths(
@@ -102,6 +176,7 @@ def flatten_with_paths(
         root: What the tree is called, ``params`` in the example.
         is_leaf: Where it says so, a subtree counts as a leaf.
     """
+    pause_at_exit()
     accessors, found, treedef = optree.tree_flatten_with_accessor(
         cast(Any, tree), is_leaf, namespace=NAMESPACE
     )
@@ -133,6 +208,7 @@ def same_structure(
     Raises:
         PytreeError: They differ; the message names the first place, and shows both.
     """
+    pause_at_exit()
     if first == second:
         return
     place = _difference(first, second, root, names=names) or f"{root}: the node data differ"

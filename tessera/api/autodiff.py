@@ -275,7 +275,7 @@ def _gradient(
 
 def split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform: str) -> Any:
     """The output and the auxiliary results, as trees of the leaves' positions."""
-    tree: Any = traced.treedef.unflatten(range(len(traced.types)))
+    tree: Any = pytree.unflatten(traced.treedef, range(len(traced.types)))
     if not has_aux:
         return tree, None
     if not isinstance(tree, tuple) or traced.treedef.num_children != 2:

@@ -172,7 +172,7 @@ def _flags(flags: Any, tree: Any, name: str) -> list[bool]:
     """A bool for each leaf of a result, of a container that may stop early."""
     entries, structure = pytree.flatten(flags)
     try:
-        parts: list[Any] = structure.flatten_up_to(tree)
+        parts: list[Any] = pytree.flatten_up_to(structure, tree)
     except ValueError:
         parts = []
     if len(parts) != len(entries) or not all([isinstance(x, bool) for x in entries]):

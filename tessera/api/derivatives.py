@@ -299,7 +299,7 @@ def _cotangents(call: CustomArguments, found: Any, types: Sequence[TensorType]) 
             rule="a bwd rule returns a tuple of one cotangent, or None, for each argument",
             fix="return a tuple, as in `return (ct,)`" if count == 1 else None,
         )
-    positions: Any = call.treedef.unflatten(range(len(types)))
+    positions: Any = pytree.unflatten(call.treedef, range(len(types)))
     result: list[Any] = [None] * len(types)
     for at, ct, own in zip(call.given_at, items, positions, strict=True):
         what = f"custom_vjp: the cotangent for `{positional_name(call.fn, at)}` from {name}"
@@ -320,7 +320,7 @@ def _aligned(ct: Any, own: Any, what: str) -> list[tuple[int, Any]]:
     """
     entries, structure = pytree.flatten(ct, is_leaf=lambda x: x is None)
     try:
-        parts: list[Any] = structure.flatten_up_to(own)
+        parts: list[Any] = pytree.flatten_up_to(structure, own)
     except ValueError:
         parts = []
     kept = [(p, x) for p, x in zip(parts, entries, strict=False) if x is not None]

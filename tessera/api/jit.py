@@ -40,7 +40,7 @@ from tessera.graph.donation import donate
 from tessera.graph.ops.control import Call
 from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer, as_tuple, bind, is_tracing
+from tessera.graph.trace import Tracer, as_tuple, bind, is_traced_here
 from tessera.ir import loc
 from tessera.ir.core import Func
 from tessera.runtime.dispatch.native import Called, call_natively
@@ -128,6 +128,7 @@ class JitFunction(Called, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the compiled function; traces and compiles it first where the signature is new."""
         try:
+            pytree.pause_at_exit()
             next(self._calls)
             result: Any = self._call(args, kwargs)
             if self._donated is not None:
@@ -148,7 +149,7 @@ class JitFunction(Called, Generic[P, R]):
             call = self._flatten(args, kwargs)
             leaves = call.leaves
             signature += call.structure
-        if is_tracing() or (call is not None and call.is_traced):
+        if (call is not None and call.is_traced) or is_traced_here():
             return self._call_traced(self._flatten(args, kwargs, keep=True))
         inputs: list[Any] = []
         device = CPU
@@ -184,7 +185,7 @@ class JitFunction(Called, Generic[P, R]):
         self, donated: StaticArguments, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Takes the memory of donated arguments, where the call was not only recorded."""
-        if is_tracing() or any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]):
+        if any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]) or is_traced_here():
             return
         for x in pytree.leaves(donated.pick(args, kwargs)):
             if type(x) is Array:

@@ -5,6 +5,7 @@ That is done at the second call of a signature: functions that are called once n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,7 +97,8 @@ class NativeCalls:
             entry.settle(leaves, inputs)
         known = None if entry.start is None else self._find(call, args, kwargs)
         if known is not None and entry.start is not None:
-            known.start_by(entry.start, None if entry.is_leaf else entry.treedef.unflatten)
+            tree = functools.partial(pytree.unflatten, entry.treedef)
+            known.start_by(entry.start, None if entry.is_leaf else tree)
 
     def _find(
         self, call: Arguments | None, args: tuple[Any, ...], kwargs: dict[str, Any]

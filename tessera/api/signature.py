@@ -128,7 +128,7 @@ class Entry:
         is_tuple = self.treedef.kind == optree.PyTreeKind.TUPLE
         if is_tuple and children and all([child.is_leaf() for child in children]):
             return tuple
-        return self.treedef.unflatten
+        return functools.partial(pytree.unflatten, self.treedef)
 
     def work(self, numbers: Sequence[type | None]) -> Work | None:
         """What native code needs to run it; None where it cannot.

@@ -32,7 +32,7 @@ def _flat_axes(axes: Any, tree: Any, name: str) -> list[int | None]:
     if spec == [axes]:
         raise _axes_error(f"{name} has {axes!r}", f"entries of {name} are ints or None")
     try:
-        parts: list[Any] = structure.flatten_up_to(tree)
+        parts: list[Any] = pytree.flatten_up_to(structure, tree)
     except ValueError:
         raise _axes_error(
             f"{name} is {axes!r}, but {described} are {pytree.show(pytree.structure(tree))}",

@@ -192,6 +192,9 @@ class Array(HostProtocols, ArrayBase):
 
     def __init__(self, data: np.ndarray | Remote, type: TensorType | None = None) -> None:
         if isinstance(data, _DATA):
+            if data.__class__ is not np.ndarray:
+                # Compiled code reads the memory of arrays; NumPy's scalars have it elsewhere.
+                data = np.asarray(data)
             found: Any = data
             # Whoever gets to see the memory, through a buffer for instance, must not write to it.
             found.setflags(write=False)

@@ -9,22 +9,34 @@ trace; that is all there is to nesting.
 the innermost trace that is *staging* (`jit`), whichever is deeper; with neither it is computed at
 once by the engine. Values of outer traces and concrete arrays that an op uses become inputs of the
 trace (captured), so a finished Graph is closed.
+
+Finalizers run whenever Python likes, also while something is traced. What they compute is no part
+of what is traced: it is computed at once.
 """
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import operator
 import os
 import re
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from tessera.errors import ConcretizationError, TracerLeakError, api_boundary
+from tessera.errors import (
+    ConcretizationError,
+    TracerLeakError,
+    api_boundary,
+    is_internal_file,
+)
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
@@ -228,6 +240,7 @@ class Trace:
 
     Attributes:
         input_name: what messages call the input of a number.
+        frame: the Python frame that records it, while it does.
     """
 
     def __init__(
@@ -244,6 +257,7 @@ class Trace:
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.known: dict[Value, Any] = {}
         self.input_name: Callable[[int], str] | None = None
+        self.frame: FrameType | None = None
 
     def input(self, type: TensorType, concrete: Any = None, name: str = "") -> Tracer:
         """A new input."""
@@ -385,12 +399,56 @@ def active(trace: Trace) -> Generator[Trace]:
     stack.append(trace)
     _count(1)
     trace.level = len(stack)
+    # Of the `with` statement: `contextlib` stands between.
+    trace.frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     try:
         yield trace
     finally:
+        trace.frame = None
         stack.pop()
         _count(-1)
         trace.alive = False
+
+
+_FINALIZE = weakref.finalize.__call__.__code__
+
+
+def _in_finalizer(trace: Trace, arguments: bool) -> bool:
+    """Whether a finalizer runs here, in the middle of what a trace records.
+
+    Args:
+        trace: the trace, which is active.
+        arguments: whether to look for callbacks of weak references and of the garbage collector,
+            too. They are known by their arguments only, which takes longer.
+    """
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame is not trace.frame:
+        code = frame.f_code
+        if code.co_name == "__del__" or code is _FINALIZE:
+            return True
+        if arguments and not is_internal_file(code.co_filename) and _is_callback(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_callback(frame: FrameType) -> bool:
+    """Whether a function got what Python gives callbacks of weak references, or of the garbage
+    collector."""
+    code = frame.f_code
+    count = code.co_argcount
+    has_more = bool(code.co_flags & inspect.CO_VARARGS)
+    if not count and not has_more:
+        return False
+    found = frame.f_locals
+    names = code.co_varnames
+    given = [found.get(name) for name in names[:count]]
+    if has_more:
+        rest = found.get(names[count + code.co_kwonlyargcount])
+        given += rest if type(rest) is tuple else ()
+    dead = any([isinstance(x, weakref.ReferenceType) and x() is None for x in given])
+    phase = type(given[-1]) is dict and "generation" in given[-1] and given[-2:-1]
+    return dead or phase in (["start"], ["stop"])
 
 
 def find_trace(operands: Sequence[Any]) -> Trace | None:
@@ -406,12 +464,25 @@ def find_trace(operands: Sequence[Any]) -> Trace | None:
                 if trace.level > level:
                     best, level = trace, trace.level
     stack = _STATE.stack
+    if best is not None and _in_finalizer(best, arguments=False):
+        raise _finalized(operands)
     for trace in reversed(stack):
         if trace.level <= level:
             break
         if trace.staging:
-            return trace
+            return best if _in_finalizer(trace, arguments=True) else trace
     return best
+
+
+def _finalized(operands: Sequence[Any]) -> TracerLeakError:
+    found = next(x for item in operands for x in items_of(item) if isinstance(x, Tracer))
+    return TracerLeakError(
+        f"use of a traced value of type {found.type.strong()} in a finalizer",
+        loc=_loc.current(),
+        rule="finalizers run at any time: what they compute is no part of what is traced",
+        fix="keep no traced values in objects with finalizers",
+        notes=(f"the value {found.trace.origin(found.value)}",),
+    )
 
 
 def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
@@ -474,3 +545,11 @@ def is_tracing() -> bool:
     """Whether a staging trace is active in this thread."""
     stack = _STATE.stack
     return bool(stack) and any([trace.staging for trace in stack])
+
+
+def is_traced_here() -> bool:
+    """Whether what runs here is traced: a staging trace is active, and this is no finalizer."""
+    for trace in reversed(_STATE.stack):
+        if trace.staging:
+            return not _in_finalizer(trace, arguments=True)
+    return False

@@ -69,6 +69,8 @@ KNOWN_LAYOUT: bool = _layout_is_known()
 
 
 def _pointer_by_layout(array: Array) -> int:
+    if not isinstance(array, _ndarray):  # NumPy's scalars have something else there
+        raise TypeError(f"memory of an array is asked for, not of {type(array).__name__}")
     return _word(id(array) + DATA_OFFSET).value
 
 

@@ -858,3 +858,32 @@ def test_results_that_are_weak_stay_so() -> None:
     weak = ts.jit(lambda: (1.0, 2.0))()
     found = [weak[0] + weak[1] for _ in range(4)]
     assert len({(x.type, x.weak) for x in found}) == 1
+
+
+# --- NumPy's scalars --------------------------------------------------------------------------
+
+SCALARS = [np.float32(1.5), np.float64(2.5), np.int32(5), np.int64(-7), np.uint8(100), np.int16(3)]
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=lambda x: x.dtype.name)
+def test_scalars_of_numpy_go_to_python(scalar: Any) -> None:
+    f = ts.jit(lambda x, y: (x + y, y * 2))
+    whole = np.asarray(scalar)
+    for _ in range(4):
+        for found, wanted in zip(f(X, scalar), f(X, whole), strict=True):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+        np.testing.assert_array_equal(np.asarray(ts.asarray(X) + scalar), f(X, whole)[0])
+        np.testing.assert_array_equal(np.asarray(ts.add(scalar, scalar)), f(X, whole)[1])
+    assert natively(f, X, whole)
+    assert not natively(f, X, scalar)
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=lambda x: x.dtype.name)
+def test_an_array_over_a_scalar_of_numpy(scalar: Any) -> None:
+    x = ts.Array(scalar)
+    assert type(x.host) is np.ndarray
+    f = ts.jit(lambda x: x + x)
+    for _ in range(3):
+        for found in (x + x, ts.add(x, x), f(x), ts.sum(ts.stack([x, x]))):
+            assert found.item() == np.add(scalar, scalar, dtype=scalar.dtype)

@@ -36,6 +36,12 @@ def test_arrays_are_aligned_and_whole(shape: tuple[int, ...], dtype: str) -> Non
     assert array.all()
 
 
+@pytest.mark.parametrize("value", [np.float32(1), np.int64(5), np.bool_(True), 5])
+def test_numbers_have_no_memory(value: Any) -> None:
+    with pytest.raises((TypeError, AttributeError), match=r"memory of an array|interface"):
+        pointer(value)
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 4096, MIB - 1, MIB, MIB + 1, 5 * MIB + 3])
 def test_bytes(size: int) -> None:
     block = empty(size)

@@ -259,19 +259,58 @@ def test_a_fork_while_others_compute() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_exit_while_a_daemon_computes() -> None:
-    # Arrays of ours: where Python ends a daemon inside NumPy's copy, C++ ends the process.
-    done = run_script("""
+@pytest.mark.parametrize(
+    "call",
+    [
+        "program(ours)",
+        "program(x)",
+        "program(x[::2])",
+        "tree({'a': x, 'b': (x, ours)}), ts.pytree.leaves({'a': [x] * 3})",
+        "ts.grad(lambda x: ts.sum(x * x))(x[:100])",
+    ],
+)
+def test_exit_while_daemons_compute(call: str) -> None:
+    # Python ends them where they come for its lock; within C++ that would end the process.
+    done = run_script(f"""
     ours = ts.asarray(x)
+    tree = ts.jit(lambda t: {{"a": t["a"] + t["b"][0], "b": [t["b"][1]]}})
     def work():
         while True:
-            program(ours)
-    for _ in range(2):
+            {call}
+    {call}
+    for _ in range(3):
         threading.Thread(target=work, daemon=True).start()
-    time.sleep(0.2)
+    time.sleep(0.1)
     print("end")
     """)
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_what_runs_at_exit_may_wait_for_a_thread_that_computes() -> None:
+    # Handlers run from the last that was registered: this one after Tessera's own.
+    script = """
+    import atexit, threading
+    leaving, going = threading.Event(), True
+    def leave():
+        leaving.set()
+        thread.join()
+        print("computed", done)
+    atexit.register(leave)
+    import numpy as np
+    import tessera as ts
+    done = False
+    def work():
+        global done
+        leaving.wait()
+        done = bool((np.asarray(ts.jit(lambda t: [x + 1 for x in t])([np.ones(3)])) == 2).all())
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout) == (0, "computed True\n"), found.stderr
 
 
 def test_ctrl_c_ends_a_loop_of_calls() -> None:
