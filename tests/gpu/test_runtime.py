@@ -376,6 +376,7 @@ def test_tensor_maps(device: CudaDevice) -> None:
 # --- running out ----------------------------------------------------------------------------------
 
 
+@pytest.mark.faults
 def test_running_out_of_memory(device: CudaDevice, kernels: CudaModule) -> None:
     device.pool.release()
     free, _ = device.memory_info()
@@ -397,6 +398,7 @@ def test_running_out_of_memory(device: CudaDevice, kernels: CudaModule) -> None:
     assert device.memory_info()[0] > free * 0.9
 
 
+@pytest.mark.faults
 def test_fragmentation(device: CudaDevice) -> None:
     device.pool.release()
     free, _ = device.memory_info()
@@ -431,6 +433,7 @@ def test_ctrl_c_in_a_native_program(
         run("count", kernels.kernel("count_down"), buffer, 0)
 
 
+@pytest.mark.faults
 def test_a_kernel_that_hangs(device: CudaDevice, kernels: CudaModule, held: DeviceBuffer) -> None:
     with (
         config.update(cuda_debug=True, cuda_timeout=0.3),
@@ -439,6 +442,7 @@ def test_a_kernel_that_hangs(device: CudaDevice, kernels: CudaModule, held: Devi
         run("add", kernels.kernel("wait_flag"), held, 1)
 
 
+@pytest.mark.faults
 def test_a_bad_address_is_reported() -> None:
     text = script(
         """
@@ -461,6 +465,7 @@ def test_a_bad_address_is_reported() -> None:
     assert "again:" in text
 
 
+@pytest.mark.faults
 def test_debug_mode_names_the_kernel() -> None:
     text = script(
         """
