@@ -495,8 +495,9 @@ class Choice:
                 continue
             if axis.name in self.limits:
                 own = max(self.limits[axis.name] // step, 1) * step
-                chunks.append(0 if isinstance(extent, int) and extent <= own else own)
-                room = max(room // own, 1)
+                own = min(own, extent) if isinstance(extent, int) else own
+                chunks.append(0 if own == extent else own)
+                room = max(room // max(own, 1), 1)
                 continue
             if isinstance(extent, int) and extent <= room:
                 chunks.append(0)

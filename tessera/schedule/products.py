@@ -122,7 +122,7 @@ class Product:
         self.line = 0
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
-        self.kb, self.kk = names.fresh("k"), names.fresh("l")
+        self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
         self.left, self.right = Side(self, values[0], self.row), Side(self, values[1], self.col)
         near = self.machine.l2 // NEAR
         last = op.axes[-1]
@@ -224,8 +224,15 @@ class Product:
         *first, last = self.op.axes
         if not self.line:
             return self.op.axes
-        count = ceildiv(last.extent, self.line)
-        return (*first, Axis(self.kb, count), Axis(self.kk, self.line))
+        lines = Axis(self.kb, ceildiv(last.extent, self.line))
+        groups = Axis(self.kk, self.line // self.group)
+        inside = (Axis(self.kg, self.group),) if self.group > 1 else ()
+        return (*first, lines, groups, *inside)
+
+    @property
+    def place_in_line(self) -> Dim:
+        """The place in a line of the depth."""
+        return sym(self.kk) * self.group + sym(self.kg) if self.group > 1 else sym(self.kk)
 
     @property
     def depth_guard(self) -> tuple[Dim, ...]:
@@ -322,7 +329,7 @@ class Product:
         """The product of a block."""
         axes = dict(copy.axes)
         if self.line:
-            axes[self.op.axes[-1].name] = sym(self.kb) * self.line + sym(self.kk)
+            axes[self.op.axes[-1].name] = sym(self.kb) * self.line + self.place_in_line
         code: list[Op] = []
         sides: list[Value] = []
         for side in (self.left, self.right):
@@ -442,6 +449,9 @@ class Side:
         place = Axis(inner, self.size)
         depth = list(p.depth_axes)
         if self.is_left and p.line:
+            first = depth[: len(p.op.axes)]
+            return (*self.batch, Axis(outer, count), *first, place, Axis(p.kk, p.line))
+        if p.group > 1:
             return (*self.batch, Axis(outer, count), *depth[:-1], place, depth[-1])
         return (*self.batch, Axis(outer, count), *depth, place)
 
@@ -463,23 +473,34 @@ class Side:
 
     def sum_nest(self, packed: Value, target: Value) -> ops.Nest:
         """The nest that sums the columns of the packed operand."""
-        axes, loc = self.axes(), self.product.op.loc
+        p = self.product
+        axes, loc = self.axes(), p.op.loc
         names = self.sum_names()
-        load = ops.Load(packed, (), tuple([sym(axis.name) for axis in axes]), loc=loc)
-        wide = ops.Cast(load.result, self.product.op.dtype, loc=loc)
-        body = Block([], [load, wide], (wide.result,))
-        summed = ops.Reduce(
-            tuple([axis for axis in axes if axis.name not in names]), SCALARS["add"], body, loc=loc
-        )
-        moved = ops.Const(MOVED, self.product.op.dtype, loc=loc)
-        times = ops.Map((summed.result, moved.result), SCALARS["mul"], loc=loc)
-        store = ops.Store(target, times.result, (), tuple([sym(n) for n in names]), loc=loc)
+        moved = ops.Const(MOVED, p.elements[0], loc=loc)
+        load = ops.Load(packed, (), self.place(), loc=loc)
+        body = Block([], [moved, load], (moved.result, load.result))
+        # As a product with a row of 128s it is one of groups too.
+        summed = ops.Contract(p.depth_axes, (), tuple(names[-2:]), p.op.dtype, body, loc=loc)
+        store = ops.Store(target, summed.result, (), tuple([sym(n) for n in names]), loc=loc)
         found = tuple([axis for axis in axes if axis.name in names])
-        return ops.Nest(found, body=Block([], [summed, moved, times, store], ()), loc=loc)
+        chunk = [0 if axis.extent == 1 else 1 for axis in found[:-1]]
+        programs = prod([size_of(axis.extent) for axis in found[:-1]])
+        return ops.Nest(
+            found,
+            tile=(*[1] * (len(found) - 1), self.size),
+            chunk=(*chunk, 0),
+            reduce_tile=p.group,
+            body=Block([], [summed, store], ()),
+            loc=loc,
+            grain=grain_of(programs, p.depth * self.size // p.lanes),
+        )
 
     def place(self) -> tuple[Dim, ...]:
         """The element of the packed operand at the current point of a block."""
-        return tuple([sym(axis.name) for axis in self.axes()])
+        found = [sym(axis.name) for axis in self.axes()]
+        if self.is_left and self.product.line:
+            return (*found[:-1], self.product.place_in_line)
+        return tuple(found)
 
     def copy_nests(self, target: Value) -> list[ops.Nest]:
         """The nests that pack the operand: whole panels without conditions, then what is left."""
@@ -531,7 +552,10 @@ class Side:
         mapping = dict(places)
         mapping[self.axis.name] = places[outer] * self.size + places[inner]
         if p.line:
-            mapping[p.op.axes[-1].name] = places[p.kb] * p.line + places[p.kk]
+            inside = places[p.kk]
+            if not self.is_left and p.group > 1:
+                inside = inside * p.group + places[p.kg]
+            mapping[p.op.axes[-1].name] = places[p.kb] * p.line + inside
         guard = [
             *(p.guard(self.axis, self.size) if checked else ()),
             *(p.depth_guard if checks_depth else ()),
@@ -556,6 +580,9 @@ class Side:
             return ops.Nest(tuple(made), body=body, loc=p.op.loc)
         # Seldom run, and soon compiled.
         tile = (*[1] * (len(made) - 1), p.lanes)
+        if not self.is_left and p.group > 1:
+            made[-2:] = made[-1], made[-2]
+            tile = (*tile[:-2], p.group, p.lanes)
         return ops.Nest(
             tuple(made), (), tile, (*[0] * len(made),), 1, "what is left at the ends",
             body=body, loc=p.op.loc,

@@ -127,3 +127,28 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     x[8, 16], y[0, 17], y[5, 3] = np.inf, np.nan, -np.inf
     graph = traced(lambda a, b: product("nn", a, b), typed(9, 17), typed(17, 18))
     check_levels(graph, [x, y], machine=machine("x86-64-v3"))
+
+
+def test_batches_of_groups() -> None:
+    level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, dt.int16)), None)
+    if level is None:
+        pytest.skip("this machine has no pairs of int16")
+
+    def fn(x: Any, y: Any) -> Any:
+        x, y = e.cast(x, dt.int32), e.cast(y, dt.int32)
+        return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))
+
+    run(fn, [typed(2, 9, 70, dtype=dt.int8), typed(2, 70, 66, dtype=dt.int8)], level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.int8, dt.bfloat16, dt.float64])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_rows_that_lie_mixed(channels: int, dtype: dt.DType, level: str) -> None:
+    """Few channels, from first to last and from last to first."""
+    types = [typed(channels, 70, dtype=dtype), typed(70, channels, dtype=dtype)]
+
+    def fn(x: Any, y: Any) -> Any:
+        return e.neg(transpose(x, (1, 0))), e.neg(transpose(y, (1, 0)))
+
+    run(fn, types, level)

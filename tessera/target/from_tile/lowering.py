@@ -26,11 +26,20 @@ PTR = PtrType()
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A lowered tile: one value per index of the leading dims, row-major."""
+    """A lowered tile: one value per index of the leading dims, row-major.
+
+    Attributes:
+        shape: of the tile.
+        dtype: of its elements.
+        values: the rows.
+        mixed: where the rows lie mixed in memory, one element of each after the other, what is
+            there.
+    """
 
     shape: tuple[int, ...]
     dtype: DType
     values: tuple[Value, ...]
+    mixed: Value | None = None
 
     @property
     def lanes(self) -> int:
@@ -193,6 +202,20 @@ class Lowering:
                 found[i + bit] = self.emit(t.Shuffle(a, b, high, loc=self.loc))
             bit *= 2
         return found
+
+    def mix(self, rows: Sequence[Value]) -> Value:
+        """One element of each vector after the other; a power of two of them."""
+        found, size = list(rows), 1
+        while len(found) > 1:
+            # Groups of two halves, one after the other in each lane.
+            assert isinstance(found[0].type, VecType)
+            count = found[0].type.lanes
+            halves = [(k // (2 * size) * size + k % size, k // size % 2) for k in range(2 * count)]
+            picks = tuple([place + count * half for place, half in halves])
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found = [self.emit(t.Shuffle(x, y, picks, loc=self.loc)) for x, y in pairs]
+            size *= 2
+        return found[0]
 
     def dim(self, expr: Dim) -> Value:
         """The value of an index expression over the dims."""

@@ -10,7 +10,14 @@ from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
-from tessera.target.from_tile.lowering import Lowering, View, constant_of, is_power, row_type
+from tessera.target.from_tile.lowering import (
+    Lowering,
+    Rows,
+    View,
+    constant_of,
+    is_power,
+    row_type,
+)
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
 from tessera.tile.types import MemType
@@ -109,10 +116,33 @@ def _turned(
     return _Box(s, other, coords[::-1], shape, [1 - k for k in check])
 
 
+def _is_mixed(view: View, shape: tuple[int, ...], masks: Sequence[object]) -> bool:
+    """Whether rows lie mixed, one element of each after the other, and all of them are wanted."""
+    if masks or len(shape) != 2 or shape[1] == 1 or not is_power(shape[0]):
+        return False
+    return tuple(map(constant_of, view.strides)) == (1, shape[0])
+
+
+def _load_mixed(s: Lowering, op: tile.Load, view: View) -> None:
+    """Rows that lie mixed: one vector, whose elements are picked."""
+    count, lanes = op.shape
+    start = _Box(s, view, op.coords, op.shape, ()).base
+    type = VecType(count * lanes, view.dtype)
+    mixed = s.emit(t.Load(view.ptr, start, (), type, loc=s.loc))
+    rows: list[Value] = []
+    for k in range(count):
+        picks = tuple(range(k, count * lanes, count))
+        rows.append(s.emit(t.Shuffle(mixed, mixed, picks, loc=s.loc)))
+    s.env[op.result] = Rows(op.shape, view.dtype, tuple(rows), mixed)
+
+
 def load(s: Lowering, op: tile.Load) -> None:
     """A box of elements."""
     view = s.env[op.view]
     assert isinstance(view, View) and not isinstance(op.fill, complex)
+    if _is_mixed(view, op.shape, (*op.mask, *op.check)):
+        _load_mixed(s, op, view)
+        return
     if not op.mask and _is_turned(view, op.shape):
         fill = s.const(op.fill, row_type(op.shape, view.dtype))
         box = _turned(s, view, op.coords, op.shape, op.check)
@@ -160,6 +190,11 @@ def store(s: Lowering, op: tile.Store) -> None:
     view = s.env[op.view]
     assert isinstance(view, View)
     value = s.rows(op.value)
+    if _is_mixed(view, value.shape, (*op.mask, *op.check)):
+        start = _Box(s, view, op.coords, value.shape, ()).base
+        mixed = s.mix(value.values)
+        s.emit(t.Store(view.ptr, start, mixed, (), 0, op.streaming, loc=s.loc))
+        return
     if not op.mask and _is_turned(view, value.shape):
         box = _turned(s, view, op.coords, value.shape, op.check)
         for i, row in zip(_indices(value.shape), s.turn(value.values), strict=True):

@@ -301,19 +301,12 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
 
 def _dot_groups(s: Lowering, op: tile.Dot, a: Rows, b: Rows, acc: Rows) -> None:
     """Some steps along the depth at once, a power of two."""
-    rows, size = list(b.values), 1
-    while len(rows) > 1:
-        # Groups of two halves, one after the other in each lane.
-        count = b.lanes * size
-        halves = [(k // (2 * size) * size + k % size, k // size % 2) for k in range(2 * count)]
-        picks = tuple([place + count * half for place, half in halves])
-        pairs = zip(rows[::2], rows[1::2], strict=True)
-        rows = [s.emit(t.Shuffle(x, y, picks, loc=s.loc)) for x, y in pairs]
-        size *= 2
+    size = len(b.values)
+    right = s.mix(b.values) if b.mixed is None else b.mixed
     result: list[Value] = []
     for left, total in zip(a.values, acc.values, strict=True):
         group = s.emit(t.Shuffle(left, left, tuple(range(size)) * b.lanes, loc=s.loc))
-        result.append(s.emit(t.DotGroups(total, group, rows[0], loc=s.loc)))
+        result.append(s.emit(t.DotGroups(total, group, right, loc=s.loc)))
     s.define(op.result, result)
 
 
