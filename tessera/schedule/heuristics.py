@@ -18,7 +18,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import loop_ops, ops
+from tessera.schedule import keeping, loop_ops, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.rebuild import with_bodies
@@ -262,7 +262,7 @@ class Choice:
             grain=grain,
         )
         assert isinstance(new, ops.Nest)
-        return new
+        return keeping.marked(new) if self.whole and self.reduce_tile > 1 else new
 
     # --- kinds of nests ---------------------------------------------------------------------------
 
