@@ -21,6 +21,9 @@ PACKING = 2
 FAR_PACKING = 15
 """The same, where the vector comes from memory or a cache that cores share."""
 
+TURNING = 5
+"""Cycles in which a vector of a block is turned and stored."""
+
 SETS, WAYS = 64, 8
 """The lines of the first cache."""
 
@@ -33,11 +36,13 @@ class Blocking:
         rows: of the block.
         columns: of the block, whole vectors.
         packs_left: whether the first operand is packed for it.
+        cycles: that the product takes.
     """
 
     rows: int
     columns: int
     packs_left: bool = True
+    cycles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,19 @@ class Operands:
         stride: bytes between its rows, if memory runs along the depth.
         left_is_far: whether the first one is too large to be read where it is by many blocks.
         right_is_far: whether the second one is.
+        right_packing: cycles in which the second one is packed, if it has to be even so.
+        shared: products that read the same first operand, and share its packed copy.
+        is_turned: whether the result runs along the rows, so that blocks are turned as they are
+            stored.
     """
 
     in_place: bool = False
     stride: int = 0
     left_is_far: bool = False
     right_is_far: bool = False
+    right_packing: float = 0.0
+    shared: int = 1
+    is_turned: bool = False
 
 
 def choose_block(
@@ -73,8 +85,9 @@ def choose_block(
     """
     rows, columns, depth = shape
     lie = operands or Operands()
-    best, least = Blocking(1, lanes, True), float("inf")
+    best = Blocking(1, lanes, True, float("inf"))
     packing = (FAR_PACKING if lie.left_is_far else PACKING) * (rows * depth / lanes + 1000)
+    packing /= lie.shared
     for vectors in (1, 2, 4):
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             break
@@ -82,17 +95,20 @@ def choose_block(
         for height in range(1, most + 1):
             row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
             step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
-            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20)
-            if lie.right_is_far and row_blocks >= REUSED:
+            turning = TURNING * vectors * lanes if lie.is_turned else 0
+            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20 + turning)
+            if lie.right_packing:
+                cycles += lie.right_packing
+            elif lie.right_is_far and row_blocks >= REUSED:
                 cycles += FAR_PACKING * columns * depth / lanes
-            if cycles + packing < least:
-                best, least = Blocking(height, vectors * lanes, True), cycles + packing
+            if cycles + packing < best.cycles:
+                best = Blocking(height, vectors * lanes, True, cycles + packing)
             if not lie.in_place or rows % height or (lie.left_is_far and col_blocks >= REUSED):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
             meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)
             if meeting > WAYS - 2 and depth > 64:
                 cycles += 0.7 * row_blocks * col_blocks * height * depth
-            if cycles < least:
-                best, least = Blocking(height, vectors * lanes, False), cycles
+            if cycles < best.cycles:
+                best = Blocking(height, vectors * lanes, False, cycles)
     return best

@@ -22,7 +22,7 @@ from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Transpose
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.ir.core import Block, Value
 from tessera.ir.effects import is_removable
@@ -85,6 +85,10 @@ LONG_CODE = 16
 
 CHEAP_PROLOGUE = 2
 """What an operand of a contraction may cost and still be computed each time that it is loaded."""
+
+PADDED_AGAIN = 0.5
+"""A padded operand of a contraction that is read more often than so many times again is stored:
+blocks read what has no conditions where it is."""
 
 SMALL_OPERAND = 65536
 """Additions that make up an operand which is always computed as it is loaded."""
@@ -238,6 +242,10 @@ class Fusion:
                 count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
             total += count
         again = total / size - 1
+        if isinstance(value.op, Pad) and again >= PADDED_AGAIN and strategy.computes_operands:
+            regions = {key.region for _, key in uses}
+            if all([region is not None and region.contracts for region in regions]):
+                return f"a contraction reads it {total / size:.3g} times, without its conditions"
         extra = cost * again
         is_large = size * tensor(value).dtype.itemsize > LARGE_BYTES
         copies = len({id(nest) for nest, _ in uses})

@@ -30,7 +30,8 @@ from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Facts
 from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
-from tessera.schedule.products import CachedCpu, Context, Product, Side
+from tessera.schedule.product_sides import Side
+from tessera.schedule.products import CachedCpu, Context, Product
 from tessera.schedule.types import BufType
 
 SHARED_FOR = 16

@@ -3,25 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Protocol
 
 from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.access import accesses
-from tessera.schedule.blocking import REUSED, Operands, choose_block
-from tessera.schedule.copying import Copy, Names, guarded
+from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block
+from tessera.schedule.copying import Copy, Names
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import Cpu, grain_of, size_of
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.product_sides import Side
+from tessera.schedule.types import Axis
 
 LEAST = 8
 """A product with fewer rows or columns is not one of register blocks."""
@@ -29,12 +30,12 @@ LEAST = 8
 NEAR = 4
 """An operand that is no larger than such a part of the second cache is read where it is."""
 
-MOVED = 128
-"""What makes signed bytes unsigned."""
-
 LINE = 16
 """Neighbours along the depth that packing a first operand keeps together: copying is then moving
 vectors."""
+
+TURNED = 1.03
+"""So many times as fast a product is whose blocks are turned, or they are not."""
 
 PROGRAMS = 8
 """Programs that a product is cut into, if it is large enough, so that several cores share it."""
@@ -106,32 +107,75 @@ class Product:
         inner = [a for a in self.accesses if a.inner]
 
         def widest(cols: list[Axis]) -> Axis:
+            if len(cols) == 1:
+                return cols[0]
             runs = [sum(a.stride(axis.name) == 1 for a in inner) for axis in cols]
-            pairs = zip(cols, runs if len(cols) > 1 else [0], strict=True)
-            return max(pairs, key=lambda pair: (pair[1], size_of(pair[0].extent)))[0]
+            pairs = [(n, self.runs([axis])) for n, axis in zip(runs, cols, strict=True)]
+            found = zip(cols, pairs, strict=True)
+            return max(found, key=lambda pair: (*pair[1], size_of(pair[0].extent)))[0]
 
         if size_of(widest(cols).extent) < LEAST <= size_of(widest(rows).extent):
             rows, cols, values = cols, rows, values[::-1]
-        self.row = max(rows, key=lambda axis: size_of(axis.extent))
-        self.col = widest(cols)
-        self.others = [a for a in nest.axes if a is not self.row and a is not self.col]
         self.depth = prod([size_of(axis.extent) for axis in op.axes])
-        bits = op.dtype.bits
-        self.lanes = max(1, self.machine.vector_bits // bits)
-        height, width = size_of(self.row.extent), size_of(self.col.extent)
+        self.lanes = max(1, self.machine.vector_bits // op.dtype.bits)
         self.line = 0
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
-        self.left, self.right = Side(self, values[0], self.row), Side(self, values[1], self.col)
+        row, col = max(rows, key=lambda axis: size_of(axis.extent)), widest(cols)
+        self.orient(row, col, values)
+        if self.may_turn():
+            straight = self.block
+            self.orient(col, row, values[::-1], True)
+            if self.block.cycles * TURNED > straight.cycles:
+                self.orient(row, col, values)
+
+    def orient(
+        self, row: Axis, col: Axis, values: Sequence[Value], is_turned: bool = False
+    ) -> None:
+        """Gives blocks rows along one axis and lanes along the other.
+
+        Args:
+            row: the axis of the first operand.
+            col: the axis of the second one.
+            values: the scalars of both.
+            is_turned: whether the result runs along the rows.
+        """
+        self.row, self.col = row, col
+        self.others = [a for a in self.nest.axes if a is not row and a is not col]
+        self.left, self.right = Side(self, values[0], row), Side(self, values[1], col)
+        height, width = size_of(row.extent), size_of(col.extent)
+        bits = self.op.dtype.bits
         near = self.machine.l2 // NEAR
-        last = op.axes[-1]
-        in_place = self.group == 1 and self.left.lies_along(last, self.row)
-        in_place = in_place and isinstance(self.row.extent, int)
+        last = self.op.axes[-1]
+        in_place = self.group == 1 and isinstance(row.extent, int)
+        in_place = in_place and (self.left.lies_along(last, row) or self.left.lies_beside(row))
         stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
-        lie = Operands(in_place, stride, self.left.bytes() > near, self.right.bytes() > near)
+        far = (self.left.bytes() > near, self.right.bytes() > near)
+        lie = Operands(in_place, stride, *far, self.packing(), self.left.products, is_turned)
         shape = (height, width, ceil(self.depth / self.group))
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
+
+    def packing(self) -> float:
+        """Cycles in which the second operand is packed for one product; 0 where blocks can read it
+        as it is."""
+        right = self.right
+        if right.lies_along(self.col):
+            return 0
+        runs = right.runs_along(self.col) or right.runs_along(self.op.axes[-1])
+        is_near = right.bytes() <= self.machine.l2 // NEAR
+        cost = PACKING if runs and is_near else FAR_PACKING
+        return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
+
+    def may_turn(self) -> bool:
+        """Whether lanes could run along the rows just as well: the first operand is small, and what
+        is stored runs along the columns, whose blocks can be turned."""
+        stores = [a for a in self.accesses if a.is_store]
+        if self.group > 1 or not isinstance(self.row.extent, int):
+            return False
+        if not all(a.stride(self.col.name) == 1 for a in stores):
+            return False
+        return size_of(self.row.extent) >= self.lanes
 
     @classmethod
     def of(cls, nest: ops.Nest, context: Context) -> Product | None:
@@ -276,13 +320,21 @@ class Product:
         row_axis = Axis(self.io, ceildiv(self.row.extent, block.rows))
         col_axis = Axis(self.jo, ceildiv(self.col.extent, block.columns))
         inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
-        found = (*self.others, col_axis, row_axis, *inner)
         count = self.rows_of_program(ceil(rows / block.rows))
         wide = self.columns_of_program(ceil(rows / block.rows / count), ceil(cols / block.columns))
-        chunk = [0 if axis.extent == 1 else 1 for axis in self.others]
-        for axis, size in ((col_axis, wide), (row_axis, count)):
-            whole = isinstance(axis.extent, int) and axis.extent <= size
-            chunk.append(0 if whole else size)
+        # Products that share a second operand which fills the cache go over one panel of it.
+        near = self.machine.l2 // NEAR
+        is_far = self.right.bytes() > near
+        after = [axis for axis in self.others if is_far and axis not in self.right.batch]
+        before = [axis for axis in self.others if axis not in after]
+        if after:
+            wide = 1
+        found = (*before, col_axis, *after, row_axis, *inner)
+        sizes = {**dict.fromkeys(self.others, 1), col_axis: wide, row_axis: count}
+        chunk: list[int] = []
+        for axis in found[:-2]:
+            whole = isinstance(axis.extent, int) and axis.extent <= sizes[axis]
+            chunk.append(0 if whole else sizes[axis])
         pairs = zip(found, chunk, strict=False)
         programs = prod([ceil(size_of(axis.extent) / size) for axis, size in pairs if size])
         work = 2 * self.depth * count * block.rows * wide * block.columns
@@ -316,8 +368,14 @@ class Product:
         operand stays in the second cache, and there are some programs."""
         panel = self.block.rows * self.depth * self.op.dtype.itemsize
         most = max(self.machine.l2 // 2 // panel, 1)
-        programs = max(ceil(blocks / most), min(PROGRAMS, blocks))
+        wanted = ceil(PROGRAMS / self.copies)
+        programs = max(ceil(blocks / most), min(wanted, blocks))
         return ceil(blocks / programs)
+
+    @property
+    def copies(self) -> int:
+        """Products that there are side by side, each of programs of its own."""
+        return prod([size_of(axis.extent) for axis in self.others])
 
     def columns_of_program(self, programs: int, blocks: int) -> int:
         """Blocks along the columns that a program computes one after the other: all, unless there
@@ -359,231 +417,3 @@ def narrow(value: Value) -> DType:
     op = value.op.x if isinstance(value.op, ops.Cast) else value
     assert isinstance(op.type, ScalarType)
     return op.type.dtype
-
-
-class Side:
-    """An operand of a product.
-
-    Attributes:
-        product: whose.
-        value: the scalar of the contraction's region.
-        axis: the axis of the nest that is cut into blocks.
-        packed: the packed operand, if it is one.
-        sums: the sums of its columns times 128, if the other one is moved by that.
-    """
-
-    def __init__(self, product: Product, value: Value, axis: Axis) -> None:
-        self.product = product
-        self.value = value
-        self.axis = axis
-        self.packed: Value | None = None
-        self.sums: Value | None = None
-        self.reason = ""
-        loads = {op for op in self.code() if isinstance(op, ops.Load)}
-        self.accesses = [a for a in product.accesses if a.op in loads]
-        names = product.depends.values[value]
-        self.batch = [axis for axis in product.others if axis.name in names]
-
-    def code(self) -> list[Op]:
-        """The ops of the contraction's region that the operand needs."""
-        needed = {self.value}
-        kept: list[Op] = []
-        for op in reversed(self.product.op.body.ops):
-            if not needed.isdisjoint(op.results):
-                kept.append(op)
-                needed.update(op.operands)
-        return kept[::-1]
-
-    @property
-    def size(self) -> int:
-        """Places of a block."""
-        block = self.product.block
-        return block.rows if self.is_left else block.columns
-
-    @property
-    def element(self) -> DType:
-        """The dtype of the packed operand."""
-        return self.product.elements[0 if self.is_left else 1]
-
-    def converted(self, code: list[Op], value: Value) -> Value:
-        """A scalar as an element of the packed operand; a signed one may become unsigned, moved by
-        128."""
-        assert isinstance(value.type, ScalarType)
-        loc = self.product.op.loc
-        if self.product.is_moved and self.is_left:
-            moved = ops.Const(MOVED, value.type.dtype, loc=loc)
-            added = ops.Map((value, moved.result), SCALARS["add"], loc=loc)
-            code += [moved, added]
-            value = added.result
-        if value.type == ScalarType(self.element):
-            return value
-        code.append(ops.Cast(value, self.element, loc=loc))
-        return code[-1].result
-
-    def runs_along(self, axis: Axis) -> bool:
-        """Whether memory that the operand is computed from runs along an axis."""
-        return any(a.stride(axis.name) == 1 for a in self.accesses)
-
-    def lies_along(self, *axes: Axis) -> bool:
-        """Whether the operand is in memory, and runs along one of some axes."""
-        op = self.value.op
-        if not isinstance(op, ops.Load) or op.where or op.dyn:
-            return False
-        assert isinstance(self.value.type, ScalarType)
-        return self.value.type.dtype is self.product.op.dtype and any(map(self.runs_along, axes))
-
-    def bytes(self) -> int:
-        """How large one packed operand is, for one place of the batch."""
-        return size_of(self.axis.extent) * self.product.depth * self.element.itemsize
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its axis is the rows."""
-        return self.axis is self.product.row
-
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes of the packed operand, outermost first."""
-        p = self.product
-        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
-        count = ceildiv(self.axis.extent, self.size)
-        place = Axis(inner, self.size)
-        depth = list(p.depth_axes)
-        if self.is_left and p.line:
-            first = depth[: len(p.op.axes)]
-            return (*self.batch, Axis(outer, count), *first, place, Axis(p.kk, p.line))
-        if p.group > 1:
-            return (*self.batch, Axis(outer, count), *depth[:-1], place, depth[-1])
-        return (*self.batch, Axis(outer, count), *depth, place)
-
-    def pack(self) -> None:
-        """Gives the operand a packed copy."""
-        dims = [axis.extent for axis in self.axes()]
-        self.packed = Value(BufType(tuple(dims), self.element))
-        if self.product.is_moved and not self.is_left:
-            extents = {axis.name: axis.extent for axis in self.axes()}
-            shape = tuple([extents[name] for name in self.sum_names()])
-            self.sums = Value(BufType(shape, self.product.op.dtype))
-        lines = f", {self.product.line} of the depth together" if self.is_left else ""
-        what = "rows" if self.is_left else "columns"
-        self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
-
-    def sum_names(self) -> list[str]:
-        """The axes of the sums of columns."""
-        return [*[axis.name for axis in self.batch], self.product.jo, self.product.ji]
-
-    def sum_nest(self, packed: Value, target: Value) -> ops.Nest:
-        """The nest that sums the columns of the packed operand."""
-        p = self.product
-        axes, loc = self.axes(), p.op.loc
-        names = self.sum_names()
-        moved = ops.Const(MOVED, p.elements[0], loc=loc)
-        load = ops.Load(packed, (), self.place(), loc=loc)
-        body = Block([], [moved, load], (moved.result, load.result))
-        # As a product with a row of 128s it is one of groups too.
-        summed = ops.Contract(p.depth_axes, (), tuple(names[-2:]), p.op.dtype, body, loc=loc)
-        store = ops.Store(target, summed.result, (), tuple([sym(n) for n in names]), loc=loc)
-        found = tuple([axis for axis in axes if axis.name in names])
-        chunk = [0 if axis.extent == 1 else 1 for axis in found[:-1]]
-        programs = prod([size_of(axis.extent) for axis in found[:-1]])
-        return ops.Nest(
-            found,
-            tile=(*[1] * (len(found) - 1), self.size),
-            chunk=(*chunk, 0),
-            reduce_tile=p.group,
-            body=Block([], [summed, store], ()),
-            loc=loc,
-            grain=grain_of(programs, p.depth * self.size // p.lanes),
-        )
-
-    def place(self) -> tuple[Dim, ...]:
-        """The element of the packed operand at the current point of a block."""
-        found = [sym(axis.name) for axis in self.axes()]
-        if self.is_left and self.product.line:
-            return (*found[:-1], self.product.place_in_line)
-        return tuple(found)
-
-    def copy_nests(self, target: Value) -> list[ops.Nest]:
-        """The nests that pack the operand: whole panels without conditions, then what is left."""
-        p = self.product
-        axes = self.axes()
-        at = len(self.batch)
-        count = axes[at].extent
-        deep = next((k for k, axis in enumerate(axes) if axis.name == p.kb), -1)
-        is_partial = bool(p.guard(self.axis, self.size))
-        is_short = bool(p.depth_guard)
-        depth = axes[deep].extent if is_short else 0
-        if not isinstance(count, int) or not isinstance(depth, int):
-            return [self.copy_nest(target, {}, is_partial, is_short)]
-        found: list[ops.Nest] = []
-        whole = count - is_partial
-        if whole and (not is_short or depth > 1):
-            part = {at: (0, whole)}
-            if is_short:
-                part[deep] = (0, depth - 1)
-            found.append(self.copy_nest(target, part, False, False))
-        if whole and is_short:
-            part = {at: (0, whole), deep: (depth - 1, 1)}
-            found.append(self.copy_nest(target, part, False, True))
-        if is_partial:
-            found.append(self.copy_nest(target, {at: (whole, 1)}, True, is_short))
-        return found
-
-    def copy_nest(
-        self, target: Value, part: Mapping[int, tuple[int, int]], checked: bool, checks_depth: bool
-    ) -> ops.Nest:
-        """A nest that packs a part of the operand.
-
-        Args:
-            target: the packed operand.
-            part: for some of its dims the first place and the number of places.
-            checked: whether the last panel, which is not whole, is one of them.
-            checks_depth: whether the last places of the depth, some of which are none, are.
-        """
-        p = self.product
-        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
-        # Names that do not depend on the product let equal copies be found.
-        fresh = Names({*p.facts, *[name for axis in p.nest.axes for name in symbols(axis.extent)]})
-        places: dict[str, Dim] = {}
-        made: list[Axis] = []
-        for k, axis in enumerate(self.axes()):
-            first, count = part.get(k, (0, axis.extent))
-            made.append(Axis(fresh.fresh("p"), count))
-            places[axis.name] = sym(made[-1].name) + first
-        mapping = dict(places)
-        mapping[self.axis.name] = places[outer] * self.size + places[inner]
-        if p.line:
-            inside = places[p.kk]
-            if not self.is_left and p.group > 1:
-                inside = inside * p.group + places[p.kg]
-            mapping[p.op.axes[-1].name] = places[p.kb] * p.line + inside
-        guard = [
-            *(p.guard(self.axis, self.size) if checked else ()),
-            *(p.depth_guard if checks_depth else ()),
-        ]
-        before = p.nest.body.ops[: p.nest.body.ops.index(p.op)]
-        scalars = [op for op in before if not isinstance(op, ops.Store)]
-        code: list[Op] = []
-        copy = Copy(mapping)
-        for op in (*scalars, *self.code()):
-            depends = p.depends.ops[op]
-            copy.guard = tuple([e for e in guard if not symbols(e).isdisjoint(depends)])
-            code.append(copy.op(op))
-        value = copy.find(self.value)
-        if not isinstance(self.value.op, ops.Load) or self.value.op.where:
-            conditions = tuple([substitute(e, mapping) for e in guard])
-            value = guarded(code, value, conditions, (), SCALARS["add"])
-        value = self.converted(code, value)
-        index = tuple(places.values())
-        code.append(ops.Store(target, value, (), index, loc=p.op.loc))
-        body = Block([], without_dead(code), ())
-        if not guard:
-            return ops.Nest(tuple(made), body=body, loc=p.op.loc)
-        # Seldom run, and soon compiled.
-        tile = (*[1] * (len(made) - 1), p.lanes)
-        if not self.is_left and p.group > 1:
-            made[-2:] = made[-1], made[-2]
-            tile = (*tile[:-2], p.group, p.lanes)
-        return ops.Nest(
-            tuple(made), (), tile, (*[0] * len(made),), 1, "what is left at the ends",
-            body=body, loc=p.op.loc,
-        )  # fmt: skip

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.compile import Lowered
+from tessera.schedule import ops
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import all_ops, labels, traced, typed
 
 NCHW, NHWC = ("NCHW", "OIHW", "NCHW"), ("NHWC", "HWIO", "NHWC")
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
@@ -20,6 +23,8 @@ CASES: dict[str, Any] = {
     "nchw": ((2, 3, 5, 9), (8, 3, 3, 3), (1, 1), "SAME", {"dimension_numbers": NCHW}),
     "nhwc": ((2, 5, 9, 4), (3, 3, 4, 9), (1, 1), "SAME", {"dimension_numbers": NHWC}),
     "strided": ((1, 3, 9, 18), (9, 3, 3, 2), (2, 2), ((1, 1), (0, 1)), {}),
+    "lanes along channels": ((1, 2, 4, 9), (20, 2, 3, 3), (1, 1), "SAME", {}),
+    "lanes along channels, strided": ((1, 2, 5, 17), (20, 2, 3, 3), (2, 2), "SAME", {}),
     "pointwise": ((2, 5, 4, 9), (9, 5, 1, 1), (1, 1), "VALID", {}),
     "pointwise, strided": ((1, 5, 5, 19), (8, 5, 1, 1), (1, 2), "VALID", {}),
     "grouped": ((1, 4, 4, 9), (16, 2, 2, 3), (1, 1), "VALID", {"feature_group_count": 2}),
@@ -52,7 +57,24 @@ def test_convolutions_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", [name for name in LEVELS if name != "x86-64-v3"])
-@pytest.mark.parametrize("name", ["nchw", "nhwc"])
+@pytest.mark.parametrize("name", ["nchw", "nhwc", "lanes along channels, strided"])
 def test_other_machines(name: str, level: str) -> None:
     graph, inputs = programs(name)
     check_levels(graph, inputs, machine=machine(level))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_lanes_run_along_channels_where_they_fill_vectors(stride: int) -> None:
+    graph = traced(
+        lambda x, w: ts.conv_general(x, w, (stride, stride), "SAME"),
+        typed(2, 16, 9 * stride, 9 * stride),
+        typed(16, 16, 3, 3),
+    )
+    func = Lowered(graph, machine("x86-64-v3")).schedule
+    assert labels(func) == ["pad", "pack", "dot_windows"]
+    product = all_ops(func, ops.Nest)[-1]
+    assert product.tile[-2:] == (9, 8)
+    (store,) = all_ops(func, ops.Store)[-1:]
+    # The channel is the second dim.
+    assert "j" in str(store.index[1])
+    assert "i" in str(store.index[3])

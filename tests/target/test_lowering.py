@@ -164,6 +164,25 @@ case(
     ["(N + 7) // 8"],
 )
 
+for element, rows, columns in (("f32", 5, 8), ("f64", 7, 16), ("i8", 16, 4), ("f32", 12, 4)):
+    case(
+        f"a block that is turned as it is stored, {element}[{rows}, {columns}]",
+        [(element, (13, 21))],
+        [(element, 21 * 13)],
+        f"""
+        %h = tile.const() {{value={rows}, dtype=i64}} : tile<i64[]>
+        %l = tile.const() {{value={columns}, dtype=i64}} : tile<i64[]>
+        %r0 = tile.map([%p, %h]) {{fn=mul}} : tile<i64[]>
+        %c0 = tile.map([%q, %l]) {{fn=mul}} : tile<i64[]>
+        %v = tile.view(%x0, %i0, [%m, %n], [%n, %i1]) : view<{element}, 2>
+        %w = tile.view(%x1, %i0, [%m, %n], [%i1, %m]) : view<{element}, 2>
+        %a = tile.load(%v, [%r0, %c0], []) {{shape=[{rows}, {columns}], check=[0, 1]}}
+          : tile<{element}[{rows}, {columns}]>
+        tile.store(%w, %a, [%r0, %c0], []) {{check=[0, 1]}}
+        """,
+        [f"(M + {rows - 1}) // {rows}", f"(N + {columns - 1}) // {columns}"],
+    )
+
 case(
     "strides 2, 0 and -1, and an offset",
     [("i32", (32,))],
@@ -184,33 +203,6 @@ case(
     tile.store(%wc, %c, [%i0], [])
     """,
 )
-
-for element in ("f32", "i8", "bf16", "f64"):
-    case(
-        f"every third and fourth up to the last, and downwards with a tail, {element}",
-        [(element, (22,)), (element, (29,)), (element, (21,))],
-        [(element, 8), (element, 8), (element, 21)],
-        f"""
-        %three = tile.view(%x0, %i0, [%i8], [%i3]) : view<{element}, 1>
-        %four = tile.view(%x1, %i0, [%i8], [%i4]) : view<{element}, 1>
-        %a = tile.load(%three, [%i0], []) {{shape=[8]}} : tile<{element}[8]>
-        %b = tile.load(%four, [%i0], []) {{shape=[8]}} : tile<{element}[8]>
-        %wa = tile.view(%x3, %i0, [%i8], [%i1]) : view<{element}, 1>
-        %wb = tile.view(%x4, %i0, [%i8], [%i1]) : view<{element}, 1>
-        tile.store(%wa, %a, [%i0], [])
-        tile.store(%wb, %b, [%i0], [])
-        %m1 = tile.const() {{value=-1, dtype=i64}} : tile<i64[]>
-        %last = tile.map([%n, %m1]) {{fn=add}} : tile<i64[]>
-        %down = tile.view(%x2, %last, [%n], [%m1]) : view<{element}, 1>
-        %wc = tile.view(%x5, %last, [%n], [%m1]) : view<{element}, 1>
-        tile.for(%i0, %n, %i8, []) body(%j: tile<i64[]>) {{
-          %c = tile.load(%down, [%j], []) {{shape=[8], check=[0]}} : tile<{element}[8]>
-          %d = tile.map([%c, %c]) {{fn=add}} : tile<{element}[8]>
-          tile.store(%wc, %d, [%j], []) {{check=[0]}}
-          yield
-        }}
-        """,
-    )
 
 case(
     "masks of loads and stores, alone and with a tail",

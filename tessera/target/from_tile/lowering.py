@@ -182,6 +182,13 @@ class Lowering:
             value = self.emit(t.Insert(value, x, lane, loc=self.loc))
         return value
 
+    def pick(self, x: Value, lanes: range) -> Value:
+        """Some neighbouring lanes of a vector, perhaps all."""
+        assert isinstance(x.type, VecType)
+        if len(lanes) == x.type.lanes:
+            return x
+        return self.emit(t.Shuffle(x, x, tuple(lanes), loc=self.loc))
+
     def turn(self, rows: Sequence[Value]) -> list[Value]:
         """The transpose of as many vectors as they have lanes, a power of two.
 

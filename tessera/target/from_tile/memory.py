@@ -22,9 +22,8 @@ from tessera.target.types import VecType
 from tessera.tile import ops as tile
 from tessera.tile.types import MemType
 
-CLOSE = 4
-"""Elements so far apart are picked from vectors of their neighbours; a gather takes a cycle or two
-for each."""
+LEAST_SIDE = 4
+"""Blocks with fewer rows or columns are stored as they are, element by element."""
 
 
 def view(s: Lowering, op: tile.View) -> None:
@@ -49,10 +48,14 @@ class _Box:
         coords: Sequence[Value],
         shape: tuple[int, ...],
         check: Sequence[int],
+        start: Sequence[int] = (),
     ) -> None:
         self.s = s
         self.view = view
         self.coords = [s.scalar(c) for c in coords]
+        if start:
+            places = zip(self.coords, start, strict=True)
+            self.coords = [s.map("add", c, s.index(n)) for c, n in places]
         self.shape = shape
         self.check = check
         self.lanes = shape[-1] if shape else 1
@@ -112,12 +115,45 @@ def _is_turned(view: View, shape: tuple[int, ...]) -> bool:
     return constant_of(view.strides[0]) == 1 and constant_of(view.strides[1]) != 1
 
 
+def _turned_side(view: View, shape: tuple[int, ...]) -> int:
+    """The side of the squares in which a block is turned as it is stored, since memory runs along
+    its columns; 0 where it is not."""
+    if len(shape) != 2 or not is_power(shape[1]) or min(shape) < LEAST_SIDE:
+        return 0
+    if constant_of(view.strides[0]) != 1 or constant_of(view.strides[1]) == 1:
+        return 0
+    return min(1 << (shape[0] - 1).bit_length(), shape[1])
+
+
+def _store_turned(s: Lowering, op: tile.Store, view: View, value: Rows, side: int) -> None:
+    """Stores a block by squares, of which the last ones may lack rows."""
+    rows, columns = value.shape
+    for row in range(0, rows, side):
+        count = min(side, rows - row)
+        present = None
+        if count < side:
+            numbers = s.emit(t.Lanes(side, int32, loc=s.loc))
+            present = s.map("lt", numbers, s.const(count, VecType(side, int32)))
+        for column in range(0, columns, side):
+            picks = range(column, column + side)
+            square = [s.pick(x, picks) for x in value.values[row : row + count]]
+            square += square[-1:] * (side - count)
+            box = _turned(s, view, op.coords, (side, side), op.check, (row, column))
+            for k, line in enumerate(s.turn(square)):
+                _store_row(s, box, (k,), line, box.mask((k,), present), op.streaming)
+
+
 def _turned(
-    s: Lowering, view: View, coords: Sequence[Value], shape: tuple[int, ...], check: Sequence[int]
+    s: Lowering,
+    view: View,
+    coords: Sequence[Value],
+    shape: tuple[int, ...],
+    check: Sequence[int],
+    start: Sequence[int] = (),
 ) -> _Box:
-    """The box with its two dims exchanged."""
+    """The box with its two dims exchanged; it begins at `start` behind the coordinates."""
     other = View(view.ptr, view.dtype, view.offset, view.sizes[::-1], view.strides[::-1])
-    return _Box(s, other, coords[::-1], shape, [1 - k for k in check])
+    return _Box(s, other, coords[::-1], shape, [1 - k for k in check], start[::-1])
 
 
 def _is_mixed(view: View, shape: tuple[int, ...], masks: Sequence[object]) -> bool:
@@ -176,54 +212,11 @@ def _load_row(
     pair = () if mask is None else (mask, fill)
     if constant_of(stride) == 1:
         return s.emit(t.Load(ptr, offset, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
-    if constant_of(stride) == -1:
-        first = s.map("sub", offset, s.index(box.lanes - 1))
-        pair = () if mask is None else (_reversed(s, mask), fill)
-        row = s.emit(t.Load(ptr, first, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
-        return _reversed(s, row)
-    step = constant_of(stride)
-    if mask is None and step is not None and 1 < step <= CLOSE and step <= box.lanes:
-        return _picked(s, box, offset, step)
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(
         "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
     )
     return s.emit(t.Gather(ptr, offsets, pair, box.view.dtype, loc=s.loc))
-
-
-def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
-    """Every `step`-th element, out of as many vectors of neighbours; nothing behind the last one
-    is read."""
-    lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
-    # The last vector ends with the last element.
-    starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
-    parts: list[tuple[Value, dict[int, int]]] = []
-    for k, start in enumerate(starts):
-        at = s.map("add", offset, s.index(start))
-        row = s.emit(t.Load(box.view.ptr, at, (), type, loc=s.loc))
-        held = {i: i * step - start for i in range(lanes) if k == i * step // lanes}
-        parts.append((row, held))
-    while len(parts) > 1:  # pairs become one, where each lane is in its place
-        pairs = list(zip(parts[::2], parts[1::2], strict=False))
-        rest = parts[2 * len(pairs) :]
-        parts = [_merged(s, a, b, lanes) for a, b in pairs] + rest
-    return parts[0][0]
-
-
-def _merged(
-    s: Lowering, a: tuple[Value, dict[int, int]], b: tuple[Value, dict[int, int]], lanes: int
-) -> tuple[Value, dict[int, int]]:
-    """The lanes that two vectors hold, each in its place."""
-    from_a, from_b = a[1], b[1]
-    picks = [from_a.get(i, from_b.get(i, -lanes) + lanes) for i in range(lanes)]
-    row = s.emit(t.Shuffle(a[0], b[0], tuple(picks), loc=s.loc))
-    return row, {i: i for i in (*from_a, *from_b)}
-
-
-def _reversed(s: Lowering, row: Value) -> Value:
-    """The lanes of a vector in the other direction: memory that is read downwards."""
-    picks = tuple(range(t.lanes(row.type) - 1, -1, -1))
-    return s.emit(t.Shuffle(row, row, picks, loc=s.loc))
 
 
 def _guarded(s: Lowering, mask: Value | None, load: Callable[[], Value], fill: Value) -> Value:
@@ -242,10 +235,9 @@ def store(s: Lowering, op: tile.Store) -> None:
         mixed = s.mix(value.values)
         s.emit(t.Store(view.ptr, start, mixed, (), 0, op.streaming, loc=s.loc))
         return
-    if not op.mask and _is_turned(view, value.shape):
-        box = _turned(s, view, op.coords, value.shape, op.check)
-        for i, row in zip(_indices(value.shape), s.turn(value.values), strict=True):
-            _store_row(s, box, i, row, box.mask(i, None), op.streaming)
+    side = 0 if op.mask else _turned_side(view, value.shape)
+    if side:
+        _store_turned(s, op, view, value, side)
         return
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
@@ -270,11 +262,6 @@ def _store_row(
     masks = () if mask is None else (mask,)
     if constant_of(stride) == 1:
         s.emit(t.Store(ptr, offset, value, masks, 0, streaming and not masks, loc=s.loc))
-        return
-    if constant_of(stride) == -1:
-        first = s.map("sub", offset, s.index(box.lanes - 1))
-        masks = () if mask is None else (_reversed(s, mask),)
-        s.emit(t.Store(ptr, first, _reversed(s, value), masks, loc=s.loc))
         return
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(

@@ -23,25 +23,17 @@ LN2_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """An exponent and the rest: the exponential is 2**k * (1 + r + tail).
+    """An exponent and the rest: the exponential is 2**power * (1 + r + tail).
 
     Attributes:
-        k: the exponent.
         power: bits of an unsigned integer, the exponent plus a multiple of 2**12.
         r: at most log(2) / 2.
         tail: exp(r) - 1 - r.
     """
 
-    k: Num
     power: Num
     r: Num
     tail: Num
-
-    def scaled(self, x: Num, halvings: int = 0) -> Num:
-        """x * 2**(k - halvings), where x is near 1: rounded once."""
-        if not x.scales:
-            return scaled(x, self.power - halvings if halvings else self.power)
-        return x.scale(self.k - float(halvings) if halvings else self.k)
 
 
 OFFSET = 1 << 12
@@ -59,15 +51,14 @@ def reduce(x: Num, rest: Num | None = None) -> Reduced:
         high, low = LN2_PARTS[x.grade]
         r = fma(k, -high, x)
         r = fma(k, -low, r) if rest is None else r + fma(k, -low, rest)
-    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
+    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
 
 
 def reduce_base2(x: Num) -> Reduced:
     """The parts of exp2(x); |x| is less than 2**11."""
     shifted = x + x.format.magic
-    k = shifted - x.format.magic
-    r = (x - k) * (1 / LOG2_E)
-    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
+    r = (x - (shifted - x.format.magic)) * (1 / LOG2_E)
+    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
 
 
 def _power(shifted: Num) -> Num:
@@ -80,14 +71,12 @@ def _power(shifted: Num) -> Num:
 def exponential(x: Num, halvings: int = 0) -> Num:
     """exp(x) / 2**halvings, into the subnormal numbers and to infinity; |x| is less than 2**11."""
     parts = reduce(x)
-    return parts.scaled(1.0 + (parts.r + parts.tail), halvings)
+    return scaled(1.0 + (parts.r + parts.tail), parts.power - halvings)
 
 
 def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
     parts = reduce(x)
-    if x.scales:
-        return parts.scaled(1.0 + (parts.r + parts.tail))
     scale = power_of_two(parts.power - OFFSET)
     return fma(parts.r + parts.tail, scale, scale)
 
@@ -126,7 +115,7 @@ def exp2(x: Num) -> Num:
     """2 ** x."""
     limit = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
     parts = reduce_base2(clamped(x, *limit))
-    return parts.scaled(1.0 + (parts.r + parts.tail))
+    return scaled(1.0 + (parts.r + parts.tail), parts.power)
 
 
 def expm1(x: Num) -> Num:
@@ -147,7 +136,7 @@ def sigmoid(x: Num) -> Num:
     parts = reduce(where(magnitude < low, low, magnitude))
     # Three roundings in a row would be more than two units, so two of them are made good.
     whole, rest = fast_two_sum(parts.r.const(1.0), parts.r)
-    small = parts.scaled(whole + (rest + parts.tail))
+    small = scaled(whole + (rest + parts.tail), parts.power)
     below, lost = fast_two_sum(small.const(1.0), small)
     negative = x < 0.0
     result = where(negative, small, 1.0) / below

@@ -23,6 +23,7 @@ from tessera.target.passes.expression import (
 from tessera.target.passes.mathematics_exponential import (
     exponential_inside,
     reduce,
+    scaled,
 )
 from tessera.target.passes.mathematics_logarithm import log, positive_log
 
@@ -41,7 +42,7 @@ def _complement(x: Num) -> Num:
     parts = reduce(-(high * high), (high - x) * (high + x))
     whole, rest = fast_two_sum(x.const(1.0), parts.r)
     lost = fma(whole, factor_rest, (rest + parts.tail) * factor)
-    return parts.scaled(fma(whole, factor, lost) / below)
+    return scaled(fma(whole, factor, lost) / below, parts.power)
 
 
 def erf(x: Num) -> Num:

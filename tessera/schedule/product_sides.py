@@ -1,0 +1,270 @@
+"""The operands of a CPU's products: where they are read, and how they are packed; see
+`pack_products`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+from tessera.dtypes import DType
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, ceildiv, substitute, sym, symbols
+from tessera.ir.scalar import SCALARS
+from tessera.ir.types import ScalarType
+from tessera.schedule import ops
+from tessera.schedule.copying import Copy, Names, guarded
+from tessera.schedule.emit import without_dead
+from tessera.schedule.heuristics import grain_of, size_of
+from tessera.schedule.types import Axis, BufType
+
+if TYPE_CHECKING:
+    from tessera.schedule.products import Product
+
+MOVED = 128
+"""What makes signed bytes unsigned."""
+
+BESIDE = 4
+"""Elements that are no farther apart are read where they are, one at a time."""
+
+
+class Side:
+    """An operand of a product.
+
+    Attributes:
+        product: whose.
+        value: the scalar of the contraction's region.
+        axis: the axis of the nest that is cut into blocks.
+        packed: the packed operand, if it is one.
+        sums: the sums of its columns times 128, if the other one is moved by that.
+    """
+
+    def __init__(self, product: Product, value: Value, axis: Axis) -> None:
+        self.product = product
+        self.value = value
+        self.axis = axis
+        self.packed: Value | None = None
+        self.sums: Value | None = None
+        self.reason = ""
+        loads = {op for op in self.code() if isinstance(op, ops.Load)}
+        self.accesses = [a for a in product.accesses if a.op in loads]
+        names = product.depends.values[value]
+        self.batch = [axis for axis in product.others if axis.name in names]
+
+    def code(self) -> list[Op]:
+        """The ops of the contraction's region that the operand needs."""
+        needed = {self.value}
+        kept: list[Op] = []
+        for op in reversed(self.product.op.body.ops):
+            if not needed.isdisjoint(op.results):
+                kept.append(op)
+                needed.update(op.operands)
+        return kept[::-1]
+
+    @property
+    def size(self) -> int:
+        """Places of a block."""
+        block = self.product.block
+        return block.rows if self.is_left else block.columns
+
+    @property
+    def element(self) -> DType:
+        """The dtype of the packed operand."""
+        return self.product.elements[0 if self.is_left else 1]
+
+    def converted(self, code: list[Op], value: Value) -> Value:
+        """A scalar as an element of the packed operand; a signed one may become unsigned, moved by
+        128."""
+        assert isinstance(value.type, ScalarType)
+        loc = self.product.op.loc
+        if self.product.is_moved and self.is_left:
+            moved = ops.Const(MOVED, value.type.dtype, loc=loc)
+            added = ops.Map((value, moved.result), SCALARS["add"], loc=loc)
+            code += [moved, added]
+            value = added.result
+        if value.type == ScalarType(self.element):
+            return value
+        code.append(ops.Cast(value, self.element, loc=loc))
+        return code[-1].result
+
+    def runs_along(self, axis: Axis) -> bool:
+        """Whether memory that the operand is computed from runs along an axis."""
+        return any(a.stride(axis.name) == 1 for a in self.accesses)
+
+    def lies_along(self, *axes: Axis) -> bool:
+        """Whether the operand is in memory, and runs along one of some axes."""
+        op = self.value.op
+        if not isinstance(op, ops.Load) or op.where or op.dyn:
+            return False
+        assert isinstance(self.value.type, ScalarType)
+        return self.value.type.dtype is self.product.op.dtype and any(map(self.runs_along, axes))
+
+    def lies_beside(self, axis: Axis) -> bool:
+        """Whether the operand is in memory, and steps along an axis are short."""
+        op = self.value.op
+        if not isinstance(op, ops.Load) or op.where or op.dyn:
+            return False
+        strides = [a.stride(axis.name) for a in self.accesses]
+        return all(isinstance(n, int) and 0 < n <= BESIDE for n in strides)
+
+    @property
+    def products(self) -> int:
+        """How many products read the same packed operand."""
+        others = self.product.others
+        return prod([size_of(axis.extent) for axis in others if axis not in self.batch])
+
+    def bytes(self) -> int:
+        """How large one packed operand is, for one place of the batch."""
+        return size_of(self.axis.extent) * self.product.depth * self.element.itemsize
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its axis is the rows."""
+        return self.axis is self.product.row
+
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the packed operand, outermost first."""
+        p = self.product
+        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
+        count = ceildiv(self.axis.extent, self.size)
+        place = Axis(inner, self.size)
+        depth = list(p.depth_axes)
+        if self.is_left and p.line:
+            first = depth[: len(p.op.axes)]
+            return (*self.batch, Axis(outer, count), *first, place, Axis(p.kk, p.line))
+        if p.group > 1:
+            return (*self.batch, Axis(outer, count), *depth[:-1], place, depth[-1])
+        return (*self.batch, Axis(outer, count), *depth, place)
+
+    def pack(self) -> None:
+        """Gives the operand a packed copy."""
+        dims = [axis.extent for axis in self.axes()]
+        self.packed = Value(BufType(tuple(dims), self.element))
+        if self.product.is_moved and not self.is_left:
+            extents = {axis.name: axis.extent for axis in self.axes()}
+            shape = tuple([extents[name] for name in self.sum_names()])
+            self.sums = Value(BufType(shape, self.product.op.dtype))
+        lines = f", {self.product.line} of the depth together" if self.is_left else ""
+        what = "rows" if self.is_left else "columns"
+        self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
+
+    def sum_names(self) -> list[str]:
+        """The axes of the sums of columns."""
+        return [*[axis.name for axis in self.batch], self.product.jo, self.product.ji]
+
+    def sum_nest(self, packed: Value, target: Value) -> ops.Nest:
+        """The nest that sums the columns of the packed operand."""
+        p = self.product
+        axes, loc = self.axes(), p.op.loc
+        names = self.sum_names()
+        moved = ops.Const(MOVED, p.elements[0], loc=loc)
+        load = ops.Load(packed, (), self.place(), loc=loc)
+        body = Block([], [moved, load], (moved.result, load.result))
+        # As a product with a row of 128s it is one of groups too.
+        summed = ops.Contract(p.depth_axes, (), tuple(names[-2:]), p.op.dtype, body, loc=loc)
+        store = ops.Store(target, summed.result, (), tuple([sym(n) for n in names]), loc=loc)
+        found = tuple([axis for axis in axes if axis.name in names])
+        chunk = [0 if axis.extent == 1 else 1 for axis in found[:-1]]
+        programs = prod([size_of(axis.extent) for axis in found[:-1]])
+        return ops.Nest(
+            found,
+            tile=(*[1] * (len(found) - 1), self.size),
+            chunk=(*chunk, 0),
+            reduce_tile=p.group,
+            body=Block([], [summed, store], ()),
+            loc=loc,
+            grain=grain_of(programs, p.depth * self.size // p.lanes),
+        )
+
+    def place(self) -> tuple[Dim, ...]:
+        """The element of the packed operand at the current point of a block."""
+        found = [sym(axis.name) for axis in self.axes()]
+        if self.is_left and self.product.line:
+            return (*found[:-1], self.product.place_in_line)
+        return tuple(found)
+
+    def copy_nests(self, target: Value) -> list[ops.Nest]:
+        """The nests that pack the operand: whole panels without conditions, then what is left."""
+        p = self.product
+        axes = self.axes()
+        at = len(self.batch)
+        count = axes[at].extent
+        deep = next((k for k, axis in enumerate(axes) if axis.name == p.kb), -1)
+        is_partial = bool(p.guard(self.axis, self.size))
+        is_short = bool(p.depth_guard)
+        depth = axes[deep].extent if is_short else 0
+        if not isinstance(count, int) or not isinstance(depth, int):
+            return [self.copy_nest(target, {}, is_partial, is_short)]
+        found: list[ops.Nest] = []
+        whole = count - is_partial
+        if whole and (not is_short or depth > 1):
+            part = {at: (0, whole)}
+            if is_short:
+                part[deep] = (0, depth - 1)
+            found.append(self.copy_nest(target, part, False, False))
+        if whole and is_short:
+            part = {at: (0, whole), deep: (depth - 1, 1)}
+            found.append(self.copy_nest(target, part, False, True))
+        if is_partial:
+            found.append(self.copy_nest(target, {at: (whole, 1)}, True, is_short))
+        return found
+
+    def copy_nest(
+        self, target: Value, part: Mapping[int, tuple[int, int]], checked: bool, checks_depth: bool
+    ) -> ops.Nest:
+        """A nest that packs a part of the operand.
+
+        Args:
+            target: the packed operand.
+            part: for some of its dims the first place and the number of places.
+            checked: whether the last panel, which is not whole, is one of them.
+            checks_depth: whether the last places of the depth, some of which are none, are.
+        """
+        p = self.product
+        outer, inner = (p.io, p.ii) if self.is_left else (p.jo, p.ji)
+        # Names that do not depend on the product let equal copies be found.
+        fresh = Names({*p.facts, *[name for axis in p.nest.axes for name in symbols(axis.extent)]})
+        places: dict[str, Dim] = {}
+        made: list[Axis] = []
+        for k, axis in enumerate(self.axes()):
+            first, count = part.get(k, (0, axis.extent))
+            made.append(Axis(fresh.fresh("p"), count))
+            places[axis.name] = sym(made[-1].name) + first
+        mapping = dict(places)
+        mapping[self.axis.name] = places[outer] * self.size + places[inner]
+        if p.line:
+            inside = places[p.kk]
+            if not self.is_left and p.group > 1:
+                inside = inside * p.group + places[p.kg]
+            mapping[p.op.axes[-1].name] = places[p.kb] * p.line + inside
+        guard = [
+            *(p.guard(self.axis, self.size) if checked else ()),
+            *(p.depth_guard if checks_depth else ()),
+        ]
+        before = p.nest.body.ops[: p.nest.body.ops.index(p.op)]
+        scalars = [op for op in before if not isinstance(op, ops.Store)]
+        code: list[Op] = []
+        copy = Copy(mapping)
+        for op in (*scalars, *self.code()):
+            depends = p.depends.ops[op]
+            copy.guard = tuple([e for e in guard if not symbols(e).isdisjoint(depends)])
+            code.append(copy.op(op))
+        value = copy.find(self.value)
+        if not isinstance(self.value.op, ops.Load) or self.value.op.where:
+            conditions = tuple([substitute(e, mapping) for e in guard])
+            value = guarded(code, value, conditions, (), SCALARS["add"])
+        value = self.converted(code, value)
+        index = tuple(places.values())
+        code.append(ops.Store(target, value, (), index, loc=p.op.loc))
+        body = Block([], without_dead(code), ())
+        if not guard:
+            return ops.Nest(tuple(made), body=body, loc=p.op.loc)
+        # Seldom run, and soon compiled.
+        tile = (*[1] * (len(made) - 1), p.lanes)
+        if not self.is_left and p.group > 1:
+            made[-2:] = made[-1], made[-2]
+            tile = (*tile[:-2], p.group, p.lanes)
+        return ops.Nest(
+            tuple(made), (), tile, (*[0] * len(made),), 1, "what is left at the ends",
+            body=body, loc=p.op.loc,
+        )  # fmt: skip
