@@ -376,7 +376,8 @@ class Lowered(Stages):
         """The callable program that looks at its record; its places are those of this Graph."""
         entry, native = self.native.address(ENTRY), self.native
         found = _executable(self.signature, entry, self.host_calls, True, native)
-        found.caller, found.main = self.bounds.checked(found.caller), None
+        many = len(found.signature.inputs), len(found.signature.outputs)
+        found.caller, found.main = self.bounds.checked(found.caller, *many), None
         return found
 
     def _load(self, record: programs.Record | None) -> Executable | None:

@@ -62,7 +62,8 @@ class Config:
         debug_nans: Fail where an operation gives NaN (``TESSERA_DEBUG_NANS=1``).
         debug_infs: Fail where an operation gives an infinity (``TESSERA_DEBUG_INFS=1``).
         debug_bounds: Compile code for CPUs that checks each access to memory, and fails where one
-            leaves its buffer (``TESSERA_DEBUG_BOUNDS=1``).
+            leaves its buffer; what it is to write is NaN, or -1, before
+            (``TESSERA_DEBUG_BOUNDS=1``).
     """
 
     verify: bool

@@ -3,6 +3,9 @@
 A program that was compiled with checks reports the first access outside of a buffer into four words
 (`target/llvm/bad_access.py`), and goes on without it. Whoever called the program looks there, and
 raises the error.
+
+Memory that such a program is given to write begins as in the interpreters, every byte `POISON`, so
+that what reads before anything was written sees NaN, or -1, and not what luck left there.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.errors import MemoryAccessError
+from tessera.runtime.memory import pointer
 from tessera.target.llvm.bad_access import RECORD
 
 if TYPE_CHECKING:
@@ -39,10 +43,22 @@ class BoundsRecord:
         self._lock = threading.RLock()
         self.symbols: Mapping[str, int] = {RECORD: ctypes.addressof(self._words)}
 
-    def checked(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A program's way in that raises what its record says."""
+    def checked(self, run: Callable[..., Any], inputs: int, outputs: int) -> Callable[..., Any]:
+        """A program's way in that poisons what it is to write, and raises what its record says.
+
+        Args:
+            run: calls the program with its inputs, its outputs and its scratch memory.
+            inputs: how many there are.
+            outputs: how many there are.
+        """
+        from tessera.tile.interp import POISON  # what no other program needs at run time
+
+        written = slice(inputs, inputs + outputs + 1)
 
         def call(*args: Any) -> Any:
+            for memory in args[written]:
+                if not isinstance(memory, int):  # there may be no scratch memory
+                    ctypes.memset(pointer(memory), POISON, memory.nbytes)
             with self._lock:
                 found = run(*args)
                 number, at, low, high = [int(word) for word in self._words]

@@ -1,11 +1,11 @@
-"""On which axes and dims the scalars of a nest depend."""
+"""On which axes and dims the scalars of a nest depend, and on each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, symbols
+from tessera.ir.intexpr import Dim, substitute, sym, symbols
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.types import Axis
 
@@ -74,3 +74,49 @@ def expressions(op: Op) -> Iterable[Dim]:
         yield from op.where
     for axis in inner_axes(op):
         yield axis.extent
+
+
+def inputs(op: Op) -> Iterator[Value]:
+    """What an op needs, its regions included."""
+    yield from op.operands
+    for region in op.regions:
+        yield from region.outputs
+        for inner in region.ops:
+            yield from inputs(inner)
+
+
+def needs(value: Value, op: Op) -> bool:
+    """Whether a value of the nest is computed from an op's result."""
+    stack, seen = [value], set[Value]()
+    while stack:
+        one = stack.pop()
+        if one in seen or one.op is None:
+            continue
+        seen.add(one)
+        if one.op is op:
+            return True
+        stack.extend(inputs(one.op))
+    return False
+
+
+def is_same(x: Value, y: Value, a: str, b: str) -> bool:
+    """Whether two scalars are computed alike, one along axis a and one along axis b."""
+    if x is y:
+        return True
+    p, q = x.op, y.op
+    if p is None or q is None or type(p) is not type(q) or p.regions or q.regions:
+        return False
+    if len(p.operands) != len(q.operands):
+        return False
+    return _attrs(p, a) == _attrs(q, b) and all(
+        is_same(v, w, a, b) for v, w in zip(p.operands, q.operands, strict=True)
+    )
+
+
+def _attrs(op: Op, axis: str) -> dict[str, object]:
+    """The attributes of an op, the axis under another name."""
+    found = dict(op.attrs)
+    for key in ("index", "where"):
+        if isinstance(op, ops.Load):
+            found[key] = tuple([substitute(e, {axis: sym("$r")}) for e in found[key]])
+    return found

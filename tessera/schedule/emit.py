@@ -222,8 +222,10 @@ class NestEmitter:
             return register
         (*exprs,), dyn = self.bind((*key.index, *key.guard))
         rank = len(key.index)
-        kind = tensor(key.value).dtype.kind
-        found = _as_kind(fill, kind) if exprs[rank:] else 0
+        type = tensor(key.value)
+        found = _as_kind(fill, type.dtype.kind) if exprs[rank:] else 0
+        if any(_is_nowhere(e, n) for e, n in zip(exprs, type.shape, strict=False)):
+            return self.const(found, type.dtype)
         return self.add(
             key.region,
             ops.Load,
@@ -374,6 +376,14 @@ def constant_item(op: Constant) -> Number:
             rule="arrays are inputs of a program; only single numbers are constants",
         )
     return _as_kind(first[0], op.value.dtype.kind)
+
+
+def _is_nowhere(index: Dim, size: Dim) -> bool:
+    """Whether no element of an axis has this index. Then no point reads it: the nest or a reduction
+    has none, and its axis is gone from the index, so the load would stand outside."""
+    if not isinstance(size, int):
+        return False
+    return size == 0 or (isinstance(index, int) and not 0 <= index < size)
 
 
 def _as_kind(value: Any, kind: Kind) -> Number:

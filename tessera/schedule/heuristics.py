@@ -18,7 +18,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import loop_ops, ops
+from tessera.schedule import keeping, loop_ops, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.rebuild import with_bodies
@@ -262,7 +262,7 @@ class Choice:
             grain=grain,
         )
         assert isinstance(new, ops.Nest)
-        return new
+        return keeping.marked(new) if self.whole and self.reduce_tile > 1 else new
 
     # --- kinds of nests ---------------------------------------------------------------------------
 
@@ -353,16 +353,16 @@ class Choice:
         """Running combinations are independent of each other along the nest's axes only."""
         self.reduce_tile = 1
         self.reason = "one element after the other along the scan"
-        axis = self.best_axis(self.accesses)
+        inside = [a for a in self.accesses if a.inner]  # what is outside is done once for the line
+        axis = self.best_axis(inside)
         scans = [op for op in self.code if isinstance(op, ops.Scan)]
         self.cost *= max(size_of(op.axis.extent) for op in scans)
-        if axis is not None and any(a.stride(axis.name) == 1 for a in self.accesses):
+        if axis is not None and any(a.stride(axis.name) == 1 for a in inside):
             self.vectorise(axis, self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
             return
-        inside = [a for a in self.accesses if a.inner]
         strides = {a.stride(a.inner[-1].name) for a in inside}
-        if len(scans) == 1 and strides <= {0, 1}:
+        if len(scans) == 1 and strides <= {0, 1, -1}:
             self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
             self.reason = "vectors along the scan, whose elements are neighbours in memory"
 
@@ -439,10 +439,8 @@ class Choice:
                 stride = access.stride(axis.name)
                 if stride == 1:
                     total += 4 if access.is_store else 3
-                elif stride == 0:
+                elif stride in (0, -1):  # downwards, a vector is turned round
                     total += 2
-                elif stride == -1:
-                    total += 1
             total = (total + 0.1) * min(size_of(axis.extent), self.lanes) / self.lanes
             if best is None or total >= score:
                 best, score = axis, total

@@ -397,6 +397,8 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
     nest, first = writes[0]
     if not isinstance(first, ops.Store) or first.combine is not None or first.where or first.dyn:
         return False
+    if first.keeps:
+        return False  # it is written before other elements of the row are read
     if any(n == nest for n, _ in writes[1:]) or any(n != nest for n, _ in reads):
         return False
     # A load inside a reduction runs again after other points have been written, and one behind the

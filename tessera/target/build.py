@@ -16,14 +16,16 @@ class Build:
         ops: what was built.
         loc: the location of new ops.
         fused: whether the machine has a fused multiply-add.
+        scales: whether it has an instruction for `target.scale`.
     """
 
-    __slots__ = ("fused", "loc", "ops")
+    __slots__ = ("fused", "loc", "ops", "scales")
 
-    def __init__(self, *, fused: bool = False) -> None:
+    def __init__(self, *, fused: bool = False, scales: bool = False) -> None:
         self.ops: list[Op] = []
         self.loc: Loc = Loc.unknown
         self.fused = fused
+        self.scales = scales
 
     def emit(self, op: Op) -> Value:
         """Adds an op with one result."""

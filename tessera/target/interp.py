@@ -229,6 +229,14 @@ def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
         s.define(op, tree(op.fn, x))
 
 
+def _scale(s: Interpreter, op: t.Scale) -> None:
+    x, power = s.values[op.x], s.values[op.power]
+    with np.errstate(all="ignore"):
+        # Where the power is no number there is none in x either.
+        whole = np.nan_to_num(np.asarray(power, np.float64)).clip(-(2**15), 2**15)
+        s.define(op, np.ldexp(x, whole.astype(np.int32)))
+
+
 def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
     total = s.values[op.acc]
     a, b = [cast_array(s.values[v], dtype_of(total.dtype)) for v in (op.a, op.b)]
@@ -418,6 +426,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
+    t.Scale: _scale,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

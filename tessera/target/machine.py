@@ -137,6 +137,12 @@ class Machine:
         """Whether ``a * b + c`` is one instruction with one rounding."""
         return Feature.FMA in self.features
 
+    @property
+    def scales(self) -> bool:
+        """Whether a multiplication by a power of two that is no number of the format is one
+        instruction, for vectors of any length."""
+        return self.has(Feature.AVX512F, Feature.AVX512VL)
+
     def has(self, *features: Feature) -> bool:
         """Whether it has all of these features."""
         return self.features.issuperset(features)

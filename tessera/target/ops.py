@@ -14,6 +14,7 @@ from tessera.dtypes import (
     bfloat16,
     bool_,
     float32,
+    float64,
     int8,
     int16,
     int32,
@@ -212,6 +213,26 @@ class ReduceLanes(TargetOp):
         if not lanes(self.x.type):
             raise VerifyError(f"reduce_lanes of {self.x.type}")
         return ScalarType(element(self.x.type))
+
+
+class Scale(TargetOp):
+    """x * 2**power, rounded once, for f32 and f64; the power is of the same type, and whole.
+
+    An instruction of CPUs with AVX-512, for as many lanes as are a power of two.
+    """
+
+    name = "target.scale"
+    x: Value = operand()
+    power: Value = operand()
+
+    def infer(self) -> Type:
+        """The operands' type."""
+        dtype, count = element(self.x.type), max(lanes(self.x.type), 1)
+        if self.x.type != self.power.type or dtype not in (float32, float64):
+            raise VerifyError(f"scale of {self.x.type} by {self.power.type}")
+        if count & (count - 1):
+            raise VerifyError(f"scale of {count} lanes")
+        return self.x.type
 
 
 class DotGroups(TargetOp):

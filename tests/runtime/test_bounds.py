@@ -71,6 +71,29 @@ def test_functions_compute_the_same(name: str) -> None:
     assert plain.tobytes() == checked.tobytes()
 
 
+NOTHING: dict[str, Callable[[Any], Any]] = {
+    "sum of no columns": lambda x: ts.sum(x[:, 21:], axis=1) + 1,
+    "sum of no rows": lambda x: ts.sum(x[9:], axis=0) + 1,
+    "softmax of no rows": lambda x: ts.softmax(x[9:], axis=1),
+    "product along nothing": lambda x: x[:, 21:] @ x[:, 21:].T,
+    "steps of no elements": lambda x: ts.scan(lambda c, v: (None, ts.sum(v) + 1), None, x[:1, 21:]),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_has_no_elements_reads_none(name: str) -> None:
+    expected = {
+        "sum of no columns": np.ones(9, np.float32),
+        "sum of no rows": np.ones(21, np.float32),
+        "softmax of no rows": np.empty((0, 21), np.float32),
+        "product along nothing": np.zeros((9, 9), np.float32),
+        "steps of no elements": np.ones(1, np.float32),
+    }
+    with config.update(debug_bounds=True):
+        found = ts.pytree.leaves(ts.jit(NOTHING[name])(X))[-1]
+    np.testing.assert_array_equal(found, expected[name])
+
+
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
 def test_every_machine_has_checks(level: str) -> None:
     with config.update(debug_bounds=True):
@@ -105,9 +128,13 @@ def test_the_environment_turns_it_on() -> None:
 
 
 class Wrong(Lowered):
-    """A program whose Schedule has a mistake in its accesses of one kind, in the line `line`."""
+    """A program whose Schedule has a mistake in its accesses of one kind, in the line `line`.
 
-    def __init__(self, graph: Func, kind: type[Op], line: int, shift: int) -> None:
+    Args:
+        shift: what is added to their last index; None leaves them out.
+    """
+
+    def __init__(self, graph: Func, kind: type[Op], line: int, shift: int | None) -> None:
         super().__init__(graph)
         self.kind, self.line, self.shift = kind, line, shift
         self.changed = 0
@@ -124,9 +151,11 @@ class Wrong(Lowered):
             changes: dict[str, Any] = {}
             frames = op.loc.frames
             if isinstance(op, self.kind) and frames and frames[0].line == self.line:
+                self.changed += 1
+                if self.shift is None:
+                    continue
                 index: Any = op.attrs["index"]
                 changes["index"] = (*index[:-1], index[-1] + self.shift)
-                self.changed += 1
             regions = [self._block(region, env) for region in op.regions]
             fresh = op.rebuild([env.get(v, v) for v in op.operands], regions, **changes)
             env.update(zip(op.results, fresh.results, strict=True))
@@ -218,6 +247,26 @@ def test_the_message() -> None:
     assert "return ts.exp(x)" in str(found.value)
     assert "in the kernel exp_0" in str(found.value)
     assert "please report it" in str(found.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, ts.bfloat16.np])
+@pytest.mark.parametrize("part", ["stored first", "stored here"])
+def test_what_nobody_wrote_shows(part: str, dtype: Any) -> None:
+    """A value that is not stored: the output shows it, or what is computed from it does."""
+
+    def f(x: Any) -> Any:
+        a = ts.cumulative_sum(x * 2, axis=1)  # stored first
+        return ts.cumulative_sum(a, axis=0) + a[0]  # stored here
+
+    x, line = X.astype(dtype), line_of(f, part)
+    for kind in (s.Store, s.Scan):
+        with config.update(debug_bounds=True):
+            wrong = Wrong(ts.make_graph(f)(x), kind, line, None)
+            run = wrong.executable().run
+            if wrong.changed:
+                break
+    found = run([x])[0]
+    assert (np.isnan(found) if found.dtype.kind != "i" else found < 0).all()
 
 
 # --- the pass -----------------------------------------------------------------------------------

@@ -144,11 +144,20 @@ def test_full_reductions() -> None:
 
 
 def test_scan_along_rows_and_columns() -> None:
-    def fn(axis: int) -> Callable[..., Any]:
-        return lambda x: bind(CumSum, x, axis=axis, reverse=False)
+    def fn(axis: int, reverse: bool = False) -> Callable[..., Any]:
+        return lambda x: bind(CumSum, x, axis=axis, reverse=reverse)
 
     assert chosen(fn(0), typed(64, 256)).tile == (64,)
     assert chosen(fn(1), typed(64, 256)).tile == (1,)
+    assert chosen(fn(1, True), typed(64, 256)).reduce_tile == 16
+
+
+def test_what_is_read_once_for_a_scan_does_not_count() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return bind(CumSum, e.add(x, broadcast(y, (64, 256), (0,))), axis=1, reverse=False)
+
+    nest = chosen(fn, typed(64, 256), typed(64))
+    assert (nest.tile, nest.reduce_tile) == ((1,), 16)
 
 
 # --- contractions -----------------------------------------------------------------------------

@@ -204,6 +204,33 @@ case(
     """,
 )
 
+for element in ("f32", "i8", "bf16", "f64"):
+    case(
+        f"every third and fourth up to the last, and downwards with a tail, {element}",
+        [(element, (22,)), (element, (29,)), (element, (21,))],
+        [(element, 8), (element, 8), (element, 21)],
+        f"""
+        %three = tile.view(%x0, %i0, [%i8], [%i3]) : view<{element}, 1>
+        %four = tile.view(%x1, %i0, [%i8], [%i4]) : view<{element}, 1>
+        %a = tile.load(%three, [%i0], []) {{shape=[8]}} : tile<{element}[8]>
+        %b = tile.load(%four, [%i0], []) {{shape=[8]}} : tile<{element}[8]>
+        %wa = tile.view(%x3, %i0, [%i8], [%i1]) : view<{element}, 1>
+        %wb = tile.view(%x4, %i0, [%i8], [%i1]) : view<{element}, 1>
+        tile.store(%wa, %a, [%i0], [])
+        tile.store(%wb, %b, [%i0], [])
+        %m1 = tile.const() {{value=-1, dtype=i64}} : tile<i64[]>
+        %last = tile.map([%n, %m1]) {{fn=add}} : tile<i64[]>
+        %down = tile.view(%x2, %last, [%n], [%m1]) : view<{element}, 1>
+        %wc = tile.view(%x5, %last, [%n], [%m1]) : view<{element}, 1>
+        tile.for(%i0, %n, %i8, []) body(%j: tile<i64[]>) {{
+          %c = tile.load(%down, [%j], []) {{shape=[8], check=[0]}} : tile<{element}[8]>
+          %d = tile.map([%c, %c]) {{fn=add}} : tile<{element}[8]>
+          tile.store(%wc, %d, [%j], []) {{check=[0]}}
+          yield
+        }}
+        """,
+    )
+
 case(
     "masks of loads and stores, alone and with a tail",
     [("f32", (21,)), ("bool", (21,))],

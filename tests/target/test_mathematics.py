@@ -371,3 +371,43 @@ def test_operations_of_an_expansion_are_arithmetic() -> None:
             assert not used & set(MATHEMATICS), (name, dtype)
             branches: list[Op] = [op for op in loop.body.ops if isinstance(op, t.If)]
             assert len(branches) == (name in ("sin", "cos", "tan"))
+
+
+# --- multiplication by powers of two ---
+
+
+@pytest.mark.parametrize("lanes", [0, 2, 4, 16, 32])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_scaling_by_powers_of_two(dtype: DType, lanes: int) -> None:
+    """One rounding, also where the power is no number of the format."""
+    target = machine(HIGHEST)
+    if not target.scales:
+        pytest.skip("no instruction for it")
+    index, size = ScalarType(int64), 64
+    of = VecType(lanes, dtype) if lanes else ScalarType(dtype)
+    x, power, y, arena = (Value(PtrType(), name) for name in ("x", "power", "y", "arena"))
+    outer, inner, i = Build(), Build(), Value(index, "i")
+    operands = [inner.emit(t.Load(p, i, (), of)) for p in (x, power)]
+    inner.ops.append(t.Store(y, i, inner.emit(t.Scale(*operands)), ()))
+    start, end, step = (outer.emit(t.Const(n, index)) for n in (0, size, max(lanes, 1)))
+    outer.ops.append(t.For(start, end, step, (), 0, Block([i], inner.ops, ())))
+    module = Module({"k": Func("k", Block([x, power, y, arena], outer.ops, ()))}, "k")
+    spec.verify(module, target, legalized=True)
+
+    limits = np.finfo(dtype.np)
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=size).astype(dtype.np)
+    values[:4] = 0.0, -0.0, math.inf, math.nan
+    powers = rng.integers(limits.minexp - limits.nmant - 2, limits.maxexp + 2, size)
+    powers[4:8] = limits.minexp - 1, limits.minexp - limits.nmant, limits.maxexp, 5000
+    with np.errstate(all="ignore"):
+        want = np.ldexp(values, powers)
+    given = [values, powers.astype(dtype.np)]
+    found = np.empty_like(values)
+    interp.run_module(module, given, [found], {})
+    np.testing.assert_array_equal(found, want)
+    code = compile_text(write_module(module, target, "run"), target, name="scale")
+    found[:] = 0
+    code.caller("run")(*[a.ctypes.data for a in (*given, found)], 0)
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(np.signbit(found[:2]), [False, True])

@@ -22,6 +22,10 @@ from tessera.target.types import VecType
 from tessera.tile import ops as tile
 from tessera.tile.types import MemType
 
+CLOSE = 4
+"""Elements so far apart are picked from vectors of their neighbours; a gather takes a cycle or two
+for each."""
+
 LEAST_SIDE = 4
 """Blocks with fewer rows or columns are stored as they are, element by element."""
 
@@ -212,11 +216,54 @@ def _load_row(
     pair = () if mask is None else (mask, fill)
     if constant_of(stride) == 1:
         return s.emit(t.Load(ptr, offset, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
+    if constant_of(stride) == -1:
+        first = s.map("sub", offset, s.index(box.lanes - 1))
+        pair = () if mask is None else (_reversed(s, mask), fill)
+        row = s.emit(t.Load(ptr, first, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
+        return _reversed(s, row)
+    step = constant_of(stride)
+    if mask is None and step is not None and 1 < step <= CLOSE and step <= box.lanes:
+        return _picked(s, box, offset, step)
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(
         "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
     )
     return s.emit(t.Gather(ptr, offsets, pair, box.view.dtype, loc=s.loc))
+
+
+def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
+    """Every `step`-th element, out of as many vectors of neighbours; nothing behind the last one
+    is read."""
+    lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
+    # The last vector ends with the last element.
+    starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
+    parts: list[tuple[Value, dict[int, int]]] = []
+    for k, start in enumerate(starts):
+        at = s.map("add", offset, s.index(start))
+        row = s.emit(t.Load(box.view.ptr, at, (), type, loc=s.loc))
+        held = {i: i * step - start for i in range(lanes) if k == i * step // lanes}
+        parts.append((row, held))
+    while len(parts) > 1:  # pairs become one, where each lane is in its place
+        pairs = list(zip(parts[::2], parts[1::2], strict=False))
+        rest = parts[2 * len(pairs) :]
+        parts = [_merged(s, a, b, lanes) for a, b in pairs] + rest
+    return parts[0][0]
+
+
+def _merged(
+    s: Lowering, a: tuple[Value, dict[int, int]], b: tuple[Value, dict[int, int]], lanes: int
+) -> tuple[Value, dict[int, int]]:
+    """The lanes that two vectors hold, each in its place."""
+    from_a, from_b = a[1], b[1]
+    picks = [from_a.get(i, from_b.get(i, -lanes) + lanes) for i in range(lanes)]
+    row = s.emit(t.Shuffle(a[0], b[0], tuple(picks), loc=s.loc))
+    return row, {i: i for i in (*from_a, *from_b)}
+
+
+def _reversed(s: Lowering, row: Value) -> Value:
+    """The lanes of a vector in the other direction: memory that is read downwards."""
+    picks = tuple(range(t.lanes(row.type) - 1, -1, -1))
+    return s.emit(t.Shuffle(row, row, picks, loc=s.loc))
 
 
 def _guarded(s: Lowering, mask: Value | None, load: Callable[[], Value], fill: Value) -> Value:
@@ -262,6 +309,11 @@ def _store_row(
     masks = () if mask is None else (mask,)
     if constant_of(stride) == 1:
         s.emit(t.Store(ptr, offset, value, masks, 0, streaming and not masks, loc=s.loc))
+        return
+    if constant_of(stride) == -1:
+        first = s.map("sub", offset, s.index(box.lanes - 1))
+        masks = () if mask is None else (_reversed(s, mask),)
+        s.emit(t.Store(ptr, first, _reversed(s, value), masks, loc=s.loc))
         return
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
     offsets = s.map(

@@ -36,9 +36,9 @@ def _float(text: str) -> dict[Kind, str]:
     return {Kind.FLOAT: text}
 
 
-def _call(name: str, arity: int = 1) -> str:
+def _call(name: str, arity: int = 1, flags: str = "") -> str:
     args = ", ".join(f"{{T}} {{{k}}}" for k in range(arity))
-    return "call {T} @llvm." + name + ".{S}(" + args + ")"
+    return f"call {flags}{{T}} @llvm." + name + ".{S}(" + args + ")"
 
 
 def _compare(float_code: str, signed: str, unsigned: str) -> Row:
@@ -61,8 +61,10 @@ ROWS: dict[str, Row] = {
     "div": Row(_float("fdiv {T} {0}, {1}")),
     "neg": Row(_float("fneg {T} {0}") | _int("sub {T} {Z}, {0}")),
     "abs": Row(_float(_call("fabs")) | {Kind.INT: "call {T} @llvm.abs.{S}({T} {0}, i1 false)"}),
-    "min": Row(_float(_call("minimum", 2)) | _int(_call("smin", 2), _call("umin", 2))),
-    "max": Row(_float(_call("maximum", 2)) | _int(_call("smax", 2), _call("umax", 2))),
+    # Of zeros of both signs either may be the result; to tell them apart would cost three
+    # instructions more.
+    "min": Row(_float(_call("minimum", 2, "nsz ")) | _int(_call("smin", 2), _call("umin", 2))),
+    "max": Row(_float(_call("maximum", 2, "nsz ")) | _int(_call("smax", 2), _call("umax", 2))),
     "fma": Row(_float(_call("fma", 3))),
     "sqrt": Row(_float(_call("sqrt"))),
     "floor": Row(_float(_call("floor"))),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, int16, uint8
+from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, float32, int16, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
@@ -151,6 +151,52 @@ def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
     w.names[op.result] = result
 
 
+def _scale(w: Writer, op: t.Scale) -> None:
+    dtype, lanes = t.element(op.x.type), t.lanes(op.x.type)
+    element, suffix = element_text(dtype), "ps" if dtype is float32 else "pd"
+    # Scalars and short vectors take the place of the first lanes of a register.
+    width = min(max(lanes, 128 // dtype.bits), 512 // dtype.bits)
+    vector, mask = f"<{width} x {element}>", f"i{max(width, 8)}"
+    rounding, declared = (", i32 4", ", i32") if width * dtype.bits == 512 else ("", "")
+    name = f"llvm.x86.avx512.mask.scalef.{suffix}.{width * dtype.bits}"
+    w.declare(name, f"declare {vector} @{name}({vector}, {vector}, {vector}, {mask}{declared})")
+    pieces: list[str] = []
+    for at in range(0, max(lanes, 1), width):
+        x, power = [_widened(w, value, at, width) for value in (op.x, op.power)]
+        operands = f"{vector} {x}, {vector} {power}, {vector} zeroinitializer, {mask} -1{rounding}"
+        pieces.append(w.assign(f"call {vector} @{name}({operands})"))
+    type = VecType(width, dtype)
+    if not lanes:
+        w.names[op.result] = w.assign(f"extractelement {vector} {pieces[0]}, i64 0")
+    elif lanes < width:
+        w.names[op.result] = _shuffle_text(w, pieces[0], "poison", type, range(lanes))
+    else:
+        w.names[op.result] = _joined(w, pieces, type)
+
+
+def _widened(w: Writer, value: Value, at: int, width: int) -> str:
+    """Some lanes of a value, with anything in those that it lacks."""
+    type, lanes = value.type, t.lanes(value.type)
+    if not lanes:
+        vector = type_text(VecType(width, t.element(type)))
+        return w.assign(f"insertelement {vector} poison, {w.typed(value)}, i64 0")
+    if lanes < width:
+        picks = [min(k, lanes - 1) for k in range(width)]
+        return _shuffle_text(w, w.name(value), "poison", type, picks)
+    return _piece(w, w.name(value), type, at, width)
+
+
+def _joined(w: Writer, pieces: list[str], type: VecType) -> str:
+    """Vectors of one type, as many as are a power of two, one after the other."""
+    count = type.lanes
+    while len(pieces) > 1:
+        vector = VecType(count, type.dtype)
+        count *= 2
+        pairs = zip(pieces[::2], pieces[1::2], strict=True)
+        pieces = [_shuffle_text(w, a, b, vector, range(count)) for a, b in pairs]
+    return pieces[0]
+
+
 GROUP_LANES = 16
 """Lanes of the instructions that add products of groups."""
 
@@ -178,13 +224,7 @@ def _dot_groups(w: Writer, op: t.DotGroups) -> None:
             source = type_text(VecType(count, t.element(value.type)))
             sides.append(f"{group} {w.assign(f'bitcast {source} {part} to {group}')}")
         pieces.append(w.assign(f"call {acc} @{name}({acc} {total}, {', '.join(sides)})"))
-    count = GROUP_LANES
-    while len(pieces) > 1:
-        type = VecType(count, dtype)
-        count *= 2
-        pairs = zip(pieces[::2], pieces[1::2], strict=True)
-        pieces = [_shuffle_text(w, a, b, type, range(count)) for a, b in pairs]
-    w.names[op.result] = pieces[0]
+    w.names[op.result] = _joined(w, pieces, VecType(GROUP_LANES, dtype))
 
 
 def _piece(w: Writer, value: str, type: Type, at: int, count: int) -> str:
@@ -416,6 +456,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Insert: _insert,
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
+    t.Scale: _scale,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

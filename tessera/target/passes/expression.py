@@ -115,6 +115,16 @@ class Num:
         """A row of the scalar table."""
         return self._of(self.b.map(name, self.value, *[self._value(x) for x in others]))
 
+    @property
+    def scales(self) -> bool:
+        """Whether there is an instruction for `scale`."""
+        count = max(t.lanes(self.value.type), 1)
+        return self.b.scales and not count & (count - 1)
+
+    def scale(self, power: Num) -> Num:
+        """The number times two to a power, rounded once."""
+        return self._of(self.b.emit(t.Scale(self.value, power.value, loc=self.b.loc)))
+
     def __add__(self, other: Operand) -> Num:
         return self.map("add", other)
 

@@ -23,17 +23,25 @@ LN2_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """An exponent and the rest: the exponential is 2**power * (1 + r + tail).
+    """An exponent and the rest: the exponential is 2**k * (1 + r + tail).
 
     Attributes:
+        k: the exponent.
         power: bits of an unsigned integer, the exponent plus a multiple of 2**12.
         r: at most log(2) / 2.
         tail: exp(r) - 1 - r.
     """
 
+    k: Num
     power: Num
     r: Num
     tail: Num
+
+    def scaled(self, x: Num, halvings: int = 0) -> Num:
+        """x * 2**(k - halvings), where x is near 1: rounded once."""
+        if not x.scales:
+            return scaled(x, self.power - halvings if halvings else self.power)
+        return x.scale(self.k - float(halvings) if halvings else self.k)
 
 
 OFFSET = 1 << 12
@@ -51,14 +59,15 @@ def reduce(x: Num, rest: Num | None = None) -> Reduced:
         high, low = LN2_PARTS[x.grade]
         r = fma(k, -high, x)
         r = fma(k, -low, r) if rest is None else r + fma(k, -low, rest)
-    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
+    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
 
 
 def reduce_base2(x: Num) -> Reduced:
     """The parts of exp2(x); |x| is less than 2**11."""
     shifted = x + x.format.magic
-    r = (x - (shifted - x.format.magic)) * (1 / LOG2_E)
-    return Reduced(_power(shifted), r, (r * r) * tables.EXPM1(r))
+    k = shifted - x.format.magic
+    r = (x - k) * (1 / LOG2_E)
+    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
 
 
 def _power(shifted: Num) -> Num:
@@ -71,12 +80,14 @@ def _power(shifted: Num) -> Num:
 def exponential(x: Num, halvings: int = 0) -> Num:
     """exp(x) / 2**halvings, into the subnormal numbers and to infinity; |x| is less than 2**11."""
     parts = reduce(x)
-    return scaled(1.0 + (parts.r + parts.tail), parts.power - halvings)
+    return parts.scaled(1.0 + (parts.r + parts.tail), halvings)
 
 
 def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
     parts = reduce(x)
+    if x.scales:
+        return parts.scaled(1.0 + (parts.r + parts.tail))
     scale = power_of_two(parts.power - OFFSET)
     return fma(parts.r + parts.tail, scale, scale)
 
@@ -115,7 +126,7 @@ def exp2(x: Num) -> Num:
     """2 ** x."""
     limit = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
     parts = reduce_base2(clamped(x, *limit))
-    return scaled(1.0 + (parts.r + parts.tail), parts.power)
+    return parts.scaled(1.0 + (parts.r + parts.tail))
 
 
 def expm1(x: Num) -> Num:
@@ -136,7 +147,7 @@ def sigmoid(x: Num) -> Num:
     parts = reduce(where(magnitude < low, low, magnitude))
     # Three roundings in a row would be more than two units, so two of them are made good.
     whole, rest = fast_two_sum(parts.r.const(1.0), parts.r)
-    small = scaled(whole + (rest + parts.tail), parts.power)
+    small = parts.scaled(whole + (rest + parts.tail))
     below, lost = fast_two_sum(small.const(1.0), small)
     negative = x < 0.0
     result = where(negative, small, 1.0) / below

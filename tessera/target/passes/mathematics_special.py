@@ -23,7 +23,6 @@ from tessera.target.passes.expression import (
 from tessera.target.passes.mathematics_exponential import (
     exponential_inside,
     reduce,
-    scaled,
 )
 from tessera.target.passes.mathematics_logarithm import log, positive_log
 
@@ -42,7 +41,7 @@ def _complement(x: Num) -> Num:
     parts = reduce(-(high * high), (high - x) * (high + x))
     whole, rest = fast_two_sum(x.const(1.0), parts.r)
     lost = fma(whole, factor_rest, (rest + parts.tail) * factor)
-    return scaled(fma(whole, factor, lost) / below, parts.power)
+    return parts.scaled(fma(whole, factor, lost) / below)
 
 
 def erf(x: Num) -> Num:

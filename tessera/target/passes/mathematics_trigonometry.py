@@ -118,7 +118,7 @@ def _quotient(a: tuple[Num, Num], b: tuple[Num, Num]) -> Num:
 def _unless_large(x: Num, result: Num, name: str) -> Num:
     """The result, but in lanes whose argument is large that of the C library."""
     large = abs(x) > LIMIT
-    inside = Build(fused=x.b.fused)
+    inside = Build(fused=x.b.fused, scales=x.b.scales)
     inside.loc = x.b.loc
     library = inside.map(name, x.value)
     chosen = inside.select(large.value, library, result.value)

@@ -25,7 +25,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, prod, sym
 from tessera.ir.walk import walk
-from tessera.schedule import loop_ops
+from tessera.schedule import keeping, loop_ops
 from tessera.schedule import ops as s
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
@@ -101,6 +101,7 @@ def lower_nest(
         programs: the program's coordinates in the grid, if they are not its ids.
     """
     em.loc = nest.loc
+    nest = keeping.expanded(nest)
     tiles = _tiles(nest)
     chunks = _chunks(nest, tiles)
     vector = max([k for k, tile in enumerate(tiles) if tile > 1], default=-1)

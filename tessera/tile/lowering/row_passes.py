@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 
 from tessera.dtypes import DType, real_of
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import substitute, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
+from tessera.schedule.dependence import inputs, is_same, needs
 from tessera.tile import ops as t
 from tessera.tile.lowering import reduction
 from tessera.tile.lowering.emitter import Shape
@@ -85,18 +85,11 @@ def _loads(ops: Sequence[Op]) -> list[s.Load]:
 
 
 def _reads_written(low: State, op: Op) -> bool:
-    """Whether an op reads what the nest writes, so that the order counts."""
+    """Whether an op reads what the nest writes, so that the order counts. What is kept is read by
+    reductions that need the one which computes it."""
+    written = low.written - low.kept
     inner = (one for region in op.regions for one in walk(region))
-    return any(isinstance(x, s.Load) and x.buf in low.written for x in (op, *inner))
-
-
-def _inputs(op: Op) -> Iterator[Value]:
-    """What an op needs, its regions included."""
-    yield from op.operands
-    for region in op.regions:
-        yield from region.outputs
-        for inner in region.ops:
-            yield from _inputs(inner)
+    return any(isinstance(x, s.Load) and x.buf in written for x in (op, *inner))
 
 
 def _levels(ops: Sequence[Op], looped: Sequence[Op], pairs: dict[Op, _Pair]) -> dict[Op, int]:
@@ -105,7 +98,7 @@ def _levels(ops: Sequence[Op], looped: Sequence[Op], pairs: dict[Op, _Pair]) -> 
     ready: dict[Value, int] = {}
     for op in ops:
         pair = pairs.get(op)
-        needed = [ready.get(v, 0) for v in _inputs(op) if pair is None or v is not pair.shift]
+        needed = [ready.get(v, 0) for v in inputs(op) if pair is None or v is not pair.shift]
         if pair is not None:
             needed.append(levels[pair.top])
         levels[op] = max(needed, default=0)
@@ -159,11 +152,11 @@ def _pair(total: s.Reduce, looped: Sequence[s.Reduce]) -> _Pair | None:
     if top is None or top not in looped or top.axes[0].extent != total.axes[0].extent:
         return None
     inner = {v for op in walk(total.body) for v in op.results}
-    others = [v for v in _inputs(total) if v not in inner and v is not shift]
-    if any(_needs(v, top) for v in others):
+    others = [v for v in inputs(total) if v not in inner and v is not shift]
+    if any(needs(v, top) for v in others):
         return None
     (y,) = top.body.outputs
-    same = _is_same(x, y, total.axes[0].name, top.axes[0].name)
+    same = is_same(x, y, total.axes[0].name, top.axes[0].name)
     return _Pair(top, total, shift, replaces) if same else None
 
 
@@ -194,43 +187,6 @@ def _without_casts(value: Value) -> Value:
     while isinstance(value.op, s.Cast) and dtype_of(value.op.x).is_float:
         value = value.op.x
     return value
-
-
-def _needs(value: Value, op: Op) -> bool:
-    """Whether a value of the nest is computed from an op's result."""
-    stack, seen = [value], set[Value]()
-    while stack:
-        one = stack.pop()
-        if one in seen or one.op is None:
-            continue
-        seen.add(one)
-        if one.op is op:
-            return True
-        stack.extend(_inputs(one.op))
-    return False
-
-
-def _is_same(x: Value, y: Value, a: str, b: str) -> bool:
-    """Whether two scalars are computed alike, one along axis a and one along axis b."""
-    if x is y:
-        return True
-    p, q = x.op, y.op
-    if p is None or q is None or type(p) is not type(q) or p.regions or q.regions:
-        return False
-    if len(p.operands) != len(q.operands):
-        return False
-    return _attrs(p, a) == _attrs(q, b) and all(
-        _is_same(v, w, a, b) for v, w in zip(p.operands, q.operands, strict=True)
-    )
-
-
-def _attrs(op: Op, axis: str) -> dict[str, object]:
-    """The attributes of an op, the axis under another name."""
-    found = dict(op.attrs)
-    for key in ("index", "where"):
-        if isinstance(op, s.Load):
-            found[key] = tuple([substitute(e, {axis: sym("$r")}) for e in found[key]])
-    return found
 
 
 # --- shared loops -----------------------------------------------------------------------------

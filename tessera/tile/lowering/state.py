@@ -104,6 +104,7 @@ class State:
         env: what values of the nest have become, at the point where they were evaluated last.
         deps: names of the symbols on which each value of the nest depends.
         written: buffers that the nest stores to.
+        kept: those among them that hold other values of a row before.
         facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
         stages: parts of a contraction's operands that are under way at a time on a GPU.
@@ -128,6 +129,7 @@ class State:
         self.is_block = nest.warps > 0
         self.stages = nest.stages or STAGES
         self.written: set[Value] = set()
+        self.kept = {op.buf for op in nest.body.ops if isinstance(op, s.Store) and op.keeps}
         ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
         ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
         for op in walk(nest.body):

@@ -357,7 +357,7 @@ def test_every_op_of_the_layer_has_a_rule() -> None:
     kernels = {n: c for n, c in classes.items() if "host" not in c.__module__}
     # Programs with calls of the host are cut at them, and sums of products of neighbours are
     # instructions of CPUs, so no kernel has these.
-    others = {t.HostCall.name, t.DotGroups.name}
+    others = {t.HostCall.name, t.DotGroups.name, t.Scale.name}
     assert {n for n, c in kernels.items() if c not in RULES} == others
 
 

@@ -1,0 +1,134 @@
+"""Values of a row that are kept between passes: which, where, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import bfloat16
+from tessera.ir.core import Func
+from tessera.ir.intexpr import Dim, sym
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.heuristics import choose
+from tessera.schedule.keeping import LONGEST_ROW, expanded
+from tessera.schedule.plan import may_share
+from tessera.schedule.rebuild import kernels
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import WIDE, lowered, traced, typed
+
+
+def powers(x: Any) -> Any:
+    return ts.exp(x - ts.max(x, axis=-1, keepdims=True))
+
+
+def softmax(x: Any) -> Any:
+    p = powers(x)
+    return p / ts.sum(p, axis=-1, keepdims=True)
+
+
+def weighted(x: Any, d: Any) -> Any:
+    """The gradient of logsumexp, for a cotangent of each element."""
+    return d * softmax(x)
+
+
+def moments(x: Any) -> Any:
+    """A reduction that needs the sum of exponentials, and one that does not."""
+    p = powers(x)
+    total = ts.sum(p, axis=-1, keepdims=True)
+    spread = ts.sum(p * (x - total), axis=-1, keepdims=True)
+    return p - ts.sum(p * x, axis=-1, keepdims=True) * spread
+
+
+def total(x: Any) -> Any:
+    return ts.sum(powers(x), axis=-1)
+
+
+def layer_norm(x: Any) -> Any:
+    d = x - ts.mean(x, axis=-1, keepdims=True)
+    return d / ts.sqrt(ts.mean(d * d, axis=-1, keepdims=True) + 1e-5)
+
+
+def narrow(x: Any) -> Any:
+    return ts.astype(softmax(ts.astype(x, ts.float32)), ts.bfloat16)
+
+
+def chosen(fn: Callable[..., Any], *shapes: tuple[Dim, ...], **options: Any) -> list[ops.Nest]:
+    func = choose(lowered(fn, *[typed(*shape, **options) for shape in shapes]), WIDE)
+    units = [one for kernel in kernels(func.body) for one in kernel.body.ops]
+    return [one for one in units if isinstance(one, ops.Nest)]
+
+
+def keeps(nest: ops.Nest) -> bool:
+    return any(isinstance(op, ops.Store) and op.keeps for op in nest.body.ops)
+
+
+def exponentials(nest: ops.Nest) -> int:
+    return sum(isinstance(op, ops.Map) and op.fn.name == "exp" for op in walk(nest.body))
+
+
+@pytest.mark.parametrize(("fn", "count"), [(softmax, 2), (weighted, 2), (moments, 4)])
+def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> None:
+    shapes = [(9, 100)] * (2 if fn is weighted else 1)
+    (nest,) = chosen(fn, *shapes)
+    assert keeps(nest)
+    assert exponentials(nest) == count
+    # Of moments two sums share a pass, and there the exponential.
+    found = expanded(nest)
+    assert exponentials(found) == (2 if fn is moments else 1)
+    inside = [op for r in found.body.ops for region in r.regions for op in region.ops]
+    (store,) = [op for op in inside if isinstance(op, ops.Store)]
+    loads = [op for op in walk(found.body) if isinstance(op, ops.Load) and op.buf is store.buf]
+    assert len(loads) == (2 if fn is moments else 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape", "dtype"),
+    [
+        (layer_norm, (9, 100), None),  # a subtraction costs less than the room
+        (narrow, (9, 100), bfloat16),  # the result has no room for float32
+        (softmax, (9, LONGEST_ROW + 1), None),  # the row does not stay in the cache
+        (total, (9, 100), None),  # there is no such result
+    ],
+)
+def test_what_is_not_kept(fn: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> None:
+    nests = chosen(fn, shape, **({} if dtype is None else {"dtype": dtype}))
+    assert not any(keeps(nest) for nest in nests)
+    assert all(expanded(nest) is nest for nest in nests)
+
+
+def test_a_result_that_keeps_lies_on_no_input() -> None:
+    """Its rows are written before all of the input's are read."""
+    func: Func = choose(lowered(weighted, typed(9, 100), typed(9, 100)), WIDE)
+    (kernel,) = kernels(func.body)
+    assert not any(may_share(kernel, j, 0) for j in range(len(kernel.inputs)))
+    # The same kernel without: the cotangent is read where the result is written.
+    body = kernel.body
+    (nest,) = body.ops
+    (store,) = [op for op in nest.regions[0].ops if isinstance(op, ops.Store)]
+    plain = [op.rebuild(keeps=False) if op is store else op for op in nest.regions[0].ops]
+    region = type(body)((), plain, ())
+    other = kernel.rebuild(regions=[type(body)(body.args, [nest.rebuild(regions=[region])], ())])
+    assert isinstance(other, ops.Kernel)
+    assert any(may_share(other, j, 0) for j in range(len(other.inputs)))
+
+
+@pytest.mark.parametrize("shape", [(9, 33), (3, 8), (2, 256)])
+@pytest.mark.parametrize("fn", [weighted, moments])
+def test_levels_agree(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
+    count = 2 if fn is weighted else 1
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=shape).astype(np.float32) for _ in range(count)]
+    check_levels(traced(fn, *[typed(*shape)] * count), inputs)
+
+
+def test_symbolic_rows() -> None:
+    rows, columns = sym("n"), sym("m")
+    graph = traced(softmax, typed(rows, columns))
+    for sizes in ((3, 40), (1, 1), (0, 5)):
+        x = np.random.default_rng(1).normal(size=sizes).astype(np.float32)
+        check_levels(graph, [x], dict(zip(("n", "m"), sizes, strict=True)))
