@@ -272,6 +272,12 @@ class Choice:
         axis = self.best_axis(self.accesses)
         if axis is None:
             return
+        if self.nest.ordered and not any(a.stride(axis.name) == 1 for a in self.accesses):
+            # Points of the other axes have nothing to do with each other: programs of their own.
+            ordered = [one for one in self.nest.axes if one.name in self.nest.ordered]
+            self.cost *= math.prod(size_of(one.extent) for one in ordered)
+            self.last = [one.name for one in ordered]
+            return
         self.vectorise(axis, self.width)
         self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
         across = self.turned_axis(axis)
@@ -320,8 +326,9 @@ class Choice:
         assert axis is not None
         self.reduce_tile = 1
         width = self.width
-        if not self.heavy and len(found) == 1:
-            # Long lines of memory, as far as registers and a few programs per axis allow.
+        if not self.heavy and len(found) == 1 and isinstance(found[0], ops.Reduce):
+            # Long lines of memory, as far as registers and a few programs per axis allow. A search
+            # for a place needs registers for the places, and masks.
             share = power_below(size_of(axis.extent) / 4)
             width = max(width, min(self.lanes * self.machine.registers // 2, share))
         self.vectorise(axis, width)

@@ -139,11 +139,14 @@ def rewrite(
 
 
 def split_for_threads(func: Func, facts: Facts | None = None) -> Func:
-    """The program with reductions split that one thread of a CPU would have to do alone.
+    """The program with reductions and scatters split that one thread of a CPU would have to do
+    alone.
 
     How they are split depends on their sizes only, and so do results.
     """
-    return rewrite(func, None, (split_reduction,), facts)
+    from tessera.schedule.split_scatter import share_updates  # which builds on this module
+
+    return rewrite(func, None, (split_reduction, share_updates), facts)
 
 
 def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> Func:

@@ -1,14 +1,23 @@
-"""Scatters on a GPU, whose points must not wait for each other.
+"""Scatters whose points need not wait for each other.
 
-Where updates are combined, all points run at once and combine atomically. Where the last of several
-updates of an element wins, a first nest finds out which one that is, for each element, and the
-updates that do not win are not written:
+On a GPU, where updates are combined, all points run at once and combine atomically. Where the last
+of several updates of an element wins, a first nest finds out which one that is, for each element,
+and the updates that do not win are not written:
 
     nest i (ordered): y[at[i]] = x[i]
     ==>
     nest k: last[k] = -1
     nest i: last[at[i]] = max(last[at[i]], i), atomically
     nest i: y[at[i]] = x[i] if last[at[i]] == i
+
+On a CPU many updates of few elements that are combined (a histogram) are cut into parts, which
+threads share. Each part has a copy of the elements; the copies are combined in order.
+
+    nest i (ordered): y[at[i]] += x[i]
+    ==>
+    nest p, k: part[p, k] = 0
+    nest p, i (ordered): part[p, at[p*chunk + i]] += x[p*chunk + i]
+    nest k: y[k] += sum over p: part[p, k]
 """
 
 from __future__ import annotations
@@ -20,15 +29,25 @@ from tessera.ir.core import Block, Op
 from tessera.ir.intexpr import Dim, prod, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
-from tessera.schedule import ops
-from tessera.schedule.copying import Copy
+from tessera.schedule import loop_ops, ops
+from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.split import Context, Pieces, index_of
+from tessera.schedule.heuristics import GRAIN
+from tessera.schedule.split import PARTS, Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 
 SHORT = 16
 """So many updates are written one after the other."""
+
+COPIES = 4
+"""Copies of the elements that a part of the updates goes to in turn."""
+
+SPACE = 2
+"""So many times less memory than updates are all copies."""
+
+UPDATE = 4
+"""One update, in additions."""
 
 COMBINES = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
 """Rows of the scalar table that an update may be combined with in any order."""
@@ -44,10 +63,7 @@ def split_scatter(nest: ops.Nest, context: Context) -> Pieces | None:
     assert isinstance(store.buf.type, BufType)
     pieces = Pieces()
     if store.combine is not None:
-        # The parts of a product of complex numbers are no products of parts.
-        if store.combine.name not in COMBINES:
-            return None
-        if store.buf.type.dtype.is_complex and store.combine.name != "add":
+        if not _combines_freely(store):
             return None
         pieces.nests.append(_parallel(nest, store))
         pieces.reason = "updates meet atomically"
@@ -67,6 +83,120 @@ def _parallel(nest: ops.Nest, store: ops.Store) -> ops.Nest:
         fresh = copy.op(op)
         code.append(fresh.rebuild(atomic=True) if op is store else fresh)
     return ops.Nest(nest.axes, body=Block([], code, ()), loc=nest.loc)
+
+
+def share_updates(nest: ops.Nest, context: Context) -> Pieces | None:
+    """A nest of a CPU that combines many updates with few elements, in parts."""
+    stores = [op for op in nest.body.ops if isinstance(op, ops.Store)]
+    loops = (ops.Scan, *loop_ops.LOOPS)
+    if len(stores) != 1 or any(isinstance(op, loops) for op in walk(nest.body)):
+        return None
+    (store,) = stores
+    first = next((axis for axis in nest.axes if axis.name in nest.ordered), None)
+    if first is None or not isinstance(first.extent, int) or not _combines_freely(store):
+        return None
+    assert isinstance(store.buf.type, BufType)
+    size = prod(store.buf.type.shape)
+    others = prod([axis.extent for axis in nest.axes if axis is not first])
+    if not isinstance(size, int) or not isinstance(others, int) or size == 0:
+        return None
+    room = first.extent * others // (SPACE * size)
+    parts = min(PARTS, first.extent * others * UPDATE // GRAIN, room)
+    if parts < 2:
+        return None
+    return _Parts(nest, store, first, -(-first.extent // parts), context).run()
+
+
+def _combines_freely(store: ops.Store) -> bool:
+    """Whether updates may be combined in any order, and element by element."""
+    assert isinstance(store.buf.type, BufType)
+    if store.combine is None or store.combine.name not in COMBINES:
+        return False
+    # The parts of a product of complex numbers are no products of parts.
+    return not store.buf.type.dtype.is_complex or store.combine.name == "add"
+
+
+class _Parts:
+    """The nests of `share_updates`.
+
+    Attributes:
+        first: the axis that is cut.
+        chunk: places of a part.
+        partial: a buffer of copies of the elements, one for each part.
+    """
+
+    def __init__(
+        self, nest: ops.Nest, store: ops.Store, first: Axis, chunk: int, context: Context
+    ) -> None:
+        assert isinstance(first.extent, int) and isinstance(store.buf.type, BufType)
+        self.nest = nest
+        self.store = store
+        self.first = first
+        self.chunk = chunk
+        self.names = context.names
+        self.pieces = Pieces()
+        self.shape = store.buf.type.shape
+        count = -(-first.extent // chunk)
+        self.partial = self.pieces.buffer(BufType((count, *self.shape), store.buf.type.dtype))
+        self.part = Axis(self.names.fresh("p"), count)
+
+    def run(self) -> Pieces:
+        """All nests."""
+        assert isinstance(self.first.extent, int)
+        self.clear()
+        full = self.first.extent // self.chunk
+        self.update(Axis(self.part.name, full), sym(self.part.name), self.chunk)
+        if self.first.extent > full * self.chunk:
+            self.update(None, full, self.first.extent - full * self.chunk)
+        self.combine()
+        self.pieces.reason = f"updates of {self.chunk} places go to copies of their own"
+        return self.pieces
+
+    def axes(self, shape: Iterable[Dim]) -> tuple[Axis, ...]:
+        """Axes for some dims."""
+        return tuple([Axis(self.names.fresh("k"), dim) for dim in shape])
+
+    def add(self, axes: tuple[Axis, ...], code: list[Op], ordered: tuple[str, ...] = ()) -> None:
+        """A nest."""
+        body = Block([], code, ())
+        self.pieces.nests.append(ops.Nest(axes, ordered, body=body, loc=self.nest.loc))
+
+    def clear(self) -> None:
+        """No update so far."""
+        assert self.store.combine is not None and isinstance(self.partial.type, BufType)
+        axes = self.axes(self.partial.type.shape)
+        dtype = self.partial.type.dtype
+        none = ops.Const(identity(self.store.value, self.store.combine), dtype)
+        store = ops.Store(self.partial, none.result, (), index_of(axes))
+        self.add(axes, [none, store])
+
+    def update(self, part: Axis | None, number: Dim, places: int) -> None:
+        """Combines the updates of one part, or of several."""
+        first, store = self.first, self.store
+        place = number * self.chunk + sym(first.name)
+        copy = Copy({first.name: place})
+        code: list[Op] = []
+        for op in self.nest.body.ops:
+            fresh = copy.op(op)
+            if op is store:
+                assert isinstance(fresh, ops.Store)
+                fields = fresh.attrs | {"index": (number, *fresh.index)}
+                fresh = ops.Store(self.partial, fresh.value, fresh.dyn, loc=op.loc, **fields)
+            code.append(fresh)
+        axes = [Axis(a.name, places) if a is first else a for a in self.nest.axes]
+        self.add((*([part] if part else []), *axes), code, self.nest.ordered)
+
+    def combine(self) -> None:
+        """Combines the copies, in order, with what is there."""
+        store, axes = self.store, self.axes(self.shape)
+        assert store.combine is not None
+        load = ops.Load(self.partial, (), index_of((self.part, *axes)), loc=store.loc)
+        body = Block([], [load], (load.result,))
+        total = ops.Reduce((self.part,), store.combine, body, loc=store.loc)
+        last = ops.Store(
+            store.buf, total.result, (), index_of(axes), (), store.combine, loc=store.loc
+        )
+        self.add(axes, [total, last])
 
 
 class _Last:

@@ -415,6 +415,26 @@ def test_histogram(bins: Any, limits: Any) -> None:
     same(edges, np.histogram_bin_edges(x, bins, limits), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("bins", "limits"),
+    [(64, (-4.0, 4.0)), (10, (-1, 2)), (37, (-0.1, 0.7)), (1000, (1000.0, 1000.5)), (6, None)],
+)
+def test_histograms_are_exact(bins: int, limits: Any, dtype: str) -> None:
+    x = (sample(dtype, (500,)) * 3).astype(dtype)
+    if limits is not None:
+        low, high = limits
+        x = (x + low / 2 + high / 2).astype(dtype)
+        edges = np.histogram_bin_edges(x, bins, limits)
+        ups, downs = (np.nextafter(edges, np.asarray(v, dtype)) for v in (np.inf, -np.inf))
+        x = np.concatenate([x, edges, ups, downs, np.asarray([np.nan, np.inf, -np.inf], dtype)])
+    expected = np.histogram(x, bins, limits)
+    fn = lambda x: ts.histogram(x, bins, limits)  # noqa: E731
+    for counts, edges in (fn(ts.asarray(x)), ts.jit(fn)(ts.asarray(x))):
+        np.testing.assert_array_equal(np.asarray(counts), expected[0])
+        np.testing.assert_array_equal(np.asarray(edges), expected[1])
+
+
 def test_histograms_of_other_elements() -> None:
     counts, edges = ts.histogram(ts.asarray([3, 1, 1, 2, 5]), 2)
     same(counts, np.asarray([3, 2]))

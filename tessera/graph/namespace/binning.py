@@ -5,7 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from tessera.dtypes import default_int
+import numpy as np
+
+from tessera.dtypes import DType, default_int, finfo, float32, float64, int16, int32
 from tessera.errors import DTypeError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
@@ -19,16 +21,17 @@ from tessera.graph.namespace.arguments import (
     spread,
     to_dtype,
 )
-from tessera.graph.namespace.creation import linspace
-from tessera.graph.namespace.searching import bisect
+from tessera.graph.namespace.searching import bisect, is_at_hand
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.gather import Combine, IndexMode, gather, scatter
-from tessera.graph.ops.rearrange import concatenate, full, reshape, slice_axis
+from tessera.graph.ops.rearrange import concatenate, full, iota, reshape, slice_axis
 from tessera.graph.ops.sort import sort
-from tessera.graph.placement import common_device
+from tessera.graph.placement import common_device, device_of, placed
+from tessera.graph.trace import is_tracing
 from tessera.ir import loc
+from tessera.ir.convert import cast_array
 from tessera.ir.intexpr import prod
 
 __all__ = [
@@ -136,7 +139,10 @@ def histogram_bin_edges(
     a: ArrayLike, /, bins: int | ArrayLike = 10, range: tuple[Any, Any] | None = None
 ) -> ArrayBase:
     """The edges of the bins of a histogram. For the arguments see `histogram`."""
-    return _edges("histogram_bin_edges", as_inexact("histogram_bin_edges", a), bins, range)
+    name = "histogram_bin_edges"
+    given = as_inexact(name, a)
+    bounds = None if _is_vector(bins) else _bounds(name, given, bins, range)
+    return _edges(name, given, bins, bounds)
 
 
 @api_boundary
@@ -168,7 +174,8 @@ def histogram(
     """
     name = "histogram"
     given = as_inexact(name, a)
-    edges = _edges(name, given, bins, range)
+    bounds = None if _is_vector(bins) else _bounds(name, given, bins, range)
+    edges = _edges(name, given, bins, bounds)
     found = ops.cast(reshape(given, (prod(given.shape),)), edges.dtype)
     count = edges.shape[0] - 1
     if weights is None:
@@ -183,11 +190,14 @@ def histogram(
             )
         counted = reshape(each, found.shape)
         counted = ops.cast(counted, default_int) if counted.dtype.is_bool else counted
-    last = spread(reshape(slice_axis(edges, 0, count, count + 1), ()), found.shape)
-    place = ops.sub(bisect(edges, found, "right"), 1)
-    place = ops.sub(place, ops.cast(ops.eq(found, last), place.dtype))
-    place = ops.select(ops.isnan(found), -1, place)
-    sums = scatter(full((count,), 0, counted.dtype), counted, [place], [0], Combine.ADD)
+    if bounds is None or (is_at_hand(edges) and is_at_hand(found) and not is_tracing()):
+        place = _bisected(found, edges)
+    else:
+        place = _computed(found, edges, *bounds)
+    # What lies outside has a bin of its own, so that nothing has to be left out.
+    sums = full((count + 1,), 0, counted.dtype)
+    sums = scatter(sums, counted, [place], [0], Combine.ADD, IndexMode.PROMISE)
+    sums = slice_axis(sums, 0, 0, count)
     if density:
         widths = ops.sub(slice_axis(edges, 0, 1, count + 1), slice_axis(edges, 0, 0, count))
         exact = ops.cast(sums, edges.dtype)
@@ -196,14 +206,46 @@ def histogram(
     return sums, edges
 
 
-def _edges(name: str, a: Any, bins: Any, range: Any) -> Any:
+def _is_vector(bins: Any) -> bool:
+    """Whether bins are given by their edges."""
+    return not hasattr(bins, "__index__") or bool(getattr(bins, "ndim", 0))
+
+
+def _bounds(name: str, a: Any, bins: Any, range: Any) -> tuple[Any, Any]:
+    """The lowest and the highest edge: numbers, or arrays of no axes."""
+    _check_real(name, a)
+    if operator.index(bins) < 1:
+        raise ShapeError(
+            f"{name}: bins={operator.index(bins)}",
+            loc=loc.current(),
+            rule="there is one bin or more",
+        )
+    if range is not None and all(is_number(v) for v in range):
+        low, high = (float(v) for v in range)
+        return (low - 0.5, high + 0.5) if low == high else (low, high)
+    if range is not None:
+        low, high = (to_dtype(v if is_number(v) else as_array(name, v), a.dtype) for v in range)
+    elif any(d == 0 for d in a.shape):
+        return 0.0, 1.0
+    else:
+        low, high = reduce.min_(a), reduce.max_(a)
+    same = ops.eq(low, high)
+    return ops.select(same, ops.sub(low, 0.5), low), ops.select(same, ops.add(high, 0.5), high)
+
+
+def _check_real(name: str, a: Any) -> None:
     if a.dtype.is_complex:
         raise DTypeError(
             f"{name}: the array is {a.type.strong()}",
             loc=loc.current(),
             rule="the elements are real numbers",
         )
-    if not hasattr(bins, "__index__") or getattr(bins, "ndim", 0):
+
+
+def _edges(name: str, a: Any, bins: Any, bounds: tuple[Any, Any] | None) -> Any:
+    """The edges of the bins, as NumPy rounds them."""
+    _check_real(name, a)
+    if bounds is None:
         edges, _ = inexact_operands(name, as_array(name, bins), number(0.0, a.dtype))
         if edges.ndim != 1 or edges.shape[0] < 2:
             raise ShapeError(
@@ -213,16 +255,64 @@ def _edges(name: str, a: Any, bins: Any, range: Any) -> Any:
             )
         return edges
     count = operator.index(bins)
-    if count < 1:
-        raise ShapeError(
-            f"{name}: bins={count}", loc=loc.current(), rule="there is one bin or more"
-        )
-    if range is not None:
-        low, high = (to_dtype(v if is_number(v) else as_array(name, v), a.dtype) for v in range)
-    elif any(d == 0 for d in a.shape):
-        low, high = number(0.0, a.dtype), number(1.0, a.dtype)
-    else:
-        low, high = reduce.min_(a), reduce.max_(a)
-    same = ops.eq(low, high)
-    low, high = ops.select(same, ops.sub(low, 0.5), low), ops.select(same, ops.add(high, 0.5), high)
-    return linspace(low, high, count + 1, dtype=a.dtype)
+    low, high = bounds
+    if isinstance(low, float):
+        line = np.asarray(np.linspace(low, high, count + 1), np.float64)
+        return placed(cast_array(line, a.dtype), device_of(a))
+    exact = _wide(a.dtype)
+    low, high = ops.cast(low, exact), ops.cast(high, exact)
+    shape = (count + 1,)
+    step = spread(ops.div(ops.sub(high, low), count), shape)
+    position = iota(shape, 0, exact)
+    line = ops.add(ops.mul(position, step), spread(low, shape))
+    return ops.cast(ops.select(ops.eq(position, count), spread(high, shape), line), a.dtype)
+
+
+def _wide(dtype: DType) -> DType:
+    """The dtype in which places are computed."""
+    return float64 if dtype is float64 else float32
+
+
+def _bisected(x: Any, edges: Any) -> Any:
+    """The bin of each element between any edges; the number of bins for others."""
+    count = edges.shape[0] - 1
+    last = spread(reshape(slice_axis(edges, 0, count, count + 1), ()), x.shape)
+    place = ops.sub(bisect(edges, x, "right"), 1)
+    place = ops.sub(place, ops.cast(ops.eq(x, last), place.dtype))
+    outside = ops.or_(ops.isnan(x), ops.or_(ops.lt(place, 0), ops.ge(place, count)))
+    return ops.select(outside, count, place)
+
+
+def _computed(x: Any, edges: Any, low: Any, high: Any) -> Any:
+    """The bin of each element between edges at equal distances; the number of bins for others.
+
+    One that is computed to lie near an edge, with regard to all that has been rounded, is compared
+    with the edges on both sides: what counts is on which side of the rounded edge it is.
+    """
+    count = edges.shape[0] - 1
+    exact = _wide(x.dtype)
+    low, high = (
+        number(v, exact) if isinstance(v, float) else ops.cast(ops.cast(v, x.dtype), exact)
+        for v in (low, high)
+    )
+    span = ops.sub(high, low)
+    size = ops.maximum(ops.abs_(low), ops.abs_(high))
+    slack = ops.mul(ops.add(ops.div(size, span), 1), 4 * count * finfo(x.dtype).eps)
+    shape = x.shape
+    wide = ops.cast(x, exact)
+    inside = ops.and_(ops.ge(wide, spread(low, shape)), ops.le(wide, spread(high, shape)))
+    place = ops.mul(ops.div(ops.sub(wide, spread(low, shape)), spread(span, shape)), count)
+    place = ops.select(inside, place, 0)
+    near = ops.le(ops.abs_(ops.sub(place, ops.round_(place))), spread(slack, shape))
+    # Places are stored before they are counted.
+    short = int16 if count < 1 << 15 else int32
+    found = ops.minimum(ops.cast(place, int32), count - 1)
+    # Elsewhere nothing is read.
+    left, right = (
+        gather(edges, [ops.select(near, ops.add(found, k), -1)], [0], IndexMode.DROP)
+        for k in (0, 1)
+    )
+    below = ops.and_(near, ops.lt(x, left))
+    above = ops.and_(ops.and_(near, ops.ge(x, right)), ops.lt(found, count - 1))
+    found = ops.sub(ops.add(found, ops.cast(above, int32)), ops.cast(below, int32))
+    return ops.cast(ops.select(inside, found, count), short)

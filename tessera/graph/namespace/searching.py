@@ -181,7 +181,7 @@ def bisect(line: Any, wanted: Any, side: Literal["left", "right"]) -> Any:
     """
     size = line.shape[0]
     shape = wanted.shape
-    if _is_at_hand(line) and _is_at_hand(wanted) and not is_tracing():
+    if is_at_hand(line) and is_at_hand(wanted) and not is_tracing():
         # Step by step this would be a dozen programs to start.
         return Array(np.asarray(np.searchsorted(line.host, wanted.host, side), np.int64))
     low = full(shape, 0, default_int)
@@ -203,7 +203,7 @@ def bisect(line: Any, wanted: Any, side: Literal["left", "right"]) -> Any:
     return low
 
 
-def _is_at_hand(x: Any) -> bool:
+def is_at_hand(x: Any) -> bool:
     """Whether an array is concrete, on the host, and of a dtype of NumPy's own."""
     return (
         type(x) is Array and not isinstance(x.storage, Remote) and x.storage.dtype.kind in "biuf"

@@ -66,10 +66,7 @@ def cast_text(w: Writer, x: str, source: Type, target: Type) -> str:
     if a_float and b_float:
         return w.assign(f"{'fpext' if a.bits < b.bits else 'fptrunc'} {text} {x} to {result}")
     if a_float:
-        code = "si" if b.kind is Kind.INT else "ui"
-        return w.assign(
-            f"call {result} @llvm.fpto{code}.sat.{suffix(target)}.{suffix(source)}({text} {x})"
-        )
+        return _to_integer(w, x, source, target)
     if b_float:
         code = "sitofp" if a.kind is Kind.INT else "uitofp"
         return w.assign(f"{code} {text} {x} to {result}")
@@ -79,6 +76,34 @@ def cast_text(w: Writer, x: str, source: Type, target: Type) -> str:
     if width > wanted:
         return w.assign(f"trunc {text} {x} to {result}")
     return w.assign(f"{'sext' if a.kind is Kind.INT else 'zext'} {text} {x} to {result}")
+
+
+def _to_integer(w: Writer, x: str, source: Type, target: Type) -> str:
+    """A float as an integer: the nearest there is, NaN as 0.
+
+    LLVM has an intrinsic for it, but no vectors of it on x86: there it is a conversion of what is
+    in range, and selections, which may leave out what the conversion does not define.
+    """
+    b = t.element(target)
+    text, result = type_text(source), type_text(target)
+    code = "si" if b.kind is Kind.INT else "ui"
+    if not t.lanes(source):
+        return w.assign(
+            f"call {result} @llvm.fpto{code}.sat.{suffix(target)}.{suffix(source)}({text} {x})"
+        )
+    bits = 8 * b.itemsize - (b.kind is Kind.INT)
+    least = -(1 << bits) if b.kind is Kind.INT else 0
+    low, high = literal(float(least), source), literal(2.0**bits, source)
+    masks = f"<{t.lanes(source)} x i1>"
+
+    def select(test: str, a: str, c: str, type: str) -> str:
+        return w.assign(f"select {masks} {test}, {type} {a}, {type} {c}")
+
+    inside = select(w.assign(f"fcmp ogt {text} {x}, {low}"), x, low, text)
+    found = w.assign(f"fpto{code} {text} {inside} to {result}")
+    large = w.assign(f"fcmp oge {text} {x}, {high}")
+    found = select(large, literal((1 << bits) - 1, target), found, result)
+    return select(w.assign(f"fcmp uno {text} {x}, {x}"), literal(0, target), found, result)
 
 
 def _half(w: Writer, x: str, source: Type, target: Type) -> str:

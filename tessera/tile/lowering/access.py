@@ -12,7 +12,7 @@ from tessera.dtypes import int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, linear_in, simplify, symbols
-from tessera.ir.scalar import ScalarFn
+from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape, common_shape
@@ -203,14 +203,28 @@ def _gather(
     masks = [] if mask is None else [mask]
     shape = common_shape([tile_type(v).shape for v in (offsets, *masks)])
     spread = tuple([em.broadcast(m, shape) for m in masks])
-    parts: list[Value] = []
-    for at, fill in zip(_part_offsets(low, offsets, len(fills)), fills, strict=True):
-        fields = (low.memory[address.buf], em.broadcast(at, shape), spread, fill)
-        if address.buf in low.written:
-            parts.append(em.add(t.Gather(*fields, loc=em.loc))[0])
-        else:
-            parts.append(em.pure(t.Gather, *fields, floor=em.depth))
-    return Val(tuple(parts), point.names)
+
+    def read() -> list[Value]:
+        parts: list[Value] = []
+        for at, fill in zip(_part_offsets(low, offsets, len(fills)), fills, strict=True):
+            fields = (low.memory[address.buf], em.broadcast(at, shape), spread, fill)
+            if address.buf in low.written:
+                parts.append(em.add(t.Gather(*fields, loc=em.loc))[0])
+            else:
+                parts.append(em.pure(t.Gather, *fields, floor=em.depth))
+        return parts
+
+    def skip() -> list[Value]:
+        dtype = real_of(low.buffer(address.buf).dtype)
+        return [em.broadcast(em.const(fill, dtype), shape) for fill in fills]
+
+    if low.is_block or not conditions or not shape:
+        return Val(tuple(read()), point.names)
+    # A vector's elements are read one by one: none at all where no condition holds.
+    wanted = spread[0]
+    for _ in shape:
+        wanted = em.pure(t.Reduce, wanted, SCALARS["or"], len(tile_type(wanted).shape) - 1)
+    return Val(tuple(em.when(wanted, read, skip)), point.names)
 
 
 # --- stores -----------------------------------------------------------------------------------

@@ -332,11 +332,13 @@ def _better(
 ) -> tuple[Value, Value]:
     em = low.em
     best, at = carried
-    wins = em.map("gt" if fn.name == "max" else "lt", x, best)
-    if t.tile_type(x).dtype.is_float:
-        # A NaN beats every number, and the first NaN stays.
-        unknown = em.map("and", em.map("isnan", x), em.map("not", em.map("isnan", best)))
-        wins = em.map("or", wins, unknown)
+    is_float = t.tile_type(x).dtype.is_float
+    if not is_float:
+        wins = em.map("gt" if fn.name == "max" else "lt", x, best)
+    else:
+        # A NaN beats every number, and the first NaN stays: two comparisons.
+        loses = em.map("le" if fn.name == "max" else "ge", x, best)
+        wins = em.map("and", em.map("not", loses), em.map("not", em.map("isnan", best)))
     return em.select(wins, x, best), em.select(wins, number, at)
 
 
