@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -104,21 +105,24 @@ class MemoryUse:
         inputs: of its arguments, and of the constants that the function refers to.
         outputs: of its results.
         arena: of everything in between, which shares memory by when it is needed.
+        donated: of results that take the memory of donated arguments.
     """
 
     inputs: int
     outputs: int
     arena: int
+    donated: int = 0
 
     @property
     def peak(self) -> int:
-        """All of them: what the call needs."""
-        return self.inputs + self.outputs + self.arena
+        """What the call needs: all of them, but once what is an argument and then a result."""
+        return self.inputs + self.outputs + self.arena - self.donated
 
     def __str__(self) -> str:
+        donated = f" ({self.donated} of them donated)" if self.donated else ""
         return (
-            f"{self.inputs} bytes of inputs, {self.outputs} of outputs, {self.arena} in between; "
-            f"{self.peak} at the peak"
+            f"{self.inputs} bytes of inputs, {self.outputs} of outputs{donated}, {self.arena} in "
+            f"between; {self.peak} at the peak"
         )
 
 
@@ -128,6 +132,7 @@ class Stages:
     Args:
         graph: the traced program.
         target: the machine to lower it for.
+        donated: the inputs whose memory it may write to.
 
     Attributes:
         traced: the program as given.
@@ -136,8 +141,11 @@ class Stages:
         settings: those in force when it was made.
     """
 
-    def __init__(self, graph: Func, target: Machine | Gpu) -> None:
+    def __init__(
+        self, graph: Func, target: Machine | Gpu, donated: Collection[int] = ()
+    ) -> None:
         self.machine: Machine | Gpu = target
+        self.donated = tuple(sorted(donated))
         self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
         self.traced = graph
@@ -161,7 +169,7 @@ class Stages:
         graph = self.graph
         with config.using(self.settings):
             start = time.perf_counter()
-            schedule, arena, decisions = to_schedule(graph, self.machine)
+            schedule, arena, decisions = to_schedule(graph, self.machine, self.donated)
             self._done("schedule", start, schedule)
         return schedule, arena, decisions
 
@@ -206,7 +214,9 @@ class Stages:
     @property
     def signature(self) -> Signature:
         """What the native function takes and gives."""
-        return _signature(self.traced, self.arena)
+        from tessera.schedule.plan import overwritten
+
+        return _signature(self.traced, self.arena, overwritten(self.schedule))
 
     @property
     def is_checked(self) -> bool:
@@ -240,7 +250,9 @@ class Stages:
             return sum(n * dtype.itemsize for n, (_, dtype) in zip(sizes, parts, strict=True))
 
         arena = int(evaluate(signature.arena, dims))
-        return MemoryUse(total(signature.inputs), total(signature.outputs), arena)
+        on_inputs = zip(signature.outputs, signature.overwritten, strict=True)
+        donated = total(tuple([part for part, on in on_inputs if on is not None]))
+        return MemoryUse(total(signature.inputs), total(signature.outputs), arena, donated)
 
     def why(self) -> str:
         """The fusion decisions, one per line, then which kernels threads share."""
@@ -280,11 +292,16 @@ class Lowered(Stages):
         asm: assembly text.
     """
 
-    def __init__(self, graph: Func, target_machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        graph: Func,
+        target_machine: Machine | None = None,
+        donated: Collection[int] = (),
+    ) -> None:
         self.cpu = target_machine or current_machine()
         # The accesses that the code checks, once it is made.
         self.sites: tuple[Site, ...] = ()
-        super().__init__(graph, self.cpu)
+        super().__init__(graph, self.cpu, donated)
 
     @functools.cached_property
     @young_garbage_only()
@@ -350,7 +367,7 @@ class Lowered(Stages):
         """The callable program; without any pass where the cache has one of equal content."""
         if self.is_checked:
             return self._checked()
-        store = programs.Store(self.traced, self.cpu)
+        store = programs.Store(self.traced, self.cpu, self.donated)
         # Whoever wants to see or check what the passes do has them run.
         is_watched = self.context.verify or self.context.dump is not None
         found = None if is_watched else self._load(store.get())
@@ -359,12 +376,14 @@ class Lowered(Stages):
         native, calls = self.native, self.host_calls
         small = self._is_quick()
         shares_work = threads.shares_work(self.target)
+        signature = self.signature
         store.put(
             programs.Record(
-                native.key, native.symbols, self.arena, not small, shares_work, self.call_sites
+                native.key, native.symbols, self.arena, not small, shares_work, self.call_sites,
+                signature.overwritten,
             )
-        )
-        return _executable(self.signature, native.address(ENTRY), calls, not small, native)
+        )  # fmt: skip
+        return _executable(signature, native.address(ENTRY), calls, not small, native)
 
     def _is_quick(self) -> bool:
         """Whether it is over before another thread would get the interpreter's lock."""
@@ -393,7 +412,7 @@ class Lowered(Stages):
         if code is None:
             return None
         found = _executable(
-            _signature(self.traced, record.arena),
+            _signature(self.traced, record.arena, record.overwritten),
             code.addresses[ENTRY],
             calls,
             record.release_gil,
@@ -420,11 +439,11 @@ def _executable(
     return Executable(signature, caller, code, entry, release_gil)
 
 
-def _signature(graph: Func, arena: Dim) -> Signature:
+def _signature(graph: Func, arena: Dim, overwritten: tuple[int | None, ...]) -> Signature:
     """What a Graph's native function takes and gives, which no pass changes."""
     inputs = [_shape_and_dtype(v.type) for v in graph.args]
     outputs = [_shape_and_dtype(v.type) for v in graph.outputs]
-    return Signature(tuple(inputs), tuple(outputs), graph.dims, arena)
+    return Signature(tuple(inputs), tuple(outputs), graph.dims, arena, overwritten)
 
 
 def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
@@ -459,6 +478,11 @@ def _is_dumped(step: str) -> bool:
     return any(w in ("all", step) or STAGES.get(w) == layer for w in wanted)
 
 
-def lower(graph: Func) -> Lowered:
-    """Lowers a closed Graph for the current machine."""
-    return Lowered(graph)
+def lower(graph: Func, donated: Collection[int] = ()) -> Lowered:
+    """Lowers a closed Graph for the current machine.
+
+    Args:
+        graph: the program.
+        donated: the inputs whose memory it may write to.
+    """
+    return Lowered(graph, donated=donated)

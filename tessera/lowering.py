@@ -10,7 +10,7 @@ Tile; see `compile_gpu.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Module, Op
@@ -71,8 +71,16 @@ SPECS: dict[str, Spec] = {
 }
 
 
-def to_schedule(graph: Func, machine: Machine | Gpu) -> tuple[Func, Dim, tuple[Decision, ...]]:
-    """Kernels with tilings and places, the bytes of their arena, and what fusion decided."""
+def to_schedule(
+    graph: Func, machine: Machine | Gpu, donated: Collection[int] = ()
+) -> tuple[Func, Dim, tuple[Decision, ...]]:
+    """Kernels with tilings and places, the bytes of their arena, and what fusion decided.
+
+    Args:
+        graph: the program.
+        machine: what it is for.
+        donated: the inputs whose memory it may write to.
+    """
     with one_program():
         lowered = lower_graph(graph, machine=machine)
         if isinstance(machine, Gpu):
@@ -81,7 +89,7 @@ def to_schedule(graph: Func, machine: Machine | Gpu) -> tuple[Func, Dim, tuple[D
             # What is cut into rows has its tiles, and is left alone by what follows.
             program = read_in_order(lowered.func, machine)
             program = split_for_threads(pack_products(program, machine))
-        schedule, arena = plan.plan(heuristics.choose(program, machine))
+        schedule, arena = plan.plan(heuristics.choose(program, machine), donated=donated)
     return schedule, arena, lowered.decisions
 
 

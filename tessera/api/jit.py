@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from tessera import pytree
+from tessera.api.bound import BoundJit
 from tessera.api.collectives import named_axes
 from tessera.api.leaves import (
     argument_name,
@@ -24,6 +25,7 @@ from tessera.api.leaves import (
     to_array,
 )
 from tessera.api.native_calls import NativeCalls
+from tessera.api.owned import owned as owned_inputs
 from tessera.api.retrace import Traces
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
@@ -51,20 +53,31 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-def _run(entry: Entry, inputs: Sequence[Any], watched: bool) -> Any:
-    """The result of a compiled signature."""
+def _run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int] = ()) -> Any:
+    """The result of a compiled signature.
+
+    Args:
+        entry: the signature.
+        inputs: the elements of the arguments.
+        watched: whether the results are looked at.
+        owned: the arguments whose memory results may take.
+    """
     given = [*entry.captured, *inputs]
-    outputs = entry.run(given)
+    if entry.donated:
+        first = len(entry.captured)
+        outputs = entry.executable.run_on(given, [first + k for k in owned])
+    else:
+        outputs = entry.run(given)
     results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
     if watched:
         check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 
-def _lowered(graph: Func, where: Device, machine: Any) -> Any:
+def _lowered(graph: Func, where: Device, machine: Any, donated: Sequence[int] = ()) -> Any:
     """A program for a device, or for a machine of a name."""
     if machine is None and where == CPU:
-        return lower_graph(graph).to_schedule()
+        return lower_graph(graph, donated).to_schedule()
     from tessera.compile_gpu import lower_for, lower_on, machine_named
 
     if machine is None:
@@ -176,10 +189,35 @@ class JitFunction(Called, Generic[P, R]):
             if any([type(x) is Tracer for x in traced.captured]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return _bind_call(traced, call)
-            entry = self._compile_entry(key, traced, device)
+            entry = self._compile_entry(key, traced, device, call)
         elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
             self._native.note(entry, call, args, kwargs, leaves, inputs)
-        return _run(entry, inputs, is_watching(settings))
+        data = None  # as it would count as somebody who has the last input
+        owned = self._take(entry, leaves, inputs, args, kwargs)
+        return _run(entry, inputs, is_watching(settings), owned)
+
+    def _take(
+        self,
+        entry: Entry,
+        leaves: Sequence[Any],
+        inputs: list[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Sequence[int]:
+        """Takes the donated arguments; says which of them nobody else has."""
+        if not entry.donated or self._donated is None:
+            return ()
+        watched = is_watching(config.current())
+        owned = () if watched else owned_inputs(leaves, inputs, entry.donated)
+        self._give_away(self._donated, args, kwargs)
+        return owned
+
+    def _donated_leaves(self, call: Arguments) -> list[int]:
+        """Which of the leaves are donated."""
+        if self._donated is None:
+            return []
+        args, kwargs = call.rebuild()(range(len(call.leaves)))
+        return [k for k in pytree.leaves(self._donated.pick(args, kwargs)) if type(k) is int]
 
     def _give_away(
         self, donated: StaticArguments, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -278,11 +316,14 @@ class JitFunction(Called, Generic[P, R]):
             input_name=lambda k: name(call.treedef, k),
         )
 
-    def _compile_entry(self, key: Hashable, traced: Traced, device: Device) -> Entry:
+    def _compile_entry(
+        self, key: Hashable, traced: Traced, device: Device, call: Arguments
+    ) -> Entry:
         lowered: Stages
         captured: list[Any] = traced.captured
+        donated = self._donated_leaves(call)
         if device == CPU:
-            lowered = lower_graph(traced.graph)
+            lowered = lower_graph(traced.graph, self._donated_inputs(traced, call))
             elsewhere = [x for x in captured if isinstance(x.storage, Remote)]
             if elsewhere:
                 name = f"jit: {name_of(self._fn)} captures an array"
@@ -294,7 +335,7 @@ class JitFunction(Called, Generic[P, R]):
             gpu = lowered = lower_on(traced.graph, device)
             executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
-        entry = Entry(lowered, executable, traced, captured)
+        entry = Entry(lowered, executable, traced, captured, donated)
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
         with self._lock:
@@ -329,6 +370,10 @@ class JitFunction(Called, Generic[P, R]):
         leaves, treedef = leaf_arrays(found, result_name("jit", self._fn))
         return pytree.unflatten(treedef, leaves)
 
+    def _donated_inputs(self, traced: Traced, call: Arguments) -> list[int]:
+        """Which inputs of the Graph are donated: what is captured comes first."""
+        return [len(traced.captured) + k for k in self._donated_leaves(call)]
+
     # --- inspection ---
 
     @api_boundary
@@ -349,8 +394,8 @@ class JitFunction(Called, Generic[P, R]):
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
         with using(CPU if machine is not None else where):
-            graph = self._trace(call).graph
-        return _lowered(graph, where, machine)
+            traced = self._trace(call)
+        return _lowered(traced.graph, where, machine, self._donated_inputs(traced, call))
 
     @api_boundary
     def why_retraced(self) -> str:
@@ -384,7 +429,9 @@ class JitFunction(Called, Generic[P, R]):
         where = device_of_all(call.arrays)
         with using(where):
             traced = self._trace(call)
-        return TracedCall(name_of(self._fn), traced, lambda: _lowered(traced.graph, where, None))
+        donated = self._donated_inputs(traced, call)
+        lower = functools.partial(_lowered, traced.graph, where, None, donated)
+        return TracedCall(name_of(self._fn), traced, lower)
 
     def cache_size(self) -> int:
         """How many signatures are compiled."""
@@ -423,36 +470,6 @@ class JitFunction(Called, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"jit({name_of(self._fn)}), {len(self._entries)} compiled"
-
-
-class BoundJit(Generic[P, R]):
-    """A compiled method of an instance, which is its first argument."""
-
-    __slots__ = ("__func__", "__self__")
-
-    def __init__(self, function: JitFunction[Concatenate[Any, P], R], instance: object) -> None:
-        self.__func__ = function
-        self.__self__ = instance
-
-    @api_boundary
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the method."""
-        return self.__func__(self.__self__, *args, **kwargs)
-
-    @api_boundary
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lowers for these arguments without running; see `JitFunction.lower`."""
-        return self.__func__.lower(self.__self__, *args, **kwargs)
-
-    @api_boundary
-    def trace(self, *args: Any, **kwargs: Any) -> TracedCall:
-        """Traces for these arguments without running; see `JitFunction.trace`."""
-        return self.__func__.trace(self.__self__, *args, **kwargs)
-
-    @api_boundary
-    def why_retraced(self) -> str:
-        """Why the method was traced as often as it was; see `JitFunction.why_retraced`."""
-        return self.__func__.why_retraced()
 
 
 @overload
@@ -500,7 +517,8 @@ def jit(
             must hash.
         static_argnames: names of such arguments.
         donate_argnums: positions of arguments whose arrays the caller does not need any more:
-            their memory is given back when the call has run, and using them again is an error.
+            results take their memory where they can, and it is given back otherwise; using them
+            again is an error.
         donate_argnames: names of such arguments.
         max_traces: for how many signatures it may be traced; one more is a `RetraceError`, which
             says what is new in the call. None for any number.

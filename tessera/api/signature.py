@@ -75,10 +75,12 @@ class Entry:
         start: what calls it with arrays of a GPU by one native call; see `Starter`.
         is_settled: whether it was tried to make that.
         noted: for how many kinds of calls it was tried to let native code run it.
+        donated: the arguments whose memory results may take, if some do.
     """
 
     __slots__ = (
         "captured",
+        "donated",
         "executable",
         "is_leaf",
         "is_settled",
@@ -92,10 +94,17 @@ class Entry:
     )
 
     def __init__(
-        self, lowered: Stages, executable: Any, traced: Traced, captured: Sequence[Any]
+        self,
+        lowered: Stages,
+        executable: Any,
+        traced: Traced,
+        captured: Sequence[Any],
+        donated: Sequence[int] = (),
     ) -> None:
+        overwrites = isinstance(executable, Executable) and executable.overwrites
+        self.donated = tuple(donated) if overwrites else ()
         self.lowered = lowered
-        self.executable = executable
+        self.executable: Any = executable
         self.run: Callable[..., Any] = executable.run
         self.start: Starter | None = None
         self.is_settled = False
@@ -137,7 +146,7 @@ class Entry:
             numbers: see `signatures.key_of`.
         """
         executable = self.executable
-        if not isinstance(executable, Executable) or executable.main is None:
+        if not isinstance(executable, Executable) or executable.main is None or self.donated:
             return None
         dtypes = [dtype.np for _, dtype in executable.signature.inputs]
         converted = conversions(numbers, dtypes[len(self.captured) :])

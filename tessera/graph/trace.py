@@ -410,7 +410,7 @@ def active(trace: Trace) -> Generator[Trace]:
         trace.alive = False
 
 
-_FINALIZE = weakref.finalize.__call__.__code__
+_FINALIZE = cast(Any, weakref.finalize).__call__.__code__
 
 
 def _in_finalizer(trace: Trace, arguments: bool) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,12 +29,14 @@ class Signature:
         outputs: shape and dtype of each output.
         dims: names of the symbolic dims, in the order in which their values are passed.
         arena: bytes of scratch memory.
+        overwritten: for each output the input whose memory it takes, or None.
     """
 
     inputs: tuple[tuple[tuple[Dim, ...], DType], ...]
     outputs: tuple[tuple[tuple[Dim, ...], DType], ...]
     dims: tuple[str, ...]
     arena: Dim
+    overwritten: tuple[int | None, ...] = ()
 
 
 # Outputs of so many bytes together share one piece of memory, which is cheaper to get than several.
@@ -67,6 +69,7 @@ class Executable:
     __slots__ = (
         "_arena",
         "_outputs",
+        "_overwritten",
         "_parts",
         "_together",
         "caller",
@@ -93,6 +96,8 @@ class Executable:
         self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
         self._outputs = None if signature.dims else self.output_shapes({})
         self._parts, self._together = _share(self._outputs or ())
+        on_inputs = [(k, on) for k, on in enumerate(signature.overwritten) if on is not None]
+        self._overwritten: dict[int, int] = dict(on_inputs)
         self._arena = signature.arena if isinstance(signature.arena, int) else None
 
     def output_shapes(self, dims: Mapping[str, int]) -> list[Output]:
@@ -103,13 +108,47 @@ class Executable:
             found.append((shape, dtype.np, math.prod(shape) * dtype.np.itemsize))
         return found
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether some of its outputs take the memory of inputs."""
+        return bool(self._overwritten)
+
+    def run_on(self, inputs: Sequence[Data], owned: Collection[int]) -> list[Data]:
+        """Runs on inputs whose memory outputs may take.
+
+        Args:
+            inputs: contiguous arrays of the right types.
+            owned: those that nobody else can see, now or later. Others are copied where an output
+                would take their memory.
+        """
+        shapes = [x.shape for x in inputs]
+        dims = self.bind_dims(shapes) if self.signature.dims else ()
+        named = dict(zip(self.signature.dims, dims, strict=True))
+        given: list[Data] = list(inputs)
+        outputs: list[Data] = []
+        for k, (shape, dtype, size) in enumerate(self._outputs or self.output_shapes(named)):
+            on = self._overwritten.get(k)
+            if on is None:
+                outputs.append(aligned_sized(shape, dtype, size))
+                continue
+            if on not in owned:
+                given[on] = aligned_sized(inputs[on].shape, dtype, size)
+                np.copyto(given[on], inputs[on])
+            taken = given[on]
+            outputs.append(taken if taken.shape == shape else taken.reshape(shape))
+        self.run_into(given, outputs, dims)
+        return outputs
+
     def run(self, inputs: Sequence[Word], dims: Sequence[int] = ()) -> list[Data]:
         """Runs on inputs; returns fresh outputs.
 
         Args:
-            inputs: contiguous arrays of the right types, or their addresses.
+            inputs: contiguous arrays of the right types, or their addresses; arrays if outputs take
+                their memory, which are copied then.
             dims: values of the symbolic dims.
         """
+        if self._overwritten:
+            return self.run_on([x for x in inputs if not isinstance(x, int)], ())
         if self._together:
             outputs = aligned_together(self._parts, self._together)
         else:

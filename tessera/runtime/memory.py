@@ -78,6 +78,22 @@ def _pointer_by_interface(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+# References to an array at one place, as code like that of `is_all_its_own` sees them; the number
+# differs among versions of Python. Without the interpreter's lock they cannot be counted.
+_COUNTED: bool = sys.implementation.name == "cpython" and getattr(
+    sys, "_is_gil_enabled", lambda: True
+)()
+
+
+def _references() -> int:
+    owner: Any = np.empty(2)[:1]
+    base = owner.base
+    return sys.getrefcount(base)
+
+
+_REFERENCES = _references()
+
+
 pointer = _pointer_by_layout if KNOWN_LAYOUT else _pointer_by_interface
 """The address of an array's first element. The caller keeps the array alive."""
 
@@ -100,6 +116,24 @@ def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Ar
     return _ndarray(shape, dtype, raw, -pointer(raw) & ALIGNMENT - 1)
 
 
+def is_all_its_own(array: Array) -> bool:
+    """Whether nobody else can see the memory of an array that nobody else has.
+
+    It is aligned as our arrays are, and was got for arrays: no other library's, and no file's.
+    """
+    if pointer(array) % ALIGNMENT or not _COUNTED:
+        return False
+    owner: Any = array
+    while type(owner) is _ndarray:
+        base = owner.base
+        if base is None:
+            return owner.flags.owndata
+        if sys.getrefcount(base) != _REFERENCES:
+            return False
+        owner = base
+    return isinstance(owner, PooledMemory)
+
+
 def aligned_together(
     parts: Sequence[tuple[tuple[int, ...], np.dtype[Any], int]], size: int
 ) -> list[Array]:
@@ -117,6 +151,12 @@ def aligned_together(
 def empty(size: int) -> Array:
     """Aligned memory of so many bytes, as the array of bytes that owns it."""
     return aligned_empty((size,), _BYTE)
+
+
+class PooledMemory:
+    """What the memory under an array of a pool is an instance of."""
+
+    __slots__ = ()
 
 
 class Pool:
@@ -204,7 +244,7 @@ class Pool:
         def finalize(block: Any) -> None:
             self.give_back(block.memory)
 
-        return type("Block", (base,), {"__slots__": ("memory",), "__del__": finalize})
+        return type("Block", (base, PooledMemory), {"__slots__": ("memory",), "__del__": finalize})
 
     def _new(self, capacity: int) -> Array:
         """Memory from the system: NumPy asks for large pages where they help."""

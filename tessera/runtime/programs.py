@@ -40,7 +40,7 @@ from tessera.runtime.hostcall import CallSite
 from tessera.schedule.types import BufType
 from tessera.target.machine import Machine
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raise it when the form of records changes."""
 
 # A source that is newer than this may not be what runs here.
@@ -58,6 +58,7 @@ class Record:
         release_gil: whether other threads of Python run meanwhile.
         shares_work: whether it uses the pool of threads.
         calls: what it calls back, in order.
+        overwritten: for each output the donated input whose memory it takes.
     """
 
     code: str
@@ -66,6 +67,7 @@ class Record:
     release_gil: bool
     shares_work: bool
     calls: tuple[CallSite, ...]
+    overwritten: tuple[int | None, ...]
 
 
 class Store:
@@ -74,15 +76,17 @@ class Store:
     Args:
         graph: the traced program.
         machine: the CPU.
+        donated: the inputs whose memory it may write to.
     """
 
-    def __init__(self, graph: Func, machine: Machine) -> None:
+    def __init__(self, graph: Func, machine: Machine, donated: Sequence[int] = ()) -> None:
         self.cache: ObjectCache = default_cache("programs")
         version = None if self.cache.directory is None else code_version()
         self.key: str | None = None
         if version is not None:
             content, self.functions = portable_hash(graph)
-            self.key = key_of(content, machine, config.key(), version)
+            settings = (config.key(), tuple(donated))
+            self.key = key_of(content, machine, settings, version)
 
     def get(self) -> Record | None:
         """The record, if there is one."""
@@ -177,6 +181,7 @@ def _write(record: Record, functions: Sequence[HostFunction]) -> dict[str, Any] 
         "release_gil": record.release_gil,
         "shares_work": record.shares_work,
         "calls": calls,
+        "overwritten": record.overwritten,
     }
 
 
@@ -188,6 +193,7 @@ def _read(stored: Mapping[str, Any], functions: Sequence[HostFunction]) -> Recor
         stored["release_gil"],
         stored["shares_work"],
         tuple([_read_call(call, functions) for call in stored["calls"]]),
+        tuple(stored["overwritten"]),
     )
 
 

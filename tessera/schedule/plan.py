@@ -3,9 +3,10 @@
     in:  a program without places
     out: the same program with places, and the size of its arena in bytes
 
-Program outputs live in the caller's buffers. Everything else lives in one arena, at offsets that
-are multiples of 64 bytes. A place is free again after the last use of its buffer. Rules that code
-which runs the program relies on:
+Program outputs live in the caller's buffers, or in those of inputs that the caller does not need
+any more (donated ones). Everything else lives in one arena, at offsets that are multiples of 64
+bytes. A place is free again after the last use of its buffer. Rules that code which runs the
+program relies on:
 
 - A kernel's output may lie on an input only where each point of the nest that reads the input
   writes the element it read.
@@ -21,15 +22,16 @@ its own, which a later buffer takes over if it is provably not larger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
-from tessera.ir.walk import uses, walk
+from tessera.ir.walk import uses
 from tessera.schedule import ops
+from tessera.schedule.sharing import delay_updates, may_share, without_copies
 from tessera.schedule.types import BufType, Place, PlaceKind
 
 ALIGNMENT = 64
@@ -39,22 +41,37 @@ MAX_TRIES = 8
 """Slots that are compared with a buffer of symbolic size."""
 
 
-def plan(func: Func, facts: Facts | None = None) -> tuple[Func, Dim]:
+def plan(
+    func: Func, facts: Facts | None = None, donated: Collection[int] = ()
+) -> tuple[Func, Dim]:
     """Places every buffer.
 
     Args:
         func: a program whose outputs are distinct results of its ops.
         facts: what is known of symbolic dims.
+        donated: the inputs whose memory the program may write to: nobody else can see it.
 
     Returns:
         The program with places, and the bytes of arena that it needs.
     """
-    planner = _Planner(func, facts or Facts())
+    func = delay_updates(func, donated)
+    planner = _Planner(func, facts or Facts(), donated)
     planner.block(func.body)
     base = planner.static.size
     planner.symbolic.start = base
     body = planner.placed(func.body, {})
     return func.with_body(body), base + planner.symbolic.size
+
+
+def overwritten(func: Func) -> tuple[int | None, ...]:
+    """For each output of a program with places, the donated input that it lies on."""
+    found: list[int | None] = []
+    for value in func.outputs:
+        places: Sequence[Place] = getattr(value.op, "places", ())
+        place = places[value.op.results.index(value)] if value.op is not None and places else None
+        on_input = place is not None and place.kind is PlaceKind.INPUT
+        found.append(int(str(place.at)) if place is not None and on_input else None)
+    return tuple(found)
 
 
 def byte_size(type: BufType) -> Dim:
@@ -219,7 +236,7 @@ class _SymbolicArea:
 
 
 class _Planner:
-    def __init__(self, func: Func, facts: Facts) -> None:
+    def __init__(self, func: Func, facts: Facts, donated: Collection[int]) -> None:
         self.static = _StaticArea()
         self.symbolic = _SymbolicArea(facts)
         self.lives = Lifetimes(func)
@@ -236,7 +253,50 @@ class _Planner:
                     rule="every output has a buffer of its own",
                 )
             self.fixed[value] = Place(PlaceKind.OUTPUT, k)
+        self.overwrite(func, donated)
         self.start_loops(func.body, uses(func.body))
+
+    def overwrite(self, func: Func, donated: Collection[int]) -> None:
+        """Lets outputs lie on donated inputs of their size that are dead when they are written.
+
+        First those that are computed of the input that they lie on: `p - step` is the next `p`.
+        """
+        free = [func.args[k] for k in sorted(donated)]
+        left = [value for value in func.outputs if value.op is not None]
+        for fits in (self.is_updated, self.is_replaced):
+            for value in tuple(left):
+                arg = next((arg for arg in free if fits(arg, value)), None)
+                if arg is not None:
+                    self.fixed[value] = self.fixed[arg]
+                    free.remove(arg)
+                    left.remove(value)
+
+    def is_updated(self, arg: Value, value: Value) -> bool:
+        """Whether an output is computed of an input, element by element, and may lie on it."""
+        op = value.op
+        assert op is not None
+        if arg.type != value.type or self.lives.last.get(arg, 0) != self.lives.spans[op].start:
+            return False
+        if isinstance(op, ops.While):
+            k = op.results.index(value)
+            return op.init[k] is arg and op.init.count(arg) == 1
+        if not isinstance(op, ops.Kernel):
+            return False
+        k = op.results.index(value)
+        at = [j for j, one in enumerate(op.inputs) if one is arg]
+        return len(at) == 1 and may_share(op, at[0], k)
+
+    def is_replaced(self, arg: Value, value: Value) -> bool:
+        """Whether an output may lie on an input because that is not read any more."""
+        op = value.op
+        assert op is not None
+        assert isinstance(arg.type, BufType)
+        assert isinstance(value.type, BufType)
+        as_large = (arg.type.dtype, arg.type.size) == (value.type.dtype, value.type.size)
+        is_row_major = arg.type.strides is None and value.type.strides is None
+        if not (as_large and is_row_major and isinstance(op, ops.Kernel)):
+            return False
+        return self.lives.last.get(arg, 0) < self.lives.spans[op].start
 
     def start_loops(self, block: Block, counts: Mapping[Value, int]) -> None:
         """What a loop begins with is computed where its result is, if nobody else needs it."""
@@ -370,69 +430,10 @@ class _Planner:
             places = tuple([self.place(v) for v in op.results])
             if isinstance(op, ops.Kernel):
                 lies_on = [self.place(v) for v in op.inputs]
-                regions = [_without_copies(op, lies_on, places)]
+                regions = [without_copies(op, lies_on, places)]
             else:
                 regions = [self.placed(region, env) for region in op.regions]
             new = op.rebuild([env.get(v, v) for v in op.operands], regions, places=places)
             env.update(zip(op.results, new.results, strict=True))
             code.append(new)
         return Block(block.args, code, [env.get(v, v) for v in block.outputs])
-
-
-def may_share(op: ops.Kernel, j: int, k: int) -> bool:
-    """Whether output k may lie on input j: every element is read at the point that writes it,
-    before it is written, and nowhere else."""
-    source, target = op.body.args[j], op.body.args[len(op.inputs) + k]
-    if source.type != target.type or k >= len(op.types) - op.temps:
-        return False
-    found: list[tuple[int, Op]] = []
-    for n, part in enumerate(op.body.ops):
-        if not isinstance(part, ops.Nest):
-            return False
-        found += [(n, one) for one in _touching(part.body, (source, target))]
-    reads = [(n, one) for n, one in found if source in one.operands]
-    writes = [(n, one) for n, one in found if target in one.operands]
-    if not reads or not writes:
-        return False
-    nest, first = writes[0]
-    if not isinstance(first, ops.Store) or first.combine is not None or first.where or first.dyn:
-        return False
-    if first.keeps:
-        return False  # it is written before other elements of the row are read
-    if any(n == nest for n, _ in writes[1:]) or any(n != nest for n, _ in reads):
-        return False
-    # A load inside a reduction runs again after other points have been written, and one behind the
-    # store would read what was stored.
-    body = op.body.ops[nest].regions[0].ops
-    before = body[: body.index(first)] if first in body else ()
-    return all(
-        isinstance(one, ops.Load) and one.index == first.index and one in before
-        for _, one in reads
-    )
-
-
-def _without_copies(op: ops.Kernel, inputs: Sequence[Place], outputs: Sequence[Place]) -> Block:
-    """The body without nests that copy a buffer to where it lies."""
-    where = dict(zip(op.body.args, (*inputs, *outputs), strict=True))
-    code = [one for one in op.body.ops if not _copies_in_place(one, where)]
-    return Block(op.body.args, code, ())
-
-
-def _copies_in_place(op: Op, where: Mapping[Value, Place]) -> bool:
-    if not isinstance(op, ops.Nest) or len(op.body.ops) != 2:
-        return False
-    load, store = op.body.ops
-    return (
-        isinstance(load, ops.Load)
-        and isinstance(store, ops.Store)
-        and store.value is load.result
-        and where[load.buf] == where[store.buf]
-        and load.index == store.index
-        and not (load.where or load.dyn or store.where or store.dyn or store.combine)
-    )
-
-
-def _touching(block: Block, values: tuple[Value, ...]) -> Iterator[Op]:
-    for op in walk(block):
-        if any(v in values for v in op.operands):
-            yield op

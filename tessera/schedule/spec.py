@@ -7,7 +7,8 @@ Besides the structure that every layer has:
  S3  each output of a kernel that has elements is written by one of its nests, and inputs are never
      written; only a kernel without inputs and nests gives memory that a loop is going to fill;
  S4  dynamic operands are i64;
- S5  once there are places: all ops have them, and outputs of the program lie where they belong;
+ S5  once there are places: all ops have them, and outputs of the program lie where they belong:
+     in memory of their own, or on an input each;
  S6  a nest yields only through stores: no store stands inside a region of a reduction.
 """
 
@@ -123,8 +124,13 @@ def check_places(func: Func) -> None:
     placed: dict[Value, Place] = {}
     if not _collect(func.body, placed):
         return
+    taken: set[Place] = set()
     for k, value in enumerate(func.outputs):
-        if placed.get(value) != Place(PlaceKind.OUTPUT, k):
+        place = placed.get(value)
+        # On an input that was donated, or in memory of its own.
+        on_input = place is not None and place.kind is PlaceKind.INPUT and place not in taken
+        taken |= {place} if place is not None and on_input else set()
+        if place != Place(PlaceKind.OUTPUT, k) and not on_input:
             raise VerifyError(f"S5: output {k} of the program lies at {placed.get(value)}")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -69,6 +69,7 @@ def run_module(
     outputs: Sequence[Array],
     dims: Mapping[str, int] | None = None,
     arena_bytes: int = 0,
+    donated: Collection[int] = (),
 ) -> None:
     """Runs the entry of a module.
 
@@ -79,6 +80,7 @@ def run_module(
         outputs: contiguous arrays, written in place.
         dims: values of symbolic dims.
         arena_bytes: the size of the arena.
+        donated: inputs that it may write to, contiguous arrays too.
 
     Raises:
         VerifyError: the program accesses memory that it may not.
@@ -86,7 +88,7 @@ def run_module(
     for array in outputs:
         poison(array)
     arena = np.full(arena_bytes, POISON, np.uint8)
-    args: list[Any] = [Pointer.to(x, f"input {k}", False) for k, x in enumerate(inputs)]
+    args: list[Any] = [Pointer.to(x, f"input {k}", k in donated) for k, x in enumerate(inputs)]
     args += [Pointer.to(x, f"output {k}") for k, x in enumerate(outputs)]
     args.append(Pointer.to(arena, "the arena"))
     known = dims or {}

@@ -33,6 +33,7 @@ from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
+from tessera.schedule.plan import overwritten
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
@@ -59,7 +60,7 @@ def lower_program(func: Func, facts: Facts | None = None, limited: bool = False)
 
     Args:
         func: a Schedule program; its arguments are the inputs, its outputs are values with places
-            `output(k)` (another value is copied there).
+            `output(k)` (another value is copied there), or of an input that it overwrites.
 
         facts: what is known of the symbolic dims: a tile that divides a dim leaves no rest.
         limited: whether the program says how long each buffer is, for checks of its accesses.
@@ -94,7 +95,10 @@ class _Program:
     def run(self) -> Module:
         """The module."""
         self.block(self.func.body)
-        outputs = [Place(PlaceKind.OUTPUT, k) for k in range(len(self.func.outputs))]
+        outputs = [
+            Place(PlaceKind.OUTPUT, k) if on is None else Place(PlaceKind.INPUT, on)
+            for k, on in enumerate(overwritten(self.func))
+        ]
         self.copy(self.func.outputs, outputs)
         main = Func("main", self.em.close(), self.func.dims)
         return Module({**self.kernels, "main": main})

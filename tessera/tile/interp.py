@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -128,6 +128,7 @@ def run_module(
     outputs: Sequence[Array],
     dims: Mapping[str, int] | None = None,
     arena_bytes: int = 0,
+    donated: Collection[int] = (),
 ) -> None:
     """Runs the entry of a module.
 
@@ -137,6 +138,7 @@ def run_module(
         outputs: contiguous arrays, written in place.
         dims: values of the entry's symbolic dims.
         arena_bytes: the size of the arena.
+        donated: inputs that it may write to, contiguous arrays too.
 
     Raises:
         VerifyError: the program accesses memory that it may not.
@@ -145,7 +147,8 @@ def run_module(
         poison(array)
     arena = np.full(arena_bytes, POISON, np.uint8)
     interpreter = Interpreter(module, dict(dims or {}), arena)
-    arrays = [flat(x, False) for x in inputs] + [flat(x, True) for x in outputs]
+    arrays = [flat(x, k in donated) for k, x in enumerate(inputs)]
+    arrays += [flat(x, True) for x in outputs]
     interpreter.main(arrays)
 
 

@@ -11,6 +11,7 @@ from tessera.graph import interp as graph_interp
 from tessera.ir.core import Func
 from tessera.ir.intexpr import evaluate
 from tessera.runtime.memory import pointer
+from tessera.schedule.plan import overwritten
 from tessera.target import interp as target_interp
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.machine import Machine
@@ -70,3 +71,46 @@ def check_levels(
     native = lowered.executable().run([pointer(x) for x in inputs], values)
     compare(native, expected, "native")
     return lowered
+
+
+def check_donated(
+    graph: Func,
+    inputs: Sequence[np.ndarray],
+    dims: Mapping[str, int] | None = None,
+    machine: Machine | None = None,
+) -> int:
+    """Runs a Graph that may write to all its inputs, in every memory, and compares with one that
+    may not; gives the number of outputs that took the memory of inputs."""
+    inputs, dims = list(inputs), dict(dims or {})
+    expected = graph_interp.run(graph, inputs, dims)
+    lowered = Lowered(graph, machine, donated=range(len(inputs)))
+    taken = overwritten(lowered.schedule)
+    written = [on for on in taken if on is not None]
+    if not written:
+        return 0
+    placed = Placed.run(lowered.schedule, lowered.arena, inputs, dims)
+    compare(placed, expected, "schedule, donated")
+    arena = int(evaluate(lowered.arena, dims))
+    for name in ("tile", "target"):
+        given = [as_memory(x.copy()) for x in inputs]
+        outputs = [np.empty(x.shape, x.dtype) for x in expected]
+        wanted = [as_memory(x) for x in outputs]
+        if name == "tile":
+            tile_interp.run_module(lowered.tile, given, wanted, dims, arena, written)
+        else:
+            target_interp.run_module(lowered.target, given, wanted, dims, arena, written)
+        found = [
+            x if on is None else given[on].view(x.dtype).reshape(x.shape)
+            for x, on in zip(outputs, taken, strict=True)
+        ]
+        compare(found, expected, f"{name}, donated")
+    executable = lowered.executable()
+    kept = [x.copy() for x in inputs]
+    compare(executable.run_on(inputs, ()), expected, "native, copied")
+    for x, before in zip(inputs, kept, strict=True):
+        np.testing.assert_array_equal(x, before)
+    native = executable.run_on(kept, range(len(kept)))
+    compare(native, expected, "native, donated")
+    for x, on in zip(native, taken, strict=True):
+        assert on is None or pointer(x) == pointer(kept[on])
+    return len(written)

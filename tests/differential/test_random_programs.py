@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from tessera.schedule import heuristics, split
-from tests.differential.levels import check_levels
+from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, random_program
 
 BATCH = 10
 STATIC = 320
 SYMBOLIC = 80
 SHARED = 30
+DONATED = 80
 
 
 def check(program: Program, seed: int, symbolic: bool) -> None:
@@ -44,6 +45,25 @@ def test_static(first: int) -> None:
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(first: int) -> None:
     run_batch(first, BATCH, symbolic=True)
+
+
+# Of a few kinds of step, so that results often have the type of an argument.
+@pytest.mark.parametrize("first", range(30_000, 30_000 + DONATED, BATCH))
+def test_donated(first: int) -> None:
+    taken = 0
+    for seed in range(first, first + BATCH):
+        symbolic = seed % 4 == 0
+        program = random_program(seed, symbolic)
+        graph = program.graph(symbolic)
+        inputs = program.arrays(np.random.default_rng(seed))
+        dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
+        try:
+            known = {k: v for k, v in dims.items() if k in graph.dims}
+            taken += check_donated(graph, inputs, known)
+        except Exception as err:
+            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
+            raise
+    assert taken
 
 
 @pytest.mark.long

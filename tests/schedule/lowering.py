@@ -20,7 +20,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import interp, ops
 from tessera.schedule.from_graph import Options, from_graph
 from tessera.schedule.heuristics import CpuModel, choose
-from tessera.schedule.plan import plan
+from tessera.schedule.plan import overwritten, plan
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.types import BufType, PlaceKind
@@ -126,8 +126,13 @@ class Placed(interp.Program):
         super().__init__(interp.bind_dims(func, inputs, dims))
         self.func = func
         self.arena = np.full(int(evaluate(size, self.dims)), interp.POISON, np.uint8)
-        self.values.update(zip(func.args, inputs, strict=True))
-        self.results = [self.poisoned(v) for v in func.outputs]
+        # Donated inputs are written to.
+        self.given = [x.copy() for x in inputs]
+        self.values.update(zip(func.args, self.given, strict=True))
+        self.results = [
+            self.poisoned(v) if on is None else self.taken(v, on)
+            for v, on in zip(func.outputs, overwritten(func), strict=True)
+        ]
 
     @classmethod
     def run(
@@ -144,11 +149,17 @@ class Placed(interp.Program):
         assert isinstance(value.type, BufType)
         return interp.fresh(value.type, self.dims)
 
+    def taken(self, value: Value, on: Any) -> Array:
+        assert isinstance(value.type, BufType)
+        return self.given[on].reshape([int(evaluate(d, self.dims)) for d in value.type.shape])
+
     def memory(self, op: Any, k: int) -> Array:
         """The memory of a result."""
         place, value = op.places[k], op.results[k]
         if place.kind is PlaceKind.OUTPUT:
             return self.results[place.at]
+        if place.kind is PlaceKind.INPUT:
+            return self.taken(value, place.at)
         assert place.kind is PlaceKind.ARENA
         start = int(evaluate(place.at, self.dims))
         assert start % 64 == 0
