@@ -294,7 +294,7 @@ class Choice:
     def reduction(self) -> None:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
         nest."""
-        inside = [a for a in self.accesses if a.inner]
+        inside = [a for a in self.accesses if a.inner] or self.accesses
         found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
         lines = [op.axes[-1] if isinstance(op, ops.Reduce) else op.axis for op in found]
         longest = max(size_of(line.extent) for line in lines)
@@ -364,11 +364,14 @@ class Choice:
         axis = self.best_axis(inside)
         scans = [op for op in self.code if isinstance(op, ops.Scan)]
         self.cost *= max(size_of(op.axis.extent) for op in scans)
+        strides = {a.stride(a.inner[-1].name) for a in inside}
         if axis is not None and any(a.stride(axis.name) == 1 for a in inside):
             self.vectorise(axis, self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
+            if len(scans) == 1 and 1 in strides:
+                self.tiles[axis.name] = self.reduce_tile = self.lanes
+                self.reason += ", in squares, as accesses run along both"
             return
-        strides = {a.stride(a.inner[-1].name) for a in inside}
         if len(scans) == 1 and strides <= {0, 1, -1}:
             self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
             self.reason = "vectors along the scan, whose elements are neighbours in memory"
@@ -471,8 +474,7 @@ class Choice:
     def turn(self, axis: Axis, across: Axis) -> None:
         """Square tiles: both sides read or write whole vectors, and whole lines of the cache."""
         self.tiles[axis.name] = min(self.lanes, power_above(size_of(axis.extent)))
-        rows = self.lanes // 2 if self.heavy else self.lanes
-        self.tiles[across.name] = max(min(rows, power_above(size_of(across.extent))), 1)
+        self.tiles[across.name] = max(min(self.lanes, power_above(size_of(across.extent))), 1)
         self.last = [across.name, axis.name]
         self.limits = dict.fromkeys(self.last, TURNED_CHUNK)
         self.reason = f"square tiles, as accesses run along {across.name} or {axis.name}"

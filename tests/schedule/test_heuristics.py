@@ -152,6 +152,28 @@ def test_scan_along_rows_and_columns() -> None:
     assert chosen(fn(1, True), typed(64, 256)).reduce_tile == 16
 
 
+def test_scans_across_memory_are_in_squares() -> None:
+    def fn(x: Any) -> Any:
+        return bind(CumSum, transpose(x, (1, 0)), axis=1, reverse=False)
+
+    nest = chosen(fn, typed(64, 256))
+    assert (nest.tile, nest.reduce_tile) == ((16,), 16)
+
+
+def test_long_code_is_turned_in_squares_too() -> None:
+    assert chosen(lambda x: e.log1p(transpose(x, (1, 0))), typed(64, 256)).tile == (16, 16)
+
+
+def test_what_does_not_depend_on_a_reduction_has_no_lanes_if_memory_does_not_run_there() -> None:
+    """The sum of pairs of equal rows."""
+
+    def fn(x: Any) -> Any:
+        return red.sum_(broadcast(x, (64, 2, 256), (2,)), (1,))
+
+    nest = chosen(fn, typed(256))
+    assert dict(zip(names(nest), nest.tile, strict=True)) == {"i0": 1, "i1": 64}
+
+
 def test_what_is_read_once_for_a_scan_does_not_count() -> None:
     def fn(x: Any, y: Any) -> Any:
         return bind(CumSum, e.add(x, broadcast(y, (64, 256), (0,))), axis=1, reverse=False)

@@ -37,9 +37,9 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
 
 
 def _has_lanes(low: State, op: s.Scan, point: Point) -> bool:
-    """Whether a CPU scans whole vectors: neighbours in memory, forwards."""
+    """Whether a CPU scans whole vectors."""
     is_plain = not isinstance(op, s.ScanFrom) and not dtype_of(op.body.outputs[0]).is_complex
-    return low.reduce_tile > 1 and is_plain and not op.reverse and not point.dims
+    return low.reduce_tile > 1 and is_plain
 
 
 class _Scan:
@@ -61,7 +61,8 @@ class _Scan:
         self.neutral = low.constant(op.fn.identity(real_of(self.dtype)), self.dtype)
         self.where = op.where if isinstance(op, s.ScanFrom) else ()
         self.size = self._size()
-        self.first = not self._is_contiguous()
+        # Squares are scanned along their columns, one vector after the other.
+        self.first = not self._is_contiguous() or (bool(point.dims) and not low.is_block)
 
     def _size(self) -> int:
         # The parts of complex numbers can be scanned one by one only if they are added.
@@ -102,10 +103,20 @@ class _Scan:
         em.loop((em.const(0, int64), em.index(extent), em.const(size, int64)), carry, tile)
 
     def vectors(self, carry: list[Value], checked: bool) -> None:
-        """Full vectors without checks, then the rest."""
+        """Full vectors without checks, and the rest, which is the last or the first."""
         em, size, extent = self.low.em, self.size, self.op.axis.extent
         full, end = em.index(extent // size * size), em.index(extent)
         bounds = (em.const(0, int64), full, em.const(size, int64))
+        if self.op.reverse:
+            if checked:
+                carry = list(self.step(full, carry, True, True))
+            last = em.map("sub", full, em.const(size, int64))
+
+            def down(i: Value, carried: list[Value]) -> Sequence[Value]:
+                return self.step(em.map("sub", last, i), carried, False, True)
+
+            em.loop(bounds, carry, down)
+            return
         carry = em.loop(bounds, carry, lambda i, carried: self.step(i, carried, False, True))
         if checked:
             em.when(em.map("lt", full, end), lambda: self.step(full, carry, True, False))

@@ -1,0 +1,49 @@
+"""Cumulative operations along and across memory, in either direction, agree at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops.cumulative import CumMax, CumSum
+from tessera.graph.ops.rearrange import broadcast, reverse, transpose
+from tessera.graph.trace import bind
+from tessera.ir.intexpr import sym
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, typed
+
+N, M = sym("N"), sym("M")
+
+# What is scanned, of an array [M, N] and a vector [M].
+OPERANDS: dict[str, Callable[[Any, Any], Any]] = {
+    "in place": lambda x, y: x,
+    "turned": lambda x, y: transpose(x, (1, 0)),
+    "both": lambda x, y: e.mul(transpose(x, (1, 0)), transpose(reverse(x, (0,)), (1, 0))),
+    "downwards": lambda x, y: reverse(x, (1,)),
+    "with what a line reads once": lambda x, y: e.add(x, broadcast(y, x.shape, (0,))),
+}
+
+
+@pytest.mark.parametrize("level", ["x86-64", "host"])
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("name", OPERANDS)
+def test_scans(name: str, down: bool, level: str) -> None:
+    rng = np.random.default_rng(0)
+    for k, (m, n) in enumerate([(5, 16), (37, 21)]):
+        for axis in (0, 1):
+            op = (CumSum, CumMax)[(k + axis) % 2]
+
+            def fn(x: Any, y: Any, op: Any = op, axis: int = axis) -> Any:
+                return bind(op, OPERANDS[name](x, y), axis=axis, reverse=down)
+
+            x, y = (rng.normal(size=s).astype(np.float32) for s in [(m, n), (m,)])
+            check_levels(traced(fn, typed(m, n), typed(m)), [x, y], machine=machine(level))
+            if k:
+                dims = {"M": m, "N": n}
+                graph = traced(fn, typed(M, N), typed(M))
+                check_levels(graph, [x, y], dims, machine=machine(level))
