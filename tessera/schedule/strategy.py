@@ -50,7 +50,7 @@ class Strategy:
     keeps_loops: bool = True
     unrolls_components: bool = True
     draws_blocks: bool = False
-    finds_contractions: bool = False
+    finds_contractions: bool = True
     combines_bytes: bool = True
     ordered_cost: int = 24
 
@@ -76,7 +76,6 @@ GPU = Strategy(
     keeps_loops=False,
     unrolls_components=False,
     draws_blocks=True,
-    finds_contractions=True,
     combines_bytes=False,
     # There nothing runs one after the other: a scatter combines by atomics.
     ordered_cost=1 << 30,

@@ -373,3 +373,43 @@ def test_decisions_say_why() -> None:
     texts = [str(d) for d in found]
     assert texts[1].startswith("exp f32[1000, 3]: stored, it costs 17 additions")
     assert texts[-1].endswith("stored, it is an output")
+
+
+# --- narrow operands, digits of axes -----------------------------------------------------------
+
+
+def quantised(x: Any) -> Any:
+    scale = e.div(red.max_(e.abs_(x), (1,)), 127.0)
+    return e.cast(e.round_(e.div(x, rows(scale, x))), dt.int8)
+
+
+def test_what_is_quantised_is_stored_in_bytes() -> None:
+    """The product widens its operands; what it reads is narrow."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return matmul(e.cast(quantised(x), dt.int32), e.cast(w, dt.int32))
+
+    func = check(fn, typed(40, 64), typed(64, 48, dtype=dt.int8))
+    stored = [op.buf.type.dtype for op in all_ops(func, ops.Store)]
+    assert stored == [dt.int8, dt.int32]
+
+
+def test_what_passes_over_rows_would_compute_twice_is_stored() -> None:
+    def fn(x: Any) -> Any:
+        return quantised(e.mul(e.erfc(e.mul(x, -0.7)), e.tanh(x)))
+
+    func = check(fn, typed(40, 64))
+    assert [op.fn.name for op in all_ops(func, ops.Map)].count("erfc") == 1
+    # Cheap functions are computed by each pass.
+    func = check(lambda x: quantised(e.mul(x, 0.5)), typed(40, 64))
+    assert counts(func) == (1, 1, 1)
+
+
+def test_heads_side_by_side_are_a_contraction() -> None:
+    def fn(weights: Any, values: Any) -> Any:
+        found = dot_general(weights, values, ((3,), (2,)), ((0, 1), (0, 1)))
+        return reshape(transpose(found, (0, 2, 1, 3)), (2, 12, 20))
+
+    func = check(fn, typed(2, 4, 12, 7), typed(2, 4, 7, 5))
+    (product,) = all_ops(func, ops.Contract)
+    assert len(product.rows) == len(product.cols) == 1
