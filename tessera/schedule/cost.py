@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from tessera.dtypes import Kind
 from tessera.graph.ops.base import Family, GraphOp, Rearrange
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
@@ -57,6 +59,15 @@ def tensor(value: Value) -> TensorType:
 def repeats_nothing(op: GraphOp) -> bool:
     """Whether no element of the operand appears twice in the result."""
     return isinstance(op, (Reshape, Transpose, Reverse, Slice))
+
+
+def is_widened(value: Value) -> bool:
+    """Whether a value is a narrower one in a wider dtype, exactly: if anything is stored, it is the
+    narrow one, which is read as fast as it is converted."""
+    if not isinstance(value.op, Cast):
+        return False
+    narrow, wide = tensor(value.op.x).dtype, tensor(value).dtype
+    return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
 
 
 class Costs:

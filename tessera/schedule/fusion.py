@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from tessera.dtypes import DType
 from tessera.errors import CompileError
 from tessera.graph.ops.base import Family, GraphOp, Rearrange, Source
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.cumulative import Cumulative
 from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
-from tessera.graph.ops.elementwise import Cast, Elementwise
+from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
@@ -41,7 +39,7 @@ from tessera.ir.intexpr import (
 )
 from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import Costs, points, repeats_nothing, tensor
+from tessera.schedule.cost import Costs, is_widened, points, repeats_nothing, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -228,7 +226,7 @@ class Fusion:
         return ""
 
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:
-        if self._is_widened(value):
+        if self.strategy.computes_operands and is_widened(value):
             return ""
         cost = self.costs.element.get(value, 0)
         size = points(tensor(value).shape)
@@ -262,15 +260,6 @@ class Fusion:
         if extra <= limit or extra * size <= SMALL:
             return ""
         return f"it costs {cost} additions and would be computed {total / size:.3g} times"
-
-    def _is_widened(self, value: Value) -> bool:
-        """Whether a value is a narrower one in a wider dtype, exactly: if anything is stored, it is
-        the narrow one, which is read as fast as it is converted."""
-        op = value.op
-        if not isinstance(op, Cast) or not self.strategy.computes_operands:
-            return False
-        narrow, wide = tensor(op.x).dtype, tensor(value).dtype
-        return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
 
     # --- rows -------------------------------------------------------------------------------------
 
