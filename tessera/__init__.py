@@ -22,29 +22,64 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tessera.config import config
+from tessera.config import config as config
 from tessera.dtypes import (
-    DType,
-    bfloat16,
-    complex64,
-    complex128,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int4,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
+    DType as DType,
+)
+from tessera.dtypes import (
+    bfloat16 as bfloat16,
 )
 from tessera.dtypes import bool_ as bool
-from tessera.errors import TesseraError, hide_own_frames
+from tessera.dtypes import (
+    complex64 as complex64,
+)
+from tessera.dtypes import (
+    complex128 as complex128,
+)
+from tessera.dtypes import (
+    float8_e4m3fn as float8_e4m3fn,
+)
+from tessera.dtypes import (
+    float8_e5m2 as float8_e5m2,
+)
+from tessera.dtypes import (
+    float16 as float16,
+)
+from tessera.dtypes import (
+    float32 as float32,
+)
+from tessera.dtypes import (
+    float64 as float64,
+)
+from tessera.dtypes import (
+    int4 as int4,
+)
+from tessera.dtypes import (
+    int8 as int8,
+)
+from tessera.dtypes import (
+    int16 as int16,
+)
+from tessera.dtypes import (
+    int32 as int32,
+)
+from tessera.dtypes import (
+    int64 as int64,
+)
+from tessera.dtypes import (
+    uint8 as uint8,
+)
+from tessera.dtypes import (
+    uint16 as uint16,
+)
+from tessera.dtypes import (
+    uint32 as uint32,
+)
+from tessera.dtypes import (
+    uint64 as uint64,
+)
+from tessera.errors import TesseraError as TesseraError
+from tessera.errors import hide_own_frames
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.api import checkpoint_policies, custom_batching
+from tessera.api.annotations import Tensor, accum, constrain, dim, dtype_var
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
 from tessera.api.collectives import (
@@ -23,11 +24,12 @@ from tessera.api.collectives import (
     psum,
 )
 from tessera.api.combine import associative_scan, reduce
+from tessera.api.compiling import compile, jit
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
 from tessera.api.function import Function, autodiff, function
 from tessera.api.jacobians import hessian, jacfwd, jacrev
-from tessera.api.jit import JitFunction, compile, jit
+from tessera.api.jit import JitFunction
 from tessera.api.linear import linear_transpose
 from tessera.api.loops import map, scan
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
@@ -67,6 +69,8 @@ __all__ = [
     "Function",
     "JitFunction",
     "ShapeDtypeStruct",
+    "Tensor",
+    "accum",
     "all_gather",
     "associative_scan",
     "autodiff",
@@ -77,9 +81,12 @@ __all__ = [
     "closure_convert",
     "compile",
     "cond",
+    "constrain",
     "custom_batching",
     "custom_jvp",
     "custom_vjp",
+    "dim",
+    "dtype_var",
     "eval_shape",
     "fori_loop",
     "function",

@@ -1,4 +1,4 @@
-"""`jit` and `compile`: functions that are compiled once per signature of their arguments."""
+"""`JitFunction`: a function that is compiled once per signature of its arguments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from tessera import pytree
+from tessera.api.annotations import CONDITIONS
 from tessera.api.bound import BoundJit
 from tessera.api.collectives import named_axes
+from tessera.api.generic import ShapeGeneric, Specializations
 from tessera.api.leaves import (
     argument_name,
-    check_callable,
     leaf_arrays,
     leaf_error,
     name_of,
@@ -24,18 +25,19 @@ from tessera.api.leaves import (
     result_name,
     to_array,
 )
+from tessera.api.matching import annotations_of
 from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
 from tessera.api.retrace import Traces
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
-from tessera.api.static import StaticArguments, as_tuple_of
+from tessera.api.static import StaticArguments
 from tessera.api.traced import Traced
 from tessera.api.watch import check_outputs, is_watching
-from tessera.compile import STAGES, Stages
+from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
-from tessera.errors import OptionError, api_boundary, hide_own_frames
+from tessera.errors import OptionError, RetraceError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.donation import donate
@@ -45,7 +47,11 @@ from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_traced_here
 from tessera.ir import loc
 from tessera.ir.core import Func
+from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.native import Called, call_natively
+
+_MOST_SHAPES = 8192
+"""So many shapes of a function with annotated ones are remembered, and then forgotten."""
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -108,6 +114,7 @@ class JitFunction(Called, Generic[P, R]):
         max_traces: int | None = None,
         donate_argnums: Sequence[int] = (),
         donate_argnames: Sequence[str] = (),
+        max_specializations: int | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -123,7 +130,15 @@ class JitFunction(Called, Generic[P, R]):
             self._donated.check_apart(self._statics)
         self._dump = tuple(dump)
         self._traces = Traces(fn, max_traces)
+        self._limit = max_specializations
+        if max_specializations is not None and max_specializations < 1:
+            raise OptionError(
+                f"jit: max_specializations is {max_specializations}",
+                loc=loc.current(),
+                rule="it is a number of programs, at least 1, or None",
+            )
         self._entries: dict[Hashable, Entry] = {}
+        self._compiled: list[Stages] = []
         self._graphs: dict[Hashable, Traced] = {}
         # Calls that native code left to Python, counted without a lock: finalizers call too, and a
         # child of fork.
@@ -183,13 +198,10 @@ class JitFunction(Called, Generic[P, R]):
         entry = self._entries.get(key)
         if entry is None:
             call = call or self._flatten(args, kwargs)
-            self._note(call, device)
-            with using(device):
-                traced = self._trace(call)
-            if any([type(x) is Tracer for x in traced.captured]):
+            entry = self._new_entry(key, call, device)
+            if type(entry) is Traced:
                 # The function uses a value of an outer trace, which must not be kept.
-                return _bind_call(traced, call)
-            entry = self._compile_entry(key, traced, device, call)
+                return _bind_call(entry, call)
         elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
             self._native.note(entry, call, args, kwargs, leaves, inputs)
         data = None  # as it would count as somebody who has the last input
@@ -304,17 +316,75 @@ class JitFunction(Called, Generic[P, R]):
 
     # --- compiling ---
 
-    def _trace(self, call: Arguments) -> Traced:
+    def _trace(self, call: Arguments, types: Sequence[TensorType] | None = None) -> Traced:
         name = argument_name("jit", self._fn)
         return Traced(
             self._fn,
             call.rebuild(),
-            [x.type for x in call.leaves],
+            [x.type for x in call.leaves] if types is None else types,
             None,
             "jit",
             staging=True,
             input_name=lambda k: name(call.treedef, k),
         )
+
+    def _new_entry(self, key: Hashable, call: Arguments, device: Device) -> Any:
+        """What runs calls of a signature; or the trace, if it has values of an outer one."""
+        generic = self.generic
+        if generic is not None:
+            entry = self._generic_entry(generic, key, call, device)
+            if entry is not None:
+                return entry
+        self._note(call, device)
+        with using(device):
+            traced = self._trace(call)
+        if any([type(x) is Tracer for x in traced.captured]):
+            return traced
+        if self._limit is not None and len(self._compiled) >= self._limit:
+            types = ", ".join([str(x.type.strong()) for x in call.leaves])
+            raise RetraceError(
+                f"jit: {name_of(self._fn)} would be compiled once more, by a call with {types}",
+                loc=loc.current(),
+                rule=f"it was made with max_specializations={self._limit}",
+                fix="annotate its parameters with `ts.Tensor`, so that sizes share programs, or "
+                "raise `max_specializations`",
+            )
+        return self._compile_entry(key, traced, device, call)
+
+    @functools.cached_property
+    def generic(self) -> ShapeGeneric | None:
+        """The programs for all sizes of a function with annotated shapes."""
+        stated = getattr(self, CONDITIONS, ())
+        annotations = annotations_of(self._fn, stated)
+        if annotations is None:
+            return None
+        return ShapeGeneric(self._fn, annotations, stated, self._limit, self._add_compiled)
+
+    def _generic_entry(
+        self, generic: ShapeGeneric, key: Hashable, call: Arguments, device: Device
+    ) -> Entry | None:
+        """What runs a call by a program for all sizes, after checks; None where each size has a
+        program of its own."""
+        if device is not CPU or is_watching(config.current()):
+            generic.check(call)
+            return None
+        entry = generic.entry(call, config.current().key(), self._trace_generic)
+        if entry is None:
+            return None
+        with self._lock:
+            if len(self._entries) >= _MOST_SHAPES:
+                self._entries = {k: e for k, e in self._entries.items() if not e.dims}
+                self._native = NativeCalls(self._statics)
+                self._table = self._native.table
+            return self._entries.setdefault(key, entry)
+
+    def _trace_generic(self, call: Arguments, types: Sequence[TensorType]) -> Traced:
+        """Traces for sizes that are symbols."""
+        settings = config.current().key()
+        leaves = [ShapeDtypeStruct.of(t) for t in types]
+        self._traces.note(leaves, call.treedef, call.statics, settings, CPU)
+        with using(CPU):
+            return self._trace(call, types)
 
     def _compile_entry(
         self, key: Hashable, traced: Traced, device: Device, call: Arguments
@@ -336,11 +406,25 @@ class JitFunction(Called, Generic[P, R]):
             executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
         entry = Entry(lowered, executable, traced, captured, donated)
+        self._print(lowered)
+        with self._lock:
+            known = self._entries.setdefault(key, entry)
+            if known is entry:
+                self._misses += 1
+                self._compiled.append(lowered)
+            return known
+
+    def _print(self, lowered: Stages) -> None:
+        """Prints the stages that were asked for."""
         for stage in self._dump:
             print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
+
+    def _add_compiled(self, lowered: Stages) -> None:
+        """Notes a program for a class of sizes."""
+        self._print(lowered)
         with self._lock:
             self._misses += 1
-            return self._entries.setdefault(key, entry)
+            self._compiled.append(lowered)
 
     def _call_traced(self, call: Arguments) -> Any:
         """Inside another trace."""
@@ -352,7 +436,10 @@ class JitFunction(Called, Generic[P, R]):
         traced = self._graphs.get(key)
         with using(device):
             if traced is None:
+                sizes = None if self.generic is None else self.generic.check(call)
                 traced = self._trace(call)
+                if self.generic is not None and sizes is not None:
+                    self.generic.check_result(traced, sizes)
                 if not any([isinstance(x, Tracer) for x in traced.captured]):
                     # Called again, it need not be traced again.
                     self._graphs[key] = traced
@@ -393,6 +480,11 @@ class JitFunction(Called, Generic[P, R]):
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
+        if self.generic is not None and machine is None and where == CPU:
+            settings = config.current().key()
+            found = self.generic.lowered(call, settings, self._trace_generic)
+            if found is not None:
+                return found.to_schedule()
         with using(CPU if machine is not None else where):
             traced = self._trace(call)
         return _lowered(traced.graph, where, machine, self._donated_inputs(traced, call))
@@ -434,8 +526,8 @@ class JitFunction(Called, Generic[P, R]):
         return TracedCall(name_of(self._fn), traced, lower)
 
     def cache_size(self) -> int:
-        """How many signatures are compiled."""
-        return len(self._entries)
+        """How many programs are compiled."""
+        return len(self._compiled)
 
     def cache_info(self) -> CacheInfo:
         """How often it was called, and how often that took compiling.
@@ -449,139 +541,48 @@ class JitFunction(Called, Generic[P, R]):
         """
         slow = int(repr(self._calls)[len("count(") : -1])
         calls = slow + self._table.calls
-        return CacheInfo(calls - self._misses, self._misses, None, len(self._entries))
+        return CacheInfo(calls - self._misses, self._misses, None, len(self._compiled))
+
+    @api_boundary
+    def specializations(self) -> Specializations:
+        """The classes of sizes that have an executable of their own, for a function with annotated
+        shapes: that many are compiled at most, for each set of dtypes, structures and static values
+        that it is called with.
+
+        Example:
+            >>> import tessera as ts
+            >>> S = ts.dim("S", 1, 4096, anchors=[128], tile=16)
+            >>> @ts.jit
+            ... def f(x: ts.Tensor[S, "D"]):
+            ...     return x * 2
+            >>> _ = f(ts.ones((3, 4))), f(ts.ones((48, 5)))
+            >>> f.specializations()
+            S == 128: not compiled yet
+            S % 16 == 0: compiled
+            all other sizes: compiled
+        """
+        if self.generic is None:
+            return Specializations(())
+        return self.generic.specializations()
 
     def clear_cache(self) -> None:
         """Forgets all programs and traces; the next call compiles again."""
         with self._lock:
             self._entries.clear()
             self._graphs.clear()
+            self._compiled.clear()
+            self.__dict__.pop("generic", None)
             self._calls, self._misses = itertools.count(), 0
             self._native = NativeCalls(self._statics)
             self._table = self._native.table
 
     def compiled(self) -> list[Stages]:
-        """The lowered programs of the compiled signatures, in order."""
-        return [entry.lowered for entry in self._entries.values()]
+        """The lowered programs that are compiled, in order."""
+        return list(self._compiled)
 
     def why(self) -> str:
         """What fusion decided for each compiled signature, and why."""
         return "\n\n".join([lowered.why() for lowered in self.compiled()])
 
     def __repr__(self) -> str:
-        return f"jit({name_of(self._fn)}), {len(self._entries)} compiled"
-
-
-@overload
-def jit(fn: Callable[P, R], /) -> JitFunction[P, R]: ...
-@overload
-def jit(
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    max_traces: int | None = None,
-) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
-@overload
-def jit(
-    fn: Callable[P, R],
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    max_traces: int | None = None,
-) -> JitFunction[P, R]: ...
-@api_boundary
-def jit(
-    fn: Callable[P, R] | None = None,
-    /,
-    *,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    max_traces: int | None = None,
-) -> Any:
-    """Compiles a function of arrays.
-
-    The function is traced once per signature (structure, dtypes and shapes of its arguments, and
-    values of its static arguments), lowered through all IRs to native code, and run from then on
-    without Python.
-
-    Args:
-        fn: a function of arrays and containers of arrays.
-        static_argnums: positions of arguments that are Python values, part of the signature; they
-            must hash.
-        static_argnames: names of such arguments.
-        donate_argnums: positions of arguments whose arrays the caller does not need any more:
-            results take their memory where they can, and it is given back otherwise; using them
-            again is an error.
-        donate_argnames: names of such arguments.
-        max_traces: for how many signatures it may be traced; one more is a `RetraceError`, which
-            says what is new in the call. None for any number.
-
-    Returns:
-        A function of the same signature, with `.lower(*args)`.
-
-    Example:
-        >>> import tessera as ts
-        >>> @ts.jit
-        ... def f(x):
-        ...     return ts.sum(x * x)
-        >>> float(f(ts.asarray([1.0, 2.0])))
-        5.0
-    """
-    numbers = as_tuple_of(int, static_argnums, "jit: static_argnums")
-    names = as_tuple_of(str, static_argnames, "jit: static_argnames")
-    donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
-    donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
-
-    @api_boundary
-    def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
-        check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
-        return JitFunction(
-            f,
-            numbers,
-            names,
-            max_traces=max_traces,
-            donate_argnums=donated,
-            donate_argnames=donated_names,
-        )
-
-    return wrap if fn is None else wrap(fn)
-
-
-@api_boundary
-def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R]:
-    """Like `jit`, and prints the chosen stages of each program when it is compiled.
-
-    Args:
-        fn: a function of arrays, or a jitted one.
-        dump: stages among "graph", "schedule" (or "sched"), "tile" ("tirh"), "target" ("tirt"),
-            "llvm", "asm".
-
-    Raises:
-        OptionError: an unknown stage.
-    """
-    for name in [dump] if isinstance(dump, str) else dump:
-        if name not in STAGES:
-            raise OptionError(
-                f"compile: dump has {name!r}, which is no stage",
-                loc=loc.current(),
-                rule=f"the stages are {', '.join(STAGES)}",
-            )
-    check_callable("compile", fn, "pass arguments to the compiled function: `ts.compile(f)(x)`")
-    stages = [dump] if isinstance(dump, str) else dump
-    if isinstance(fn, JitFunction):
-        return JitFunction(
-            fn.function,
-            fn.static_argnums,
-            fn.static_argnames,
-            stages,
-            donate_argnums=fn.donate_argnums,
-            donate_argnames=fn.donate_argnames,
-        )
-    return JitFunction(fn, dump=stages)
+        return f"jit({name_of(self._fn)}), {len(self._compiled)} compiled"

@@ -61,6 +61,13 @@ class ShapeDtypeStruct:
                 )
         self.type = TensorType(dims, dtype_of(dtype), weak_type)
 
+    @classmethod
+    def of(cls, type: TensorType) -> ShapeDtypeStruct:
+        """That of a type, whose dims may be symbols."""
+        found = cls.__new__(cls)
+        found.type = type
+        return found
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The dims."""

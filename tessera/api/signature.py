@@ -15,6 +15,7 @@ from tessera.api.traced import Rebuild, Traced
 from tessera.compile import Stages
 from tessera.graph.array import Array
 from tessera.ir.core import Func
+from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import NEVER, Work, conversions
 from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
@@ -76,10 +77,12 @@ class Entry:
         is_settled: whether it was tried to make that.
         noted: for how many kinds of calls it was tried to let native code run it.
         donated: the arguments whose memory results may take, if some do.
+        dims: values of the run-time dims of the program.
     """
 
     __slots__ = (
         "captured",
+        "dims",
         "donated",
         "executable",
         "is_leaf",
@@ -100,19 +103,24 @@ class Entry:
         traced: Traced,
         captured: Sequence[Any],
         donated: Sequence[int] = (),
+        dims: Sequence[int] = (),
+        types: Sequence[TensorType] | None = None,
     ) -> None:
         overwrites = isinstance(executable, Executable) and executable.overwrites
         self.donated = tuple(donated) if overwrites else ()
         self.lowered = lowered
         self.executable: Any = executable
+        self.dims = tuple(dims)
         self.run: Callable[..., Any] = executable.run
+        if dims:
+            self.run = functools.partial(executable.run, dims=self.dims)
         self.start: Starter | None = None
         self.is_settled = False
         self.noted = 0
         self.loc = traced.trace.loc
         self.captured = [x.contiguous for x in captured]
         self.treedef = traced.treedef
-        self.types = traced.types
+        self.types = traced.types if types is None else types
         self.is_leaf = traced.treedef.is_leaf()
 
     def settle(self, leaves: Sequence[Any], inputs: Sequence[Any]) -> None:
@@ -150,18 +158,20 @@ class Entry:
             return None
         dtypes = [dtype.np for _, dtype in executable.signature.inputs]
         converted = conversions(numbers, dtypes[len(self.captured) :])
-        if converted is None or executable.signature.dims:
+        if converted is None:
             return None
+        dims = dict(zip(executable.signature.dims, self.dims, strict=True))
         return Work(
             main=executable.main,
             captured=self.captured,
-            outputs=executable.output_shapes({}),
+            outputs=executable.output_shapes(dims),
             types=self.types,
             tree=self.tree,
-            scratch=executable.scratch(),
+            scratch=executable.scratch(self.dims),
             converted=converted,
             release=1 if executable.releases else NEVER,
             keep=executable,
+            tail=self.dims,
         )
 
 

@@ -40,7 +40,9 @@ from tessera.errors import (
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
+from tessera.ir import assumptions
 from tessera.ir import loc as _loc
+from tessera.ir.assumptions import Assumptions
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import IntExpr, symbols
@@ -309,6 +311,9 @@ class Trace:
             k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()
         }
         op = cls(*lifted, **fresh)
+        assumed = assumptions.current()
+        if assumed is not None:
+            _show(op, assumed)
         self.builder.add(op)
         if self.abstract:
             tracers = tuple([Tracer(self, v) for v in op.results])
@@ -357,6 +362,16 @@ class Trace:
         """Fails for a tracer whose trace is over."""
         if not self.alive:
             _leak(self, tracer)
+
+
+def _show(op: Op, assumed: Assumptions) -> None:
+    """Gives results the dims that are shown for what is known of them."""
+    for value in op.results:
+        old = value.type
+        if isinstance(old, TensorType):
+            shape = tuple([assumed.shown(d) for d in old.shape])
+            if shape != old.shape:
+                value.type = old.with_shape(shape)
 
 
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:

@@ -22,6 +22,8 @@ from typing import NoReturn, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
+from tessera.ir.unknown import SizeUnknown
+
 Mono: TypeAlias = "tuple[Atom, ...]"
 Term: TypeAlias = "tuple[Mono, int]"
 
@@ -29,7 +31,7 @@ _interned: dict[object, IntExpr] = {}
 _NAME = re.compile(r"\$\w+|[^\W\d]\w*")
 
 
-class IntExpr:
+class IntExpr(SizeUnknown):
     """A symbolic integer. Build one with :func:`sym` and the operators ``+ - * // %``.
 
     Attributes:
@@ -121,8 +123,8 @@ class IntExpr:
     def __neg__(self) -> Dim:
         return mul(self, -1)
 
-    def __pos__(self) -> IntExpr:
-        return self
+    def __pow__(self, other: int) -> Dim:
+        return prod([self] * other) if type(other) is int and other >= 0 else self.root(other)
 
 
 class Poly(IntExpr):

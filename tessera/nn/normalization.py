@@ -21,7 +21,7 @@ from tessera.graph.namespace.arguments import (
     parse_axes,
     spread,
 )
-from tessera.graph.namespace.statistics import Axis, stop_gradient, with_dims
+from tessera.graph.namespace.statistics import Axis, size_of, stop_gradient, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.checks import shape_text
@@ -293,8 +293,10 @@ def _first(x: Any, axes: Sequence[int]) -> Any:
 
 
 def mean_along(x: Any, axes: Sequence[int]) -> Any:
-    count: Any = math.prod(x.shape[k] for k in axes)
-    return ops.div(total_along(x, axes), float(count)) if isinstance(count, int) and count else x
+    dims = [x.shape[k] for k in axes]
+    if 0 in dims:
+        return x
+    return ops.div(total_along(x, axes), spread(size_of(dims, x.dtype), x.shape))
 
 
 def _normalised(x: Any, inverse: Any, axes: Sequence[int], epsilon: float) -> Any:

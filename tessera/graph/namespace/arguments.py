@@ -19,6 +19,7 @@ from tessera.dtypes import (
     Kind,
     PythonScalar,
     default_float,
+    default_int,
     dtype_of,
     iinfo,
     promote,
@@ -29,11 +30,12 @@ from tessera.errors import AxisError, DTypeError, LeafError, NumberRangeError, S
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
-from tessera.graph.ops.rearrange import broadcast, constant, full
+from tessera.graph.ops.rearrange import broadcast, constant, full, iota, reshape, slice_axis
 from tessera.graph.placement import common_device, device_of, placed
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
+from tessera.ir.assumptions import about
 from tessera.ir.intexpr import Dim, IntExpr
 from tessera.ir.types import TensorType
 
@@ -91,12 +93,21 @@ def as_array(name: str, x: object) -> Any:
     if is_numpy(x):
         # A copy: the result may be a view of it, or a trace keep it, and the user may write to `x`.
         return Array(np.array(checked_data(name, np.asarray(x))))
+    if isinstance(x, IntExpr) and is_tracing():
+        return dim_value(x)
     raise LeafError(
         f"{name}: got {_described(x)}, which is no array",
         loc=loc.current(),
         rule="functions of arrays take arrays and Python numbers",
         fix="make an array of it with `ts.asarray`",
     )
+
+
+def dim_value(size: IntExpr) -> Any:
+    """A symbolic dim as an array without dims, weak as a Python int is."""
+    # The last of the numbers from 0 to the size.
+    line = iota((size + 1,), 0, default_int)
+    return cast(reshape(slice_axis(line, 0, size, size + 1), ()), default_int, weak=True)
 
 
 def _described(x: object) -> str:
@@ -290,10 +301,16 @@ def broadcast_dims(shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...] | int:
                 continue
             if size == 1:
                 size = shape[-back]
-            elif shape[-back] != size:
+            elif shape[-back] != size and not _known_equal(shape[-back], size):
                 return back
         dims.append(size)
     return tuple(dims)
+
+
+def _known_equal(a: Dim, b: Dim) -> bool:
+    """Whether dims that are other expressions are one size by what is assumed of them."""
+    known = about(a - b)
+    return known is not None and known.equal(a, b)
 
 
 def spread(x: Any, shape: tuple[Dim, ...]) -> Any:

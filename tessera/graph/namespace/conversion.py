@@ -14,6 +14,7 @@ from tessera.dtypes import (
     DType,
     DTypeLike,
     default_float,
+    default_int,
     dtype_of,
     result_type,
 )
@@ -38,6 +39,7 @@ from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
+from tessera.ir.intexpr import IntExpr
 
 __all__ = ["asarray", "from_dlpack"]
 
@@ -95,6 +97,8 @@ def asarray(
     """
     where = parse_device("asarray", device)
     wanted = None if dtype is None else parse_dtype("asarray", dtype)
+    if isinstance(obj, IntExpr):
+        obj = ops.cast(as_array("asarray", obj), wanted or default_int)
     if isinstance(obj, ArrayBase):
         found = _from_array(obj, wanted, copy)
         return found if device is None else to_device("asarray", found, where)

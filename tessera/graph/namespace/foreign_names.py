@@ -53,7 +53,6 @@ FUNCTIONS: Final = {
     "right_shift": "use `ts.bitwise_right_shift`",
     "rint": "use `ts.round`",
     "seed": "make a key: `ts.random.key(seed)`",
-    "Tensor": "use `ts.Array`; `ts.asarray` makes one",
     "tensor": "use `ts.asarray`",
     "transpose": "use `ts.permute_dims`, or `x.T` for a matrix",
     "tree_map": "use `ts.pytree.map_`",

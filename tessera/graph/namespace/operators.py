@@ -34,9 +34,9 @@ from tessera.graph.placement import block_until_ready, device_of, to_device
 from tessera.graph.trace import ENGINE, Tracer, bind
 from tessera.ir import loc
 from tessera.ir.core import Op
-from tessera.ir.intexpr import Dim, prod
+from tessera.ir.intexpr import Dim, IntExpr, prod
 
-_OPERANDS = (ArrayBase, bool, int, float, complex, np.ndarray, np.generic)
+_OPERANDS = (ArrayBase, bool, int, float, complex, np.ndarray, np.generic, IntExpr)
 
 # What Python programs put beside arrays by mistake, and what has no operators for these.
 _HELPLESS = frozenset({str, bytes, type(None), dict, set, frozenset, range, slice, type})

@@ -20,8 +20,10 @@ from tessera.graph.namespace.manipulation import (
     stack,
 )
 from tessera.graph.namespace.searching import where
-from tessera.graph.ops.checks import shape_text
+from tessera.graph.ops.checks import may_equal, shape_text
+from tessera.graph.ops.rearrange import slice_axis
 from tessera.ir import loc
+from tessera.ir.intexpr import IntExpr
 
 __all__ = [
     "array_split",
@@ -60,6 +62,13 @@ def split(
         [Array([0, 1], dtype=int64), Array([2, 3], dtype=int64), Array([4, 5], dtype=int64)]
     """
     found = as_array("split", x)
+    at = parse_axis("split", axis, found.ndim)
+    length = found.shape[at]
+    if isinstance(length, IntExpr) and not is_sequence(indices_or_sections):
+        count = _sections("split", indices_or_sections)
+        if may_equal(length % count, 0):
+            part = length // count
+            return [slice_axis(found, at, k * part, (k + 1) * part) for k in range(count)]
     at, size = _known("split", found, axis)
     if not is_sequence(indices_or_sections):
         count = _sections("split", indices_or_sections)

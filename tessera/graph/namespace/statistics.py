@@ -25,6 +25,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
     as_inexact,
+    dim_value,
     number,
     parse_axes,
     parse_axis,
@@ -33,7 +34,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import cumulative, reduce
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.ops.rearrange import concatenate, full, iota, reshape, slice_axis
+from tessera.graph.ops.rearrange import concatenate, full, reshape
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -75,9 +76,7 @@ def size_of(dims: Sequence[Dim], dtype: DType) -> Any:
     count = product(dims)
     if isinstance(count, int):
         return number(count, dtype)
-    # The last of the numbers from 0 to count.
-    line = iota((count + 1,), 0, default_int)
-    return ops.cast(reshape(slice_axis(line, 0, count, count + 1), ()), dtype)
+    return ops.cast(dim_value(count), dtype)
 
 
 def _accumulator(dtype: DType) -> DType:

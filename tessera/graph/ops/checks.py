@@ -1,7 +1,8 @@
 """Checks that the `infer` methods of Graph primitives share, each with the message users read.
 
 Dims are compared as canonical expressions. What cannot be disproved for symbolic dims is accepted:
-`S` may equal `4`, but never `S + 1`.
+`S` may equal `4`, but never `S + 1`. In a function with annotated shapes dims are equal only where
+that is known, and other conditions become guards of its calls (`ir/assumptions.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from tessera.dtypes import DType, Kind
 from tessera.errors import AxisError, DTypeError, ShapeError
+from tessera.ir.assumptions import about
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, bounds
 from tessera.ir.types import TensorType
@@ -66,7 +68,11 @@ def may_equal(a: Dim, b: Dim) -> bool:
     """Whether `a == b` is possible."""
     if a is b or (isinstance(a, int) and isinstance(b, int)):
         return a == b
-    low, high = bounds(a - b)
+    gap = a - b
+    known = about(gap)
+    if known is not None:
+        return known.equal(a, b)
+    low, high = bounds(gap)
     return (low is None or low <= 0) and (high is None or high >= 0)
 
 
@@ -74,6 +80,9 @@ def may_be_nonneg(a: Dim) -> bool:
     """Whether `a >= 0` is possible."""
     if isinstance(a, int):
         return a >= 0
+    known = about(a)
+    if known is not None:
+        return known.asked(a)
     high = bounds(a)[1]
     return high is None or high >= 0
 

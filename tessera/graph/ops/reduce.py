@@ -18,6 +18,7 @@ from tessera.graph.ops.base import Family, GraphOp, linear
 from tessera.graph.ops.checks import (
     check_axes,
     check_axis,
+    may_be_nonneg,
     normalize_axis,
     static_shape,
     tensor,
@@ -282,7 +283,7 @@ def check_not_empty(op: GraphOp, axes: Sequence[int]) -> None:
     """None of the axes of operand 0 is known to be empty."""
     x = tensor(op, 0)
     for axis in axes:
-        if x.shape[axis] == 0:
+        if not may_be_nonneg(x.shape[axis] - 1):
             raise ShapeError(
                 f"{title(op)}: dim {axis} of {x} is empty",
                 loc=op.loc,

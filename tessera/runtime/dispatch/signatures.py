@@ -62,6 +62,7 @@ class Work:
         release: the elements of a line from which on the interpreter's lock is released; for other
             work 1 or `NEVER`.
         keep: what must stay alive with it.
+        tail: the words behind the scratch memory: values of run-time dims.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class Work:
         "outputs",
         "release",
         "scratch",
+        "tail",
         "tree",
         "types",
     )
@@ -87,6 +89,7 @@ class Work:
         converted: Sequence[int],
         release: int,
         keep: object,
+        tail: Sequence[int] = (),
     ) -> None:
         self.main = main
         self.captured = captured
@@ -97,10 +100,11 @@ class Work:
         self.converted = converted
         self.release = release
         self.keep = keep
+        self.tail = tail
 
     def fits(self) -> bool:
         """Whether native code has room for it."""
-        counts = len(self.captured), len(self.converted), len(self.outputs)
+        counts = len(self.captured), len(self.converted), len(self.outputs), len(self.tail)
         return sum(counts) + 2 <= w.MOST_WORDS and len(self.outputs) <= w.MOST_OUTPUTS
 
 
@@ -132,8 +136,8 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
         "outputs_at": part(outputs),
         "scratch": pooled if work.scratch >= POOLED_BYTES else 0,
         "scratch_size": work.scratch,
-        "tail": 0,
-        "tail_at": part(()),
+        "tail": len(work.tail),
+        "tail_at": part(work.tail),
         "release": work.release,
         "tree": tree,
         "converted_at": part(work.converted) if any(work.converted) else 0,

@@ -1,0 +1,138 @@
+"""`jit` and `compile`: what users call to compile a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from tessera.api.jit import JitFunction
+from tessera.api.leaves import check_callable
+from tessera.api.static import as_tuple_of
+from tessera.compile import STAGES
+from tessera.errors import OptionError, api_boundary
+from tessera.ir import loc
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def jit(fn: Callable[P, R], /) -> JitFunction[P, R]: ...
+@overload
+def jit(
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    max_traces: int | None = None,
+    max_specializations: int | None = None,
+) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+@overload
+def jit(
+    fn: Callable[P, R],
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    max_traces: int | None = None,
+    max_specializations: int | None = None,
+) -> JitFunction[P, R]: ...
+@api_boundary
+def jit(
+    fn: Callable[P, R] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    max_traces: int | None = None,
+    max_specializations: int | None = None,
+) -> Any:
+    """Compiles a function of arrays.
+
+    The function is traced once per signature (structure, dtypes and shapes of its arguments, and
+    values of its static arguments), lowered through all IRs to native code, and run from then on
+    without Python.
+
+    Args:
+        fn: a function of arrays and containers of arrays.
+        static_argnums: positions of arguments that are Python values, part of the signature; they
+            must hash.
+        static_argnames: names of such arguments.
+        donate_argnums: positions of arguments whose arrays the caller does not need any more:
+            results take their memory where they can, and it is given back otherwise; using them
+            again is an error.
+        donate_argnames: names of such arguments.
+        max_traces: for how many signatures it may be traced; one more is a `RetraceError`, which
+            says what is new in the call. None for any number.
+        max_specializations: how many programs may be compiled; one more is a `RetraceError`. For
+            functions with annotated shapes (`ts.Tensor`) their number is known before:
+            `f.specializations()`.
+
+    Returns:
+        A function of the same signature, with `.lower(*args)`.
+
+    Example:
+        >>> import tessera as ts
+        >>> @ts.jit
+        ... def f(x):
+        ...     return ts.sum(x * x)
+        >>> float(f(ts.asarray([1.0, 2.0])))
+        5.0
+    """
+    numbers = as_tuple_of(int, static_argnums, "jit: static_argnums")
+    names = as_tuple_of(str, static_argnames, "jit: static_argnames")
+    donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
+    donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
+
+    @api_boundary
+    def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
+        check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
+        return JitFunction(
+            f,
+            numbers,
+            names,
+            max_traces=max_traces,
+            donate_argnums=donated,
+            donate_argnames=donated_names,
+            max_specializations=max_specializations,
+        )
+
+    return wrap if fn is None else wrap(fn)
+
+
+@api_boundary
+def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R]:
+    """Like `jit`, and prints the chosen stages of each program when it is compiled.
+
+    Args:
+        fn: a function of arrays, or a jitted one.
+        dump: stages among "graph", "schedule" (or "sched"), "tile" ("tirh"), "target" ("tirt"),
+            "llvm", "asm".
+
+    Raises:
+        OptionError: an unknown stage.
+    """
+    for name in [dump] if isinstance(dump, str) else dump:
+        if name not in STAGES:
+            raise OptionError(
+                f"compile: dump has {name!r}, which is no stage",
+                loc=loc.current(),
+                rule=f"the stages are {', '.join(STAGES)}",
+            )
+    check_callable("compile", fn, "pass arguments to the compiled function: `ts.compile(f)(x)`")
+    stages = [dump] if isinstance(dump, str) else dump
+    if isinstance(fn, JitFunction):
+        return JitFunction(
+            fn.function,
+            fn.static_argnums,
+            fn.static_argnames,
+            stages,
+            donate_argnums=fn.donate_argnums,
+            donate_argnames=fn.donate_argnames,
+        )
+    return JitFunction(fn, dump=stages)

@@ -1,0 +1,488 @@
+"""Functions with annotated shapes: one program for all sizes, one executable per class of sizes.
+
+Such a function is traced with a symbol for each name in its annotations. What a trace needs of the
+sizes is proved from the conditions or becomes a guard. The program is then compiled for classes of
+sizes, as `ts.dim` tells them: for one size (an anchor), for multiples of a tile, and for the rest.
+
+Invariants:
+
+1. A trace does not look at the sizes of the call that it is made in: every call with the same
+   dtypes and structure has the same trace.
+2. In a program every dim is an expression of its run-time dims: names, divided by what is known to
+   divide them, and without those that equations give.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Any
+
+from tessera.api.annotations import Stated
+from tessera.api.leaves import name_of
+from tessera.api.matching import Annotations, Place, Slot, match
+from tessera.api.signature import Arguments, Entry
+from tessera.api.traced import Traced
+from tessera.api.unify import Sizes, Unifier
+from tessera.compile import Lowered
+from tessera.compile import lower as lower_graph
+from tessera.errors import OptionError, RetraceError, ShapeError, TesseraError
+from tessera.graph.trace import Tracer
+from tessera.graph.transforms.resize import resize
+from tessera.ir import assumptions, loc
+from tessera.ir.assumptions import Assumptions
+from tessera.ir.constraints import Condition, Relation, System, condition
+from tessera.ir.intexpr import Dim, Sym, coeffs_of, evaluate, substitute, sym, symbols
+from tessera.ir.types import TensorType
+from tessera.runtime.executable import Executable
+
+MOST_CLASSES = 4096
+"""More are not listed."""
+
+Trace = Callable[[Arguments, Sequence[TensorType]], Traced]
+"""Traces a function for other types of the leaves of a call."""
+
+Anchor = int | None
+Case = tuple[str, Anchor, int]
+"""A name, its size if it is one, and what is known to divide it."""
+
+
+@dataclass(frozen=True)
+class Specialization:
+    """A class of sizes with an executable of its own.
+
+    Attributes:
+        conditions: what tells it, by name: `"S == 128"`, `"S % 16 == 0"`, or nothing.
+        compiled: how many executables it has: one for each set of dtypes, structures and static
+            values that it was called with.
+    """
+
+    conditions: tuple[str, ...]
+    compiled: int
+
+    def __str__(self) -> str:
+        text = ", ".join(self.conditions) or "all other sizes"
+        return f"{text}: {'compiled' if self.compiled else 'not compiled yet'}"
+
+
+class Specializations(tuple[Specialization, ...]):
+    """The classes of a function, printable."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+@dataclass(frozen=True)
+class Specialized:
+    """A program for a class of sizes.
+
+    Attributes:
+        lowered: its forms.
+        values: for each run-time dim the name that it comes from, and the divisor.
+        loaded: its machine code, once it was called for.
+    """
+
+    lowered: Lowered
+    values: tuple[tuple[str, int], ...]
+    loaded: list[Executable] = field(default_factory=list[Executable])
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced function with symbolic dims.
+
+    Attributes:
+        traced: the trace.
+        facts: what is known of its dims, and what a call is asked for.
+        classes: its programs by class of sizes.
+    """
+
+    traced: Traced
+    facts: Assumptions
+    classes: dict[tuple[Case, ...], Specialized] = field(
+        default_factory=dict[tuple[Case, ...], Specialized]
+    )
+
+    @property
+    def guards(self) -> list[Stated]:
+        """What a call is asked for besides the annotations."""
+        return [Stated(g.condition, g.loc) for g in self.facts.guards.values()]
+
+    def loaded(self) -> list[tuple[Case, ...]]:
+        """The classes that have machine code."""
+        return [case for case, found in list(self.classes.items()) if found.loaded]
+
+
+class ShapeGeneric:
+    """The programs of one function with annotations.
+
+    Args:
+        fn: the function.
+        annotations: what is said of its arrays.
+        stated: conditions from outside of the function.
+        limit: how many executables there may be; None for any number.
+        compiled: is told of each.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        annotations: Annotations,
+        stated: Sequence[Stated],
+        limit: int | None,
+        compiled: Callable[[Lowered], None],
+    ) -> None:
+        self.name = name_of(fn)
+        self.annotations = annotations
+        self.limit = limit
+        self._compiled = compiled
+        self.stated = (*stated, *annotations.stated)
+        self._equal = _equations(self.stated)
+        conditions = [s.condition for s in self.stated]
+        free = {str(c.expr) for c in conditions if c.relation is Relation.LEAST}
+        names = sorted({*annotations.names, *[n for c in conditions for n in symbols(c.expr)]})
+        self.names = names
+        # A name is at least 1, unless somebody says `B >= 0`.
+        least = [condition(sym(n), ">=", 1, f"{n} >= 1") for n in names if n not in free]
+        self.stated = (*[Stated(c, loc.Loc()) for c in least], *self.stated)
+        conditions += least
+        self.system = System(conditions)
+        if self.system.is_impossible:
+            raise self._contradiction()
+        self._places: dict[Hashable, list[Place]] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._lock = threading.Lock()
+
+    def _contradiction(self) -> OptionError:
+        core = self.system.contradiction()
+        texts = [str(c) for c in core]
+        places = {s.condition: s.loc for s in self.stated}
+        last = next((places[c] for c in reversed(core) if places.get(c)), None)
+        return OptionError(
+            f"{self.name}: no sizes satisfy {' and '.join(texts)}",
+            loc=last or loc.current(),
+            rule="some sizes satisfy all conditions; a dim is 1 or more unless they say `S >= 0`",
+            fix="leave one of them out",
+        )
+
+    # --- calls ---
+
+    def places(self, call: Arguments) -> list[Place]:
+        """The annotated leaves of a call."""
+        key = call.structure or len(call.leaves)
+        found = self._places.get(key)
+        if found is None:
+            slots = [Slot(k) for k in range(len(call.leaves))]
+            found = self._places[key] = self.annotations.places(*call.rebuild()(slots))
+        return found
+
+    def check(self, call: Arguments) -> Sizes:
+        """The sizes of a call.
+
+        Raises:
+            ShapeError: they are not what the annotations and conditions say.
+        """
+        unifier = Unifier(self.name)
+        sizes = unifier.unify(self.places(call), [x.type for x in call.leaves])
+        unifier.check(self.stated)
+        return sizes
+
+    def check_result(self, traced: Traced, sizes: Sizes) -> None:
+        """The result of a trace is what its annotation says."""
+        if self.annotations.result is None:
+            return
+        slots = [Slot(k) for k in range(len(traced.types))]
+        places = list(match(self.annotations.result, traced.treedef.unflatten(slots), "result"))
+
+        def place_of(k: int) -> loc.Loc:
+            leaf = traced.leaves[k]
+            op = leaf.value.op if isinstance(leaf, Tracer) else None
+            return traced.trace.loc if op is None else op.loc
+
+        copy = Sizes(dict(sizes.dims), dict(sizes.dtypes), dict(sizes.origins), dict(sizes.sources))
+        Unifier(self.name, copy, place_of).unify(places, traced.types)
+
+    def entry(self, call: Arguments, settings: Hashable, trace: Trace) -> Entry | None:
+        """What runs a call; None if the function uses values of an outer trace.
+
+        Args:
+            call: the call.
+            settings: those that programs depend on.
+            trace: traces the function for types of the leaves.
+        """
+        sizes = self.check(call)
+        program = self._program(call, sizes, settings, trace)
+        if program is None:
+            return None
+        Unifier(self.name, sizes).check(program.guards)
+        env = _numbers(sizes)
+        found = self._specialized(program, self._case(env))
+        executable = self._executable(program, found, call)
+        values = [env[name] // divisor for name, divisor in found.values]
+        outputs = [
+            TensorType(tuple([int(evaluate(d, env)) for d in t.shape]), t.dtype, t.weak)
+            for t in program.traced.types
+        ]
+        captured: list[Any] = program.traced.captured
+        traced = program.traced
+        return Entry(found.lowered, executable, traced, captured, dims=values, types=outputs)
+
+    def lowered(self, call: Arguments, settings: Hashable, trace: Trace) -> Lowered | None:
+        """The program that would run a call, without its machine code."""
+        sizes = self.check(call)
+        program = self._program(call, sizes, settings, trace)
+        if program is None:
+            return None
+        return self._specialized(program, self._case(_numbers(sizes))).lowered
+
+    def _program(
+        self, call: Arguments, sizes: Sizes, settings: Hashable, trace: Trace
+    ) -> Program | None:
+        types = self._types(call)
+        key = (settings, types, call.structure)
+        found = self._programs.get(key)
+        if found is None:
+            found = self._trace(call, types, sizes, trace)
+            if found is not None:
+                with self._lock:
+                    found = self._programs.setdefault(key, found)
+        return found
+
+    # --- traces ---
+
+    def _types(self, call: Arguments) -> tuple[TensorType, ...]:
+        """The types of the leaves, with names for sizes."""
+        types: list[TensorType] = [x.type for x in call.leaves]
+        for place in self.places(call):
+            if place.leaf is None:
+                continue
+            type, dims = types[place.leaf], place.spec.dims
+            shape: list[Dim] = []
+            for k, dim in enumerate(dims):
+                if isinstance(dim, EllipsisType):
+                    shape += type.shape[k : type.rank - (len(dims) - k - 1)]
+                else:
+                    shape.append(substitute(dim, self._equal))
+            types[place.leaf] = type.with_shape(shape)
+        return tuple(types)
+
+    def _trace(
+        self, call: Arguments, types: Sequence[TensorType], sizes: Sizes, trace: Trace
+    ) -> Program | None:
+        facts = Assumptions(self.system, self.names, self._equal)
+        with assumptions.assuming(facts):
+            try:
+                traced = trace(call, types)
+            except ShapeError as error:
+                self._explain(error, sizes)
+                raise
+            if any([isinstance(x, Tracer) for x in traced.captured]):
+                return None
+            named: dict[str, Dim] = {n: substitute(sym(n), self._equal) for n in sizes.dims}
+            known = Sizes(named, sizes.dtypes, sizes.origins, sizes.sources)
+            self.check_result(traced, known)
+        return Program(traced, facts)
+
+    def _explain(self, error: TesseraError, sizes: Sizes) -> None:
+        """Says of an error in the function's body where the names in it come from."""
+        sides = _sides(error.what)
+        about = " ".join(sides) or error.what
+        words = [n for n in dict.fromkeys(_WORD.findall(about)) if n in sizes.dims]
+        if not words:
+            return
+        lines = [f"{n} is any size: that of {sizes.origins[n]}" for n in words]
+        notes = dict.fromkeys([sizes.sources[n].note() for n in words])
+        error.notes = (*error.notes, *lines, *notes)
+        quotient = re.search(r"([^\W\d]\w*) // (\d+)", error.what)
+        if sides and set(_WORD.findall(about)) <= set(words):
+            # A name, then what else it may be.
+            left, right = sorted(sides, key=lambda side: not _WORD.fullmatch(side))
+            use = f"write {right} in the place of {left}" if right.isdecimal() else "use one name"
+            error.fix = (
+                f'if these are one size, {use}, or say so: `@ts.constrain("{left} == {right}")`'
+            )
+        elif quotient is not None:
+            name, divisor = quotient.groups()
+            condition = f"{name} % {divisor} == 0"
+            error.fix = f'if {divisor} divides {name}, say so: `@ts.constrain("{condition}")`'
+
+    def programs(self) -> list[Program]:
+        """The traces, in order."""
+        return list(self._programs.values())
+
+    # --- classes ---
+
+    def _cases(self) -> Iterator[tuple[Case, ...]]:
+        """The classes of sizes, those with more conditions first."""
+        options: list[list[Case]] = []
+        for name in self.names:
+            dim = self.annotations.declared.get(name)
+            own: list[Case] = []
+            if dim is not None and isinstance(dim.expr, Sym):
+                own = [(name, size, 1) for size in dim.anchors]
+                own += [(name, None, dim.tile)] if dim.tile > 1 else []
+            if own:
+                options.append([*own, (name, None, 1)])
+        for case in itertools.product(*options):
+            system = self.system.adding(*_conditions(case))
+            if not system.is_impossible and not self._is_elsewhere(case, system):
+                yield case
+
+    def _is_elsewhere(self, case: tuple[Case, ...], system: System) -> bool:
+        """Whether all sizes of a class belong to classes with more conditions."""
+        for name, size, divisor in case:
+            dim = self.annotations.declared[name]
+            low, high = system.bounds(sym(name))
+            is_anchor = low == high and low in dim.anchors
+            is_tiled = size is None and divisor == 1 and dim.tile > 1
+            if size is None and is_anchor:
+                return True
+            if is_tiled and system.divisor(sym(name)) % dim.tile == 0:
+                return True
+        return False
+
+    def _case(self, env: Mapping[str, int]) -> tuple[Case, ...]:
+        """The class of some sizes."""
+        found: list[Case] = []
+        for name in self.names:
+            dim = self.annotations.declared.get(name)
+            if dim is None or not isinstance(dim.expr, Sym) or not (dim.anchors or dim.tile > 1):
+                continue
+            size = env[name]
+            if size in dim.anchors:
+                found.append((name, size, 1))
+            else:
+                found.append((name, None, dim.tile if size % dim.tile == 0 else 1))
+        return tuple(found)
+
+    def specializations(self) -> Specializations:
+        """The classes of sizes, each with an executable of its own."""
+        counts: dict[tuple[Case, ...], int] = {}
+        for program in self.programs():
+            for case in program.loaded():
+                counts[case] = counts.get(case, 0) + 1
+        cases = itertools.islice(self._cases(), MOST_CLASSES)
+        return Specializations([Specialization(_texts(c), counts.get(c, 0)) for c in cases])
+
+    def _specialized(self, program: Program, case: tuple[Case, ...]) -> Specialized:
+        found = program.classes.get(case)
+        if found is None:
+            mapping, values = self._substitution(case)
+            graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
+            own = {_run_time_name(*value): value for value in values}
+            found = Specialized(lower_graph(graph), tuple([own[n] for n in graph.dims]))
+            with self._lock:
+                found = program.classes.setdefault(case, found)
+        return found
+
+    def _executable(self, program: Program, found: Specialized, call: Arguments) -> Executable:
+        if not found.loaded:
+            known = [c for p in self.programs() for c in p.loaded()]
+            if self.limit is not None and len(known) >= self.limit:
+                case = next(c for c, s in program.classes.items() if s is found)
+                raise self._too_many(case, call, known)
+            executable = found.lowered.executable()
+            with self._lock:
+                if not found.loaded:
+                    found.loaded.append(executable)
+                    self._compiled(found.lowered)
+        return found.loaded[0]
+
+    def _substitution(self, case: tuple[Case, ...]) -> tuple[dict[str, Dim], list[tuple[str, int]]]:
+        """What names become in a class of sizes, and the run-time dims: name and divisor."""
+        system = self.system.adding(*_conditions(case))
+        chosen = {name: (size, divisor) for name, size, divisor in case}
+        mapping: dict[str, Dim] = {}
+        values: list[tuple[str, int]] = []
+        for name in self.names:
+            if name in self._equal:
+                continue
+            low, high = system.bounds(sym(name))
+            size, _ = chosen.get(name, (None, 1))
+            size = low if size is None and low == high else size
+            if size is not None:
+                mapping[name] = size
+                continue
+            divisor = max(system.divisor(sym(name)), 1)
+            if divisor > 1:
+                mapping[name] = divisor * sym(_run_time_name(name, divisor))
+            values.append((name, divisor))
+        for name, value in self._equal.items():
+            mapping[name] = substitute(value, mapping)
+        return mapping, values
+
+    def _too_many(
+        self, case: tuple[Case, ...], call: Arguments, known: Sequence[tuple[Case, ...]]
+    ) -> RetraceError:
+        types = [str(x.type.strong()) for x in call.leaves]
+        return RetraceError(
+            f"jit: {self.name} would be compiled once more, for {_class_text(case)}, by a call "
+            f"with {', '.join(types)}",
+            loc=loc.current(),
+            rule=f"it was made with max_specializations={self.limit}",
+            notes=(f"compiled before: {'; '.join(map(_class_text, known)) or 'nothing'}",),
+            fix="call it with sizes of these classes, or raise `max_specializations`; "
+            "`f.specializations()` lists all",
+        )
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
+_SIDE = r"([\w*/%+() -]*?[\w)])"
+_DIFFERENCE = re.compile(rf"(?:: {_SIDE} and {_SIDE}|is {_SIDE}, but dim \d+ of \w+ is {_SIDE})$")
+
+
+def _sides(what: str) -> list[str]:
+    """The two dims that differ, by the text of an error."""
+    found = _DIFFERENCE.search(what)
+    return [side for side in found.groups() if side] if found else []
+
+
+def _numbers(sizes: Sizes) -> dict[str, int]:
+    return {name: d for name, d in sizes.dims.items() if isinstance(d, int)}
+
+
+def _run_time_name(name: str, divisor: int) -> str:
+    return name if divisor == 1 else f"{name}_{divisor}"
+
+
+def _conditions(case: tuple[Case, ...]) -> list[Condition]:
+    found: list[Condition] = []
+    for name, size, divisor in case:
+        if size is not None:
+            found.append(condition(sym(name), "==", size))
+        elif divisor > 1:
+            found.append(condition(sym(name) % divisor, "==", 0))
+    return found
+
+
+def _texts(case: tuple[Case, ...]) -> tuple[str, ...]:
+    return tuple([str(c) for c in _conditions(case)])
+
+
+def _class_text(case: tuple[Case, ...]) -> str:
+    return ", ".join(_texts(case)) or "all other sizes"
+
+
+def _equations(stated: Sequence[Stated]) -> dict[str, Dim]:
+    """Names that conditions give by others: `H == D // 64` gives H."""
+    found: dict[str, Dim] = {}
+    for each in stated:
+        if each.condition.relation is not Relation.EQUAL:
+            continue
+        e = substitute(each.condition.expr, found)
+        for mono, c in sorted(coeffs_of(e).items(), key=lambda item: str(item[0]), reverse=True):
+            if len(mono) != 1 or not isinstance(mono[0], Sym) or abs(c) != 1:
+                continue
+            name = mono[0].name
+            rest = (e - c * sym(name)) * -c
+            if name not in symbols(rest):
+                found = {n: substitute(d, {name: rest}) for n, d in found.items()}
+                found[name] = rest
+                break
+    return found
