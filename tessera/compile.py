@@ -22,6 +22,7 @@ from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
 from tessera.graph.passes import simplify
+from tessera.graph.passes.block_rows import BlockRows
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
@@ -50,6 +51,11 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     WindowProducts(),  # once chains are as short as they get, and what is shared is seen to be
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
+
+CPU_PASSES: tuple[Pass, ...] = (
+    BlockRows(),  # on ops that all do something, as it counts what reads what
+)
+"""What comes after them for a CPU, whose caches keep what a GPU keeps in registers."""
 
 ENTRY = "tessera_run"
 
@@ -156,7 +162,8 @@ class Stages:
     def graph(self) -> Func:
         """The Graph after its passes."""
         with config.using(self.settings):
-            graph = run_pipeline(self.traced, GRAPH_PASSES, self.context)
+            own = () if isinstance(self.machine, Gpu) else CPU_PASSES
+            graph = run_pipeline(self.traced, (*GRAPH_PASSES, *own), self.context)
             self._check("graph", graph)
             return graph
 
@@ -451,7 +458,7 @@ def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
     return type.shape, type.dtype
 
 
-_PASS_NAMES = frozenset(p.name for p in GRAPH_PASSES)
+_PASS_NAMES = frozenset(p.name for p in (*GRAPH_PASSES, *CPU_PASSES))
 _PROGRAMS = itertools.count()
 
 

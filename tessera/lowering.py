@@ -20,6 +20,7 @@ from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
 from tessera.schedule import heuristics, plan
 from tessera.schedule.access import one_program
+from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.ops import (
@@ -112,9 +113,9 @@ def shared_kernels(program: Func) -> list[str]:
     lines: dict[str, None] = {}
     for kernel in [op for op in walk(program.body) if isinstance(op, Kernel)]:
         for nest in kernel.body.ops:
-            if isinstance(nest, Nest) and nest.grain:
-                count: Dim = math.prod(grid_of(nest), start=1)
-                many = f"{count} programs, {nest.grain} at a time"
+            if isinstance(nest, (Nest, Each)) and nest.grain:
+                grid = (nest.part.extent,) if isinstance(nest, Each) else grid_of(nest)
+                many = f"{math.prod(grid, start=1)} programs, {nest.grain} at a time"
                 lines[f"{kernel.label}: threads share it, {many}"] = None
     return list(lines)
 
@@ -126,7 +127,8 @@ def count_kernels(program: Func) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for op in walk(program.body):
         if isinstance(op, Kernel) and not op.is_unwritten:
-            nests = [n.reason for n in op.body.ops if isinstance(n, Nest)]
+            blocks = [n.reason for n in op.body.ops if isinstance(n, Each)]
+            nests = [*blocks, *[n.reason for n in nests_of(op.body)]]
             key = (op.label, "; ".join([op.reason, *dict.fromkeys(nests)]))
             found[key] = found.get(key, 0) + 1
         elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
@@ -159,7 +161,7 @@ def _work_of(op: Op) -> float:
     inner = sum([_work(region) for region in op.regions])
     if isinstance(op, Sort):
         return math.inf
-    if isinstance(op, (Nest, Reduce, Contract)):
+    if isinstance(op, (Nest, Each, Reduce, Contract)):
         return inner * _points(op.axes)
     if isinstance(op, (ArgReduce, Scan)):
         return inner * _points((op.axis,))

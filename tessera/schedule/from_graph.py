@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from tessera.dtypes import int64
 from tessera.errors import CompileError
+from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.control import Cond, While
 from tessera.graph.ops.hostcall import HostCall
@@ -32,6 +33,7 @@ from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
 from tessera.schedule import contractions, ops
 from tessera.schedule.axes import collapse, split
+from tessera.schedule.blocks import Program, each_block
 from tessera.schedule.cost import tensor
 from tessera.schedule.emit import NestEmitter
 from tessera.schedule.fusion import Fusion
@@ -183,6 +185,8 @@ class _Lowering:
             return found, op.results
         if isinstance(op, Cond):
             return self.branches(op, env), op.results
+        if isinstance(op, Blocks):
+            return self.blocks(op, env), op.results
         if isinstance(op, Unwritten):
             types = tuple([buffer_type(v) for v in op.results])
             body = Block([Value(t) for t in types], [], ())
@@ -341,6 +345,13 @@ class _Lowering:
             body=Block([args[k] for k in kept], [nest], ()),
             loc=op.loc,
         )
+
+    def blocks(self, op: Blocks, env: dict[Value, Value]) -> Op:
+        """A kernel that runs the nests of the body for one block after the other."""
+        inner = {arg: Value(buffer_type(arg)) for arg in op.body.args}
+        code, outputs = self.block(op.body, inner)
+        args = [inner[arg] for arg in op.body.args]
+        return each_block(op, [env[v] for v in op.args], Program(args, code, outputs), self.names)
 
     def branches(self, op: Cond, env: dict[Value, Value]) -> Op:
         """Two programs, one of which runs."""

@@ -20,6 +20,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops, ops
 from tessera.schedule.access import Access, accesses
+from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
@@ -140,6 +141,8 @@ def choose(
                 op = choose_nest(op, machine, facts)
                 if overrides and kernel.label in overrides:
                     op = overrides[kernel.label].apply(op)
+            if isinstance(op, Each):
+                op = op.with_nests([choose_nest(nest, machine, facts) for nest in op.nests])
             code.append(op)
         if kernel.joined and isinstance(machine, Gpu):
             from tessera.schedule.heuristics_gpu import choose_joined  # which builds on this module

@@ -9,6 +9,7 @@ wrote shows; a load or store outside its buffer is an error.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import loop_ops, ops, sort_ops
+from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
 
@@ -149,6 +151,8 @@ class Program:
         """Runs one nest or sort of a kernel."""
         if isinstance(op, ops.Nest):
             Points(op, memory, self.dims).run()
+        elif isinstance(op, Each):
+            self.each(op, memory)
         elif isinstance(op, ops.Sort):
             keys = [memory[v] for v in op.inputs[: op.num_keys]]
             order = sort_order(keys, op.axis, op.descending)
@@ -160,6 +164,18 @@ class Program:
             run_sort(op, memory)
         else:
             raise VerifyError(f"{op.name} cannot stand in a kernel", loc=op.loc)
+
+    def each(self, op: Each, memory: dict[Value, Array]) -> None:
+        """Runs nests block by block."""
+        extents = [int(evaluate(axis.extent, self.dims)) for axis in op.axes]
+        inner = math.prod(extents[len(op.free) :])
+        count = -(-math.prod(extents) // inner // int(evaluate(op.part.extent, self.dims)))
+        for k, point in enumerate(itertools.product(*map(range, extents))):
+            places = {axis.name: i for axis, i in zip(op.axes, point, strict=True)}
+            dims = {**self.dims, **places, op.part.name: k // inner // count}
+            for nest in op.body.ops:
+                assert isinstance(nest, ops.Nest)
+                Points(nest, memory, dims).run()
 
 
 class Points:

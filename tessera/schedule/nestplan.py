@@ -232,7 +232,8 @@ class AxisNames:
     def __init__(self, taken: Iterable[str]) -> None:
         taken = set(taken)
         self.prefix = ""
-        while any(name.startswith((f"{self.prefix}i", f"{self.prefix}r")) for name in taken):
+        letters = ("i", "r", "block", "part")
+        while any(name.startswith(tuple([self.prefix + x for x in letters])) for name in taken):
             self.prefix += "_"
 
     def axes(self, letter: str, shape: Sequence[Dim]) -> tuple[Axis, ...]:

@@ -561,7 +561,5 @@ class ScanFrom(Scan):
 
 def bound_axes(op: Op) -> tuple[str, ...]:
     """The axis names that an op binds for its regions."""
-    if isinstance(op, (Nest, Reduce, Contract)):
-        return tuple(axis.name for axis in op.axes)
-    axis = getattr(op, "axis", None)
-    return (axis.name,) if isinstance(axis, Axis) else ()
+    found = [*getattr(op, "axes", ()), getattr(op, "axis", None), getattr(op, "part", None)]
+    return tuple(axis.name for axis in found if isinstance(axis, Axis))

@@ -30,6 +30,8 @@ from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Facts
 from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
+from tessera.schedule.block_ops import Each
+from tessera.schedule.in_blocks import InBlocks, spread
 from tessera.schedule.product_sides import Side
 from tessera.schedule.products import CachedCpu, Context, Product
 from tessera.schedule.types import BufType
@@ -95,7 +97,8 @@ class _Packing:
                     for region in op.regions
                 ]
                 new = op.rebuild(operands, regions)
-            env.update(zip(op.results, new.results, strict=True))
+            # Memory of the parts of blocks comes last.
+            env.update(zip(op.results, new.results, strict=False))
             scope.code.append(new)
             scope.values.update(new.results)
         return Block(block.args, scope.code, [env.get(v, v) for v in block.outputs])
@@ -105,16 +108,18 @@ class _Packing:
         outer = dict(zip(op.body.args, operands, strict=False))
         code: list[Op] = []
         packed: dict[Value, Value] = {}
+        temps: list[Value] = []
         for part in op.body.ops:
+            if isinstance(part, Each):
+                code.append(self.each(part, outer, packed, temps, scope))
+                continue
             product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
             if product is None or not product.plan():
                 code.append(part)
                 continue
             for side in (product.left, product.right):
                 if side.packed is not None:
-                    packed[side.packed] = self.copy(side, outer, scope)
-                    if side.sums is not None:
-                        packed[side.sums] = self.sums(side, packed[side.packed], scope)
+                    self.pack(side, outer, packed, scope)
             code.append(product.nest_of_blocks())
         if not code or code == list(op.body.ops):
             return op.rebuild(operands, op.regions)
@@ -122,10 +127,56 @@ class _Packing:
         kept = [k for k in range(len(op.inputs)) if op.body.args[k] in used]
         inputs = [operands[k] for k in kept] + list(packed.values())
         args = [op.body.args[k] for k in kept] + list(packed) + op.body.args[len(op.inputs) :]
+        types = list(op.types)
+        for value in temps:
+            assert isinstance(value.type, BufType)
+            types.append(value.type)
         return ops.Kernel(
-            inputs, op.types, op.places, op.temps, op.label, op.reason, op.concurrent, op.joined,
-            body=Block(args, code, ()), loc=op.loc,
+            inputs, tuple(types), op.places, op.temps + len(temps), op.label, op.reason,
+            op.concurrent, op.joined, body=Block([*args, *temps], code, ()), loc=op.loc,
         )  # fmt: skip
+
+    def pack(
+        self,
+        side: Side,
+        outer: Mapping[Value, Value],
+        packed: dict[Value, Value],
+        scope: _Scope,
+    ) -> None:
+        """Packs an operand in front of the kernel, and notes what it is there."""
+        assert side.packed is not None
+        packed[side.packed] = self.copy(side, outer, scope)
+        if side.sums is not None:
+            packed[side.sums] = self.sums(side, packed[side.packed], scope)
+
+    def each(
+        self,
+        op: Each,
+        outer: Mapping[Value, Value],
+        packed: dict[Value, Value],
+        temps: list[Value],
+        scope: _Scope,
+    ) -> Op:
+        """Blocks, their products on packed operands: one that is an argument of the kernel is
+        packed in front of it, for all blocks; one that a block computes, in memory of the part."""
+        code: list[Op] = []
+        for nest in op.nests:
+            product = Product.of(spread(nest, op), self.context)
+            if product is None or not product.plan():
+                code.append(nest)
+                continue
+            blocks = InBlocks(op)
+            for side in (product.left, product.right):
+                if side.packed is None:
+                    continue
+                nests = side.copy_nests(side.packed)
+                if outer.keys() >= {*free_values(Block([], nests, ()))} - {side.packed}:
+                    self.pack(side, outer, packed, scope)
+                else:
+                    code += blocks.pack(side, nests)
+            temps += blocks.temps
+            code.append(blocks.nest(product.nest_of_blocks()))
+        return op.rebuild(regions=[Block((), code, ())])
 
     def copy(self, side: Side, outer: Mapping[Value, Value], scope: _Scope) -> Value:
         """The packed operand; in front of a loop whose steps all need the same."""

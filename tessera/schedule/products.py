@@ -195,7 +195,9 @@ class Product:
         written = {x.buf for x in stores}
         if any(x.combine is not None for x in stores):
             return None
-        if any(isinstance(x, ops.Load) and x.buf in written for x in code):
+        places = {(x.buf, x.index) for x in stores}
+        own = [x for x in nest.body.ops if isinstance(x, ops.Load) and (x.buf, x.index) in places]
+        if any(isinstance(x, ops.Load) and x.buf in written and x not in own for x in code):
             return None
         return cls(nest, op, context)
 

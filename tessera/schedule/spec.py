@@ -24,6 +24,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops, sort_ops
+from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import BufType, Place, PlaceKind
 
@@ -87,7 +88,7 @@ def _expressions(op: Op) -> Iterator[Dim]:
 
 
 def _axes(op: Op) -> Iterable[Dim]:
-    if isinstance(op, (ops.Nest, ops.Reduce, ops.Contract)):
+    if isinstance(op, (ops.Nest, Each, ops.Reduce, ops.Contract)):
         return [axis.extent for axis in op.axes]
     return [op.axis.extent] if isinstance(op, (ops.ArgReduce, ops.Scan, loop_ops.Recur)) else []
 
@@ -102,7 +103,8 @@ def check_stores(func: Func) -> None:
         inputs = set(kernel.body.args[: len(kernel.inputs)])
         outputs = set(kernel.body.args[len(kernel.inputs) :])
         written: set[Value] = set()
-        for op in kernel.body.ops:
+        others = [op for op in kernel.body.ops if not isinstance(op, (ops.Nest, Each))]
+        for op in (*others, *nests_of(kernel.body)):
             written.update(sort_ops.written_by(op))
             for region in op.regions:
                 loops = [one for one in region.ops if isinstance(one, loop_ops.Recur)]

@@ -33,11 +33,13 @@ from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
+from tessera.schedule.block_ops import Each
 from tessera.schedule.plan import overwritten
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.lowering.block_sort import lower_block_sort
+from tessera.tile.lowering.blocks import lower_each
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.joined import lower_joined
 from tessera.tile.lowering.merge_sort import lower_runs, repeats
@@ -45,7 +47,9 @@ from tessera.tile.lowering.nest import HANDLERS, lower_nest, lower_together
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
 
-Unit: TypeAlias = s.Nest | s.Sort | sort_ops.SortRuns | sort_ops.SplitRuns | sort_ops.MergeRuns
+Unit: TypeAlias = (
+    s.Nest | Each | s.Sort | sort_ops.SortRuns | sort_ops.SplitRuns | sort_ops.MergeRuns
+)
 """What becomes a kernel."""
 
 COPY_WARPS = 4
@@ -256,9 +260,9 @@ class _Program:
             if isinstance(part, (sort_ops.SplitRuns, sort_ops.MergeRuns)):
                 # Passes that differ in nothing else share a kernel.
                 times, part = repeats(part), part.rebuild(least=0)
-            if not isinstance(part, (s.Nest, *sort_ops.SORTS)):
+            if not isinstance(part, (s.Nest, Each, *sort_ops.SORTS)):
                 raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
-            if isinstance(part, (s.Nest, s.Sort)):
+            if isinstance(part, (s.Nest, Each, s.Sort)):
                 # How many programs are worth a thread's while is the launch's, not the kernel's.
                 grain = part.grain
                 part = cast(Unit, part.rebuild(grain=0))
@@ -276,7 +280,7 @@ class _Program:
             found = self.known[key] = (name, grid)
         name, grid = found
         operands = tuple([memory[v] for v in used])
-        warps = max(part.warps for part in units)
+        warps = max(0 if isinstance(part, Each) else part.warps for part in units)
         grid = (*grid[:-1], grid[-1] * times) if grid else grid
         self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
 
@@ -309,6 +313,8 @@ def lower_units(
         grid = lower_together(em, nests, memory, known)
     elif isinstance(op, s.Nest):
         grid = lower_nest(em, op, memory, known)
+    elif isinstance(op, Each):
+        grid = lower_each(em, op, memory, known)
     elif isinstance(op, s.Sort):
         grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
     else:
@@ -387,7 +393,7 @@ class _Canonical:
         found: list[Unit] = []
         for unit in units:
             fresh = self.op(unit)
-            assert isinstance(fresh, (s.Nest, *sort_ops.SORTS))
+            assert isinstance(fresh, (s.Nest, Each, *sort_ops.SORTS))
             found.append(fresh)
         return found, args
 
@@ -398,7 +404,7 @@ class _Canonical:
             self.names[name] = next(self.fresh)
             self.dims[name] = sym(self.names[name])
         changes = {key: self.attr(value) for key, value in op.attrs.items()}
-        if isinstance(op, s.Nest):
+        if isinstance(op, (s.Nest, Each)):
             changes["reason"] = ""
         regions = [self.block(region) for region in op.regions]
         fresh = op.rebuild([self.env[v] for v in op.operands], regions, **changes)

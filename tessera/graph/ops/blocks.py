@@ -1,0 +1,112 @@
+"""A computation block by block: a pass finds it, nobody writes it.
+
+Where an intermediate array is much larger than what it is computed from and what is computed from
+it, as the scores of attention are, a block of it after the other stays in the cache, and the whole
+is never stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tessera.errors import VerifyError
+from tessera.graph.ops.checks import tensor
+from tessera.graph.ops.control import Control, types_of
+from tessera.ir.core import Block, Value
+from tessera.ir.intexpr import Dim
+from tessera.ir.opdef import attr, operands, region
+from tessera.ir.types import TensorType
+
+Cut: TypeAlias = tuple[int, ...]
+"""For each axis of an array the loop whose steps have a block of it each, or -1: all of it."""
+
+
+class Blocks(Control):
+    """Computes the blocks of its results from blocks of its operands.
+
+    `%r = graph.blocks([%x, %y]) {counts=[8], cuts=[[0, -1], [-1]], outs=[[0, -1]]} : f32[512, 64]
+    body(%a: f32[64, 64], %b: f32[64]) { ... }`. The body runs at every point of some loops. Along
+    an axis that a loop cuts, step i has block i, and all blocks are equally long.
+
+    Attributes:
+        args: arrays.
+        counts: steps of each loop.
+        cuts: which loops cut each operand.
+        outs: which loops cut each result. Over loops that do not, a result is the sum of what the
+            body gives, in their order.
+        body: its arguments are blocks of the operands, and it yields blocks of the results.
+    """
+
+    name = "graph.blocks"
+    args: tuple[Value, ...] = operands()
+    counts: tuple[int, ...] = attr()
+    cuts: tuple[Cut, ...] = attr()
+    outs: tuple[Cut, ...] = attr()
+    body: Block = region()
+
+    def infer(self) -> tuple[TensorType, ...]:
+        """The dims of the body's results, times how many blocks there are."""
+        if len(self.outs) != len(self.body.outputs):
+            raise VerifyError("outs says for each result which loops cut it")
+        found = zip(types_of(self.body.outputs), self.outs, strict=True)
+        return tuple([type.with_shape(self._whole(type.shape, cut)) for type, cut in found])
+
+    def _whole(self, shape: Sequence[Dim], cut: Cut) -> tuple[Dim, ...]:
+        if len(cut) != len(shape) or not all(-1 <= k < len(self.counts) for k in cut):
+            raise VerifyError("a cut says for each axis the loop, or -1")
+        pairs = zip(shape, cut, strict=True)
+        return tuple([dim if k < 0 else dim * self.counts[k] for dim, k in pairs])
+
+    def verify(self) -> None:
+        """Blocks of the operands are what the body takes."""
+        if not len(self.args) == len(self.cuts) == len(self.body.args):
+            raise VerifyError("one cut and one argument of the body for each operand")
+        for k, (block, cut) in enumerate(zip(types_of(self.body.args), self.cuts, strict=True)):
+            if tensor(self, k) != block.with_shape(self._whole(block.shape, cut)):
+                raise VerifyError(f"operand {k} is not as many blocks of {block} as its loops say")
+
+    @property
+    def summed(self) -> frozenset[int]:
+        """The loops over which some result is a sum; their steps run in order."""
+        loops = range(len(self.counts))
+        return frozenset([k for k in loops if not all(k in cut for cut in self.outs)])
+
+    def evaluate(self, *operands: np.ndarray) -> Any:
+        """Step by step."""
+        from tessera.graph.interp import run_block
+
+        results: list[np.ndarray] = []
+        for value in self.results:
+            assert isinstance(value.type, TensorType)
+            results.append(np.zeros(value.type.shape, value.type.dtype.np))  # type: ignore[arg-type]
+        for point in itertools.product(*map(range, self.counts)):
+            pairs = zip(operands, self.cuts, strict=True)
+            given = [x[self._window(x.shape, cut, point)] for x, cut in pairs]
+            found = run_block(self.body, given)
+            for out, cut, block in zip(results, self.outs, found, strict=True):
+                place = self._window(out.shape, cut, point)
+                if len(set(cut) - {-1}) < len(self.counts):
+                    block = out[place] + block
+                out[place] = block
+        return tuple(results)
+
+    def _window(self, shape: Sequence[int], cut: Cut, point: Sequence[int]) -> tuple[slice, ...]:
+        """The block of an array at a point of the loops."""
+
+        def windows() -> Iterator[slice]:
+            for size, k in zip(shape, cut, strict=True):
+                step = size if k < 0 else size // self.counts[k]
+                start = 0 if k < 0 else step * point[k]
+                yield slice(start, start + step)
+
+        return tuple(windows())
+
+
+def blocks_of(shape: Iterable[Dim], cut: Cut, counts: Sequence[int]) -> tuple[Dim, ...]:
+    """The dims of one block of an array."""
+    pairs = zip(shape, cut, strict=True)
+    return tuple([dim if k < 0 else dim // counts[k] for dim, k in pairs])

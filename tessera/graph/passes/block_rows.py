@@ -1,0 +1,565 @@
+"""Rows of a product that are reduced and multiplied again are computed block by block.
+
+    x = dot(q, k)                             [heads, M, N]
+    y = f(x, sums over the rows of x)         [heads, M, N]       o = dot(y, v)   [heads, M, D]
+    ==>
+    o = blocks(q, k, v) for each head and each block of rows: the same on a block of q
+
+Attention is of this kind, however it is written, and so is its gradient: a sum over rows, as that
+of the keys, is a sum over blocks. Nothing of M x N elements is stored. What comes later and needs
+it again, the gradient behind other layers, computes it again, from the operands of the product and
+what is left of its rows.
+
+How it is found: the axes of the product that its blocks have (`Cut`) are followed through
+elementwise ops, broadcasts, transposes, reductions along rows and products, until an axis is lost.
+An array from elsewhere that an op of these needs is cut likewise; one that only repeats elements,
+as masks do, is computed in the block. What is wide has a row of N elements and may not leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tessera.dtypes import Kind
+from tessera.graph.ops.blocks import Blocks, Cut
+from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.elementwise import Cast, Elementwise
+from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
+from tessera.graph.ops.reduce import Reduce
+from tessera.graph.spec import GRAPH
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.passes import Pass
+from tessera.ir.rewrite import eliminate_dead
+from tessera.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class BlockRows(Pass):
+    """Applies the rule to each product of the program, regions included.
+
+    Attributes:
+        least: a product with fewer rows or columns is small enough as a whole.
+        stored: so is one of fewer elements in all.
+        rows: rows of a block that are enough for the register blocks of products.
+        fewest_rows: fewer would read the other operand too often.
+        row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
+        points: blocks that may run at the same time, below which threads would have too little to
+            do.
+    """
+
+    name = "block_rows"
+    ensures = GRAPH
+    least: int = 64
+    stored: int = 1 << 18
+    rows: int = 64
+    fewest_rows: int = 16
+    row_bytes: int = 1 << 18
+    points: int = 4
+
+    def run(self, func: Func) -> Func:
+        """One sweep."""
+        body = _block(func.body, self)
+        return func if body is func.body else func.with_body(body)
+
+
+def _block(block: Block, options: BlockRows) -> Block:
+    """A block with its products in blocks; itself where there are none."""
+    code: list[Op] = []
+    env: dict[Value, Value] = {}
+    for op in block.ops:
+        regions = [_block(region, options) for region in op.regions]
+        if env or any(a is not b for a, b in zip(regions, op.regions, strict=True)):
+            new = op.rebuild([env.get(v, v) for v in op.operands], regions)
+            env.update(zip(op.results, new.results, strict=True))
+            op = new
+        code.append(op)
+    if env:
+        block = Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    tried: set[Op] = set()
+    while True:
+        seed = next((op for op in block.ops if op not in tried and _is_seed(op, options)), None)
+        if seed is None:
+            return block
+        tried.add(seed)
+        for side in (0, 1):
+            try:
+                block = _Rows(block, seed, side, options).run()
+                break
+            except Refused:
+                continue
+
+
+class Refused(Exception):
+    """The rule does not apply."""
+
+
+def _type(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def _is_seed(op: Op, options: BlockRows) -> bool:
+    """Whether an op is a product with a large result."""
+    if not isinstance(op, DotGeneral) or op.accumulate.kind is not Kind.FLOAT:
+        return False
+    shape = _static(op.result)
+    return shape is not None and prod(shape) >= options.stored
+
+
+def _static(value: Value) -> tuple[int, ...] | None:
+    shape = [dim for dim in _type(value).shape if isinstance(dim, int)]
+    return tuple(shape) if len(shape) == _type(value).rank else None
+
+
+def _product(dims: Sequence[object]) -> int:
+    return prod([dim for dim in dims if isinstance(dim, int)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """How an op works on blocks.
+
+    Attributes:
+        operands: the cut of each operand.
+        result: that of the result.
+        summed: axes of the product over which the result is a sum.
+    """
+
+    operands: tuple[Cut, ...]
+    result: Cut
+    summed: frozenset[int] = frozenset()
+
+
+class _Rows:
+    """The blocks that begin with one product.
+
+    Attributes:
+        steps: the ops that can work on blocks.
+        kept: those of them that do.
+        levels: of all ops, how often what they need has left the blocks and come back.
+        lengths: the extents of the product's axes that are cut; the last one are its rows.
+        columns: elements of a row.
+    """
+
+    def __init__(self, block: Block, seed: Op, side: int, options: BlockRows) -> None:
+        assert isinstance(seed, DotGeneral)
+        self.block = block
+        self.options = options
+        self.seed = seed
+        shape = _static(seed.result)
+        assert shape is not None
+        pairs = seed.batch_axes
+        counts = [len(pairs[0]), *[len(seed.free(k)) for k in (0, 1)]]
+        if counts[2 - side] != 1 or counts[1 + side] < 1:
+            raise Refused
+        # The last free axis of one operand are the rows; the only one of the other the columns.
+        rank = len(shape)
+        row, column = (rank - 2, rank - 1) if side == 0 else (rank - 1, counts[0])
+        self.columns = shape[column]
+        depth = _product([_type(seed.lhs).shape[k] for k in seed.contract[0]])
+        least = min(shape[row], shape[column])
+        if least < options.least or depth >= least:
+            raise Refused
+        axes = [k for k in range(rank) if k not in (row, column) and shape[k] > 1]
+        self.lengths = [*[shape[k] for k in axes], shape[row]]
+        self.rows = len(axes)
+        self.size = self.block_rows()
+        places = {**{axis: k for k, axis in enumerate(axes)}, row: self.rows}
+        start = tuple([places.get(k, -1) for k in range(rank)])
+        self.steps: dict[Op, _Step] = {seed: _Step(_operands_of(seed, start), start)}
+        self.kept: set[Op] = set()
+        self.levels: dict[Op, int] = {}
+
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        o = self.options
+        most = min(o.rows, max(o.row_bytes // (4 * self.columns), o.fewest_rows))
+        rows = self.lengths[self.rows]
+        found = [n for n in range(o.fewest_rows, most + 1) if rows % n == 0]
+        if not found:
+            raise Refused
+        return found[-1]
+
+    def run(self) -> Block:
+        """The block with ops that work block by block."""
+        self.spread()
+        self.keep()
+        self.number()
+        return self.replaced()
+
+    # --- what works on blocks -----------------------------------------------------------------
+
+    def cut_of(self, value: Value) -> Cut | None:
+        """How a value is cut, if it is one of the blocks'."""
+        step = None if value.op is None else self.steps.get(value.op)
+        return None if step is None or step.summed else step.result
+
+    def spread(self) -> None:
+        """Finds the ops that can work on blocks."""
+        for op in self.block.ops:
+            if op in self.steps or len(op.results) != 1:
+                continue
+            known = [self.cut_of(v) for v in op.operands]
+            if all(cut is None for cut in known):
+                continue
+            step = self.step(op, known)
+            if step is None or not self.covers(step):
+                continue
+            if all(self.fits(v, cut) for v, cut in zip(op.operands, step.operands, strict=True)):
+                self.steps[op] = step
+
+    def covers(self, step: _Step) -> bool:
+        """Whether each block of the result is computed once, or added to a sum."""
+        found = [k for k in step.result if k >= 0]
+        return len(set(found)) == len(found) and {*found, *step.summed} == {*range(self.rows + 1)}
+
+    def fits(self, value: Value, cut: Cut) -> bool:
+        """Whether an array has the axes that are cut."""
+        shape = _static(value)
+        if shape is None or len(shape) != len(cut):
+            return False
+        return all(k < 0 or dim == self.lengths[k] for dim, k in zip(shape, cut, strict=True))
+
+    def step(self, op: Op, known: Sequence[Cut | None]) -> _Step | None:
+        """How an op works on blocks, if it does."""
+        first = next(cut for cut in known if cut is not None)
+        if isinstance(op, Elementwise):
+            same = all(cut in (None, first) for cut in known)
+            same = same and all(_type(v).rank == len(first) for v in op.operands)
+            return _Step((first,) * len(known), first) if same else None
+        if isinstance(op, (Broadcast, Reshape, Transpose)):
+            found = _moved(op, first)
+            return None if found is None else _Step((first,), found)
+        if isinstance(op, Reduce):
+            if any(first[k] >= 0 for k in op.axes):
+                return None
+            return _Step((first,), tuple([c for k, c in enumerate(first) if k not in op.axes]))
+        return self.product(op, known) if isinstance(op, DotGeneral) else None
+
+    def product(self, op: DotGeneral, known: Sequence[Cut | None]) -> _Step | None:
+        """How a product does."""
+        cuts = [list(known[k] or (-1,) * _type(v).rank) for k, v in enumerate(op.operands)]
+        summed: set[int] = set()
+        for pairs, is_sum in ((op.batch_axes, False), (op.contract, True)):
+            for axes in zip(*pairs, strict=True):
+                found = {cuts[k][axes[k]] for k in (0, 1) if known[k] is not None}
+                if len(found) != 1:
+                    return None
+                (cut,) = found
+                cuts[0][axes[0]] = cuts[1][axes[1]] = cut
+                if is_sum and cut >= 0:
+                    summed.add(cut)
+        result = [cuts[0][k] for k in op.batch_axes[0]]
+        result += [cuts[side][k] for side in (0, 1) for k in op.free(side)]
+        return _Step((tuple(cuts[0]), tuple(cuts[1])), tuple(result), frozenset(summed))
+
+    # --- what does ----------------------------------------------------------------------------
+
+    def is_wide(self, value: Value) -> bool:
+        """Whether a value of the blocks has a whole row."""
+        assert value.op is not None
+        cut = self.steps[value.op].result
+        whole = [dim for dim, k in zip(_type(value).shape, cut, strict=True) if k < 0]
+        return _product(whole) >= self.columns
+
+    def own(self, op: Op) -> list[Value]:
+        """The operands that are values of the blocks."""
+        return [v for v in op.operands if self.cut_of(v) is not None]
+
+    def keep(self) -> None:
+        """Chooses what reads rows, and all that this needs."""
+        products = 0
+        reduces = False
+        for op in reversed(self.block.ops):
+            step = self.steps.get(op)
+            if step is None:
+                continue
+            if any(self.is_wide(v) for v in self.own(op)):
+                self.kept.add(op)
+                products += isinstance(op, DotGeneral)
+                reduces = reduces or isinstance(op, Reduce)
+            if op in self.kept or op is self.seed:
+                self.kept.add(op)
+                self.kept.update([v.op for v in self.own(op) if v.op is not None])
+        if not products or not reduces:
+            raise Refused
+        summed = {k for op in self.kept for k in self.steps[op].summed}
+        points = [self.count(k) for k in range(self.rows + 1) if k not in summed]
+        if prod(points) < self.options.points:
+            raise Refused
+
+    def count(self, k: int) -> int:
+        """Blocks along an axis."""
+        return self.lengths[k] // self.size if k == self.rows else self.lengths[k]
+
+    def number(self) -> None:
+        """Numbers the levels."""
+        for op in self.block.ops:
+            level = 0
+            for value in op.operands:
+                if value.op is None:
+                    continue
+                leaves = op not in self.kept or self.cut_of(value) is None
+                again = value.op in self.kept and leaves
+                level = max(level, self.levels.get(value.op, 0) + again)
+            self.levels[op] = level
+
+    # --- the new block ------------------------------------------------------------------------
+
+    def replaced(self) -> Block:
+        """The block in which each level of the blocks is one op."""
+        wanted = set(self.block.outputs)
+        for op in self.block.ops:
+            if op not in self.kept:
+                wanted.update(op.operands)
+        made: dict[Value, tuple[list[Op], Value]] = {}
+        top = max(self.levels[op] for op in self.kept)
+        for level in range(top, -1, -1):
+            own = [op for op in self.block.ops if op in self.kept and self.levels[op] == level]
+            outputs = [op.results[0] for op in own if op.results[0] in wanted]
+            if not outputs:
+                continue
+            if any(self.is_wide(v) for v in outputs if not self.steps[_op(v)].summed):
+                raise Refused
+            part = _Part(self, level)
+            new, results = part.blocks(outputs)
+            wanted.update(part.given)
+            made.update(zip(outputs, [([*new], v) for v in results], strict=True))
+        return self.ordered(made)
+
+    def ordered(self, made: dict[Value, tuple[list[Op], Value]]) -> Block:
+        """The ops in an order in which they can run."""
+        env: dict[Value, Value] = {}
+        code: list[Op] = []
+        emitted: set[Op] = set()
+        here = {op for op in self.block.ops if op not in self.kept}
+
+        def find(value: Value) -> Value:
+            if value in made and value not in env:
+                new, result = made[value]
+                for op in new:
+                    add(op)
+                env[value] = env.get(result, result)
+            elif value.op in here:
+                add(value.op)
+            return env.get(value, value)
+
+        def add(op: Op) -> None:
+            if op in emitted:
+                return
+            emitted.add(op)
+            operands = [find(v) for v in op.operands]
+            if any(a is not b for a, b in zip(operands, op.operands, strict=True)):
+                new = op.rebuild(operands, op.regions)
+                env.update(zip(op.results, new.results, strict=True))
+                op = new
+            code.append(op)
+
+        for op in self.block.ops:
+            if op not in self.kept:
+                add(op)
+        return eliminate_dead(Block(self.block.args, code, [find(v) for v in self.block.outputs]))
+
+
+def _op(value: Value) -> Op:
+    assert value.op is not None
+    return value.op
+
+
+def _moved(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
+    """The cut of what has the same elements elsewhere, given the operand's."""
+    before, after = _type(op.x).shape, _type(op.result).shape
+    if isinstance(op, Transpose):
+        return tuple([cut[k] for k in op.perm])
+    if isinstance(op, Broadcast):
+        found = [-1] * len(after)
+        for k, axis in enumerate(op.dims):
+            found[axis] = cut[k]
+        return tuple(found)
+    pairs = _same_axes(before, after)
+    if pairs is None:
+        return None
+    found = [-1] * len(after)
+    for k, axis in pairs:
+        found[axis] = cut[k]
+    return tuple(found)
+
+
+def _same_axes(before: Sequence[object], after: Sequence[object]) -> list[tuple[int, int]] | None:
+    """The axes that stay what they are where only axes of length 1 come and go."""
+    left = [k for k, dim in enumerate(before) if dim != 1]
+    right = [k for k, dim in enumerate(after) if dim != 1]
+    pairs = list(zip(left, right, strict=False))
+    same = len(left) == len(right) and all(before[a] == after[b] for a, b in pairs)
+    return pairs if same else None
+
+
+def _moved_back(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
+    """The cut of the operand, given that of the result."""
+    before, after = _type(op.x).shape, _type(op.result).shape
+    if isinstance(op, Transpose):
+        found = [-1] * len(before)
+        for k, axis in enumerate(op.perm):
+            found[axis] = cut[k]
+        return tuple(found)
+    if isinstance(op, Broadcast):
+        pairs = [(k, axis) for k, axis in enumerate(op.dims) if before[k] == after[axis]]
+    else:
+        pairs = _same_axes(before, after)
+        if pairs is None:
+            return None
+    found = [-1] * len(before)
+    for k, axis in pairs:
+        found[k] = cut[axis]
+    return tuple(found)
+
+
+class _Part:
+    """One op that computes the values of a level block by block.
+
+    Attributes:
+        given: values of lower levels that it is given.
+    """
+
+    def __init__(self, rows: _Rows, level: int) -> None:
+        self.rows = rows
+        self.level = level
+        self.given: list[Value] = []
+        self.env: dict[tuple[Value, Cut], Value] = {}
+        self.inputs: dict[tuple[Value, Cut], Value] = {}
+        self.code: list[Op] = []
+
+    def blocks(self, outputs: Sequence[Value]) -> tuple[list[Op], list[Value]]:
+        """The op, what converts its sums, and what the outputs are."""
+        rows = self.rows
+        steps = [rows.steps[_op(v)] for v in outputs]
+        summed = sorted({k for step in steps for k in step.summed})
+        loops = [k for k in range(rows.rows + 1) if k not in summed] + summed
+        yielded = [self.value(v, step.result) for v, step in zip(outputs, steps, strict=True)]
+
+        def by_loops(cut: Cut) -> Cut:
+            return tuple([k if k < 0 else loops.index(k) for k in cut])
+
+        body = Block(list(self.inputs.values()), self.code, yielded)
+        op = Blocks(
+            tuple([value for value, _ in self.inputs]),
+            counts=tuple([rows.count(k) for k in loops]),
+            cuts=tuple([by_loops(cut) for _, cut in self.inputs]),
+            outs=tuple([by_loops(step.result) for step in steps]),
+            body=body,
+            loc=rows.seed.loc,
+        )
+        code: list[Op] = [op]
+        results: list[Value] = []
+        for value, found in zip(outputs, op.results, strict=True):
+            if _type(found).dtype is not _type(value).dtype:
+                code.append(Cast(found, _type(value).dtype, loc=_op(value).loc))
+                found = code[-1].results[0]
+            results.append(found)
+        return code, results
+
+    def value(self, value: Value, cut: Cut) -> Value:
+        """A block of a value."""
+        key = (value, cut)
+        found = self.env.get(key)
+        if found is None:
+            found = self.env[key] = self.made(value, cut)
+        return found
+
+    def made(self, value: Value, cut: Cut) -> Value:
+        op, rows = value.op, self.rows
+        if op is not None and op in rows.kept:
+            step = rows.steps[op]
+            if rows.levels[op] == self.level or (rows.is_wide(value) and not step.summed):
+                if step.result != cut:
+                    raise Refused
+                return self.copied(op, step.operands, cut)
+            self.given.append(value)
+        elif op is not None and _is_scalar(op):
+            return self.copied(op, (), cut)
+        elif isinstance(op, Elementwise) and _repeats(value):
+            return self.copied(op, (cut,) * len(op.operands), cut)
+        elif isinstance(op, (Broadcast, Reshape, Transpose)):
+            inner = _moved_back(op, cut)
+            if inner is not None:
+                return self.copied(op, (inner,), cut)
+        elif isinstance(op, DotGeneral) and _grows(op):
+            return self.copied(op, _operands_of(op, cut), cut)
+        return self.input(value, cut)
+
+    def input(self, value: Value, cut: Cut) -> Value:
+        """An array that the blocks are given."""
+        if not self.rows.fits(value, cut):
+            raise Refused
+        arg = self.inputs.get((value, cut))
+        if arg is None:
+            type = _type(value).strong()
+            arg = Value(type.with_shape(self.shape(value, cut)))
+            self.inputs[value, cut] = arg
+        return arg
+
+    def shape(self, value: Value, cut: Cut) -> tuple[int, ...]:
+        """The dims of a block."""
+        rows = self.rows
+        found: list[int] = []
+        for dim, k in zip(_type(value).shape, cut, strict=True):
+            assert isinstance(dim, int)
+            found.append(dim if k < 0 else rows.size if k == rows.rows else 1)
+        return tuple(found)
+
+    def copied(self, op: Op, cuts: Sequence[Cut], cut: Cut) -> Value:
+        """The op on blocks."""
+        operands = [self.value(v, c) for v, c in zip(op.operands, cuts, strict=True)]
+        changes: dict[str, object] = {}
+        if isinstance(op, (Broadcast, Reshape)):
+            changes["shape"] = self.shape(op.result, cut)
+        step = self.rows.steps.get(op)
+        if step is not None and step.summed and isinstance(op, DotGeneral):
+            # Sums over blocks are as exact as those within one.
+            changes["dtype"] = op.accumulate
+        new = op.rebuild(operands, op.regions, **changes)
+        self.code.append(new)
+        return new.results[0]
+
+
+def _grows(op: DotGeneral) -> bool:
+    """Whether a product has more elements than its operands."""
+    sizes = [prod(_static(v) or (0,)) for v in (op.result, *op.operands)]
+    return sizes[0] > sum(sizes[1:]) > 0
+
+
+def _operands_of(op: DotGeneral, cut: Cut) -> tuple[Cut, Cut]:
+    """The cuts of a product's operands, given that of the result."""
+    count = len(op.batch_axes[0])
+    free = [op.free(0), op.free(1)]
+    starts = (count, count + len(free[0]))
+    cuts: list[Cut] = []
+    for side, value in enumerate(op.operands):
+        found = [-1] * _type(value).rank
+        for place, axis in enumerate(op.batch_axes[side]):
+            found[axis] = cut[place]
+        for place, axis in enumerate(free[side]):
+            found[axis] = cut[starts[side] + place]
+        cuts.append(tuple(found))
+    return cuts[0], cuts[1]
+
+
+def _is_scalar(op: Op) -> bool:
+    return isinstance(op, Constant) and not op.value.shape
+
+
+def _repeats(value: Value) -> bool:
+    """Whether a value only repeats, compares or combines elements of smaller arrays."""
+    op = value.op
+    if op is None:
+        return False
+    if isinstance(op, Broadcast):
+        return prod(_static(op.result) or (0,)) > prod(_static(op.x) or (0,))
+    if isinstance(op, (Reshape, Transpose)):
+        return _repeats(op.x)
+    if isinstance(op, Elementwise):
+        return all(_repeats(v) or (v.op is not None and _is_scalar(v.op)) for v in op.operands)
+    return False

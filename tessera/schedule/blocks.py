@@ -1,0 +1,260 @@
+"""Programs that run once for each block of an array become one kernel.
+
+    graph.blocks(%x, ...) {counts=[4, 8], cuts=[[0, 1, -1]], ...} body(%a) { a program }
+    ==>
+    schedule.kernel(%x) {
+      schedule.each {axes=[block0: 4, block1: 8], part=part: 32} { the nests of the program }
+    }
+
+A block of an operand is the operand itself, read further on. What the program stores for itself is
+memory of a part, which each of its blocks uses again; what it yields is stored where it belongs in
+the results, or added to what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from math import prod
+
+from tessera.graph.ops.blocks import Blocks, Cut
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, sym
+from tessera.ir.loc import Loc
+from tessera.ir.scalar import SCALARS
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.block_ops import Each
+from tessera.schedule.cost import tensor
+from tessera.schedule.dependence import inner_axes
+from tessera.schedule.heuristics import grain_of, size_of
+from tessera.schedule.nestplan import AxisNames
+from tessera.schedule.types import Axis, BufType
+
+PARTS = 8
+"""Parts that the blocks are dealt out to: enough for many threads, few enough that what they store
+is small."""
+
+Index = tuple[Dim, ...]
+Moved = Callable[[Index], Index]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of kernels.
+
+    Attributes:
+        args: its arguments.
+        code: kernels.
+        outputs: results of theirs.
+    """
+
+    args: Sequence[Value]
+    code: Sequence[Op]
+    outputs: Sequence[Value]
+
+
+def each_block(
+    op: Blocks, inputs: Sequence[Value], program: Program, names: AxisNames
+) -> ops.Kernel:
+    """The kernel.
+
+    Args:
+        op: what runs for each block.
+        inputs: the buffers of its operands.
+        program: its body, on buffers that are blocks.
+        names: of axes.
+    """
+    return _EachBlock(op, inputs, program, names).kernel()
+
+
+class _EachBlock:
+    """The kernel in the making.
+
+    Attributes:
+        loops: the axes.
+        part: the axis of parts.
+        env: for each value of the program that of the kernel; for a buffer, what it is a part of.
+        where: where a buffer's elements are there.
+        added: the buffers that are added to what is there.
+        own: the kernel's arguments, by the buffers that they are.
+        temps: memory of the parts.
+        before: nests that run first.
+    """
+
+    def __init__(
+        self, op: Blocks, inputs: Sequence[Value], program: Program, names: AxisNames
+    ) -> None:
+        self.op = op
+        self.program = program
+        self.loops = [Axis(f"{names.prefix}block{k}", n) for k, n in enumerate(op.counts)]
+        points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
+        self.part = Axis(f"{names.prefix}part", min(points, PARTS))
+        self.env: dict[Value, Value] = {}
+        self.where: dict[Value, Moved] = {}
+        self.added: set[Value] = set()
+        self.own: dict[Value, Value] = {}
+        for value in inputs:
+            self.own.setdefault(value, Value(value.type, value.name))
+        self.temps: list[Value] = []
+        self.before: list[Op] = []
+        for arg, value, cut in zip(program.args, inputs, op.cuts, strict=True):
+            self.bind(arg, self.own[value], cut)
+
+    def bind(self, block: Value, whole: Value, cut: Cut) -> None:
+        """Says which part of a buffer a block is."""
+        assert isinstance(block.type, BufType)
+        pairs = list(zip(block.type.shape, cut, strict=True))
+        first = [0 if k < 0 else sym(self.loops[k].name) * dim for dim, k in pairs]
+        self.env[block] = whole
+        self.where[block] = lambda index: tuple([i + f for i, f in zip(index, first, strict=True)])
+
+    def temporary(self, value: Value) -> None:
+        """Gives a buffer of the program memory in each part."""
+        assert isinstance(value.type, BufType)
+        part = sym(self.part.name)
+        type = BufType((self.part.extent, *value.type.shape), value.type.dtype)
+        self.env[value] = Value(type, value.name)
+        self.where[value] = lambda index: (part, *index)
+        self.temps.append(self.env[value])
+
+    def kernel(self) -> ops.Kernel:
+        """The kernel."""
+        op, loc = self.op, self.op.loc
+        kernels: list[ops.Kernel] = []
+        for one in self.program.code:
+            assert isinstance(one, ops.Kernel)
+            kernels.append(one)
+        results = [Value(BufType(tensor(v).shape, tensor(v).dtype)) for v in op.results]
+        copies = self.results(results, {v for one in kernels for v in one.inputs})
+        nests = [*self.nests(kernels), *copies]
+        count = self.part.extent
+        assert isinstance(count, int)
+        order = sorted(range(len(self.loops)), key=lambda k: (k in op.summed, k))
+        each = Each(
+            tuple([self.loops[k] for k in order]),
+            len(op.summed),
+            self.part,
+            f"{prod(op.counts)} blocks, whose intermediate arrays stay in the cache",
+            grain_of(count, prod(op.counts) / count * sum(map(_work, nests))),
+            body=Block((), nests, ()),
+            loc=loc,
+        )
+        body = Block([*self.own.values(), *results, *self.temps], [*self.before, each], ())
+        types = tuple([_buffer(v) for v in (*results, *self.temps)])
+        return ops.Kernel(
+            list(self.own), types, temps=len(self.temps), label="blocks_" + kernels[0].label,
+            reason="; ".join([one.reason for one in kernels]), body=body, loc=loc,
+        )  # fmt: skip
+
+    def results(self, results: Sequence[Value], read: Set[Value]) -> list[Op]:
+        """Says where the outputs of the program are in the results; gives the nests that bring
+        those there which the program stores for itself first, because it reads them."""
+        copies: list[Op] = []
+        for value, result, cut in zip(self.program.outputs, results, self.op.outs, strict=True):
+            is_sum = len({*cut} - {-1}) < len(self.loops)
+            if is_sum:
+                self.before.append(_zeros(result, self.op.loc))
+            if value in read or value in self.env or (is_sum and not _stored_once(value)):
+                if value not in self.env:
+                    self.temporary(value)
+                copies.append(self.copy(value, result, cut, is_sum))
+                continue
+            self.bind(value, result, cut)
+            if is_sum:
+                self.added.add(value)
+        return copies
+
+    def nests(self, kernels: Sequence[ops.Kernel]) -> list[Op]:
+        """The nests of the program."""
+        found: list[Op] = []
+        for one in kernels:
+            for value in one.results:
+                if value not in self.env:
+                    self.temporary(value)
+            for arg, value in zip(one.body.args, (*one.inputs, *one.results), strict=True):
+                self.env[arg], self.where[arg] = self.env[value], self.where[value]
+                if value in self.added:
+                    self.added.add(arg)
+            found += [self.moved(nest) for nest in one.body.ops]
+        return found
+
+    def copy(self, value: Value, result: Value, cut: Cut, is_sum: bool) -> Op:
+        """A nest that stores a block in a result."""
+        buffer = _buffer(value)
+        axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(buffer.shape)])
+        index = tuple([sym(axis.name) for axis in axes])
+        load = ops.Load(self.env[value], (), self.where[value](index), loc=self.op.loc)
+        block = Value(buffer)
+        env, where = self.env.copy(), self.where.copy()
+        self.bind(block, result, cut)
+        store = ops.Store(block, load.result, (), index, loc=self.op.loc)
+        if is_sum:
+            self.added.add(block)
+        found = [load, *self.store(store, [self.env[block], load.result])]
+        self.env, self.where = env, where
+        return ops.Nest(axes, body=Block([], found, ()), loc=self.op.loc)
+
+    def moved(self, op: Op) -> Op:
+        """An op on the buffers that blocks are parts of."""
+        regions: list[Block] = []
+        for region in op.regions:
+            code = self.code(region.ops)
+            regions.append(Block([], code, [self.env.get(v, v) for v in region.outputs]))
+        operands = [self.env.get(v, v) for v in op.operands]
+        changes: dict[str, object] = {}
+        if isinstance(op, (ops.Load, ops.Store, ops.Scan)) and op.buf in self.where:
+            changes["index"] = self.where[op.buf](op.index)
+        new = op.rebuild(operands, regions, **changes)
+        self.env.update(zip(op.results, new.results, strict=True))
+        return new
+
+    def code(self, code: Sequence[Op]) -> list[Op]:
+        """The ops of a region."""
+        found: list[Op] = []
+        for op in code:
+            if isinstance(op, ops.Store) and op.buf in self.added:
+                found += self.store(op, [self.env.get(v, v) for v in op.operands])
+            else:
+                found.append(self.moved(op))
+        return found
+
+    def store(self, op: ops.Store, operands: Sequence[Value]) -> list[Op]:
+        """A store to a result, or one that adds to it."""
+        index = self.where[op.buf](op.index)
+        if op.buf not in self.added:
+            return [op.rebuild(operands, index=index)]
+        buf, value, *dyn = operands
+        load = ops.Load(buf, tuple(dyn), index, op.where, loc=op.loc)
+        total = ops.Map((load.result, value), SCALARS["add"], loc=op.loc)
+        return [load, total, op.rebuild([buf, total.result, *dyn], index=index)]
+
+
+def _buffer(value: Value) -> BufType:
+    assert isinstance(value.type, BufType)
+    return value.type
+
+
+def _work(op: Op) -> float:
+    """Additions that a nest takes, roughly."""
+    axes = inner_axes(op) if not isinstance(op, ops.Nest) else op.axes
+    inner = sum([_work(one) for region in op.regions for one in region.ops])
+    return max(inner, 1) * prod([size_of(axis.extent) for axis in axes])
+
+
+def _stored_once(value: Value) -> bool:
+    """Whether one store gives each element of a buffer its value."""
+    kernel = value.op
+    assert isinstance(kernel, ops.Kernel)
+    arg = kernel.body.args[len(kernel.inputs) + kernel.results.index(value)]
+    found = [one for one in walk(kernel.body) if arg in one.operands]
+    return len(found) == 1 and isinstance(found[0], ops.Store) and found[0].combine is None
+
+
+def _zeros(buffer: Value, loc: Loc) -> ops.Nest:
+    """A nest that fills a buffer with zeros."""
+    type = _buffer(buffer)
+    axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(type.shape)])
+    zero = ops.Const(0.0, type.dtype)
+    store = ops.Store(buffer, zero.result, (), tuple([sym(axis.name) for axis in axes]))
+    return ops.Nest(axes, body=Block([], [zero, store], ()), loc=loc)

@@ -1,0 +1,181 @@
+"""Attention and what is like it, row block by row block, at every level."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.compile import CPU_PASSES, Lowered
+from tessera.dtypes import DType, bfloat16, float32
+from tessera.graph.ops.blocks import Blocks
+from tessera.graph.passes.block_rows import BlockRows
+from tessera.ir.core import Func
+from tessera.ir.walk import walk
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+
+Shape = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of few rows, of products of any size."""
+    assert (BlockRows(),) == CPU_PASSES
+    passes = (BlockRows(least=2, stored=1, rows=4, fewest_rows=2, points=2),)
+    monkeypatch.setattr(sys.modules[Lowered.__module__], "CPU_PASSES", passes)
+
+
+def softmax(x: Any) -> Any:
+    e = ts.exp(x - ts.max(x, axis=-1, keepdims=True))
+    return e / ts.sum(e, axis=-1, keepdims=True)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return softmax(q @ ts.swapaxes(k, -1, -2) * 0.5) @ v
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    places = ts.arange(q.shape[-2])
+    scores = q @ ts.swapaxes(k, -1, -2) * 0.5
+    return softmax(ts.where(places[:, None] >= places[None, :], scores, -1e9)) @ v
+
+
+def library(q: Any, k: Any, v: Any) -> Any:
+    return ts.nn.softmax(q @ ts.swapaxes(k, -1, -2) * 0.5) @ v
+
+
+def einsum(q: Any, k: Any, v: Any) -> Any:
+    """[batch, length, heads, width]."""
+    weights = softmax(ts.einsum("bqhd,bkhd->bhqk", q, k))
+    return ts.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    """Two heads of queries for each of the keys."""
+    b, h, s, d = q.shape
+    q = ts.reshape(q, (b, h // 2, 2, s, d))
+    weights = softmax(ts.einsum("bhgqd,bhkd->bhgqk", q, k[:, ::2]))
+    return ts.einsum("bhgqk,bhkd->bhgqd", weights, v[:, ::2])
+
+
+def biased(q: Any, k: Any, v: Any) -> Any:
+    """With what is added to the scores, an array of its own, and a number."""
+    bias = q[:, :, :, :1] * ts.sum(k, axis=-1)[:, :, None, :]
+    return softmax(q @ ts.swapaxes(k, -1, -2) + bias + q[0, 0, 0, 0]) @ v
+
+
+def across(q: Any, k: Any, v: Any) -> Any:
+    """The rows of softmax are the columns of the product."""
+    scores = k @ ts.swapaxes(q, -1, -2)
+    e = ts.exp(scores - ts.max(scores, axis=-2, keepdims=True))
+    weights = e / ts.sum(e, axis=-2, keepdims=True)
+    return ts.swapaxes(weights, -1, -2) @ v
+
+
+def trained(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Value and gradient, of a loss that each row of the result has a part of."""
+
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return ts.sum(ts.sin(f(q, k, v)))
+
+    return ts.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+def behind(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient of a loss for which rows meet: scores are computed twice."""
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        out = f(q, k, v)
+        out = ts.tensordot(out, ts.ones((out.shape[-1], 3), dtype=out.dtype), axes=1)
+        return ts.sum(ts.tanh(ts.reshape(out, (-1, 6))))
+
+    return ts.grad(loss, argnums=(0, 1, 2))
+
+
+def inputs(shape: Shape = (2, 2, 8, 3), dtype: DType = float32) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.normal(size=shape).astype(dtype.np) for _ in range(3)]
+
+
+def graph_of(f: Callable[..., Any], given: list[np.ndarray]) -> Func:
+    return ts.make_graph(f)(*given)
+
+
+def blocks(lowered: Lowered) -> list[Blocks]:
+    return [op for op in walk(lowered.graph.body) if isinstance(op, Blocks)]
+
+
+def check(f: Callable[..., Any], given: list[np.ndarray], count: int = 1, **options: Any) -> None:
+    lowered = check_levels(graph_of(f, given), given, **options)
+    assert len(blocks(lowered)) == count
+
+
+FORMS = [attention, causal, library, einsum, grouped, biased, across]
+
+
+@pytest.mark.parametrize("f", FORMS)
+def test_forward(f: Callable[..., Any]) -> None:
+    check(f, inputs((1, 6, 4, 3) if f is einsum else (2, 2, 6, 3)))
+
+
+@pytest.mark.parametrize("f", [attention, causal, grouped, across])
+def test_gradient_with_what_follows(f: Callable[..., Any]) -> None:
+    check(trained(f), inputs((1, 4, 8, 3)))
+
+
+@pytest.mark.parametrize("f", [attention, library, einsum])
+def test_gradient_behind_others(f: Callable[..., Any]) -> None:
+    check(behind(f), inputs((2, 4, 4, 3)), 2)
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+def test_machines(level: str) -> None:
+    check(trained(attention), inputs((2, 1, 4, 3)), machine=machine(level))
+
+
+@pytest.mark.parametrize("f", [causal, behind(attention)])
+def test_bfloat16(f: Callable[..., Any]) -> None:
+    check(f, inputs((2, 1, 8, 3), bfloat16), 1 if f is causal else 2)
+
+
+def test_rows_that_are_masked_as_a_whole() -> None:
+    def f(q: Any, k: Any, v: Any) -> Any:
+        seen = q[0, 0, :, 0] > 0
+        return softmax(ts.where(seen[:, None], q @ ts.swapaxes(k, -1, -2), -ts.inf)) @ v
+
+    given = inputs((2, 1, 8, 3))
+    check(f, given)
+    found = np.asarray(ts.jit(f)(*given))
+    seen = given[0][0, 0, :, 0] > 0
+    assert np.isnan(found[:, :, ~seen]).all()
+    assert np.isfinite(found[:, :, seen]).all()
+
+
+def returned(q: Any, k: Any, v: Any) -> Any:
+    weights = softmax(q @ ts.swapaxes(k, -1, -2))
+    return weights @ v, weights
+
+
+def without_rows(q: Any, k: Any, v: Any) -> Any:
+    return ts.tanh(q @ ts.swapaxes(k, -1, -2)) @ v
+
+
+@pytest.mark.parametrize(("f", "length"), [(returned, 8), (without_rows, 8), (attention, 7)])
+def test_others_are_as_before(f: Callable[..., Any], length: int) -> None:
+    """Rows that somebody wants, that are not reduced, that are no whole blocks."""
+    check(f, inputs((2, 1, length, 3)), 0)
+
+
+def test_scores_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    shape = (1, 4, 1024, 32)
+    given = [np.zeros(shape, np.float32) for _ in range(3)]
+    for f in (attention, trained(causal)):
+        used = ts.jit(f).lower(*given).memory()
+        assert used.arena < 4 * 1024 * 1024 * 4
