@@ -470,7 +470,8 @@ class Choice:
             if other is axis or size_of(other.extent) < 2:
                 continue
             for access in self.accesses:
-                if access.stride(other.name) == 1 and access.stride(axis.name) not in (0, 1):
+                strides = access.stride(other.name), access.stride(axis.name)
+                if strides[0] in (1, -1) and strides[1] not in (0, 1, -1):
                     return other
         return None
 

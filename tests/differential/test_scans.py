@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tessera.dtypes import float32
 from tessera.graph.ops import elementwise as e
+from tessera.graph.ops import reduce as red
 from tessera.graph.ops.cumulative import CumMax, CumSum
-from tessera.graph.ops.rearrange import broadcast, reverse, transpose
+from tessera.graph.ops.rearrange import broadcast, pad, reverse, slice_, transpose
+from tessera.graph.ops.reshape import full
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.target.machine import machine
@@ -19,11 +22,19 @@ from tests.schedule.lowering import traced, typed
 
 N, M = sym("N"), sym("M")
 
+
+def shifted(x: Any) -> Any:
+    """Elements one place on in both directions, and zeros before them."""
+    zero = full((), 0, float32)
+    return slice_(pad(x, zero, (1, 1), (0, 0)), (0, 0), x.shape, (1, 1))
+
+
 # What is scanned, of an array [M, N] and a vector [M].
 OPERANDS: dict[str, Callable[[Any, Any], Any]] = {
     "in place": lambda x, y: x,
     "turned": lambda x, y: transpose(x, (1, 0)),
     "both": lambda x, y: e.mul(transpose(x, (1, 0)), transpose(reverse(x, (0,)), (1, 0))),
+    "shifted and turned": lambda x, y: shifted(transpose(reverse(x, (0,)), (1, 0))),
     "downwards": lambda x, y: reverse(x, (1,)),
     "with what a line reads once": lambda x, y: e.add(x, broadcast(y, x.shape, (0,))),
 }
@@ -47,3 +58,17 @@ def test_scans(name: str, down: bool, level: str) -> None:
                 dims = {"M": m, "N": n}
                 graph = traced(fn, typed(M, N), typed(M))
                 check_levels(graph, [x, y], dims, machine=machine(level))
+
+
+@pytest.mark.parametrize("level", ["x86-64", "host"])
+@pytest.mark.parametrize("name", OPERANDS)
+def test_no_scans(name: str, level: str) -> None:
+    """The same operands, element by element and summed."""
+
+    def fn(x: Any, y: Any) -> Any:
+        z = e.neg(OPERANDS[name](x, y))
+        return z, red.sum_(z, (0,)), red.sum_(z, (1,))
+
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=s).astype(np.float32) for s in [(37, 21), (37,)])
+    check_levels(traced(fn, typed(37, 21), typed(37)), [x, y], machine=machine(level))

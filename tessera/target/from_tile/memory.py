@@ -116,7 +116,12 @@ def _is_turned(view: View, shape: tuple[int, ...]) -> bool:
     """Whether a square of elements runs along its columns: it is turned in registers."""
     if len(shape) != 2 or shape[0] != shape[1] or not is_power(shape[0]):
         return False
-    return constant_of(view.strides[0]) == 1 and constant_of(view.strides[1]) != 1
+    return _runs_along_columns(view)
+
+
+def _runs_along_columns(view: View) -> bool:
+    """Whether neighbours in memory, in either direction, are of one column."""
+    return constant_of(view.strides[0]) in (1, -1) and constant_of(view.strides[1]) not in (1, -1)
 
 
 def _turned_side(view: View, shape: tuple[int, ...]) -> int:
@@ -124,7 +129,7 @@ def _turned_side(view: View, shape: tuple[int, ...]) -> int:
     its columns; 0 where it is not."""
     if len(shape) != 2 or not is_power(shape[1]) or min(shape) < LEAST_SIDE:
         return 0
-    if constant_of(view.strides[0]) != 1 or constant_of(view.strides[1]) == 1:
+    if not _runs_along_columns(view):
         return 0
     return min(1 << (shape[0] - 1).bit_length(), shape[1])
 
@@ -187,20 +192,26 @@ def load(s: Lowering, op: tile.Load) -> None:
     if _is_mixed(view, op.shape, (*op.mask, *op.check)):
         _load_mixed(s, op, view)
         return
-    if not op.mask and _is_turned(view, op.shape):
-        fill = s.const(op.fill, row_type(op.shape, view.dtype))
-        box = _turned(s, view, op.coords, op.shape, op.check)
-        rows = [_load_row(s, box, i, box.mask(i, None), fill) for i in _indices(op.shape)]
-        s.define(op.result, s.turn(rows))
-        return
-    box = _Box(s, view, op.coords, op.shape, op.check)
+    is_turned = _is_turned(view, op.shape)
     extra = s.rows(op.mask[0]).values if op.mask else None
+    if is_turned:
+        box = _turned(s, view, op.coords, op.shape, op.check)
+        extra = None if extra is None else _turned_mask(s, extra)
+    else:
+        box = _Box(s, view, op.coords, op.shape, op.check)
     fill = s.const(op.fill, row_type(op.shape, view.dtype))
     values = [
         _load_row(s, box, index, box.mask(index, extra[k] if extra else None), fill)
         for k, index in enumerate(_indices(op.shape))
     ]
-    s.define(op.result, values)
+    s.define(op.result, s.turn(values) if is_turned else values)
+
+
+def _turned_mask(s: Lowering, rows: Sequence[Value]) -> list[Value]:
+    """The transpose of a square of conditions, which often says the same in every row."""
+    if all(row is rows[0] for row in rows):
+        return [s.splat(s.extract(rows[0], k), len(rows)) for k in range(len(rows))]
+    return s.turn(rows)
 
 
 def _load_row(
