@@ -118,11 +118,14 @@ class While(ScheduleOp):
     Attributes:
         init: initial buffers.
         places: where each result (the carried buffers) lives; filled by the buffer plan.
+        alternate: carried buffers of which nobody else uses the place, nor that of what the body
+            yields for them: instead of a copy, the two places may be exchanged in every step.
     """
 
     name = "schedule.while"
     init: tuple[Value, ...] = operands()
     places: tuple[Place, ...] = attr(())
+    alternate: tuple[int, ...] = attr(())
     cond: Block = region()
     body: Block = region()
 

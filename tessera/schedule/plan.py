@@ -11,7 +11,8 @@ program relies on:
 - A kernel's output may lie on an input only where each point of the nest that reads the input
   writes the element it read.
 - A loop's carried buffers live where its results do: the initial values are copied there, and so
-  are the outputs of the body at the end of each step, unless they are there already.
+  are the outputs of the body at the end of each step, unless they are there already. The memory of
+  a large output that is computed elsewhere is its own until the loop ends (`While.alternate`).
 - A nest that would copy a buffer to where it lies is gone: of a scatter or an update in place, only
   what changes is written.
 - What the branches of a conditional yield is computed where the results live.
@@ -36,6 +37,12 @@ from tessera.schedule.types import BufType, Place, PlaceKind
 
 ALIGNMENT = 64
 """Every buffer in the arena begins at a multiple of so many bytes."""
+
+LARGE = 1 << 14
+"""Bytes of a carried buffer from which on a loop keeps two places for it rather than copy it."""
+
+MAX_STEP = 100
+"""The most ops of a loop's step that is written down twice, for both orders of the places."""
 
 MAX_TRIES = 8
 """Slots that are compared with a buffer of symbolic size."""
@@ -243,6 +250,7 @@ class _Planner:
         self.fixed: dict[Value, Place | _Piece] = {}
         self.owned: dict[Value, _Piece] = {}
         self.made: dict[Value, _Piece] = {}
+        self.alternate: dict[ops.While, tuple[int, ...]] = {}
         self.expiring: list[tuple[int, int, Value]] = []
         for k, arg in enumerate(func.args):
             self.fixed[arg] = Place(PlaceKind.INPUT, k)
@@ -382,10 +390,13 @@ class _Planner:
         for region in (op.cond, op.body):
             for arg, value in zip(region.args, op.results, strict=True):
                 self.share(arg, value)
-            if region is op.body:
-                self.carry(op)
+        self.carry(op)
+        pieces = self.twice(op)
+        for region in (op.cond, op.body):
             self.block(region)
             self.release(self.lives.ends[region])
+        for piece in pieces:
+            self.give(piece)
 
     def carry(self, op: ops.While) -> None:
         """Lets kernels of the body write the next carried buffer where this one lies, if it is
@@ -401,6 +412,30 @@ class _Planner:
             k = kernel.results.index(value)
             if last < time or (last == time and may_share(kernel, kernel.inputs.index(arg), k)):
                 self.share(value, result)
+
+    def twice(self, op: ops.While) -> list[_Piece]:
+        """Memory of their own for large buffers that a loop's body computes where it does not read
+        the old ones."""
+        found: list[int] = []
+        pieces: list[_Piece] = []
+        outputs = op.body.outputs
+        short = op.body.ops if len(op.body.ops) <= MAX_STEP else ()
+        made = {v for one in short if isinstance(one, ops.Kernel) for v in one.results}
+        for k, (arg, value) in enumerate(zip(op.body.args, outputs, strict=True)):
+            if value not in made or value in self.fixed:
+                continue
+            if arg in outputs or outputs.count(value) > 1 or value.type != arg.type:
+                continue
+            assert isinstance(value.type, BufType)
+            size = byte_size(value.type)
+            if isinstance(size, int) and size < LARGE:
+                continue
+            piece = self.take(value.type)
+            self.fixed[value] = piece
+            pieces.append(piece)
+            found.append(k)
+        self.alternate[op] = tuple(found)
+        return pieces
 
     def branches(self, op: ops.Cond) -> None:
         self.results(op, lambda k: None)
@@ -433,7 +468,10 @@ class _Planner:
                 regions = [without_copies(op, lies_on, places)]
             else:
                 regions = [self.placed(region, env) for region in op.regions]
-            new = op.rebuild([env.get(v, v) for v in op.operands], regions, places=places)
+            more: dict[str, object] = {"places": places}
+            if isinstance(op, ops.While):
+                more["alternate"] = self.alternate[op]
+            new = op.rebuild([env.get(v, v) for v in op.operands], regions, **more)
             env.update(zip(op.results, new.results, strict=True))
             code.append(new)
         return Block(block.args, code, [env.get(v, v) for v in block.outputs])

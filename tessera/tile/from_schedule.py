@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any, TypeAlias, cast
 
@@ -93,6 +93,7 @@ class _Program:
         self.em = Emitter(func.dims, args)
         self.memory: dict[Value, Value] = {}
         self.places: dict[Value, Place] = {}
+        self.exchanged: dict[Place, Place] = {}
         for k, arg in enumerate(func.args):
             self.place(arg, Place(PlaceKind.INPUT, k))
 
@@ -123,6 +124,7 @@ class _Program:
 
     def start(self, place: Place, type: BufType) -> Value:
         """The memory from a place on."""
+        place = self.exchanged.get(place, place)
         if place.kind is PlaceKind.ARENA:
             return self.em.pure(t.Arena, place.at, real_of(type.dtype))
         assert isinstance(place.at, int)
@@ -205,24 +207,64 @@ class _Program:
             self.unit(unit, memory, op.label)
 
     def loop(self, op: s.While) -> None:
-        """The carried buffers live at the places of the results, in all iterations."""
+        """The carried buffers live at the places of the results, in all iterations; on a CPU some
+        in every other one only, and else where the step before has left them."""
         self.results(op)
         given = [not (isinstance(v.op, s.Kernel) and v.op.is_unwritten) for v in op.init]
         self.copy(list(compress(op.init, given)), list(compress(op.places, given)))
-        for block in (op.cond, op.body):
+        turns = () if self.is_gpu else op.alternate
+        stays = [k not in turns for k in range(len(op.places))]
+        values = [op.body.outputs[k] for k in turns]
+        own = [_place_of(value) for value in values]
+        places = [op.places[k] for k in turns]
+
+        def enter(block: Block) -> None:
             for arg, place in zip(block.args, op.places, strict=True):
                 self.place(arg, place)
+            self.block(block)
 
-        def cond(_: list[Value]) -> Value:
-            self.block(op.cond)
-            return self.truth(op.cond.outputs[0])
+        def cond() -> list[Value]:
+            enter(op.cond)
+            return [self.truth(op.cond.outputs[0])]
 
-        def body(_: list[Value]) -> Sequence[Value]:
-            self.block(op.body)
-            self.copy(op.body.outputs, op.places)
+        def body() -> list[Value]:
+            enter(op.body)
+            self.copy(list(compress(op.body.outputs, stays)), list(compress(op.places, stays)))
+            return []
+
+        if not turns:
+            self.em.repeat((), lambda _: cond()[0], lambda _: body())
+            return
+
+        def exchange(action: Callable[[], list[Value]]) -> Callable[[], list[Value]]:
+            """The action, with both places of each buffer exchanged."""
+
+            def run() -> list[Value]:
+                outer = self.exchanged
+                here = zip((*own, *places), (*places, *own), strict=True)
+                self.exchanged = outer | {a: outer.get(b, b) for a, b in here}
+                outputs = action()
+                self.exchanged = outer
+                return outputs
+
+            return run
+
+        def test(carried: list[Value]) -> Value:
+            return self.em.when(carried[0], exchange(cond), cond)[0]
+
+        def step(carried: list[Value]) -> Sequence[Value]:
+            self.em.when(carried[0], exchange(body), body)
+            return [self.em.map("not", carried[0])]
+
+        (odd,) = self.em.repeat([self.em.const(False, bool_)], test, step)
+
+        def back() -> Sequence[Value]:
+            for value, place in zip(values, own, strict=True):
+                self.place(value, place)
+            self.copy(values, places)
             return ()
 
-        self.em.repeat((), cond, body)
+        self.em.when(odd, back)
 
     def cond(self, op: s.Cond) -> None:
         """Both branches leave their results at the places of the op's."""
@@ -346,6 +388,12 @@ def _buffer(value: Value) -> BufType:
     if not isinstance(value.type, BufType):
         raise CompileError(f"schedule: expected a buffer, not {value.type}")
     return value.type
+
+
+def _place_of(value: Value) -> Place:
+    """Where a kernel's result lives."""
+    assert isinstance(value.op, s.Kernel)
+    return value.op.places[value.op.results.index(value)]
 
 
 def _memory(type: BufType) -> MemType:

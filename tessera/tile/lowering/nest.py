@@ -23,7 +23,17 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, prod, sym
+from tessera.ir.intexpr import (
+    Dim,
+    Facts,
+    ceildiv,
+    divides,
+    linear_in,
+    minimum,
+    prod,
+    sym,
+    symbols,
+)
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops
 from tessera.schedule import ops as s
@@ -40,6 +50,9 @@ from tessera.tile.lowering import (
 )
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
+
+MOST = 0.75
+"""So much of a nest's points have code of their own where no condition is tested."""
 
 HANDLERS: Mapping[type[Op], Handler] = {
     s.Const: pointwise.const,
@@ -191,6 +204,35 @@ def _tiles(nest: s.Nest) -> list[int]:
     return tiles
 
 
+def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
+    """For axes that conditions are about, from where to where they hold; {} where that is not most
+    of the nest, as it is for the border around an image."""
+    extents = {axis.name: axis.extent for axis in nest.axes}
+    found: dict[str, tuple[int, int]] = {}
+    for op in walk(nest.body):
+        for e in op.where if isinstance(op, (s.Load, s.Store, s.Holds)) else ():
+            name = next(iter(symbols(e)), "")
+            extent = extents.get(name)
+            if not isinstance(extent, int) or len(symbols(e)) > 1:
+                continue
+            affine = linear_in(e, (name,))
+            if affine is None:
+                continue
+            step, rest = affine[0][name], affine[1]
+            if not isinstance(step, int) or not isinstance(rest, int) or step == 0:
+                continue
+            low, high = found.get(name, (0, extent - 1))
+            low = max(low, -(rest // step)) if step > 0 else low
+            high = min(high, rest // -step) if step < 0 else high
+            found[name] = (low, high)
+    part = 1.0
+    for name, (low, high) in found.items():
+        extent = extents[name]
+        assert isinstance(extent, int)
+        part *= max(high - low + 1, 0) / max(extent, 1)
+    return found if part >= MOST else {}
+
+
 def _needs_points(op: Op) -> bool:
     """Whether a store combines complex elements in a way that has to see both parts."""
     if not isinstance(op, s.Store) or op.combine is None or op.combine.name == "add":
@@ -211,6 +253,7 @@ class _Loops:
         self.plans = plans
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
+        self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
             self.stages[self.stage(op, depths)].append(op)
@@ -226,9 +269,10 @@ class _Loops:
 
     def axis(self, k: int, point: Point) -> None:
         """Runs the axes from the k-th on, then the body."""
-        row_passes.run(self.low, self.stages[k], point)
         if k == len(self.plans):
+            self.body(point)
             return
+        row_passes.run(self.low, self.stages[k], point)
         plan = self.plans[k]
         if plan.tile > 1:
             self.tiled(k, plan, point)
@@ -236,6 +280,34 @@ class _Loops:
             self.scalar(k, self.em.index(plan.low), point)
         elif plan.axis.extent != 0:
             self.rows(k, plan, plan.low, point)
+
+    def body(self, point: Point) -> None:
+        """Runs the body; without its conditions where they hold for the whole tile."""
+        em, code = self.em, self.stages[-1]
+        tiled = {dim.name: dim for dim in point.dims}
+        if not self.inner or any(dim.checked for dim in point.dims):
+            row_passes.run(self.low, code, point)
+            return
+        conditions: list[Value] = []
+        for name, (low, high) in self.inner.items():
+            dim = tiled.get(name)
+            first = em.symbols[name] if dim is None else dim.start
+            last = high if dim is None else high - (dim.size - 1)
+            conditions.append(em.map("ge", first, em.const(low, int64)))
+            conditions.append(em.map("le", first, em.const(last, int64)))
+        every = em.all_of(conditions)
+        assert every is not None
+
+        def inner() -> tuple[Value, ...]:
+            with self.low.inside_of(self.inner):
+                row_passes.run(self.low, code, point)
+            return ()
+
+        def outer() -> tuple[Value, ...]:
+            row_passes.run(self.low, code, point)
+            return ()
+
+        em.when(every, inner, outer)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,8 @@ class State:
         facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
         stages: parts of a contraction's operands that are under way at a time on a GPU.
+        is_inner: whether the code that is being emitted runs only where the axes are in ranges that
+            make conditions hold; see `inside_of`.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
     """
@@ -137,11 +140,22 @@ class State:
             if isinstance(op, (s.Store, s.Scan)):
                 self.written.add(op.buf)
         self.facts = Facts(ranges, known.multiples)
+        self.is_inner = False
         self._bounded: dict[Op, bool] = {}
         self.dependence = Dependence(nest.body)
         self.deps = self.dependence.values
 
     # --- evaluation ---------------------------------------------------------------------------
+
+    @contextmanager
+    def inside_of(self, ranges: Mapping[str, tuple[int, int]]) -> Generator[None, None, None]:
+        """Within the block, axes are known to be in these ranges."""
+        facts, is_inner = self.facts, self.is_inner
+        known: dict[str, tuple[Dim | None, Dim | None]] = dict(facts)
+        known.update(ranges)
+        self.facts, self.is_inner = Facts(known, facts.multiples), True
+        yield
+        self.facts, self.is_inner = facts, is_inner
 
     def run(self, ops: Iterable[Op], point: Point) -> None:
         """Evaluates ops at a point."""
@@ -215,6 +229,8 @@ class State:
             if isinstance(e, int):
                 if e < 0:
                     return None
+                continue
+            if self.is_inner and is_nonneg(e, self.facts):
                 continue
             holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
             if all(n == 1 for n in tile_type(holds).shape):
