@@ -54,6 +54,7 @@ class Operands:
         stride: bytes between its rows, if memory runs along the depth.
         left_is_far: whether the first one is too large to be read where it is by many blocks.
         right_is_far: whether the second one is.
+        reused: row blocks from which the second one is packed where it is far.
         right_packing: cycles in which the second one is packed, if it has to be even so.
         shared: products that read the same first operand, and share its packed copy.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
@@ -64,6 +65,7 @@ class Operands:
     stride: int = 0
     left_is_far: bool = False
     right_is_far: bool = False
+    reused: int = REUSED
     right_packing: float = 0.0
     shared: int = 1
     is_turned: bool = False
@@ -99,7 +101,7 @@ def choose_block(
             cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20 + turning)
             if lie.right_packing:
                 cycles += lie.right_packing
-            elif lie.right_is_far and row_blocks >= REUSED:
+            elif lie.right_is_far and row_blocks >= lie.reused:
                 cycles += FAR_PACKING * columns * depth / lanes
             if cycles + packing < best.cycles:
                 best = Blocking(height, vectors * lanes, True, cycles + packing)

@@ -152,7 +152,12 @@ class Product:
         in_place = in_place and (self.left.lies_along(last, row) or self.left.lies_beside(row))
         stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
         far = (self.left.bytes() > near, self.right.bytes() > near)
-        lie = Operands(in_place, stride, *far, self.packing(), self.left.products, is_turned)
+        # What is larger than the second cache is not read from memory twice.
+        is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
+        self.reused = 2 if is_remote else REUSED
+        lie = Operands(
+            in_place, stride, *far, self.reused, self.packing(), self.left.products, is_turned
+        )
         shape = (height, width, ceil(self.depth / self.group))
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
 
@@ -242,7 +247,7 @@ class Product:
         in_place = right.lies_along(self.col) and (
             self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
         )
-        packs_right = not (in_place and (right.bytes() <= near or row_blocks < REUSED))
+        packs_right = not (in_place and (right.bytes() <= near or row_blocks < self.reused))
         packs_left = self.block.packs_left
         if self.group > 1:
             packs_left = packs_right = True

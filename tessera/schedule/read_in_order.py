@@ -28,10 +28,11 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
+from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import grain_of, power_above, power_below
+from tessera.schedule.heuristics import grain_of, power_above
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.split import Context, Pieces, index_of, rewrite
 from tessera.schedule.types import Axis, BufType
@@ -46,8 +47,12 @@ LEAST_BYTES = 2048
 STRIP_BYTES = 32768
 """Sums that one program adds to: about the first cache, as more columns are longer rows."""
 
-MOST_PRODUCT_ROWS = 8
-"""A product of more rows is bound by its multiplications."""
+FEW, MORE = 16, 48
+"""A product of more rows is bound by its multiplications, and copies of its operands pay: the first
+where the operand may be in a cache that cores share, the second where it is in memory."""
+
+SHARED_CACHE = 8
+"""How many times larger than the second one such a cache is."""
 
 PROGRAMS = 8
 """Programs that threads share."""
@@ -141,15 +146,18 @@ class _RowSum:
         large = [a for a in reads if a.stride(col.name) == 1]
         rows = [a for a in others if all(x.stride(a.name) == 0 for x in large)]
         self.row = rows[-1] if isinstance(op, ops.Contract) and len(rows) == 1 else None
-        self.is_fit = not rows or (
-            self.row is not None and _count([self.row]) <= MOST_PRODUCT_ROWS
-        )
+        size = sum(_count([col, self.deep]) * a.dtype.itemsize for a in large)
+        most = MORE if size >= SHARED_CACHE * machine.l2 else FEW
+        self.is_fit = not rows or (self.row is not None and _count([self.row]) <= most)
         self.others = [axis for axis in others if axis is not self.row]
         self.type = _sum_type(op)
         self.lanes = max(1, machine.vector_bits // self.type.bits)
-        self.height = 1 if self.row is None else _count([self.row])
-        vectors = power_below(max(machine.registers / 2 / self.height, 1))
-        self.tile = min(min(vectors, 4) * self.lanes, power_above(_count([col])))
+        self.height, self.tile = 1, 4 * self.lanes
+        if self.row is not None:
+            shape = (_count([self.row]), _count([col]), ROWS)
+            block = choose_block(shape, self.lanes, machine.registers)
+            self.height, self.tile = block.rows, block.columns
+        self.tile = min(self.tile, power_above(_count([col])))
         room = STRIP_BYTES // self.type.itemsize
         extent = _count([col])
         self.wide = ceil(ceil(extent / ceil(extent / room)) / self.tile) * self.tile
@@ -196,7 +204,7 @@ class _RowSum:
         )  # fmt: skip
         tile = (*[1] * (len(self.others) + 2), *[self.height] * len(rows), self.tile)
         programs = self.parts * _count(self.others) * self.chunks
-        work = 2 * self.steps * ROWS * self.height * min(self.wide, _count([self.col]))
+        work = 2 * self.steps * ROWS * _count(rows) * min(self.wide, _count([self.col]))
         return ops.Nest(
             axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
             reason=f"{ROWS} rows are read side by side and added to sums in the first cache",
