@@ -1,5 +1,5 @@
-"""Neural networks as plain functions of arrays: activations, normalisation, dense layers,
-convolutions, dropout.
+"""Neural networks as plain functions of arrays: activations, normalisation, attention, dense
+layers, convolutions, dropout.
 
 The names are those of `jax.nn` where it has the function. See docs/nn.md.
 """
@@ -35,6 +35,7 @@ from tessera.nn.activations import (
     swish,
     tanh,
 )
+from tessera.nn.attention import attention
 from tessera.nn.exponentials import log_softmax, logsumexp, softmax, standardize
 from tessera.nn.layers import conv, dense, dropout
 from tessera.nn.normalization import (
@@ -46,6 +47,7 @@ from tessera.nn.normalization import (
 )
 
 __all__ = [
+    "attention",
     "celu",
     "conv",
     "dense",
