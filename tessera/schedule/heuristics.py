@@ -213,6 +213,8 @@ class Choice:
         last: the axes that become the innermost ones.
         whole: axes along which one program runs to the end.
         cost: additions per point.
+        costly: whether a function is worth many of them.
+        heavy: whether the body keeps many temporaries in registers.
     """
 
     def __init__(self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None) -> None:
@@ -224,7 +226,8 @@ class Choice:
         self.lanes = max(1, machine.vector_bits // self._bits())
         maps = [op for op in self.code if isinstance(op, ops.Map)]
         self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
-        self.heavy = any(op.fn.cost >= HEAVY_COST for op in maps) or len(self.code) > HEAVY_OPS
+        self.costly = any(op.fn.cost >= HEAVY_COST for op in maps)
+        self.heavy = self.costly or len(self.code) > HEAVY_OPS
         self.width = self.lanes * (2 if self.heavy else 4)
         self.tiles: dict[str, int] = {}
         self.limits: dict[str, int] = {}
@@ -555,13 +558,17 @@ class Choice:
 
     def streamed(self) -> list[Op]:
         """The body, which stores past the caches what is large, in lines. Long computations are
-        not bound by memory, and the branch at such a store would keep vectors from overlapping."""
+        not bound by memory, and the branch at such a store would keep vectors from overlapping.
+        What follows passes over a row is short beside them."""
         loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
         read = {op.buf for op in self.code if isinstance(op, ops.Load)}
         written = {op.buf for op in self.code if isinstance(op, ops.Store)}
         total = sum(_bytes(buf) for buf in read | written)
-        has_loops = any(isinstance(op, loops) for op in self.code)
-        if total < STREAM_BYTES or self.heavy or has_loops:
+        if self.whole:
+            is_bound = self.reduce_tile > 1 and not self.costly
+        else:
+            is_bound = not self.heavy and not any(isinstance(op, loops) for op in self.code)
+        if total < STREAM_BYTES or not is_bound:
             return list(self.nest.body.ops)
 
         def is_streamed(op: Op) -> bool:

@@ -21,6 +21,7 @@ from tessera.schedule.heuristics import CpuModel, choose
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.split import split_for_threads
 from tests.schedule.lowering import lowered, nests_of, typed
+from tests.schedule.test_fusion import normalise, softmax
 
 S, T = sym("S"), sym("T")
 SSE, AVX2, AVX512 = CpuModel(128, 16), CpuModel(256, 16), CpuModel(512, 32)
@@ -288,3 +289,10 @@ def test_large_results_are_written_past_the_caches() -> None:
     assert streams(add, typed(1 << 20), typed(1 << 20)) == [False]
     assert streams(add, typed(S), typed(S)) == [False]
     assert streams(lambda x: red.sum_(x, (1,)), typed(1 << 24, 2)) == [False]
+    # So is what follows passes over a row, unless the row of the result is of use before.
+    def rows(n: int) -> tuple[Any, ...]:
+        return typed(1 << 12, n), typed(n), typed(n)
+
+    assert streams(normalise, *rows(1 << 10)) == [True]
+    assert streams(normalise, *rows(1 << 9)) == [False]
+    assert streams(softmax, typed(1 << 12, 1 << 10)) == [False]
