@@ -289,6 +289,7 @@ def test_large_results_are_written_past_the_caches() -> None:
     assert streams(add, typed(1 << 20), typed(1 << 20)) == [False]
     assert streams(add, typed(S), typed(S)) == [False]
     assert streams(lambda x: red.sum_(x, (1,)), typed(1 << 24, 2)) == [False]
+
     # So is what follows passes over a row, unless the row of the result is of use before.
     def rows(n: int) -> tuple[Any, ...]:
         return typed(1 << 12, n), typed(n), typed(n)
