@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tessera.dtypes import DType
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op
 from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, loop_ops, ops
+from tessera.schedule import keeping, loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import Dependence, inner_axes
@@ -64,14 +64,6 @@ HEAVY_OPS = 24
 
 SORT_COST = 16
 """One comparison of a sort, in additions."""
-
-STREAM_BYTES = 1 << 25
-"""A nest that goes over so much memory has its first results out of the caches before anybody reads
-them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
-make one."""
-
-STREAM_PART = 8
-"""A result that is a smaller part of it than one in so many is not."""
 
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
@@ -185,13 +177,6 @@ def sort_grain(op: ops.Sort) -> int:
     extent = size_of(buffer.shape[op.axis])
     rows = math.prod(size_of(n) for k, n in enumerate(buffer.shape) if k != op.axis)
     return grain_of(rows, SORT_COST * extent * extent.bit_length())
-
-
-def _bytes(value: Value) -> int:
-    """How much memory a buffer is; nothing if that is not known."""
-    buffer = value.type
-    assert isinstance(buffer, BufType)
-    return buffer.size * buffer.dtype.itemsize if isinstance(buffer.size, int) else 0
 
 
 def power_above(n: int) -> int:
@@ -561,22 +546,11 @@ class Choice:
         not bound by memory, and the branch at such a store would keep vectors from overlapping.
         What follows passes over a row is short beside them."""
         loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
-        read = {op.buf for op in self.code if isinstance(op, ops.Load)}
-        written = {op.buf for op in self.code if isinstance(op, ops.Store)}
-        total = sum(_bytes(buf) for buf in read | written)
         if self.whole:
             is_bound = self.reduce_tile > 1 and not self.costly
         else:
             is_bound = not self.heavy and not any(isinstance(op, loops) for op in self.code)
-        if total < STREAM_BYTES or not is_bound:
-            return list(self.nest.body.ops)
-
-        def is_streamed(op: Op) -> bool:
-            if not isinstance(op, ops.Store) or op.combine is not None or op.buf in read:
-                return False
-            return _bytes(op.buf) * STREAM_PART >= total
-
-        return [op.rebuild(streaming=True) if is_streamed(op) else op for op in self.nest.body.ops]
+        return streaming.marked(self.nest) if is_bound else list(self.nest.body.ops)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel that fits the cache along columns, one along the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.schedule import heuristics, split
+from tessera.schedule import heuristics, split, streaming
 from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, random_program
 
@@ -80,6 +80,6 @@ def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(heuristics, "WORK", 16)
     monkeypatch.setattr(heuristics, "GRAIN", 32)
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
-    monkeypatch.setattr(heuristics, "STREAM_BYTES", 64)
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 64)
     monkeypatch.setattr(split, "GRAIN", 16)
     run_batch(first, BATCH, symbolic)
