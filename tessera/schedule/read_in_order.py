@@ -14,6 +14,8 @@ read side by side from end to end, and added to sums that lie in a near cache:
 The parts of the depth are what threads share; how many there are depends on sizes only, and so do
 results. A product of few rows is the same with an axis more: its block of sums is loaded, all
 sixteen rows are added, and it is stored again.
+
+Where both operands of such a product run along the depth, blocks of sums have lanes along it.
 """
 
 from __future__ import annotations
@@ -57,6 +59,12 @@ SHARED_CACHE = 8
 PROGRAMS = 8
 """Programs that threads share."""
 
+LEAST_DEPTH = 512
+"""The depth from which it does not matter that lanes are summed in the end."""
+
+MOST_HEIGHT = 8
+"""Rows of a block with lanes along the depth."""
+
 LEAST_STEPS = 4
 """Steps of `ROWS` rows that a part has at least."""
 
@@ -69,7 +77,11 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
         machine: the CPU.
         facts: what is known of symbolic dims.
     """
-    return rewrite(func, None, (lambda nest, context: _sum_rows(nest, context, machine),), facts)
+    rules = (
+        lambda nest, context: _sum_rows(nest, context, machine),
+        lambda nest, context: _sum_lanes(nest, context, machine),
+    )
+    return rewrite(func, None, rules, facts)
 
 
 def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
@@ -90,6 +102,46 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         if _runs_along(axis, op.axes[0], reads, machine):
             return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
+
+
+def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
+    """The nest with a product of few rows in blocks of sums whose lanes run along the depth; None
+    where it is none, or an operand runs elsewhere."""
+    found = [op for op in nest.body.ops if op.regions]
+    op = found[0] if len(found) == 1 else None
+    if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
+        return None
+    (deep,) = op.axes
+    extents = [axis.extent for axis in (*nest.axes, deep)]
+    if not all(isinstance(extent, int) and extent > 0 for extent in extents):
+        return None
+    if op.dtype.is_complex or _count([deep]) < LEAST_DEPTH:
+        return None
+    free = [axis for axis in nest.axes if axis.name in (*op.rows, *op.cols)]
+    few, many = sorted(free, key=lambda axis: _count([axis]))[:: max(len(free) - 1, 1)][:2]
+    reads = [a for a in accesses(nest, context.facts) if a.inner]
+    large = [a for a in reads if a.stride(many.name) != 0]
+    if len(free) != 2 or _count([few]) > FEW or any(a.stride(deep.name) != 1 for a in reads):
+        return None
+    if sum(_count([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
+        return None
+    lanes = max(1, machine.vector_bits // op.dtype.bits)
+    height = ceil(_count([few]) / ceil(_count([few]) / MOST_HEIGHT))
+    most = max(machine.registers * 3 // 4 // height, 1)
+    exact = [w for w in range(1, most + 1) if _count([many]) % w == 0 and 2 * w >= most]
+    width = max(exact, default=most)
+    others = [axis for axis in nest.axes if axis not in free]
+    programs = max(ceil(PROGRAMS / _count(others)), 1)
+    chunk = ceil(_count([many]) / programs / width) * width
+    work = 2 * chunk * _count([few, deep])
+    new = nest.rebuild(
+        axes=(*others, many, few),
+        tile=(*[1] * len(others), width, height),
+        chunk=(*[0 if axis.extent == 1 else 1 for axis in others], chunk, 0),
+        reduce_tile=lanes,
+        grain=grain_of(_count(others) * ceil(_count([many]) / chunk), work),
+    )
+    return Pieces([new], [], f"{width} x {height} sums in registers with lanes along the depth")
 
 
 def _sum_type(op: Op) -> DType:

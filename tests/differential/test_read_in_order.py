@@ -88,6 +88,30 @@ def test_prologue_and_epilogue() -> None:
     assert len(lowered.kernels()) == 1
 
 
+@pytest.mark.parametrize(("rows", "level"), [(2, "x86-64-v3"), (8, LEVELS[-1]), (11, LEVELS[0])])
+def test_lanes_along_the_depth(rows: int, level: str) -> None:
+    def fn(x: Any, y: Any, bias: Any) -> Any:
+        z = dot_general(x, y, ((1,), (1,)))
+        return e.add(z, broadcast(bias, z.shape, (1,)))
+
+    types = [typed(rows, 515), typed(17, 515), typed(17)]
+    lowered = check(fn, *types, level=level, cut=False)
+    assert "lanes along the depth" in lowered.kernels()[0].reason
+    # With the large operand on the left.
+    types = [types[1], types[0], typed(rows)]
+    lowered = check(fn, *types, level=level, cut=False)
+    assert "lanes along the depth" in lowered.kernels()[0].reason
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.int8])
+def test_dtypes_of_lanes_along_the_depth(dtype: dt.DType) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((2,), (2,)), ((0,), (0,)))
+
+    many = 64 // dtype.itemsize + 1
+    check(fn, typed(2, 2, 512, dtype=dtype), typed(2, many, 512, dtype=dtype), cut=False)
+
+
 def test_sum_over_rows() -> None:
     check(lambda x: sum_(x, (0,)), typed(131, 530))
 

@@ -348,7 +348,7 @@ def _better(
 def contract(low: State, op: s.Contract, point: Point) -> Val:
     """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
     sides = _sides(op, point)
-    if sides is not None:
+    if sides is not None and not _has_lanes_along(low, op):
         return _dot(low, op, point, *sides)
 
     def value(inner: Point) -> Val:
@@ -357,6 +357,13 @@ def contract(low: State, op: s.Contract, point: Point) -> Val:
         return low.apply(SCALARS["mul"], lhs, rhs)
 
     return _accumulate(low, op.axes, op.body, SCALARS["add"], op.dtype, point, value)
+
+
+def _has_lanes_along(low: State, op: s.Contract) -> bool:
+    """Whether a CPU takes several places of the depth at once, and not because its instructions add
+    the products of narrow ones."""
+    widths = {dtype_of(value).bits for value in op.body.outputs}
+    return not low.is_block and low.reduce_tile > 1 and max(widths) == op.dtype.bits
 
 
 def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
