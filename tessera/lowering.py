@@ -18,7 +18,7 @@ from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
-from tessera.schedule import heuristics, plan
+from tessera.schedule import heuristics, plan, together
 from tessera.schedule.access import one_program
 from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.from_graph import lower as lower_graph
@@ -91,6 +91,8 @@ def to_schedule(
             program = read_in_order(lowered.func, machine)
             program = split_for_threads(pack_products(program, machine))
         schedule, arena = plan.plan(heuristics.choose(program, machine), donated=donated)
+        if not isinstance(machine, Gpu):
+            schedule = together.join(schedule)  # last: whose memory is whose is known
     return schedule, arena, lowered.decisions
 
 

@@ -41,7 +41,7 @@ _cells: dict[int, ctypes.c_int64] = {}
 
 def shares_work(module: Module) -> bool:
     """Whether the entry of a program has work for threads to share; it then imports `symbols`."""
-    return any(isinstance(op, t.Parallel) for op in walk(module.entry.body))
+    return any(isinstance(op, (t.Parallel, t.Together)) for op in walk(module.entry.body))
 
 
 def symbols(threads: int) -> Mapping[str, int]:

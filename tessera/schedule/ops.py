@@ -54,6 +54,8 @@ class Kernel(ScheduleOp):
             launch.
         joined: whether its first two nests go over the same rows, and are one pass on a GPU; see
             `schedule/join_columns.py`.
+        job: kernels next to each other with the same number need nothing of each other, and are
+            shared by the threads of a CPU together; 0: alone. See `schedule/together.py`.
         body: arguments are the input buffers followed by the output buffers.
     """
 
@@ -67,6 +69,7 @@ class Kernel(ScheduleOp):
     reason: str = attr("")
     concurrent: bool = attr(False)
     joined: bool = attr(False)
+    job: int = attr(0)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:

@@ -402,6 +402,23 @@ def _parallel(s: Interpreter, op: t.Parallel) -> None:
         s.call(op.callee, [*args, lo, min(lo + op.grain, count)])
 
 
+def _together(s: Interpreter, op: t.Together) -> None:
+    """Pieces of all calls run in an order of chance, the same in each run."""
+    pieces: list[tuple[str, list[Any]]] = []
+    for one in op.body.ops:
+        assert isinstance(one, (t.Call, t.Parallel))
+        args = [s.values[v] for v in one.args]
+        if isinstance(one, t.Call):
+            pieces.append((one.callee, args))
+            continue
+        count = int(s.values[one.count])
+        for lo in range(0, count, one.grain):
+            pieces.append((one.callee, [*args, lo, min(lo + one.grain, count)]))
+    random.Random(len(pieces)).shuffle(pieces)
+    for callee, args in pieces:
+        s.call(callee, args)
+
+
 def _apply(s: Interpreter, op: t.Apply) -> None:
     (s.values[op.result],) = s.call(op.callee, [s.values[v] for v in op.args])
 
@@ -443,6 +460,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.If: run_if,
     t.Call: _call,
     t.Parallel: _parallel,
+    t.Together: _together,
     t.Apply: _apply,
     t.HostCall: _host_call,
 }

@@ -501,6 +501,34 @@ class Parallel(TargetOp):
         return ()
 
 
+class Together(TargetOp):
+    """Calls, whole or in pieces, that run in any order, also at the same time: what one of them
+    writes no other reads or writes.
+
+    Attributes:
+        grain: pieces that a thread takes at a time; a whole call is one piece.
+        body: calls and `target.parallel`.
+    """
+
+    name = "target.together"
+    effects = READ_WRITE
+    grain: int = attr(1)
+    body: Block = region()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    def verify(self) -> None:
+        """There are calls only, of so many pieces as is known."""
+        if self.body.args or self.body.outputs or self.grain < 1:
+            raise VerifyError("it takes nothing, yields nothing, and its grain is positive")
+        for op in self.body.ops:
+            is_known = isinstance(op, Parallel) and isinstance(op.count.op, Const)
+            if not (is_known or isinstance(op, Call)):
+                raise VerifyError("it has calls only, and of pieces a number that is known")
+
+
 class HostCall(TargetOp):
     """Calls a function of the host with contiguous arrays; if it fails, the entry ends.
 

@@ -15,7 +15,8 @@ of a module:
      returns nothing, target.apply one that returns a value of its type; nobody takes what the
      entry would return;
  G9  there is no recursion;
- G31 work is shared by the entry alone, among functions that take the ends of a piece last;
+ G31 work is shared by the entry alone, among functions that take the ends of a piece last, or whole
+     functions;
 
 and of a module for a machine:
  G10 pointers of CPU code are in the global space;
@@ -129,6 +130,8 @@ def check_calls(module: Module) -> None:
     for func in module.funcs.values():
         callees[func.name] = []
         for op in walk(func.body):
+            if isinstance(op, (t.Parallel, t.Together)) and func is not module.entry:
+                raise violation("G31", func, op, f"@{func.name} is not the entry")
             if not isinstance(op, (t.Call, t.Apply, t.Parallel)):
                 continue
             callee = module.funcs.get(op.callee)
@@ -137,8 +140,6 @@ def check_calls(module: Module) -> None:
             given, taken = [v.type for v in op.args], [a.type for a in callee.args]
             if isinstance(op, t.Parallel):
                 given += [t.INDEX, t.INDEX]
-                if func is not module.entry:
-                    raise violation("G31", func, op, f"@{func.name} is not the entry")
             if given != taken:
                 texts = [", ".join(map(str, types)) for types in (given, taken)]
                 message = f"@{op.callee} takes ({texts[1]}), but is given ({texts[0]})"

@@ -38,6 +38,7 @@ from tessera.schedule.plan import overwritten
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
+from tessera.tile.entry_ops import Together
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.blocks import lower_each
 from tessera.tile.lowering.emitter import Emitter
@@ -76,6 +77,10 @@ def lower_program(func: Func, facts: Facts | None = None, limited: bool = False)
         CompileError: a value has no place, or a nest holds something that cannot be lowered.
     """
     return _Program(func, Facts() if facts is None else facts, limited).run()
+
+
+def _job(op: Op) -> int:
+    return op.job if isinstance(op, s.Kernel) else 0
 
 
 class _Program:
@@ -161,7 +166,16 @@ class _Program:
 
     def block(self, block: Block) -> None:
         """Lowers the ops of a program region."""
-        for op in block.ops:
+        for _, group in itertools.groupby(block.ops, _job):
+            run = list(group)
+            if isinstance(run[0], s.Kernel) and run[0].job:
+                self.job([op for op in run if isinstance(op, s.Kernel)])
+            else:
+                self.ops(run)
+
+    def ops(self, run: Sequence[Op]) -> None:
+        """Lowers ops of a program region, one after the other."""
+        for op in run:
             self.em.loc = op.loc
             match op:
                 case s.Kernel():
@@ -190,9 +204,24 @@ class _Program:
         for value, place in zip(op.results, op.places, strict=True):
             self.place(value, place)
 
+    def job(self, run: Sequence[s.Kernel]) -> None:
+        """Launches kernels that need nothing of each other."""
+        for op in run:
+            self.em.loc = op.loc
+            self.results(op)
+        self.em.open(())
+        for op in run:
+            self.em.loc = op.loc
+            self.launch(op)
+        self.em.add(Together(self.em.close(), loc=run[0].loc))
+
     def kernel(self, op: s.Kernel) -> None:
         """Launches the nests of a kernel."""
         self.results(op)
+        self.launch(op)
+
+    def launch(self, op: s.Kernel) -> None:
+        """Launches the nests of a kernel whose results have places."""
         outer = (*op.inputs, *op.results)
         memory = {arg: self.memory[v] for arg, v in zip(op.body.args, outer, strict=True)}
         nests = [unit for unit in op.body.ops if isinstance(unit, s.Nest)]

@@ -35,6 +35,7 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
 from tessera.tile import ops as t
+from tessera.tile.entry_ops import Together
 from tessera.tile.types import MemType, TileType
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -485,6 +486,13 @@ def _launch(s: Interpreter, op: t.Launch) -> None:
     s.kernel(func, args, [s.dim(e) for e in op.grid])
 
 
+def _together(s: Interpreter, op: Together) -> None:
+    """The other way round: what depends on the order shows."""
+    for launch in reversed(op.body.ops):
+        assert isinstance(launch, t.Launch)
+        _launch(s, launch)
+
+
 def _host_call(s: Interpreter, op: t.HostCall) -> None:
     arrays: list[Array] = []
     for value, type in zip(op.args, op.types, strict=True):
@@ -534,5 +542,6 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Limit: _limit,
     t.Part: _part,
     t.Launch: _launch,
+    Together: _together,
     t.HostCall: _host_call,
 }

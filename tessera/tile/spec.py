@@ -28,6 +28,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.verify import Spec, verify_module, violation
 from tessera.ir.walk import walk
 from tessera.tile import ops as t
+from tessera.tile.entry_ops import Together
 from tessera.tile.types import MemType, TileType, ViewType
 
 ENTRY_OPS: tuple[type[t.TileOp], ...] = (
@@ -44,6 +45,7 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.Arena,
     t.Limit,
     t.Launch,
+    Together,
     t.HostCall,
 )
 """What may stand in the entry."""
@@ -190,7 +192,7 @@ def check_roles(module: Module) -> None:
         if func is main:
             continue
         for op in walk(func.body):
-            if isinstance(op, (t.Launch, t.HostCall, t.Arena, t.Limit)):
+            if isinstance(op, (t.Launch, Together, t.HostCall, t.Arena, t.Limit)):
                 raise violation("T13", func, op, f"{op.name} may stand in the entry only")
 
 

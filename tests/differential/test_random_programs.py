@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.schedule import heuristics, split, streaming
+from tessera.schedule import heuristics, split, streaming, together
+from tessera.schedule.rebuild import kernels
 from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, random_program
 
@@ -45,6 +46,32 @@ def test_static(first: int) -> None:
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(first: int) -> None:
     run_batch(first, BATCH, symbolic=True)
+
+
+@pytest.mark.parametrize("donated", [False, True])
+@pytest.mark.parametrize("first", range(40_000, 40_000 + SHARED, BATCH))
+def test_together(first: int, donated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if kernels of a few elements were worth a job of the threads that they share."""
+    monkeypatch.setattr(together, "WORK", 16)
+    monkeypatch.setattr(together, "GRAIN", 16)
+    monkeypatch.setattr(together, "LARGE", 1 << 40)
+    monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
+    monkeypatch.setattr(heuristics, "WORK", 16)
+    jobs = 0
+    for seed in range(first, first + BATCH):
+        program = random_program(seed, False)
+        graph = program.graph(False)
+        inputs = program.arrays(np.random.default_rng(seed))
+        try:
+            if donated:
+                check_donated(graph, inputs)
+            else:
+                lowered = check_levels(graph, inputs)
+                jobs += any(kernel.job for kernel in kernels(lowered.schedule.body))
+        except Exception as err:
+            err.add_note(f"seed {seed}: {', '.join(program.names)}")
+            raise
+    assert jobs or donated
 
 
 # Of a few kinds of step, so that results often have the type of an argument.

@@ -40,6 +40,7 @@ from tessera.target.from_tile.lowering import (
 )
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
+from tessera.tile.entry_ops import Together
 
 # --- rules ---
 
@@ -387,6 +388,27 @@ def _launch(s: Lowering, op: tile.Launch) -> None:
         s.emit(t.Call([*args, s.index(0), count], op.kernel, loc=s.loc))
 
 
+def _together(s: Lowering, op: Together) -> None:
+    def launches(_: list[Value]) -> Sequence[Value]:
+        s.run(op.body)
+        return ()
+
+    body = s.region((), launches)
+    pieces = sum([_pieces(one) for one in body.ops if isinstance(one, (t.Call, t.Parallel))])
+    s.emit(t.Together(max(pieces // _SHARES, 1), body, loc=s.loc))
+
+
+_SHARES = 64
+"""Into so many parts, at least, threads share calls that need nothing of each other."""
+
+
+def _pieces(op: t.Call | t.Parallel) -> int:
+    """How many pieces a call has."""
+    count = constant_of(op.count) if isinstance(op, t.Parallel) else 1
+    assert count is not None
+    return -(-int(count) // op.grain) if isinstance(op, t.Parallel) else 1
+
+
 def _host_call(s: Lowering, op: tile.HostCall) -> None:
     names = sorted({name for type in op.types for dim in type.shape for name in symbols(dim)})
     args, dims = [s.ptr(a) for a in op.args], [s.dims[name] for name in names]
@@ -425,6 +447,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Arena: _arena,
     tile.Limit: _limit,
     tile.Launch: _launch,
+    Together: _together,
     tile.HostCall: _host_call,
 }
 

@@ -109,6 +109,8 @@ class Writer:
         self.pieces: dict[str, list[str]] = {}
         # The most words that the entry hands on in memory; None where it does not.
         self.parameters: int | None = None
+        # The most words that describe calls which threads share.
+        self.shared = 0
 
     # --- names and lines ---
 
@@ -217,6 +219,8 @@ class Writer:
         self.lines.append("}")
         if self.parameters is not None:
             self.lines[top:top] = self.frame(self.parameters)
+        if self.shared:
+            self.lines[top:top] = [f"  %shared = alloca [{self.shared} x i64], align 64"]
 
     def word(self, position: int, value: Value) -> str:
         """Reads an argument of main."""

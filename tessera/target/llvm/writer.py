@@ -495,6 +495,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Call: _call,
     t.Apply: _apply,
     t.Parallel: parallel.parallel,
+    t.Together: parallel.together,
     t.BadAccess: bad_access.bad_access,
     **host.RULES,
 }

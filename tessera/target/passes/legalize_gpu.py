@@ -433,6 +433,7 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     t.If: _if,
     t.Call: _refuse,
     t.Parallel: _refuse,
+    t.Together: _refuse,
     t.Limit: _refuse,
     t.BadAccess: _refuse,
     t.Apply: _refuse,

@@ -164,6 +164,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.If: control.branch,
     t.Call: _refuse,
     t.Parallel: _refuse,
+    t.Together: _refuse,
     t.Limit: _refuse,
     t.BadAccess: _refuse,
     t.Apply: _refuse,
