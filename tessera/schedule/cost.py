@@ -9,9 +9,10 @@ import numpy as np
 
 from tessera.dtypes import Kind
 from tessera.graph.ops.base import Family, GraphOp, Rearrange
+from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Slice, Transpose
-from tessera.ir.core import Block, Value
+from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.types import TensorType
 
@@ -26,6 +27,9 @@ EXPENSIVE = 8
 
 LOAD_COST = 2
 """A load at a computed address."""
+
+LEAST_BLOCK = 8
+"""A contraction whose rows or columns are all shorter has no register blocks."""
 
 _hints: dict[Dim, int] = {}
 
@@ -68,6 +72,15 @@ def is_widened(value: Value) -> bool:
         return False
     narrow, wide = tensor(value.op.x).dtype, tensor(value).dtype
     return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
+
+
+def in_blocks(op: Op) -> bool:
+    """Whether a contraction may be cut into register blocks: both sides have a dim that is long
+    enough."""
+    if not isinstance(op, DotGeneral):
+        return True
+    sides = [(tensor(op.lhs).shape, op.free(0)), (tensor(op.rhs).shape, op.free(1))]
+    return all(any(hint(shape[k]) >= LEAST_BLOCK for k in free) for shape, free in sides)
 
 
 class Costs:

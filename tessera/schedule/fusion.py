@@ -24,6 +24,7 @@ from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
+from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import (
@@ -39,7 +40,7 @@ from tessera.ir.intexpr import (
 )
 from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import Costs, is_widened, points, repeats_nothing, tensor
+from tessera.schedule.cost import Costs, in_blocks, is_widened, points, repeats_nothing, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -192,6 +193,9 @@ class Fusion:
             return self._reason_to_store_reduced(op, value, uses)
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
+        contracts = self.costs.contracts if self.strategy.computes_operands else set[Value]()
+        if isinstance(op, Concatenate) and contracts.issuperset(op.xs):
+            return "contractions store their parts of it"
         if self._is_slow_in_order(value, uses):
             return "its use goes from one element to the next, where there are no vectors"
         limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES
@@ -226,8 +230,9 @@ class Fusion:
         return ""
 
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:
-        if self.strategy.computes_operands and is_widened(value):
-            return ""
+        narrow = self.strategy.computes_operands and is_widened(value)
+        if narrow or isinstance(value.op, (Broadcast, Windows)):
+            return ""  # rather its operand, which is smaller
         cost = self.costs.element.get(value, 0)
         size = points(tensor(value).shape)
         strategy = self.strategy
@@ -242,7 +247,8 @@ class Fusion:
                 if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
                     return "contractions read their operands as they are"
                 once = nest.reads(key)
-                count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / PANEL)
+                panel = PANEL if all(map(in_blocks, nest.heavy)) else 1
+                count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / panel)
             total += count
         again = total / size - 1
         if isinstance(value.op, Pad) and again >= PADDED_AGAIN and strategy.computes_operands:

@@ -18,14 +18,12 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses
 from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block
 from tessera.schedule.copying import Copy, Names
+from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import Cpu, grain_of, size_of
 from tessera.schedule.product_sides import Side
 from tessera.schedule.types import Axis
-
-LEAST = 8
-"""A product with fewer rows or columns is not one of register blocks."""
 
 NEAR = 4
 """An operand that is no larger than such a part of the second cache is read where it is."""
@@ -114,7 +112,7 @@ class Product:
             found = zip(cols, pairs, strict=True)
             return max(found, key=lambda pair: (*pair[1], size_of(pair[0].extent)))[0]
 
-        if size_of(widest(cols).extent) < LEAST <= size_of(widest(rows).extent):
+        if size_of(widest(cols).extent) < LEAST_BLOCK <= size_of(widest(rows).extent):
             rows, cols, values = cols, rows, values[::-1]
         self.depth = prod([size_of(axis.extent) for axis in op.axes])
         self.lanes = max(1, self.machine.vector_bits // op.dtype.bits)
@@ -238,7 +236,7 @@ class Product:
     def plan(self) -> bool:
         """Decides which operands are packed; whether the product is cut into blocks at all."""
         rows, cols = size_of(self.row.extent), size_of(self.col.extent)
-        if rows < LEAST or cols < LEAST:
+        if rows < LEAST_BLOCK or cols < LEAST_BLOCK:
             return False
         left, right = self.left, self.right
         last = self.op.axes[-1]

@@ -66,9 +66,40 @@ def test_gradients_are_products_with_windows(
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
 
 
-OTHERS = [
+STRIDED = [
     ((2, 3, 7, 6), (4, 3, 3, 2), (2, 1), "SAME", {}),
+    ((2, 3, 8, 9), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), {}),
+    ((2, 8, 9, 3), (3, 3, 3, 4), (2, 2), "SAME", {"dimension_numbers": NHWC}),
+    ((1, 2, 11), (3, 2, 2), (3,), "VALID", {}),  # phases that no window touches
+    ((1, 2, 11), (3, 2, 5), (2,), ((-2, 3),), {}),
+    ((1, 2, 13), (3, 2, 7), (4,), "SAME_LOWER", {}),
+    ((1, 2, 3, 5), (3, 2, 1, 4), (1, 2), ((0, 0), (4, 0)), {"rhs_dilation": (2, 1)}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "strides", "padding", "options"), STRIDED)
+def test_strided_gradients_are_products_of_phases(
+    x: Any, w: Any, strides: Any, padding: Any, options: Any
+) -> None:
+    program, inputs = gradient_of(x, w, strides, padding, **options)
+    plain, found = after(program, with_it=False), after(program, with_it=True)
+    assert apart(plain)
+    assert not apart(found)
+    assert sums(found) == 0
+    for a, b in zip(interp.run(found, inputs), interp.run(plain, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
+
+
+def apart(program: Func) -> bool:
+    """Whether a program puts zeros between elements."""
+    return any(isinstance(op, Pad) and any(op.interior) for op in program.body.ops)
+
+
+OTHERS = [
+    ((2, 3, 9, 6), (4, 3, 3, 2), (2, 1), "SAME", {"rhs_dilation": (2, 1)}),
+    ((1, 1, 40), (2, 1, 20), (17,), "VALID", {}),  # too many phases
     ((2, 4, 7, 6), (6, 2, 3, 2), (1, 1), "SAME", {"feature_group_count": 2}),
+    ((2, 4, 7, 6), (6, 2, 3, 2), (2, 2), "SAME", {"feature_group_count": 2}),
     ((2, 4, 7, 6), (4, 1, 3, 2), (2, 2), "SAME", {"feature_group_count": 4}),
 ]
 

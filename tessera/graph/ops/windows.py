@@ -16,7 +16,16 @@ from tessera.graph.ops.checks import (
     static_shape,
     tensor,
 )
-from tessera.graph.ops.rearrange import Batched, broadcast, move_axis, pad, reverse, spaced
+from tessera.graph.ops.rearrange import (
+    Batched,
+    broadcast,
+    move_axis,
+    pad,
+    reshape,
+    reverse,
+    slice_axis,
+    spaced,
+)
 from tessera.graph.trace import bind
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, ceildiv
@@ -139,6 +148,11 @@ def windows(
         step: how far windows move at a time.
         dilation: how far apart the elements of a window are.
     """
+    if all(size == 1 for size in sizes):
+        # Elements, of which every `step`-th is one: gradients need no sum over windows.
+        for axis, n in zip(axes, step, strict=True):
+            x = slice_axis(x, axis, 0, x.shape[axis], n)
+        return reshape(x, (*x.shape, *sizes))
     apart = broadcast(x, (*x.shape, *sizes), range(x.ndim))
     attrs = {"axes": tuple(axes), "step": tuple(step), "dilation": tuple(dilation)}
     return bind(Windows, apart, **attrs)

@@ -9,9 +9,9 @@ again.
 
 Holds for any sum of a product whose dims were only moved (transposed, reversed, padded with zeros,
 cut, seen through windows) in between, be it a contraction or, as of a depthwise convolution, an
-elementwise product of arrays that were spread; nothing else is touched. With a stride there would
-be zeros between the elements of the operand, which take part in the product, so there the sum
-stays.
+elementwise product of arrays that were spread; nothing else is touched. With a stride there are
+zeros between the elements of the operand: then there is a product for each of its phases
+(`window_phases`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tessera.graph.ops.rearrange import Pad, Slice
 from tessera.graph.ops.reduce import Sum
 from tessera.graph.ops.reshape import Broadcast, Reshape, Reverse, Transpose
 from tessera.graph.ops.windows import Windows
+from tessera.graph.passes.simplify import CommonSubexpressions
+from tessera.graph.passes.window_phases import Phases, has_phases
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim
@@ -66,7 +68,10 @@ class WindowProducts(Pass):
                 # The last op of a chain stands for it: a slice of the sum comes after the sum.
                 found.pop(match[0], None)
                 found[op] = match
-        return func.with_body(_rewritten(block, found)) if found else func
+        if not found:
+            return func
+        # Phases of one sum move the same operands.
+        return CommonSubexpressions().run(func.with_body(_rewritten(block, found)))
 
 
 def _rewritten(block: Block, found: dict[Op, tuple[Sum, Product, list[Op]]]) -> Block:
@@ -78,16 +83,37 @@ def _rewritten(block: Block, found: dict[Op, tuple[Sum, Product, list[Op]]]) -> 
         fresh = op if same else op.rebuild(operands, op.regions)
         if op in found:
             total, dot, moves = found[op]
-            product = _Product(dot, [env.get(v, v) for v in dot.operands])
-            value = product.run(total, moves, op if isinstance(op, Slice) else None)
-            if value is not None:
-                code += product.code
-                env[op.result] = value
+            made = _found(total, dot, moves, op if isinstance(op, Slice) else None, env)
+            if made is not None:
+                code += made[1]
+                env[op.result] = made[0]
                 continue
         if fresh is not op:
             env.update(zip(op.results, fresh.results, strict=True))
         code.append(fresh)
     return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def _found(
+    total: Sum, dot: Product, moves: list[Op], cut: Slice | None, env: dict[Value, Value]
+) -> tuple[Value, list[Op]] | None:
+    """The sum, perhaps cut, as a product, and the ops that compute it; None where the rule does not
+    hold."""
+    code: list[Op] = []
+
+    def compute(total: Sum, moves: list[Op], cut: Slice | None = None) -> Value | None:
+        product = _Product(dot, [env.get(v, v) for v in dot.operands])
+        value = product.run(total, moves, cut)
+        code.extend(product.code)
+        return value
+
+    if has_phases(moves):
+        phases = Phases(total, moves, cut)
+        value = phases.run(compute)
+        code += phases.code
+    else:
+        value = compute(total, moves, cut)
+    return None if value is None else (value, code)
 
 
 def _match(op: Op, uses: Counter[Value]) -> tuple[Sum, Product, list[Op]] | None:
@@ -242,7 +268,8 @@ class _Product:
         if not isinstance(value, Constant) or value.value.array.any():
             return False
         if any(d != 0 for d in op.interior):
-            # Products with the zeros between elements would take longer than what is saved.
+            # Products with the zeros between elements would take longer than what is saved; where
+            # there are phases, none has any.
             return False
         for axis, pair in enumerate(self.dims):
             if pair == (None, None) and (op.lo[axis] != 0 or op.hi[axis] != 0):

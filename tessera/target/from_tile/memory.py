@@ -288,10 +288,11 @@ def store(s: Lowering, op: tile.Store) -> None:
     view = s.env[op.view]
     assert isinstance(view, View)
     value = s.rows(op.value)
-    if _is_mixed(view, value.shape, (*op.mask, *op.check)):
-        start = _Box(s, view, op.coords, value.shape, ()).base
-        mixed = s.mix(value.values)
-        s.emit(t.Store(view.ptr, start, mixed, (), 0, op.streaming, loc=s.loc))
+    if _is_mixed(view, value.shape, (*op.mask, *[k for k in op.check if k == 0])):
+        box = _Box(s, view, op.coords, value.shape, op.check)
+        wanted = [] if box.lane_mask is None else [s.mix([box.lane_mask] * value.shape[0])]
+        s.emit(t.Store(view.ptr, box.base, s.mix(value.values), tuple(wanted), 0,
+                       op.streaming and not wanted, loc=s.loc))  # fmt: skip
         return
     side = 0 if op.mask else _turned_side(view, value.shape)
     if side:
