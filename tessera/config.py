@@ -26,6 +26,10 @@ MATMUL_PRECISIONS: Final = ("float32", "tf32")
 """What ``matmul_precision`` may be."""
 
 
+RANK_PROMOTIONS: Final = ("allow", "forbid")
+"""What ``rank_promotion`` may be."""
+
+
 class ConfigError(TesseraError, ValueError):
     """A setting does not exist, or cannot have this value."""
 
@@ -51,6 +55,9 @@ class Config:
         matmul_precision: How products of float32 matrices are computed on a GPU: ``float32``, or
             ``tf32`` for tensor cores, which read 10 bits of each mantissa and add in float32
             (``TESSERA_MATMUL_PRECISION``).
+        rank_promotion: What happens to arrays of different numbers of dims that are broadcast
+            together: ``allow``, or ``forbid`` for an error; numbers and arrays without dims always
+            are (``TESSERA_RANK_PROMOTION``).
         cuda_debug: Wait for each launch on a GPU, so that errors name their kernel
             (``TESSERA_CUDA_DEBUG=1``).
         cuda_timeout: Seconds after which a kernel counts as hung in that mode; 0 for any time
@@ -75,6 +82,7 @@ class Config:
     memory_cache: int = 1024
     assembler: str = "auto"
     matmul_precision: str = "float32"
+    rank_promotion: str = "allow"
     cuda_debug: bool = False
     cuda_timeout: float = 10.0
     cuda_graphs: int = 0
@@ -98,6 +106,12 @@ class Config:
                 fix="set it (or TESSERA_MATMUL_PRECISION) to one of "
                 f"{', '.join(MATMUL_PRECISIONS)}",
             )
+        if self.rank_promotion not in RANK_PROMOTIONS:
+            raise ConfigError(
+                f"config: rank_promotion is {self.rank_promotion!r}",
+                fix="set it (or TESSERA_RANK_PROMOTION) to one of "
+                f"{', '.join(RANK_PROMOTIONS)}",
+            )
         for name in ("memory_cache", "cuda_timeout", "cuda_graphs"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ConfigError(
@@ -111,7 +125,8 @@ class Config:
     def key(self) -> Hashable:
         """The settings that compiled code depends on, for cache keys."""
         return (
-            self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds
+            self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
+            self.rank_promotion,
         )  # fmt: skip
 
 
@@ -141,6 +156,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         memory_cache=int(_number(env, "TESSERA_MEMORY_CACHE", _usual_memory_cache())),
         assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
         matmul_precision=env.get("TESSERA_MATMUL_PRECISION", "").strip().lower() or "float32",
+        rank_promotion=env.get("TESSERA_RANK_PROMOTION", "").strip().lower() or "allow",
         cuda_debug=_switch(env, "TESSERA_CUDA_DEBUG"),
         cuda_timeout=_number(env, "TESSERA_CUDA_TIMEOUT", 10.0),
         cuda_graphs=int(_number(env, "TESSERA_CUDA_GRAPHS", 0.0)),

@@ -60,6 +60,8 @@ def test_the_precision_of_products(settings: Settings) -> None:
     before = settings.key()
     with settings.update(matmul_precision="tf32"):
         assert settings.key() != before
+    with pytest.raises(ConfigError, match="rank_promotion is 'never'"):
+        settings.update(rank_promotion="never").__enter__()
     with pytest.raises(ConfigError, match="matmul_precision is 'double'"):
         from_environment({"TESSERA_MATMUL_PRECISION": "double"})
 

@@ -27,6 +27,7 @@ from tessera.api.combine import associative_scan, reduce
 from tessera.api.compiling import compile, jit
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
+from tessera.api.ensure import ensure
 from tessera.api.function import Function, autodiff, function
 from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction
@@ -87,6 +88,7 @@ __all__ = [
     "custom_vjp",
     "dim",
     "dtype_var",
+    "ensure",
     "eval_shape",
     "fori_loop",
     "function",

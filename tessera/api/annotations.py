@@ -189,6 +189,9 @@ class Choice:
 
     options: tuple[object, ...]
 
+    def __str__(self) -> str:
+        return " | ".join([str(option) for option in self.options])
+
     def __or__(self, other: object) -> Choice:
         return Choice((*self.options, other))
 

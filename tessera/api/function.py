@@ -62,7 +62,7 @@ class Function(JitFunction[P, R]):
         )
 
     def __repr__(self) -> str:
-        return f"function({name_of(self.function)}), {self.cache_size()} compiled"
+        return f"function({self.title}), {self.cache_size()} compiled"
 
 
 @overload
@@ -75,6 +75,7 @@ def function(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
+    max_specializations: int | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
 def function(
@@ -86,6 +87,7 @@ def function(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
+    max_specializations: int | None = None,
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
 
@@ -96,6 +98,7 @@ def function(
         donate_argnums: likewise.
         donate_argnames: likewise.
         max_traces: likewise.
+        max_specializations: likewise.
 
     Returns:
         A jitted function with `.source`, `.options`, `.profile()` and `.autotune()`.
@@ -114,6 +117,7 @@ def function(
         "donate_argnums": as_tuple_of(int, donate_argnums, "function: donate_argnums"),
         "donate_argnames": as_tuple_of(str, donate_argnames, "function: donate_argnames"),
         "max_traces": max_traces,
+        "max_specializations": max_specializations,
     }
 
     @api_boundary

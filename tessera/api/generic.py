@@ -256,6 +256,10 @@ class ShapeGeneric:
 
     # --- traces ---
 
+    def facts(self) -> Assumptions:
+        """What a trace begins with."""
+        return Assumptions(self.system, self.names, self._equal)
+
     def _types(self, call: Arguments) -> tuple[TensorType, ...]:
         """The types of the leaves, with names for sizes."""
         types: list[TensorType] = [x.type for x in call.leaves]
@@ -275,7 +279,7 @@ class ShapeGeneric:
     def _trace(
         self, call: Arguments, types: Sequence[TensorType], sizes: Sizes, trace: Trace
     ) -> Program | None:
-        facts = Assumptions(self.system, self.names, self._equal)
+        facts = self.facts()
         with assumptions.assuming(facts):
             try:
                 traced = trace(call, types)
@@ -315,6 +319,18 @@ class ShapeGeneric:
     def programs(self) -> list[Program]:
         """The traces, in order."""
         return list(self._programs.values())
+
+    def why(self) -> list[str]:
+        """For each trace, what of its sizes was proved and what calls are asked for, with the
+        lines of the user that need it."""
+        found: list[str] = []
+        for program in self.programs():
+            lines = [f"{c}: proved, for {place}" for c, place in program.facts.proofs.items()]
+            guards = program.facts.guards.values()
+            lines += [f"{g.condition}: asked of each call, for {g.loc}" for g in guards]
+            if lines:
+                found.append("\n".join(lines))
+        return found
 
     # --- classes ---
 

@@ -25,10 +25,10 @@ from tessera.api.leaves import (
     result_name,
     to_array,
 )
-from tessera.api.matching import annotations_of
+from tessera.api.matching import annotations_of, nearby
 from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
-from tessera.api.retrace import Traces
+from tessera.api.retrace import Traces, compiled_once_more
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
 from tessera.api.static import StaticArguments
@@ -37,7 +37,7 @@ from tessera.api.watch import check_outputs, is_watching
 from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
-from tessera.errors import OptionError, RetraceError, api_boundary, hide_own_frames
+from tessera.errors import OptionError, TesseraError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.donation import donate
@@ -131,6 +131,7 @@ class JitFunction(Called, Generic[P, R]):
         self._dump = tuple(dump)
         self._traces = Traces(fn, max_traces)
         self._limit = max_specializations
+        self._near = nearby(fn)
         if max_specializations is not None and max_specializations < 1:
             raise OptionError(
                 f"jit: max_specializations is {max_specializations}",
@@ -341,21 +342,14 @@ class JitFunction(Called, Generic[P, R]):
         if any([type(x) is Tracer for x in traced.captured]):
             return traced
         if self._limit is not None and len(self._compiled) >= self._limit:
-            types = ", ".join([str(x.type.strong()) for x in call.leaves])
-            raise RetraceError(
-                f"jit: {name_of(self._fn)} would be compiled once more, by a call with {types}",
-                loc=loc.current(),
-                rule=f"it was made with max_specializations={self._limit}",
-                fix="annotate its parameters with `ts.Tensor`, so that sizes share programs, or "
-                "raise `max_specializations`",
-            )
+            raise compiled_once_more(self._fn, [x.type for x in call.leaves], self._limit)
         return self._compile_entry(key, traced, device, call)
 
     @functools.cached_property
     def generic(self) -> ShapeGeneric | None:
         """The programs for all sizes of a function with annotated shapes."""
         stated = getattr(self, CONDITIONS, ())
-        annotations = annotations_of(self._fn, stated)
+        annotations = annotations_of(self._fn, stated, self._near)
         if annotations is None:
             return None
         return ShapeGeneric(self._fn, annotations, stated, self._limit, self._add_compiled)
@@ -576,13 +570,24 @@ class JitFunction(Called, Generic[P, R]):
             self._native = NativeCalls(self._statics)
             self._table = self._native.table
 
+    @property
+    def title(self) -> str:
+        """The name of the function, with its annotated shapes if it has some."""
+        try:
+            generic = self.generic
+        except TesseraError:  # a mistake in the annotations, for calls to tell
+            generic = None
+        return name_of(self._fn) if generic is None else generic.annotations.show()
+
     def compiled(self) -> list[Stages]:
         """The lowered programs that are compiled, in order."""
         return list(self._compiled)
 
     def why(self) -> str:
-        """What fusion decided for each compiled signature, and why."""
-        return "\n\n".join([lowered.why() for lowered in self.compiled()])
+        """What fusion decided for each compiled program, and why; and for annotated shapes, what of
+        the sizes was proved, and what calls are asked for."""
+        found = [lowered.why() for lowered in self.compiled()]
+        return "\n\n".join([*([] if self.generic is None else self.generic.why()), *found])
 
     def __repr__(self) -> str:
-        return f"jit({name_of(self._fn)}), {len(self._compiled)} compiled"
+        return f"jit({self.title}), {len(self._compiled)} compiled"

@@ -16,11 +16,12 @@ from typing import Any, cast
 
 from tessera.api.annotations import Choice, DimVar, Stated, TensorSpec
 from tessera.api.leaves import name_of
-from tessera.errors import OptionError
+from tessera.errors import OptionError, is_internal_frame
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
 _RETURN = "return"
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,15 @@ class Annotations:
         self.declared = declared
         self.names = sorted(frozenset[str]().union(*[s.symbols for s in specs]))
 
+    def show(self) -> str:
+        """The function with its annotated shapes: `f(x: Tensor["B"], y) -> Tensor["B"]`."""
+        parts: list[str] = []
+        for name in inspect.signature(self.fn).parameters:
+            hint = self.parameters.get(name)
+            parts.append(name if hint is None else f"{name}: {_shown(hint)}")
+        result = "" if self.result is None else f" -> {_shown(self.result)}"
+        return f"{name_of(self.fn)}({', '.join(parts)}){result}"
+
     def places(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Place]:
         """The annotated leaves of a call.
 
@@ -110,6 +120,10 @@ class Annotations:
         return found
 
 
+def _shown(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
 def _declare(declared: dict[str, DimVar], dim: DimVar) -> None:
     name = str(dim.expr)
     before = declared.get(name)
@@ -122,12 +136,15 @@ def _declare(declared: dict[str, DimVar], dim: DimVar) -> None:
     declared[name] = dim
 
 
-def annotations_of(fn: Callable[..., Any], stated: Sequence[Stated]) -> Annotations | None:
+def annotations_of(
+    fn: Callable[..., Any], stated: Sequence[Stated], near: Mapping[str, Any] = _NOTHING
+) -> Annotations | None:
     """What is said of the arrays of a function; None if nothing is.
 
     Args:
         fn: the function.
         stated: conditions on its dims.
+        near: variables from around its definition.
     """
     given: Any = fn
     while isinstance(given, functools.partial):
@@ -137,7 +154,7 @@ def annotations_of(fn: Callable[..., Any], stated: Sequence[Stated]) -> Annotati
         return None
     found: dict[str, Any] = {}
     for name, hint in hints.items():
-        hint = resolved(hint, given, name)
+        hint = resolved(hint, given, name, near)
         if any(True for _ in specs_in(hint)):
             found[name] = hint
     if not found:
@@ -152,9 +169,38 @@ def annotations_of(fn: Callable[..., Any], stated: Sequence[Stated]) -> Annotati
     return Annotations(fn, found)
 
 
-def resolved(hint: Any, owner: Any, name: str) -> Any:
+def nearby(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Variables of the user's function that runs now which annotations of `fn` name: where these
+    are text, nothing else keeps them."""
+    hints: dict[str, Any] = getattr(fn, "__annotations__", None) or {}
+    texts = [hint for hint in hints.values() if isinstance(hint, str) and "Tensor[" in hint]
+    if not texts:
+        return {}
+    frame: types.FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and is_internal_frame(frame):
+        frame = frame.f_back
+    if frame is None or frame.f_locals is frame.f_globals:
+        return {}
+    found: dict[str, Any] = {}
+    for text in texts:
+        try:
+            names = compile(text, "<annotation>", "eval").co_names
+        except SyntaxError:
+            continue
+        found.update({n: frame.f_locals[n] for n in names if n in frame.f_locals})
+    return found
+
+
+def resolved(hint: Any, owner: Any, name: str, near: Mapping[str, Any] = _NOTHING) -> Any:
     """An annotation that is text, evaluated where its function or class was defined; None if that
-    cannot be done."""
+    cannot be done.
+
+    Args:
+        hint: the annotation.
+        owner: the function or class.
+        name: what is annotated.
+        near: variables from around the definition.
+    """
     if not isinstance(hint, str):
         return hint
     if isinstance(owner, type):
@@ -163,7 +209,7 @@ def resolved(hint: Any, owner: Any, name: str) -> Any:
     else:
         inner: Any = inspect.unwrap(owner)
         inner = getattr(inner, "__func__", inner)
-        space = dict(getattr(inner, "__globals__", {}))
+        space = {**getattr(inner, "__globals__", {}), **near}
         code, cells = getattr(inner, "__code__", None), getattr(inner, "__closure__", None)
         for variable, cell in zip(code.co_freevars if code else (), cells or (), strict=False):
             try:
@@ -180,8 +226,8 @@ def resolved(hint: Any, owner: Any, name: str) -> Any:
         raise OptionError(
             f"Tensor: the annotation of `{name}` cannot be evaluated: {error}",
             loc=place,
-            rule="its names are those of the module, or variables that the function uses",
-            fix="define them in the module, or leave out `from __future__ import annotations`",
+            rule="its names are those of the module, of the function around, or what it uses",
+            fix="define them there, or leave out `from __future__ import annotations`",
         ) from None
 
 
@@ -251,6 +297,8 @@ def fields_of(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, hint in inspect.get_annotations(base).items():
+            if isinstance(hint, typing.ForwardRef):  # in named tuples
+                hint = hint.__forward_arg__
             # Whether a text mentions arrays is seen before what it names is looked for.
             if not isinstance(hint, str) or "[" in hint or hint in _classes(base):
                 found[name] = resolved(hint, base, name)

@@ -223,3 +223,17 @@ def _times(count: int) -> str:
 def _ordinal(number: int) -> str:
     teens = 10 <= number % 100 <= 20
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def compiled_once_more(
+    fn: Callable[..., Any], types: Sequence[TensorType], limit: int
+) -> RetraceError:
+    """The error for a function whose limit of programs is reached."""
+    given = ", ".join([str(t.strong()) for t in types])
+    return RetraceError(
+        f"jit: {name_of(fn)} would be compiled once more, by a call with {given}",
+        loc=loc.current(),
+        rule=f"it was made with max_specializations={limit}",
+        fix="annotate its parameters with `ts.Tensor`, so that sizes share programs, or raise "
+        "`max_specializations`",
+    )

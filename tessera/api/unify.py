@@ -145,10 +145,9 @@ class Unifier:
             self.sizes.origins[name] = place.dim(axis, sym(name))
             self.sizes.sources[name] = place
         elif not may_equal(known, size):
-            other, first = self.sizes.origins[name], self.sizes.sources[name]
-            raise self._wrong(
-                place, axis, sym(name), size, f"but {other} is {known}", (first, place)
-            )
+            other, first = self.sizes.origins[name], self.sizes.sources.get(name)
+            notes = (place,) if first is None else (first, place)
+            raise self._wrong(place, axis, sym(name), size, f"but {other} is {known}", notes)
 
     def _expression(self, place: Place, axis: int, wanted: Dim, size: Dim) -> bool:
         """Whether a dim that is an expression could be checked."""
@@ -158,7 +157,7 @@ class Unifier:
         if not unknown:
             if not may_equal(value, size):
                 names = sorted(symbols(wanted))
-                sources = [self.sizes.sources[n] for n in names]
+                sources = [s for n in names if (s := self.sizes.sources.get(n))]
                 why = f"but {wanted} is {value}: {self.sizes.explain(names)}"
                 raise self._wrong(place, axis, wanted, size, why, (*sources, place))
             return True
@@ -200,7 +199,7 @@ class Unifier:
             elif expr == 0 or (expr > 0 and each.condition.relation is Relation.LEAST):
                 continue
             frames = each.loc.frames
-            sources = [self.sizes.sources[n] for n in names]
+            sources = [s for n in names if (s := self.sizes.sources.get(n))]
             why = (
                 f"asked for at {frames[0]}" if frames else f"as long as nobody says {names[0]} >= 0"
             )

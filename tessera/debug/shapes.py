@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera import pytree
+from tessera.api.annotated_types import annotated_types
 from tessera.api.leaves import argument_name, check_callable, leaf_error, name_of, to_array
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.errors import ParseError, TesseraError, api_boundary
@@ -32,7 +33,9 @@ from tessera.graph.ops.reduce import ArgReduce, Reduce
 from tessera.graph.ops.scan import Scan
 from tessera.graph.trace import Trace, active
 from tessera.ir import loc
+from tessera.ir.assumptions import assuming
 from tessera.ir.core import Op
+from tessera.ir.html import show_table
 from tessera.ir.intexpr import prod
 from tessera.ir.parser import parse_type
 from tessera.ir.printer import print_attr
@@ -86,6 +89,11 @@ class ShapeTable:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        cells = [(r.line, r.operation, r.operands, r.results, r.rule) for r in self.rows]
+        return show_table(("line", "operation", "operands", "result", "rule"), cells)
+
 
 @api_boundary
 def shapes(fn: Callable[..., Any]) -> Callable[..., ShapeTable]:
@@ -98,8 +106,10 @@ def shapes(fn: Callable[..., Any]) -> Callable[..., ShapeTable]:
 
     Returns:
         A function of the arguments of `fn`: arrays, numbers, `ts.ShapeDtypeStruct`s, or types as
-        text, such as `"f32[B, 784]"`, whose dims may be symbols. It returns a table with a row for
-        each operation: the line, the name, the types of operands and results, and the rule.
+        text, such as `"f32[B, 784]"`, whose dims may be symbols. An argument that is left out has
+        the type of its annotation, `ts.Tensor["B", 784]`, in float32 if that has no dtype. It
+        returns a table with a row for each operation: the line, the name, the types of operands and
+        results, and the rule.
 
     Example:
         >>> import tessera as ts
@@ -118,12 +128,14 @@ def shapes(fn: Callable[..., Any]) -> Callable[..., ShapeTable]:
 
     @api_boundary
     def run(*args: Any, **kwargs: Any) -> ShapeTable:
+        found, known = annotated_types(fn, args, kwargs)
+        kwargs.update(found)
         leaves, treedef = pytree.flatten((args, kwargs))
         name = argument_name("debug.shapes", fn)
         types = [_type_of(leaf, lambda k=k: name(treedef, k)) for k, leaf in enumerate(leaves)]
         trace = Trace("debug.shapes", name_of(fn), staging=True)
         trace.input_name = lambda k: name(treedef, k).removeprefix("debug.shapes: ")
-        with active(trace):
+        with active(trace), assuming(known):
             given, named = pytree.unflatten(treedef, [trace.input(t) for t in types])
             try:
                 fn(*given, **named)

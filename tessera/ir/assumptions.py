@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tessera.ir import loc
 from tessera.ir.constraints import Condition, Relation, System, condition
-from tessera.ir.intexpr import Dim, IntExpr, sym, symbols
+from tessera.ir.intexpr import Dim, IntExpr, Sym, sym, symbols
 from tessera.ir.unknown import DECIDE
 
 
@@ -68,6 +68,8 @@ class Assumptions:
 
     def asked(self, e: Dim) -> bool:
         """Whether `e >= 0` is known, or is possible and now guarded."""
+        if isinstance(e, Sym):
+            return True
         wanted = Condition(e, Relation.LEAST, at_least_text(e))
         if wanted in self.guards or wanted in self.proofs:
             return True

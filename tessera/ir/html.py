@@ -57,6 +57,18 @@ def highlight(text: str) -> str:
     return f'<pre style="line-height:1.3;overflow-x:auto">{"".join(parts)}</pre>'
 
 
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text as HTML.
+
+    >>> show_table(["a"], [["<1>"]]).count("<td")
+    1
+    """
+    style = 'style="text-align:left;white-space:pre;padding:0 1em 0 0"'
+    lines = [[f"<th {style}>{html.escape(cell)}</th>" for cell in head]]
+    lines += [[f"<td {style}>{html.escape(cell)}</td>" for cell in row] for row in rows]
+    return "<table>" + "".join([f"<tr>{''.join(line)}</tr>" for line in lines]) + "</table>"
+
+
 def show_array(title: str, data: Array) -> str:
     """An array's numbers as a table below a title: one or two dims, and of more the first ones."""
     head = f"<div><code>{html.escape(title)}</code></div>"

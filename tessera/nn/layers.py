@@ -8,7 +8,13 @@ from typing import Any
 
 from tessera.errors import OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
-from tessera.graph.namespace.arguments import ArrayLike, as_array, is_number, parse_axis
+from tessera.graph.namespace.arguments import (
+    ArrayLike,
+    as_array,
+    is_number,
+    parse_axis,
+    spread,
+)
 from tessera.graph.namespace.convolution import conv_general
 from tessera.graph.namespace.elementwise import divide
 from tessera.graph.namespace.linear import matmul
@@ -59,7 +65,7 @@ def _biased(name: str, x: Any, bias: Any) -> Any:
             loc=loc.current(),
             rule="the bias has one number for each output",
         )
-    return x + added
+    return x + spread(added, x.shape)
 
 
 @api_boundary

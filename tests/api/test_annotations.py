@@ -631,3 +631,93 @@ def test_an_unannotated_function_pays_nothing() -> None:
     assert f.generic is None
     assert f.specializations() == ()
     assert [stages.graph.dims for stages in f.compiled()] == [()]
+
+
+# --- values in the middle, and what is shown --------------------------------------------------
+
+
+def test_ensure() -> None:
+    @ts.jit
+    def f(x: ts.Tensor["B", "D"]) -> ts.Array:
+        y = ts.ensure(ts.concat([x, x]), ts.Tensor["2*B", "D", ts.float32])
+        parts = ts.ensure({"y": y, "z": [x[0]]}, {"y": ts.Tensor["N", "D"], "z": [ts.Tensor["D"]]})
+        return ts.sum(parts["y"])
+
+    assert float(f(ts.ones((2, 3)))) == 12
+
+    @ts.jit
+    def g(x: ts.Tensor["B", "D"]) -> ts.Array:
+        return ts.ensure(x.T, ts.Tensor["B", "D"])
+
+    with pytest.raises(ShapeError, match='`value: dim 0 "B"` is D, but B in the annotations'):
+        g(ts.ones((2, 2)))
+    assert ts.ensure(ts.ones((2, 2)), ts.Tensor["A", "A"]).shape == (2, 2)
+    with pytest.raises(ShapeError, match='`value: dim 1 "A"` is 3, but `value: dim 0 "A"` is 2'):
+        ts.ensure(ts.ones((2, 3)), ts.Tensor["A", "A"])
+    with pytest.raises(ShapeError, match="A is 3"):
+        ts.ensure(ts.ones(3), ts.Tensor[ts.dim("A", 4)])
+    with pytest.raises(DTypeError, match="dtype float32"):
+        ts.ensure(ts.ones(3), ts.Tensor[3, ts.float64])
+    with pytest.raises(OptionError, match="the annotation is"):
+        ts.ensure(ts.ones(3), int)
+
+
+def test_annotations_are_shown() -> None:
+    @ts.function
+    def f(
+        x: ts.Tensor["N", ts.float32], n: int, *, p: dict[str, ts.Tensor["N"]] | None = None
+    ) -> ts.Tensor["N"]:
+        return x
+
+    shown = 'f(x: Tensor["N", f32], n, p: dict[str, Tensor["N"]] | None) -> Tensor["N"]'
+    assert repr(f) == f"function({shown}), 0 compiled"
+    assert repr(ts.jit(loss)) == (
+        'jit(loss(x: Tensor["B", "D"], w: Tensor["D", "E"]) -> Tensor[]), 0 compiled'
+    )
+
+
+def test_why_says_what_was_proved() -> None:
+    @ts.jit
+    @ts.constrain("N >= 3")
+    def f(x: ts.Tensor["N"]) -> ts.Array:
+        return x[2] + x[4]
+
+    f(ts.ones(5))
+    lines = f.why().splitlines()
+    assert lines[0].startswith("N >= 3: proved, for ")
+    assert lines[1].startswith("N >= 5: asked of each call, for ")
+
+
+def test_annotations_that_are_text() -> None:
+    names: dict[str, Any] = {"ts": ts}
+    exec(
+        "from __future__ import annotations\n"
+        "from typing import NamedTuple\n"
+        "B = ts.dim('B', 2, 3)\n"
+        "class P(NamedTuple):\n"
+        "    w: ts.Tensor['D', 'E']\n"
+        "    unknown: Missing = None\n"
+        "@ts.jit\n"
+        "def f(x: ts.Tensor[B, 'D'], p: P, other: Missing = None) -> ts.Tensor[B, 'E']:\n"
+        "    return x @ p.w\n",
+        {"__name__": "tests.api.test_annotations", **names},
+        names,
+    )
+    # The class is looked up in the module that it says it is from.
+    sys.modules["tests.api.test_annotations"].__dict__.setdefault("B", names["B"])
+    p = names["P"](ts.ones((4, 5)))
+    names["f"].function.__globals__.update(names)
+    assert names["f"](ts.ones((2, 4)), p).shape == (2, 5)
+    with pytest.raises(ShapeError, match=r"`p\.w: dim 0"):
+        names["f"](ts.ones((2, 3)), p)
+
+
+def test_forbidden_rank_promotion() -> None:
+    with ts.config.update(rank_promotion="forbid"):
+        with pytest.raises(ShapeError, match="of different numbers of dims"):
+            ts.ones((2, 3)) + ts.ones(3)
+        with pytest.raises(ShapeError, match="of different numbers of dims"):
+            ts.jit(lambda x, y: x * y)(ts.ones((2, 3)), ts.ones(3))
+        assert (ts.ones((2, 3)) + ts.ones((1, 3)) + 1 + ts.asarray(1.0)).shape == (2, 3)
+        assert ts.nn.dense(ts.ones((4, 2, 3)), ts.ones((3, 5)), ts.ones(5)).shape == (4, 2, 5)
+    assert (ts.ones((2, 3)) + ts.ones(3)).shape == (2, 3)

@@ -2,14 +2,13 @@
 
 # ruff: noqa: E501 -- tables and messages stand as they are printed
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 
 import pytest
 
 import tessera as ts
+from tessera.errors import ShapeError
 from tests.errors.message import expect
 
 
@@ -116,3 +115,29 @@ def test_text_that_is_no_type() -> None:
           rule: a type is a dtype and a shape, as in `f32[B, 128]` or `i64[]`
         """,
     )
+
+
+def test_annotations_say_the_types() -> None:
+    def layer(x: ts.Tensor["B", 784], w: ts.Tensor[784, "D", ts.float64]):  # noqa: F821
+        return ts.sum(x.astype(ts.float64) @ w, axis=1)
+
+    for fn in (layer, ts.jit(layer)):
+        found = [(r.operation.strip(), r.results) for r in ts.debug.shapes(fn)().rows]
+        assert found[-3:] == [
+            ("cast", "f64[B, 784]"),
+            ("dot_general", "f64[B, D]"),
+            ("sum", "f64[B]"),
+        ]
+    assert rules(layer, "f32[2, 784]")[-1][1] == "f64[2]"
+
+    def wrong(x: ts.Tensor["B", "S"], w: ts.Tensor["T", "D"]):  # noqa: F821
+        return x @ w
+
+    with pytest.raises(ShapeError, match="is S, but dim 0 of x2 is T"):
+        ts.debug.shapes(wrong)()
+
+
+def test_a_notebook_shows_a_table() -> None:
+    found = ts.debug.shapes(lambda x: x + 1)("f32[N]")._repr_html_()
+    assert found.count("<tr>") == 1 + len(ts.debug.shapes(lambda x: x + 1)("f32[N]").rows)
+    assert "element by element</td>" in found

@@ -7,6 +7,72 @@ from __future__ import annotations
 from tests.errors.message import expect
 
 
+def test_a_value_in_the_middle() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x: ts.Tensor["B", "D"]):
+            y = ts.ensure(x.T, ts.Tensor["B", "D"])
+            return y
+
+        f(ts.ones((2, 2)))
+        """,
+        """
+        ShapeError: ensure: `value: dim 0 "B"` is D, but B in the annotations of the function is B
+          at user.py:3 in f
+            3 |     y = ts.ensure(x.T, ts.Tensor["B", "D"])
+              |         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:6
+            6 | f(ts.ones((2, 2)))
+              | ^^^^^^^^^^^^^^^^^^
+          rule: a dim is what its annotation says, and a name is one size in all of them
+          `value` is Tensor["B", "D"] at user.py:3:24
+          B is any size: that of `x: dim 0 "B"`
+          D is any size: that of `x: dim 1 "D"`
+          `x` is Tensor["B", "D"] at user.py:2
+          fix: pass arrays whose dims agree, or give the dims other names
+        """,
+    )
+
+
+def test_other_numbers_of_dims() -> None:
+    expect(
+        """
+        with ts.config.update(rank_promotion="forbid"):
+            ts.ones((2, 3)) + ts.ones(3)
+        """,
+        """
+        ShapeError: add: got f32[2, 3] and f32[3], of different numbers of dims
+          at user.py:2
+            2 |     ts.ones((2, 3)) + ts.ones(3)
+              |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: dims are not added in front while `rank_promotion` is `forbid`
+          fix: insert dims of length 1 where they are missing, as in `x[None, :]`
+        """,
+    )
+
+
+def test_a_limit_of_programs() -> None:
+    expect(
+        """
+        @ts.jit(max_specializations=1)
+        def f(x):
+            return x
+
+        f(ts.ones(2))
+        f(ts.ones(3))
+        """,
+        """
+        RetraceError: jit: f would be compiled once more, by a call with f32[3]
+          at user.py:6
+            6 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: it was made with max_specializations=1
+          fix: annotate its parameters with `ts.Tensor`, so that sizes share programs, or raise `max_specializations`
+        """,
+    )
+
+
 def test_sizes_that_differ() -> None:
     expect(
         """
@@ -400,22 +466,21 @@ def test_names_out_of_reach() -> None:
         from __future__ import annotations
 
         def make():
-            S = ts.dim("S", 1, 9)
-
-            @ts.jit
             def f(x: ts.Tensor[S]):
                 return x
 
+            S = ts.dim("S", 1, 9)
+
             return f
 
-        make()(ts.ones(3))
+        ts.jit(make())(ts.ones(3))
         """,
         """
         OptionError: Tensor: the annotation of `x` cannot be evaluated: name 'S' is not defined
-          at user.py:7
-            7 |     def f(x: ts.Tensor[S]):
-          rule: its names are those of the module, or variables that the function uses
-          fix: define them in the module, or leave out `from __future__ import annotations`
+          at user.py:4
+            4 |     def f(x: ts.Tensor[S]):
+          rule: its names are those of the module, of the function around, or what it uses
+          fix: define them there, or leave out `from __future__ import annotations`
         """,
     )
 

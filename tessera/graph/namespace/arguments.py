@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from tessera.config import config
 from tessera.dtypes import (
     DType,
     DTypeLike,
@@ -277,6 +278,8 @@ def common_shape(name: str, arrays: Sequence[Any]) -> tuple[Dim, ...]:
     first: tuple[Dim, ...] = arrays[0].shape
     if all(x.shape == first for x in arrays):
         return first
+    if config.current().rank_promotion == "forbid":
+        _forbid_promotion(name, arrays)
     found = broadcast_dims([x.shape for x in arrays])
     if isinstance(found, int):
         types = " and ".join(str(x.type.strong()) for x in arrays)
@@ -288,6 +291,18 @@ def common_shape(name: str, arrays: Sequence[Any]) -> tuple[Dim, ...]:
             fix="insert dims of length 1 where one is missing, as in `x[:, None]`",
         )
     return found
+
+
+def _forbid_promotion(name: str, arrays: Sequence[Any]) -> None:
+    """Arrays with dims have as many of them."""
+    if len({x.ndim for x in arrays if x.ndim}) > 1:
+        types = " and ".join(str(x.type.strong()) for x in arrays)
+        raise ShapeError(
+            f"{name}: got {types}, of different numbers of dims",
+            loc=loc.current(),
+            rule="dims are not added in front while `rank_promotion` is `forbid`",
+            fix="insert dims of length 1 where they are missing, as in `x[None, :]`",
+        )
 
 
 def broadcast_dims(shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...] | int:
