@@ -29,7 +29,7 @@ def softmax(xp: Any, m: int, n: int) -> Any:
 
     def f(x: Any) -> Any:
         e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
-        return e / xp.sum(e, axis=-1, keepdims=True)
+        return e * (1 / xp.sum(e, axis=-1, keepdims=True))
 
     return f
 
@@ -50,7 +50,7 @@ def layernorm(xp: Any, m: int, n: int) -> Any:
     def f(x: Any, scale: Any, shift: Any) -> Any:
         centred = x - xp.mean(x, axis=-1, keepdims=True)
         variance = xp.mean(centred * centred, axis=-1, keepdims=True)
-        return centred / xp.sqrt(variance + 1e-5) * scale + shift
+        return centred * (1 / xp.sqrt(variance + 1e-5)) * scale + shift
 
     return f
 
@@ -59,7 +59,7 @@ def rmsnorm(xp: Any, m: int, n: int) -> Any:
     """Normalisation by the root of the mean square (Zhang and Sennrich, 2019)."""
 
     def f(x: Any, scale: Any) -> Any:
-        return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-5) * scale
+        return x * (1 / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + 1e-5)) * scale
 
     return f
 

@@ -113,8 +113,9 @@ def softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) 
 
 def _softmax_plain(x: Any, axes: tuple[int, ...]) -> Any:
     powers, _ = _powers(x, axes)
-    total = total_along(powers, axes)
-    return ops.div(powers, ops.select(ops.eq(total, 0.0), 1.0, total))
+    total = with_dims(reduce.sum_(powers, axes), x.shape, axes)
+    inverse = ops.div(1.0, ops.select(ops.eq(total, 0.0), 1.0, total))
+    return ops.mul(powers, spread(inverse, x.shape))
 
 
 _softmax = custom_jvp(_softmax_plain, nondiff_argnums=(1,))

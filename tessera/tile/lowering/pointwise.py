@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tessera.dtypes import Kind, bool_, float32, float64, uint32, uint64
+from tessera.dtypes import Kind, bool_, float32, uint32, uint64
 from tessera.errors import CompileError
-from tessera.ir.core import Op
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
@@ -33,55 +32,7 @@ def holds(low: State, op: s.Holds, point: Point) -> Val:
 
 def apply(low: State, op: s.Map, point: Point) -> Val:
     """A row of the scalar table."""
-    args = [low.get(a, point) for a in op.args]
-    if op.fn.name == "div" and not low.is_block and is_divided_by_sum(op):
-        x, divisor = args
-        if all(n == 1 for n in divisor.shape) and any(n > 1 for n in x.shape):
-            return _normalised(low, op, x, divisor)
-    return low.apply(op.fn, *args)
-
-
-def is_divided_by_sum(op: s.Map) -> bool:
-    """Whether the divisor is computed from a sum, the order of whose additions nobody knows."""
-    if dtype_of(op.result) not in SCALES:
-        return False
-    stack, seen = [op.args[1]], set[Op]()
-    while stack:
-        one = stack.pop().op
-        if one is None or one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, s.Reduce) and one.fn.name == "add":
-            return True
-        if isinstance(one, (s.Map, s.Cast)):
-            stack.extend(one.operands)
-    return False
-
-
-SCALES = {float32: (2.0**100, 2.0**64), float64: (2.0**900, 2.0**512)}
-"""Beyond the first of these, or below its inverse, a divisor is brought closer to 1 by the second
-one, so that its reciprocal is a normal number."""
-
-
-def _normalised(low: State, op: s.Map, x: Val, divisor: Val) -> Val:
-    """What is divided by a sum of its row: a product with the reciprocal, which is taken once for
-    the row, where a division takes five times as long. It is right to 1.5 units in the last place,
-    in all of the range.
-    """
-    em, dtype = low.em, dtype_of(op.result)
-    (by,) = divisor.parts
-    one = em.const(1.0, dtype)
-    root = op.args[1].op
-    if isinstance(root, s.Map) and root.fn.name == "sqrt":  # no root is that large or small
-        return Val((em.map("mul", x.parts[0], em.map("div", one, by)),), x.names)
-    limit, step = SCALES[dtype]
-    size = em.map("abs", by)
-    is_large = em.map("gt", size, em.const(limit, dtype))
-    is_small = em.map("lt", size, em.const(1 / limit, dtype))
-    scale = em.select(is_small, em.const(step, dtype), one)
-    scale = em.select(is_large, em.const(1 / step, dtype), scale)
-    inverse = em.map("div", one, em.map("mul", by, scale))
-    return Val((em.map("mul", em.map("mul", x.parts[0], inverse), scale),), x.names)
+    return low.apply(op.fn, *[low.get(a, point) for a in op.args])
 
 
 def cast(low: State, op: s.Cast, point: Point) -> Val:
