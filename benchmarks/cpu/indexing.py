@@ -166,6 +166,20 @@ PROGRAMS = [
         tolerance=0,
     ),
     Program(
+        "sort f64",
+        lambda rng, n: (normal(rng, n).astype(np.float64),),
+        {
+            **shared(lambda xp, n: lambda x: xp.sort(x)),
+            **torch_program(lambda torch, n: lambda x: torch.sort(x).values),
+            **numba_program(lambda numba, n: numba.njit(lambda x: np.sort(x))),
+        },
+        lambda n: Cost(16 * n, 2 * n * max(n, 2).bit_length()),
+        [{"n": 10**5}],
+        {"n": 33},
+        tolerance=0,
+        wide=True,
+    ),
+    Program(
         "argsort",
         _vector,
         {

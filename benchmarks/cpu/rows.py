@@ -360,6 +360,30 @@ def _cumsum_numba(lib: Any, m: int, n: int, axis: str) -> Any:
     return {"1": rows, "0": columns}[axis]
 
 
+def _in_space(name: str) -> dict[str, Build]:
+    """A reduction of an array of three axes along one of them."""
+
+    def build(lib: Any, a: int, b: int, c: int, axis: int) -> Any:
+        f = getattr(lib.xp, name)
+        return lib.jit(lambda x: f(x, axis=axis))
+
+    return dict.fromkeys(("tessera", "jax", "numpy", "torch"), build)
+
+
+def _space(name: str) -> Program:
+    sides = {"a": 64, "b": 256, "c": 256}
+    return Program(
+        f"{name} of three axes",
+        lambda rng, a, b, c, axis: (normal(rng, a, b, c),),
+        _in_space(name),
+        lambda a, b, c, axis: Cost(4 * a * b * c, a * b * c),
+        [{**sides, "axis": axis} for axis in range(3)],
+        {"a": 3, "b": 4, "c": 5, "axis": 1},
+        quick=(0, 1, 2),
+        tolerance=0 if name == "argmax" else 1e-4,
+    )
+
+
 PROGRAMS = [
     *_family(
         "softmax", softmax, _softmax_torch, _softmax_numba, _softmax_back, exponentials=1
@@ -390,6 +414,8 @@ PROGRAMS = [
         quick=(0, 1, 2),
         tolerance=0,
     ),
+    _space("sum"),
+    _space("argmax"),
     Program(
         "cumsum",
         _matrix,

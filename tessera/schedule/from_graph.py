@@ -46,6 +46,7 @@ from tessera.schedule.recurrence import recurrence
 from tessera.schedule.row_grouping import RowGrouping
 from tessera.schedule.strategy import CPU, GPU, Strategy
 from tessera.schedule.types import Axis, BufType
+from tessera.schedule.words import layout_of
 
 
 @dataclass(frozen=True)
@@ -268,10 +269,13 @@ class _Lowering:
         return is_nonneg(axis.extent - 1, self.facts)
 
     def sort(self, op: Sort, group: Group, env: dict[Value, Value]) -> Op:
-        """A kernel that sorts, with room for permutations."""
+        """A kernel that sorts, with room for words or permutations."""
         inputs = [env[v] for v in op.operands]
         outputs = [buffer_type(v) for v in op.results]
-        temps = [BufType(outputs[0].shape, int64)] * 2
+        keys = [tensor(v).dtype for v in op.operands[: op.num_keys]]
+        layout = layout_of(keys, len(op.operands) - op.num_keys)
+        words = (int64,) if layout is None else layout.dtypes
+        temps = [BufType(outputs[0].shape, dtype) for dtype in words] * 2
         types = (*outputs, *temps)
         args = [Value(t) for t in (*[v.type for v in inputs], *types)]
         n = len(inputs)
@@ -287,7 +291,7 @@ class _Lowering:
         return ops.Kernel(
             inputs,
             types,
-            temps=2,
+            temps=len(temps),
             label=label(group),
             reason=reason(group),
             body=Block(args, [inner], ()),

@@ -258,7 +258,8 @@ class Sort(ScheduleOp):
         inputs: buffers of one shape.
         outputs: as many, unless `sources` says what they are; shorter along the axis where only
             the first places are wanted.
-        temps: two i64 buffers of the same shape; none on a GPU.
+        temps: buffers of the same shape for the words of `words.layout_of`, each word twice, or two
+            of places, i64; none on a GPU.
         axis: along which elements are moved.
         num_keys: how many of the inputs are compared.
         descending: the largest first.

@@ -120,6 +120,29 @@ class Layout:
         return self.zero is not None or not any(dtype.is_float for dtype in self.keys)
 
 
+MAX_WORDS = 2
+"""Words of an element that a CPU moves at once."""
+
+
+def layout_of(keys: Sequence[DType], others: int) -> Layout | None:
+    """The words that a CPU sorts.
+
+    Args:
+        keys: what is compared.
+        others: how many more values are moved.
+
+    Returns:
+        The words; None where a permutation is sorted instead.
+    """
+    if any(dtype.is_complex for dtype in keys):
+        return None
+    layout = Layout.of(keys, PLACE_BITS)
+    if len(layout.dtypes) > 1 and not others and layout.zero is None:
+        bare = Layout.of(keys, 0)
+        layout = bare if bare.holds_keys else layout
+    return layout if len(layout.dtypes) <= MAX_WORDS else None
+
+
 def key_bits(dtype: DType) -> int:
     """Bits of the integer that a key becomes."""
     return max(dtype.bits, 16 if dtype.is_float else 8)
@@ -145,7 +168,8 @@ class Coder(Generic[T]):
         pieces: list[tuple[Part, T]] = []
         for k, (part, key) in enumerate(zip(layout.parts, keys, strict=True)):
             pieces.append((part, self._encoded(key, layout.keys[k])))
-        pieces.append((layout.place, place))
+        if layout.place.bits:
+            pieces.append((layout.place, place))
         if layout.zero is not None:
             key, bits = self._pattern(keys[0], layout.keys[0])
             sign = code.const(2 ** (bits - 1), UNSIGNED[bits])

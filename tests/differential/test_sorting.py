@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import ALL, DType, float32, float64, int8, int16
+from tessera.dtypes import ALL, DType, float32, float64, int8, int16, int64
 from tessera.graph.ops.sort import sort
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
 from tessera.ir.intexpr import sym
 from tessera.ir.types import TensorType
+from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
 SIZES = [0, 1, 2, 5, 16, 35]
@@ -72,6 +73,31 @@ def test_keys_that_share_a_word_and_payloads() -> None:
     c = rng.normal(size=29).astype(np.float64)
     types = [TensorType((29,), d) for d in (int8, int16, float64)]
     check_levels(graph_of(lambda *x: sort(list(x), 0, num_keys=2), *types), [a, b, c])
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64"])
+@pytest.mark.parametrize("first", [int64, float64, int8])
+def test_elements_of_two_words(first: DType, level: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-3, 3, 29).astype(first.np), rng.integers(-2, 2, 29).astype(np.int64)
+    c = rng.normal(size=29)
+    types = [TensorType((29,), d) for d in (first, int64, float64)]
+    programs = [
+        lambda a, b, c: sort([a, b, c], 0, num_keys=2),
+        lambda a, b, c: sort([a, b, c], 0, num_keys=1, descending=True),
+        lambda a, b, c: sort([b, c], 0, num_keys=2),
+    ]
+    for fn in programs:
+        check_levels(graph_of(fn, *types), [a, b, c], machine=machine(level))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
+def test_many_elements_against_numpy(dtype: str) -> None:
+    x = np.random.default_rng(3).integers(0, 99, (3, 2001)).astype(dtype)
+    fn = ts.jit(lambda x: (ts.sort(x, axis=1), ts.argsort(x, axis=1)))
+    values, order = [np.asarray(v) for v in fn(x)]
+    np.testing.assert_array_equal(values, np.sort(x, axis=1))
+    np.testing.assert_array_equal(order, np.argsort(x, axis=1, kind="stable"))
 
 
 def test_many_rows_against_numpy() -> None:

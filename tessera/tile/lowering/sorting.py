@@ -1,10 +1,11 @@
 """Sorting on a CPU: stable merge sorts, one program per row, between two temporary buffers.
 
-Keys that fit one word together with their places (`schedule/words.py`) are sorted as such words, no
-two of which are equal. A row is cut into 2**n runs whose lengths differ by one at most, n even, and
-each pass merges pairs of runs from one buffer into the other, at both ends at once: m steps from
-the front and as many from the back, m being the length of the shorter run, never reach the end of a
-run, so nothing but the words is compared; if one run is longer, one word is left for the middle.
+Keys that fit two words together with their places (`schedule/words.py`) are sorted as such words;
+places are left out where only keys are wanted that do not show where they were. A row is cut into
+2**n runs whose lengths differ by one at most, n even, and each pass merges pairs of runs from one
+buffer into the other, at both ends at once: m steps from the front and as many from the back, m
+being the length of the shorter run, never reach the end of a run, so nothing but words is compared;
+if one run is longer, one element is left for the middle.
 
 Other keys stay where they are, and a permutation is sorted: it starts as 0, 1, 2, ... in the first
 buffer. A pass merges neighbouring runs of a width; passes come in pairs, so that the result is back
@@ -16,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import bool_, int64, uint8, uint64
+from tessera.dtypes import bool_, int64, uint8
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.schedule import ops as s
 from tessera.schedule.types import BufType
-from tessera.schedule.words import PLACE_BITS, Coder, Layout
+from tessera.schedule.words import Coder, Layout, layout_of
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Emitter
-from tessera.tile.lowering.sort_words import TileCode
+from tessera.tile.lowering.sort_words import TileCode, precedes
 from tessera.tile.ops import tile_type
 
 
@@ -160,22 +161,31 @@ class _Sorter:
 
 
 class _WordSorter(_Sorter):
-    """Sorts words of keys and places."""
+    """Sorts words of keys and places, one or two for each element.
+
+    Attributes:
+        first: rows of words, where they are before a pair of passes.
+        second: others, where they are between the passes.
+        compared: how many words are compared: a second one that holds no part of a key is not, for
+            of equal elements that of the left run comes first.
+    """
 
     def __init__(self, em: Emitter, op: s.Sort, memory: dict[Value, Value], layout: Layout) -> None:
         super().__init__(em, op, memory)
         self.layout = layout
         self.coder = Coder(TileCode(em), layout, op.descending)
+        count = len(layout.dtypes)
+        self.first, self.second = self.temps[:count], self.temps[count : 2 * count]
+        self.compared = 1 + max(part.word for part in layout.parts)
 
     def run(self) -> None:
         """Emits the kernel's body."""
         em = self.em
-        a, b = self.temps
+        a, b = self.first, self.second
 
         def start(k: Value, _: list[Value]) -> Sequence[Value]:
             keys = [self.load(row, k)[0] for row in self.keys]
-            (word,) = self.coder.pack(keys, k)
-            self.put(a, k, em.cast(word, uint64))
+            self.put(a, k, self.coder.pack(keys, k))
             return ()
 
         def passes(carried: list[Value]) -> Sequence[Value]:
@@ -196,15 +206,25 @@ class _WordSorter(_Sorter):
         em.repeat([bits], lambda carried: em.map("gt", carried[0], self.zero), passes)
         em.loop(whole, (), self.collect, parallel=True)
 
-    def get(self, row: _Row, k: Value) -> Value:
-        """A word."""
-        return self.em.pure(t.Bitcast, self.load(row, k)[0], uint64)
+    def get(self, rows: Sequence[_Row], k: Value) -> list[Value]:
+        """The words of an element."""
+        return [self.load(row, k)[0] for row in rows]
 
-    def put(self, row: _Row, k: Value, word: Value) -> None:
-        """Writes a word."""
-        self.store(row, k, [self.em.pure(t.Bitcast, word, int64)])
+    def put(self, rows: Sequence[_Row], k: Value, words: Sequence[Value]) -> None:
+        """Writes the words of an element."""
+        for row, word in zip(rows, words, strict=True):
+            self.store(row, k, [word])
 
-    def level(self, source: _Row, target: _Row, bits: Value) -> None:
+    def in_order(self, left: Sequence[Value], right: Sequence[Value]) -> Value:
+        """Whether an element of a left run comes before one of the right run."""
+        n = self.compared
+        return self.em.map("not", precedes(self.em, right[:n], left[:n]))
+
+    def chosen(self, test: Value, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:
+        """One of two elements."""
+        return [self.em.select(test, x, y) for x, y in zip(a, b, strict=True)]
+
+    def level(self, source: Sequence[_Row], target: Sequence[_Row], bits: Value) -> None:
         """Merges pairs of the 2**bits runs of a row."""
         em, one = self.em, self.one
 
@@ -222,11 +242,11 @@ class _WordSorter(_Sorter):
             def take(k: Value, carried: list[Value]) -> Sequence[Value]:
                 i, j, p, q = carried
                 x, y = self.get(source, i), self.get(source, j)
-                front = em.map("lt", x, y)
-                self.put(target, em.map("add", low, k), em.select(front, x, y))
+                front = self.in_order(x, y)
+                self.put(target, em.map("add", low, k), self.chosen(front, x, y))
                 x, y = self.get(source, p), self.get(source, q)
-                back = em.map("lt", x, y)
-                self.put(target, em.map("sub", last, k), em.select(back, y, x))
+                back = self.in_order(x, y)
+                self.put(target, em.map("sub", last, k), self.chosen(back, y, x))
                 taken, kept = em.cast(front, int64), em.cast(em.map("not", front), int64)
                 given, stays = em.cast(back, int64), em.cast(em.map("not", back), int64)
                 return [
@@ -253,12 +273,14 @@ class _WordSorter(_Sorter):
 
     def collect(self, k: Value, _: list[Value]) -> Sequence[Value]:
         """Writes the elements of a place: keys as their words have them."""
-        em, op = self.em, self.op
-        words = [em.cast(self.get(self.temps[0], k), self.layout.dtypes[0])]
-        place = self.coder.place(words)
+        op = self.op
+        words = self.get(self.first, k)
         for n, (source, target) in enumerate(zip(op.inputs, op.outputs, strict=True)):
             is_held = n < op.num_keys and self.layout.holds_keys
-            parts = [self.coder.key(words, n)] if is_held else self.load(self.row(source), place)
+            if is_held:
+                parts = [self.coder.key(words, n)]
+            else:
+                parts = self.load(self.row(source), self.coder.place(words))
             self.store(self.row(target), k, parts)
         return ()
 
@@ -267,10 +289,7 @@ def lower_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim
     """Emits the body of the kernel; returns its grid."""
     em.loc = op.loc
     keys = [v.type.dtype for v in op.inputs[: op.num_keys] if isinstance(v.type, BufType)]
-    sorter = _Sorter(em, op, memory)
-    if not any(dtype.is_complex for dtype in keys):
-        layout = Layout.of(keys, PLACE_BITS)
-        if len(layout.dtypes) == 1:
-            sorter = _WordSorter(em, op, memory, layout)
+    layout = layout_of(keys, len(op.inputs) - op.num_keys)
+    sorter = _Sorter(em, op, memory) if layout is None else _WordSorter(em, op, memory, layout)
     sorter.run()
     return sorter.grid
