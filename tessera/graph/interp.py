@@ -64,15 +64,18 @@ def run(
         _STATE.dims, _STATE.observer = outer
 
 
-def run_block(block: Block, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run_block(
+    block: Block, inputs: Sequence[np.ndarray], dims: Mapping[str, int] | None = None
+) -> list[np.ndarray]:
     """Computes a closed block: the region of an op, or a function's body.
 
     Args:
         block: the block.
         inputs: one array per argument.
+        dims: values of symbols that the op binds for its region.
     """
     outer = _STATE.dims
-    _STATE.dims = bind_dims(block.args, inputs, outer)
+    _STATE.dims = bind_dims(block.args, inputs, {**outer, **(dims or {})})
     try:
         env: dict[Value, np.ndarray] = dict(zip(block.args, inputs, strict=True))
         for op in block.ops:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.checks import may_be_nonneg
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.intexpr import IntExpr, symbols
@@ -48,11 +49,12 @@ def check_weak(func: Func) -> None:
 
 def check_dims(func: Func) -> None:
     """A4."""
+    known = {*func.dims, *[name for op in walk(func.body) for name in bound_names(op)]}
     for op in walk(func.body):
         for name, found in op.attrs.items():
             items = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
             names = {s for item in items if isinstance(item, IntExpr) for s in symbols(item)}
-            unknown = ", ".join(sorted(names.difference(func.dims)))
+            unknown = ", ".join(sorted(names.difference(known)))
             if unknown:
                 message = f"{name} of {op.name} mentions {unknown}, which @{func.name} lacks"
                 raise violation("A4", func, op, message)
@@ -73,5 +75,12 @@ def _values(func: Func) -> Iterator[tuple[Op | None, Value]]:
                 yield op, arg
 
 
-GRAPH = Spec("graph", ops=(GraphOp,), checks=(check_types, check_weak, check_dims))
+def bound_names(op: Op) -> tuple[str, ...]:
+    """The symbols that an op binds for its region."""
+    return op.names if isinstance(op, Blocks) else ()
+
+
+GRAPH = Spec(
+    "graph", ops=(GraphOp,), checks=(check_types, check_weak, check_dims), binds=bound_names
+)
 """The spec of the Graph layer."""

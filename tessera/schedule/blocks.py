@@ -19,7 +19,7 @@ from math import prod
 
 from tessera.graph.ops.blocks import Blocks, Cut
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, sym
+from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
@@ -87,7 +87,8 @@ class _EachBlock:
     ) -> None:
         self.op = op
         self.program = program
-        self.loops = [Axis(f"{names.prefix}block{k}", n) for k, n in enumerate(op.counts)]
+        labels = op.names or [f"{names.prefix}block{k}" for k in range(len(op.counts))]
+        self.loops = [Axis(name, n) for name, n in zip(labels, op.counts, strict=True)]
         points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
         self.part = Axis(f"{names.prefix}part", min(points, PARTS))
         self.env: dict[Value, Value] = {}
@@ -113,7 +114,8 @@ class _EachBlock:
         """Gives a buffer of the program memory in each part."""
         assert isinstance(value.type, BufType)
         part = sym(self.part.name)
-        type = BufType((self.part.extent, *value.type.shape), value.type.dtype)
+        shape = [substitute(dim, self.op.last) for dim in value.type.shape]
+        type = BufType((self.part.extent, *shape), value.type.dtype)
         self.env[value] = Value(type, value.name)
         self.where[value] = lambda index: (part, *index)
         self.temps.append(self.env[value])

@@ -353,7 +353,12 @@ class _Lowering:
     def blocks(self, op: Blocks, env: dict[Value, Value]) -> Op:
         """A kernel that runs the nests of the body for one block after the other."""
         inner = {arg: Value(buffer_type(arg)) for arg in op.body.args}
+        outer = self.facts
+        ranges = {name: outer[name] for name in outer}
+        ranges.update({name: (0, last) for name, last in op.last.items()})
+        self.facts = Facts(ranges, outer.multiples)
         code, outputs = self.block(op.body, inner)
+        self.facts = outer
         args = [inner[arg] for arg in op.body.args]
         return each_block(op, [env[v] for v in op.args], Program(args, code, outputs), self.names)
 

@@ -10,39 +10,68 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, sym
+from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym
+from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.copying import Copy
-from tessera.schedule.dependence import Dependence
+from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.product_sides import Side
-from tessera.schedule.types import BufType
-
-
-def spread(nest: ops.Nest, each: Each) -> ops.Nest:
-    """The nest over the axes of the blocks that it mentions, and its own."""
-    depends = Dependence(nest.body).ops.values()
-    names = frozenset[str]().union(*depends)
-    new = nest.rebuild(axes=(*[axis for axis in each.axes if axis.name in names], *nest.axes))
-    assert isinstance(new, ops.Nest)
-    return new
+from tessera.schedule.products import Product
+from tessera.schedule.types import Axis, BufType
 
 
 class InBlocks:
-    """What belongs to one product of a block.
+    """One nest of a block, which may be a product.
 
     Attributes:
-        temps: memory of the parts.
+        spread: the nest over the axes of the blocks that it mentions, and its own; extents that
+            grow from block to block are what they are in the last one.
+        extents: what these are.
+        temps: memory of the parts that its packed operands have.
     """
 
-    def __init__(self, each: Each) -> None:
+    def __init__(self, nest: ops.Nest, each: Each) -> None:
         self.each = each
         self.names = [axis.name for axis in each.axes]
         self.temps: list[Value] = []
         self.local: dict[Value, tuple[Value, int]] = {}
+        last: dict[str, Dim] = {axis.name: axis.extent - 1 for axis in each.axes}
+        axes = [*nest.axes, *[axis for op in walk(nest.body) for axis in inner_axes(op)]]
+        grows = [axis for axis in axes if substitute(axis.extent, last) != axis.extent]
+        self.extents: dict[str, Dim] = {axis.name: axis.extent for axis in grows}
+        whole = {axis.name: substitute(axis.extent, last) for axis in grows}
+        new = _with_extents(nest, whole)
+        used = frozenset[str]().union(*Dependence(new.body).ops.values())
+        outer = [axis for axis in each.axes if axis.name in used]
+        found = new.rebuild(axes=(*outer, *new.axes))
+        assert isinstance(found, ops.Nest)
+        self.spread = found
+        self.edges: list[Dim] = []
+
+    def cut(self, product: Product) -> bool:
+        """Says that the nest is a product in register blocks, whose axes grow as the nest's do;
+        whether it may be, with whole lines along the depth in each block."""
+        p, extents = product, self.extents
+        for axis, outer, inner, size in (
+            (p.row, p.io, p.ii, p.block.rows),
+            (p.col, p.jo, p.ji, p.block.columns),
+        ):
+            if axis.name in extents:
+                extent = extents[axis.name]
+                extents[outer] = ceildiv(extent, size)
+                if not divides(size, extent):
+                    self.edges.append(extent - 1 - (sym(outer) * size + sym(inner)))
+        last = p.op.axes[-1].name
+        if p.line and last in extents:
+            if not divides(p.line, extents[last]):
+                return False
+            extents[p.kb] = ceildiv(extents[last], p.line)
+        # Sums of columns stand beside operands that are packed once.
+        return p.right.sums is None
 
     def pack(self, side: Side, nests: Sequence[ops.Nest]) -> list[ops.Nest]:
         """Nests that pack an operand which the block computes: without the dims of the blocks'
@@ -57,14 +86,22 @@ class InBlocks:
         found: list[ops.Nest] = []
         for nest in nests:
             axes = dict(zip([a.name for a in nest.axes], map(sym, outer), strict=False))
-            inner = nest.axes[len(outer) :]
+            inner = [self.grown(*pair) for pair in zip(side.axes(), nest.axes, strict=True)]
+            inner = inner[len(outer) :]
             copy = Copy(axes)
             body = copy.block(nest.body)
             self.local[packed] = (temp, len(outer))
-            new = nest.rebuild(regions=[body], axes=inner, tile=nest.tile[len(outer) :], chunk=())
+            tile = nest.tile[len(outer) :]
+            new = nest.rebuild(regions=[body], axes=tuple(inner), tile=tile, chunk=())
             assert isinstance(new, ops.Nest)
             found.append(self.nest(new))
         return found
+
+    def grown(self, axis: Axis, copy: Axis) -> Axis:
+        """A copy of an axis, which grows as the axis does."""
+        if axis.name not in self.extents or copy.extent != axis.extent:
+            return copy
+        return Axis(copy.name, self.extents[axis.name])
 
     def nest(self, nest: ops.Nest) -> ops.Nest:
         """A nest without the axes of the blocks, on memory of the parts."""
@@ -72,7 +109,7 @@ class InBlocks:
         env: dict[Value, Value] = {}
         new = nest.rebuild(
             regions=[self.block(nest.body, env)],
-            axes=tuple([nest.axes[k] for k in kept]),
+            axes=tuple([self.grown(nest.axes[k], nest.axes[k]) for k in kept]),
             tile=tuple([nest.tile[k] for k in kept if nest.tile]),
             chunk=(),
             grain=0,
@@ -90,8 +127,39 @@ class InBlocks:
                 temp, skipped = self.local[op.buf]
                 index: tuple[Dim, ...] = (sym(self.each.part.name), *op.index[skipped:])
                 new = op.rebuild([temp, *operands[1:]], regions, index=index)
+            elif isinstance(op, ops.Contract):
+                grown = tuple([self.grown(axis, axis) for axis in op.axes])
+                new = op.rebuild(operands, regions, axes=grown)
+            elif isinstance(op, ops.Store) and self.edges:
+                new = op.rebuild(operands, regions, where=(*op.where, *self.edges))
             else:
                 new = op.rebuild(operands, regions)
             env.update(zip(op.results, new.results, strict=True))
             code.append(new)
         return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def _with_extents(nest: ops.Nest, extents: Mapping[str, Dim]) -> ops.Nest:
+    """The nest with other extents of some axes, those of its reductions included."""
+    env: dict[Value, Value] = {}
+
+    def axes(old: Sequence[Axis]) -> tuple[Axis, ...]:
+        return tuple([Axis(axis.name, extents.get(axis.name, axis.extent)) for axis in old])
+
+    def region(block: Block) -> Block:
+        code: list[Op] = []
+        for op in block.ops:
+            operands = [env.get(v, v) for v in op.operands]
+            regions = [region(inner) for inner in op.regions]
+            changes = {"axes": axes(inner_axes(op))} if isinstance(op, _REDUCTIONS) else {}
+            new = op.rebuild(operands, regions, **changes)
+            env.update(zip(op.results, new.results, strict=True))
+            code.append(new)
+        return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+    new = nest.rebuild(regions=[region(nest.body)], axes=axes(nest.axes))
+    assert isinstance(new, ops.Nest)
+    return new
+
+
+_REDUCTIONS = (ops.Reduce, ops.Contract)

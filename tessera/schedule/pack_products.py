@@ -31,7 +31,7 @@ from tessera.ir.intexpr import Facts
 from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
-from tessera.schedule.in_blocks import InBlocks, spread
+from tessera.schedule.in_blocks import InBlocks
 from tessera.schedule.product_sides import Side
 from tessera.schedule.products import CachedCpu, Context, Product
 from tessera.schedule.types import BufType
@@ -161,11 +161,11 @@ class _Packing:
         packed in front of it, for all blocks; one that a block computes, in memory of the part."""
         code: list[Op] = []
         for nest in op.nests:
-            product = Product.of(spread(nest, op), self.context)
-            if product is None or not product.plan():
+            blocks = InBlocks(nest, op)
+            product = Product.of(blocks.spread, self.context)
+            if product is None or not product.plan() or not blocks.cut(product):
                 code.append(nest)
                 continue
-            blocks = InBlocks(op)
             for side in (product.left, product.right):
                 if side.packed is None:
                     continue

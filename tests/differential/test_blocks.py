@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of few rows, of products of any size."""
     assert (BlockRows(),) == CPU_PASSES
-    passes = (BlockRows(least=2, stored=1, rows=4, fewest_rows=2, points=2),)
+    passes = (BlockRows(least=2, stored=1, rows=4, fewest_rows=2, points=2, columns=2),)
     monkeypatch.setattr(sys.modules[Lowered.__module__], "CPU_PASSES", passes)
 
 
@@ -43,6 +43,30 @@ def causal(q: Any, k: Any, v: Any) -> Any:
     places = ts.arange(q.shape[-2])
     scores = q @ ts.swapaxes(k, -1, -2) * 0.5
     return softmax(ts.where(places[:, None] >= places[None, :], scores, -1e9)) @ v
+
+
+def added(q: Any, k: Any, v: Any) -> Any:
+    """Causal by what is added, with longer keys."""
+    rows, columns = q.shape[-2], k.shape[-2]
+    places = ts.arange(rows)[:, None] + (columns - rows)
+    mask = ts.where(ts.arange(columns)[None, :] <= places, 0.0, -ts.inf)
+    return softmax(q @ ts.swapaxes(k, -1, -2) + mask) @ v
+
+
+def tril(q: Any, k: Any, v: Any) -> Any:
+    seen = ts.tril(ts.ones((q.shape[-2], k.shape[-2]), dtype=ts.bool))
+    return ts.nn.softmax(ts.where(seen, q @ ts.swapaxes(k, -1, -2), -ts.inf)) @ v
+
+
+def function(q: Any, k: Any, v: Any) -> Any:
+    return ts.nn.attention(q, k, v, causal=True)
+
+
+def strictly(q: Any, k: Any, v: Any) -> Any:
+    """Only keys before the query, and the second mask of some windows."""
+    rows, columns = ts.arange(q.shape[-2])[:, None], ts.arange(k.shape[-2])
+    seen = ts.logical_and(ts.logical_not(columns >= rows + 1), columns > rows - 3)
+    return softmax(ts.where(seen, q @ ts.swapaxes(k, -1, -2), -1e30)) @ v
 
 
 def library(q: Any, k: Any, v: Any) -> Any:
@@ -132,6 +156,46 @@ def test_gradient_with_what_follows(f: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("f", [attention, library, einsum])
 def test_gradient_behind_others(f: Callable[..., Any]) -> None:
     check(behind(f), inputs((2, 4, 4, 3)), 2)
+
+
+CAUSAL = [causal, added, tril, function, strictly]
+
+
+@pytest.mark.parametrize("f", CAUSAL)
+def test_what_is_masked_is_skipped(f: Callable[..., Any]) -> None:
+    q, k, v = inputs((2, 2, 8, 3))
+    if f is added:
+        k, v = (np.concatenate([x, x[:, :, :4]], axis=2) for x in (k, v))
+    for g in (f, *([trained(f), behind(f)] if f in (causal, function) else [])):
+        lowered = check_levels(graph_of(g, [q, k, v]), [q, k, v])
+        assert all(op.names for op in blocks(lowered))
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_small_numbers_are_no_masks(length: int) -> None:
+    """What they leave is read; so is what a sum reads without weights."""
+
+    def finite(q: Any, k: Any, v: Any) -> Any:
+        places = ts.arange(8)
+        scores = ts.where(places[:, None] >= places, q @ ts.swapaxes(k, -1, -2), -5.0)
+        return softmax(scores) @ v
+
+    def total(q: Any, k: Any, v: Any) -> Any:
+        places = ts.arange(8)
+        scores = q @ ts.swapaxes(k, -1, -2)
+        weights = softmax(ts.where(places[:, None] >= places, scores, -ts.inf))
+        return weights @ v + ts.sum(scores, axis=-1, keepdims=True)
+
+    def other(q: Any, k: Any, v: Any) -> Any:
+        places = ts.arange(8)
+        scores = ts.where(places[:, None] <= places, q @ ts.swapaxes(k, -1, -2), -ts.inf)
+        return softmax(scores) @ v
+
+    given = inputs((2, 1, 8, length))
+    for f in (finite, total, other):
+        lowered = check_levels(graph_of(f, given), given)
+        (op,) = blocks(lowered)
+        assert not op.names
 
 
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])

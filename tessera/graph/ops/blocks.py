@@ -8,7 +8,7 @@ is never stored.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from tessera.errors import VerifyError
 from tessera.graph.ops.checks import tensor
 from tessera.graph.ops.control import Control, types_of
 from tessera.ir.core import Block, Value
-from tessera.ir.intexpr import Dim
+from tessera.ir.intexpr import Dim, evaluate, substitute
 from tessera.ir.opdef import attr, operands, region
 from tessera.ir.types import TensorType
 
@@ -35,6 +35,9 @@ class Blocks(Control):
     Attributes:
         args: arrays.
         counts: steps of each loop.
+        names: a symbol for each loop, the number of the step, which dims of the body may mention.
+            Such a dim grows from step to step: the block is the beginning of an axis that no loop
+            cuts, and has all of it in the last step.
         cuts: which loops cut each operand.
         outs: which loops cut each result. Over loops that do not, a result is the sum of what the
             body gives, in their order.
@@ -46,6 +49,7 @@ class Blocks(Control):
     counts: tuple[int, ...] = attr()
     cuts: tuple[Cut, ...] = attr()
     outs: tuple[Cut, ...] = attr()
+    names: tuple[str, ...] = attr(())
     body: Block = region()
 
     def infer(self) -> tuple[TensorType, ...]:
@@ -59,10 +63,18 @@ class Blocks(Control):
         if len(cut) != len(shape) or not all(-1 <= k < len(self.counts) for k in cut):
             raise VerifyError("a cut says for each axis the loop, or -1")
         pairs = zip(shape, cut, strict=True)
-        return tuple([dim if k < 0 else dim * self.counts[k] for dim, k in pairs])
+        last = self.last
+        return tuple([substitute(d, last) if k < 0 else d * self.counts[k] for d, k in pairs])
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The last step of each loop."""
+        return {name: n - 1 for name, n in zip(self.names, self.counts, strict=bool(self.names))}
 
     def verify(self) -> None:
         """Blocks of the operands are what the body takes."""
+        if self.names and len({*self.names}) != len(self.counts):
+            raise VerifyError("loops have names of their own")
         if not len(self.args) == len(self.cuts) == len(self.body.args):
             raise VerifyError("one cut and one argument of the body for each operand")
         for k, (block, cut) in enumerate(zip(types_of(self.body.args), self.cuts, strict=True)):
@@ -84,29 +96,21 @@ class Blocks(Control):
             assert isinstance(value.type, TensorType)
             results.append(np.zeros(value.type.shape, value.type.dtype.np))  # type: ignore[arg-type]
         for point in itertools.product(*map(range, self.counts)):
-            pairs = zip(operands, self.cuts, strict=True)
-            given = [x[self._window(x.shape, cut, point)] for x, cut in pairs]
-            found = run_block(self.body, given)
+            steps = dict(zip(self.names, point, strict=False))
+            given: list[np.ndarray] = []
+            for x, type, cut in zip(operands, types_of(self.body.args), self.cuts, strict=True):
+                shape = [int(evaluate(dim, steps)) for dim in type.shape]
+                given.append(x[_window(shape, cut, point)])
+            found = run_block(self.body, given, steps)
             for out, cut, block in zip(results, self.outs, found, strict=True):
-                place = self._window(out.shape, cut, point)
-                if len(set(cut) - {-1}) < len(self.counts):
+                place = _window(block.shape, cut, point)
+                if len({*cut} - {-1}) < len(self.counts):
                     block = out[place] + block
                 out[place] = block
         return tuple(results)
 
-    def _window(self, shape: Sequence[int], cut: Cut, point: Sequence[int]) -> tuple[slice, ...]:
-        """The block of an array at a point of the loops."""
 
-        def windows() -> Iterator[slice]:
-            for size, k in zip(shape, cut, strict=True):
-                step = size if k < 0 else size // self.counts[k]
-                start = 0 if k < 0 else step * point[k]
-                yield slice(start, start + step)
-
-        return tuple(windows())
-
-
-def blocks_of(shape: Iterable[Dim], cut: Cut, counts: Sequence[int]) -> tuple[Dim, ...]:
-    """The dims of one block of an array."""
-    pairs = zip(shape, cut, strict=True)
-    return tuple([dim if k < 0 else dim // counts[k] for dim, k in pairs])
+def _window(shape: Sequence[int], cut: Cut, point: Sequence[int]) -> tuple[slice, ...]:
+    """Where a block of a shape lies at a point of the loops."""
+    first = [0 if k < 0 else size * point[k] for size, k in zip(shape, cut, strict=True)]
+    return tuple([slice(f, f + size) for f, size in zip(first, shape, strict=True)])

@@ -26,9 +26,10 @@ from tessera.dtypes import Kind
 from tessera.graph.ops.blocks import Blocks, Cut
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Cast, Elementwise
-from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
+from tessera.graph.passes.skip_masked import same_axes, skip_masked
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.passes import Pass
@@ -45,6 +46,8 @@ class BlockRows(Pass):
         stored: so is one of fewer elements in all.
         rows: rows of a block that are enough for the register blocks of products.
         fewest_rows: fewer would read the other operand too often.
+        columns: that a block has more than the one before, where a causal mask leaves the rest out,
+            in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
         points: blocks that may run at the same time, below which threads would have too little to
             do.
@@ -56,6 +59,7 @@ class BlockRows(Pass):
     stored: int = 1 << 18
     rows: int = 64
     fewest_rows: int = 16
+    columns: int = 64
     row_bytes: int = 1 << 18
     points: int = 4
 
@@ -163,6 +167,7 @@ class _Rows:
         least = min(shape[row], shape[column])
         if least < options.least or depth >= least:
             raise Refused
+        self.row, self.column = row, column
         axes = [k for k in range(rank) if k not in (row, column) and shape[k] > 1]
         self.lengths = [*[shape[k] for k in axes], shape[row]]
         self.rows = len(axes)
@@ -379,22 +384,13 @@ def _moved(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
         for k, axis in enumerate(op.dims):
             found[axis] = cut[k]
         return tuple(found)
-    pairs = _same_axes(before, after)
+    pairs = same_axes(before, after)
     if pairs is None:
         return None
     found = [-1] * len(after)
     for k, axis in pairs:
         found[axis] = cut[k]
     return tuple(found)
-
-
-def _same_axes(before: Sequence[object], after: Sequence[object]) -> list[tuple[int, int]] | None:
-    """The axes that stay what they are where only axes of length 1 come and go."""
-    left = [k for k, dim in enumerate(before) if dim != 1]
-    right = [k for k, dim in enumerate(after) if dim != 1]
-    pairs = list(zip(left, right, strict=False))
-    same = len(left) == len(right) and all(before[a] == after[b] for a, b in pairs)
-    return pairs if same else None
 
 
 def _moved_back(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
@@ -408,7 +404,7 @@ def _moved_back(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
     if isinstance(op, Broadcast):
         pairs = [(k, axis) for k, axis in enumerate(op.dims) if before[k] == after[axis]]
     else:
-        pairs = _same_axes(before, after)
+        pairs = same_axes(before, after)
         if pairs is None:
             return None
     found = [-1] * len(before)
@@ -422,6 +418,10 @@ class _Part:
 
     Attributes:
         given: values of lower levels that it is given.
+        env: blocks of values, by how they are cut.
+        inputs: those that are arguments.
+        code: the ops of the body.
+        lines: numbers along one axis in place of those that are repeated along others.
     """
 
     def __init__(self, rows: _Rows, level: int) -> None:
@@ -431,6 +431,7 @@ class _Part:
         self.env: dict[tuple[Value, Cut], Value] = {}
         self.inputs: dict[tuple[Value, Cut], Value] = {}
         self.code: list[Op] = []
+        self.lines: dict[Op, Iota] = {}
 
     def blocks(self, outputs: Sequence[Value]) -> tuple[list[Op], list[Value]]:
         """The op, what converts its sums, and what the outputs are."""
@@ -452,7 +453,10 @@ class _Part:
             body=body,
             loc=rows.seed.loc,
         )
-        code: list[Op] = [op]
+        seed = self.env.get((rows.seed.results[0], rows.steps[rows.seed].result))
+        if seed is not None:
+            op = skip_masked(op, seed, rows.row, rows.column, rows.options.columns)
+        code: list[Op] = [*self.lines.values(), op]
         results: list[Value] = []
         for value, found in zip(outputs, op.results, strict=True):
             if _type(found).dtype is not _type(value).dtype:
@@ -480,6 +484,8 @@ class _Part:
             self.given.append(value)
         elif op is not None and _is_scalar(op):
             return self.copied(op, (), cut)
+        elif isinstance(op, Iota) and len(cut) > 1:
+            return self.counted(op, cut)
         elif isinstance(op, Elementwise) and _repeats(value):
             return self.copied(op, (cut,) * len(op.operands), cut)
         elif isinstance(op, (Broadcast, Reshape, Transpose)):
@@ -489,6 +495,16 @@ class _Part:
         elif isinstance(op, DotGeneral) and _grows(op):
             return self.copied(op, _operands_of(op, cut), cut)
         return self.input(value, cut)
+
+    def counted(self, op: Iota, cut: Cut) -> Value:
+        """Numbers along one axis, of a line of them."""
+        line = self.lines.get(op)
+        if line is None:
+            line = self.lines[op] = Iota((op.shape[op.axis],), 0, op.dtype, loc=op.loc)
+        block = self.value(line.result, (cut[op.axis],))
+        spread = Broadcast(block, self.shape(op.result, cut), (op.axis,), loc=op.loc)
+        self.code.append(spread)
+        return spread.result
 
     def input(self, value: Value, cut: Cut) -> Value:
         """An array that the blocks are given."""
@@ -558,6 +574,8 @@ def _repeats(value: Value) -> bool:
         return False
     if isinstance(op, Broadcast):
         return prod(_static(op.result) or (0,)) > prod(_static(op.x) or (0,))
+    if isinstance(op, Iota):
+        return len(op.shape) > 1
     if isinstance(op, (Reshape, Transpose)):
         return _repeats(op.x)
     if isinstance(op, Elementwise):
