@@ -1,4 +1,4 @@
-# make demo | test | lint | bench. Each makes its own virtual environment when there is none.
+# make demo | test | checked | lint | bench. Each makes its own virtual environment when there is none.
 #   PYTHON=python3.12   the interpreter that makes the environment
 #   VENV=folder         where the environment is
 #   ARGS='...'          more arguments for the command that runs
@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 # Newer than pyproject.toml means: the environment has what the project asks for.
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint bench
+.PHONY: help demo test checked lint bench
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -28,6 +28,13 @@ demo: $(STAMP)
 # Two workers: compilation is the cost, and the smallest machine we test on has two cores.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+# What runs compiled code for CPUs.
+CHECKED := $(addprefix tests/,api differential graph nn numerics random test_fft.py test_linalg.py)
+
+# With a check of each access to memory, and what was not written poisoned: docs/debugging.md.
+checked: $(STAMP)
+	TESSERA_DEBUG_BOUNDS=1 $(BIN)/python -m pytest -q -n 2 $(CHECKED) $(ARGS)
 
 # Both always run, so that one run reports everything. No format check: tables are aligned by hand.
 lint: $(STAMP)

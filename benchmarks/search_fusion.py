@@ -308,7 +308,7 @@ class Pieces:
         for op in graph.body.ops:
             if not self._is_free(op):
                 self._program([op], list(op.results))
-        for value in dict.fromkeys(graph.body.outputs):
+        for value in graph.body.outputs:  # two equal ones are written twice
             if value not in self.stored:
                 self._program([value.op] if value.op else [], [value])
 

@@ -402,8 +402,10 @@ class Lowered(Stages):
         """The callable program that looks at its record; its places are those of this Graph."""
         entry, native = self.native.address(ENTRY), self.native
         found = _executable(self.signature, entry, self.host_calls, True, native)
-        many = len(found.signature.inputs), len(found.signature.outputs)
-        found.caller, found.main = self.bounds.checked(found.caller, *many), None
+        first = len(found.signature.inputs)
+        fresh = [first + k for k, on in enumerate(found.signature.overwritten) if on is None]
+        fresh.append(first + len(found.signature.outputs))
+        found.caller, found.main = self.bounds.checked(found.caller, fresh), None
         return found
 
     def _load(self, record: programs.Record | None) -> Executable | None:

@@ -43,20 +43,18 @@ class BoundsRecord:
         self._lock = threading.RLock()
         self.symbols: Mapping[str, int] = {RECORD: ctypes.addressof(self._words)}
 
-    def checked(self, run: Callable[..., Any], inputs: int, outputs: int) -> Callable[..., Any]:
+    def checked(self, run: Callable[..., Any], fresh: Sequence[int]) -> Callable[..., Any]:
         """A program's way in that poisons what it is to write, and raises what its record says.
 
         Args:
-            run: calls the program with its inputs, its outputs and its scratch memory.
-            inputs: how many there are.
-            outputs: how many there are.
+            run: calls the program.
+            fresh: which of its arguments are memory that nobody has written.
         """
         from tessera.tile.interp import POISON  # what no other program needs at run time
 
-        written = slice(inputs, inputs + outputs + 1)
-
         def call(*args: Any) -> Any:
-            for memory in args[written]:
+            for place in fresh:
+                memory = args[place]
                 if not isinstance(memory, int):  # there may be no scratch memory
                     ctypes.memset(pointer(memory), POISON, memory.nbytes)
             with self._lock:

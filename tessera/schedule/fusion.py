@@ -283,7 +283,7 @@ class Fusion:
     def kept_rows(self, nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
         """The axes of rows along which a reduction goes that share a kernel."""
         axes = row_axes(nest, key)
-        if axes is None or key.region is None:
+        if axes is None or key.region is None or any(isinstance(h, Cumulative) for h in nest.heavy):
             return None
         length = points([axis.extent for axis in key.region.axes])
         return axes if self.strategy.keeps_rows(nest.points[-1], length) else None

@@ -24,7 +24,10 @@ from tessera.runtime.dispatch.native import Table, native
 from tessera.runtime.dispatch.signatures import key_hash
 from tessera.runtime.layout import method_word, sequences_are_known
 
-pytestmark = pytest.mark.skipif(native() is None, reason="the layout of objects is not known")
+pytestmark = [
+    pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
+    pytest.mark.unchecked,
+]
 
 Pair = namedtuple("Pair", "a b")
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.dtypes import DType, bool_, int64, real_of
+from tessera.dtypes import DType, bool_, int32, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Op, Value
-from tessera.ir.intexpr import Dim, Facts, is_nonneg
+from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, symbols
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
@@ -232,11 +232,35 @@ class State:
                 continue
             if self.is_inner and is_nonneg(e, self.facts):
                 continue
-            holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
+            holds = None if self.is_block else self.from_a_lane_on(e, point, dyn)
+            if holds is None:
+                holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
             if all(n == 1 for n in tile_type(holds).shape):
                 holds = em.reshape(holds, ())
             found.append(holds)
         return found
+
+    def from_a_lane_on(self, e: Dim, point: Point, dyn: Sequence[Value]) -> Value | None:
+        """The condition `e >= 0` where it holds from a coordinate of one tiled axis on, or up to
+        one: numbers of lanes are compared, which need half the bits. None if it is another."""
+        names = [name for name in sorted(symbols(e)) if name in point.names]
+        if len(names) != 1 or any(tile_type(v).shape for v in dyn):
+            return None
+        (name,) = names
+        form = linear_in(e, (name,))
+        if form is None or form[0][name] not in (1, -1):
+            return None
+        em, k = self.em, point.names.index(name)
+        dim = point.dims[k]
+        shape = tuple([dim.size if j == k else 1 for j in range(len(point.dims))])
+        lanes = em.cast(em.pure(t.Iota, shape, k), int32)
+        first = em.index(e, lambda n: dyn[int(n[1:])] if n.startswith("$") else dim.start)
+        if form[0][name] == 1:
+            fn, first = "ge", em.map("neg", first)
+        else:
+            fn = "le"
+        near = em.map("max", em.map("min", first, em.const(dim.size, int64)), em.const(-1, int64))
+        return em.map(fn, lanes, em.cast(near, int32))
 
     # --- arithmetic on values -----------------------------------------------------------------
 
