@@ -13,6 +13,8 @@ from tests.api.language_cases import LANGUAGE, W, X
 from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.tolerance import assert_close
 
+pytestmark = pytest.mark.unchecked
+
 
 @pytest.fixture(scope="module")
 def gpu() -> Generator[FakeBackend]:

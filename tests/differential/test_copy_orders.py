@@ -25,6 +25,8 @@ from tessera.target.simulate import run_program
 from tests.differential.levels import as_memory, compare
 from tests.differential.programs import random_program
 
+pytestmark = pytest.mark.unchecked
+
 MACHINES = (gpu("sm_90a"), gpu("sm_80"))
 BATCH = 10
 

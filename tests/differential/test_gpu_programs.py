@@ -18,6 +18,8 @@ from tests.differential.programs import Program, random_program
 from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.tolerance import assert_close
 
+pytestmark = pytest.mark.unchecked
+
 BATCH = 5
 STATIC = 60
 SYMBOLIC = 30

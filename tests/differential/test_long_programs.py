@@ -102,6 +102,7 @@ def test_repeated_layers_share_their_kernels() -> None:
     assert count(30) <= count(15) <= 12
 
 
+@pytest.mark.unchecked
 def test_pointers_are_read_where_they_are_used() -> None:
     """Hundreds of arguments in registers from the start on would be spilled at once."""
 

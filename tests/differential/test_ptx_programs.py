@@ -12,6 +12,8 @@ from tests.differential.levels import as_memory, compare
 from tests.differential.programs import Program, random_program
 from tests.ptx.program import run_lowered
 
+pytestmark = pytest.mark.unchecked
+
 BATCH = 5
 STATIC = 20
 SYMBOLIC = 10
