@@ -377,7 +377,11 @@ class Choice:
         axis = self.best_axis(inside or self.accesses)
         if axis is not None:
             vectors = power_below(self.machine.registers / (2 * len(loop.init)))
-            self.vectorise(axis, min(self.width, self.lanes * vectors))
+            width = self.width
+            if is_counted and inside and not self.heavy:
+                # Long lines of memory, where two programs are left.
+                width = max(width, power_below(size_of(axis.extent) / 2))
+            self.vectorise(axis, min(width, self.lanes * vectors))
             self.reason = f"lanes along {axis.name}, each with its own loop in registers"
 
     def contraction(self) -> None:

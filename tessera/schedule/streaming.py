@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tessera.ir.core import Op, Value
+from collections.abc import Callable, Sequence
+
+from tessera.ir.core import Block, Op, Value
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import loop_ops, ops
 from tessera.schedule.types import BufType
 
 STREAM_BYTES = 1 << 25
@@ -30,7 +32,26 @@ def marked(nest: ops.Nest) -> list[Op]:
             return False
         return _bytes(op.buf) * STREAM_PART >= total
 
-    return [op.rebuild(streaming=True) if is_streamed(op) else op for op in nest.body.ops]
+    return _marked(nest.body.ops, is_streamed)
+
+
+def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool]) -> list[Op]:
+    """The ops with `streaming` on some stores, those in loops over steps included."""
+    env: dict[Value, Value] = {}
+    found: list[Op] = []
+    for op in code:
+        operands = [env.get(v, v) for v in op.operands]
+        if isinstance(op, loop_ops.Recur):
+            body = op.body
+            inner = Block(body.args, _marked(body.ops, is_streamed), body.outputs)
+            found.append(op.rebuild(operands, [inner]))
+            env.update(zip(op.results, found[-1].results, strict=True))
+        elif is_streamed(op):
+            found.append(op.rebuild(operands, streaming=True))
+        else:
+            found.append(op if operands == list(op.operands) else op.rebuild(operands))
+            env.update(zip(op.results, found[-1].results, strict=True))
+    return found
 
 
 def _bytes(value: Value) -> int:

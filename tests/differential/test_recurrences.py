@@ -16,7 +16,7 @@ from tessera.ir.core import Block, Func, Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.ir.types import ScalarType, TensorType
 from tessera.ir.walk import walk
-from tessera.schedule import loop_ops, ops
+from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.types import Axis
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
@@ -257,3 +257,18 @@ def test_a_loop_must_yield_what_it_carries() -> None:
         loop_ops.Repeat((zero.result,), cond, Block([arg], [], (arg,))).verify()
     with pytest.raises(VerifyError, match="must match what is carried"):
         loop_ops.Repeat((), cond, body).verify()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_wide_states_are_long_lines_of_memory(
+    streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if streams:
+        monkeypatch.setattr(streaming, "STREAM_BYTES", 64)
+    shapes = ((256,), (3, 256))
+    lowered = check_levels(graph_of(linear, shapes), values(shapes), machine=machine("x86-64-v3"))
+    found = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    (nest,) = [op for op in found if any(one.regions for one in op.body.ops)]
+    inside = [op for loop in nest.body.ops for r in loop.regions for op in r.ops]
+    assert nest.tile == (64,)  # eight vectors, in half of the registers
+    assert [op.streaming for op in inside if isinstance(op, ops.Store)] == [streams]
