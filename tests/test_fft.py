@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tessera as ts
+from tessera import config
+from tessera.ir import fourier
 from tests.test_linalg import numbers
 from tests.tolerance import assert_close
 
@@ -38,6 +40,36 @@ def test_one_axis(dtype: str, shape: tuple[int, ...]) -> None:
     agree("fft", x, n=3, axis=0)
     agree("fftshift", x)
     agree("ifftshift", x, axes=-1)
+
+
+def routines(x: np.ndarray) -> list[np.ndarray]:
+    """What the routines give for real numbers along the last axis."""
+    size = x.shape[-1]
+    half = np.empty((*x.shape[:-1], size // 2 + 1), np.result_type(x.dtype, np.complex64))
+    back, whole, there = np.empty_like(x), np.empty_like(half), np.empty_like(half)
+    fourier.rfft([x], [half], x.ndim - 1)
+    fourier.irfft([half], [back], x.ndim - 1)
+    fourier.fft([half], [whole], 0, 0, x.ndim - 1)
+    fourier.fft([half], [there], 1, x.ndim - 1)
+    return [half, back, whole, there]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_other_versions_of_scipy_give_the_same(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbers(dtype, 3, 10)
+    found = routines(x)
+    monkeypatch.setattr(fourier, "_extension", lambda: None)
+    for a, b in zip(found, routines(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    x = numbers("f4", 40, fourier.THREADED // 32)
+    with config.update(threads=1):
+        alone = routines(x)
+    with config.update(threads=3):
+        for a, b in zip(alone, routines(x), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])

@@ -184,6 +184,23 @@ for element, rows, columns in (("f32", 5, 8), ("f64", 7, 16), ("i8", 16, 4), ("f
     )
 
 case(
+    "parts that are stored one element of each after the other",
+    [("f32", (2, 13, 21))],
+    [("f32", 13 * 21 * 2)],
+    """
+    %r0 = tile.map([%p, %i4]) {fn=mul} : tile<i64[]>
+    %c0 = tile.map([%q, %i8]) {fn=mul} : tile<i64[]>
+    %mn = tile.map([%m, %n]) {fn=mul} : tile<i64[]>
+    %n2 = tile.map([%n, %i2]) {fn=mul} : tile<i64[]>
+    %v = tile.view(%x0, %i0, [%i2, %m, %n], [%mn, %n, %i1]) : view<f32, 3>
+    %w = tile.view(%x1, %i0, [%i2, %m, %n], [%i1, %n2, %i2]) : view<f32, 3>
+    %a = tile.load(%v, [%i0, %r0, %c0], []) {shape=[2, 4, 8], check=[1, 2]} : tile<f32[2, 4, 8]>
+    tile.store(%w, %a, [%i0, %r0, %c0], []) {check=[1, 2]}
+    """,
+    ["(M + 3) // 4", "(N + 7) // 8"],
+)
+
+case(
     "strides 2, 0 and -1, and an offset",
     [("i32", (32,))],
     [("i32", 8), ("i32", 8), ("i32", 8)],

@@ -165,11 +165,11 @@ def _turned(
     return _Box(s, other, coords[::-1], shape, [1 - k for k in check], start[::-1])
 
 
-def _is_mixed(view: View, shape: tuple[int, ...], masks: Sequence[object]) -> bool:
-    """Whether rows lie mixed, one element of each after the other, and all of them are wanted."""
-    if masks or len(shape) != 2 or shape[1] == 1 or not is_power(shape[0]):
+def _is_mixed(view: View, shape: tuple[int, ...]) -> bool:
+    """Whether rows lie mixed, one element of each after the other: the parts of complex numbers."""
+    if len(shape) < 2 or shape[-1] == 1 or not is_power(shape[0]):
         return False
-    return tuple(map(constant_of, view.strides)) == (1, shape[0])
+    return (constant_of(view.strides[0]), constant_of(view.strides[-1])) == (1, shape[0])
 
 
 def _load_mixed(s: Lowering, op: tile.Load, view: View) -> None:
@@ -185,11 +185,25 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View) -> None:
     s.env[op.result] = Rows(op.shape, view.dtype, tuple(rows), mixed)
 
 
+def _store_mixed(s: Lowering, op: tile.Store, view: View, value: Rows) -> None:
+    """Rows that lie mixed: vectors of elements of all of them."""
+    box = _Box(s, view, op.coords, value.shape, op.check)
+    count = value.shape[0]
+    inner = _indices(value.shape[1:])
+    for k, index in enumerate(inner):
+        mixed = s.mix([value.values[part * len(inner) + k] for part in range(count)])
+        mask = box.mask((0, *index), None)
+        masks = () if mask is None else (s.mix([mask] * count),)
+        streaming = op.streaming and not masks
+        at = box.offset((0, *index))
+        s.emit(t.Store(view.ptr, at, mixed, masks, 0, streaming, loc=s.loc))
+
+
 def load(s: Lowering, op: tile.Load) -> None:
     """A box of elements."""
     view = s.env[op.view]
     assert isinstance(view, View) and not isinstance(op.fill, complex)
-    if _is_mixed(view, op.shape, (*op.mask, *op.check)):
+    if len(op.shape) == 2 and not op.mask and not op.check and _is_mixed(view, op.shape):
         _load_mixed(s, op, view)
         return
     is_turned = _is_turned(view, op.shape)
@@ -288,11 +302,8 @@ def store(s: Lowering, op: tile.Store) -> None:
     view = s.env[op.view]
     assert isinstance(view, View)
     value = s.rows(op.value)
-    if _is_mixed(view, value.shape, (*op.mask, *[k for k in op.check if k == 0])):
-        box = _Box(s, view, op.coords, value.shape, op.check)
-        wanted = [] if box.lane_mask is None else [s.mix([box.lane_mask] * value.shape[0])]
-        s.emit(t.Store(view.ptr, box.base, s.mix(value.values), tuple(wanted), 0,
-                       op.streaming and not wanted, loc=s.loc))  # fmt: skip
+    if not op.mask and 0 not in op.check and _is_mixed(view, value.shape):
+        _store_mixed(s, op, view, value)
         return
     side = 0 if op.mask else _turned_side(view, value.shape)
     if side:

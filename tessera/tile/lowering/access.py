@@ -332,9 +332,45 @@ def _write_box(
         ]
         old = Val(tuple([em.reshape(x, full) for x in found]), point.names)
         value = low.apply(combine, old, value)
+    lanes = [address.coefs[point.dims[k].name] for k in dims[-1:]] if address.coefs else []
+    if parts == 2 and not mask and not low.is_block and lanes == [1] and shape[-1] > 1:
+        _write_parts(low, address, value, point, dims, streaming)
+        return
     for (view, coords), part in zip(views, low.spread(value, full, parts), strict=True):
         part = em.reshape(part, shape)
         em.add(t.Store(view, part, coords, mask, check, streaming, loc=em.loc))
+
+
+def _write_parts(
+    low: State,
+    address: _Address,
+    value: Val,
+    point: Point,
+    dims: Sequence[int],
+    streaming: bool,
+) -> None:
+    """Writes complex numbers that are neighbours, as one tile whose first dim is their parts."""
+    em = low.em
+    leaf = low.leaf(point, address.dyn)
+    shape = tuple([point.shape[k] for k in dims])
+    full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
+    along = [point.dims[k] for k in dims]
+    assert address.coefs is not None
+    strides = [em.index(address.coefs[d.name] * 2, leaf) for d in along]
+    sizes = [em.index(d.extent) for d in along]
+    offset = em.index(address.rest * 2, leaf)
+    memory = low.memory[address.buf]
+    view = em.pure(t.View, memory, offset, (em.index(2), *sizes), (em.index(1), *strides))
+    rows = [
+        em.broadcast(em.reshape(part, (1, *shape)), (2, *shape))
+        for part in low.spread(value, full, 2)
+    ]
+    number = em.pure(t.Iota, (2, *[1] * len(shape)), 0)
+    is_real = em.map("eq", number, em.const(0, int64))
+    both = em.select(is_real, *rows)
+    coords = (em.index(0), *[d.start for d in along])
+    check = tuple([k + 1 for k in _checks(point, dims)])
+    em.add(t.Store(view, both, coords, (), check, streaming, loc=em.loc))
 
 
 def _scatter(
