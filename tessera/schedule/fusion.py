@@ -227,6 +227,8 @@ class Fusion:
             return "its consumer already holds a reduction"
         if any(isinstance(other, DotGeneral) for other in nest.heavy):
             return "its consumer already holds a contraction"
+        if any(isinstance(other, Cumulative) for other in nest.heavy):
+            return "its consumer already holds a scan"
         return ""
 
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:

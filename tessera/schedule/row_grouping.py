@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Value
-from tessera.ir.intexpr import Dim
+from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.fusion import MAX_MEMBERS
 from tessera.schedule.grouping import MAX_STORES, Group, Grouping
@@ -124,6 +124,8 @@ class RowGrouping(Grouping):
             return False
         if group.members + len(nest.members) > MAX_MEMBERS:
             return False
+        if not self.strategy.shares_launches and _is_turned(nest):
+            return False  # its tiles are squares
         short, long = sorted((group.axes, axes), key=len)
         if long[: len(short)] != short or any(n.ordered for n in group.plans):
             return False
@@ -241,6 +243,18 @@ def _together(run: list[Group]) -> Group:
 def _loads(nest: NestPlan) -> list[Key]:
     """The buffers' elements that a nest reads."""
     return [member.key for member in nest.members if member.op is None]
+
+
+def _is_turned(nest: NestPlan) -> bool:
+    """Whether elements are computed of what runs along another axis of the nest in memory."""
+    if nest.heavy or not nest.axes:
+        return False
+    last = nest.axes[-1].name
+    for key in _loads(nest):
+        moved = [symbols(i) for i in key.index if symbols(i)]
+        if any(last in names for names in moved[:-1]) and last not in moved[-1]:
+            return True
+    return False
 
 
 def _differ(group: Group, root: Root) -> bool:

@@ -413,3 +413,32 @@ def test_heads_side_by_side_are_a_contraction() -> None:
     func = check(fn, typed(2, 4, 12, 7), typed(2, 4, 7, 5))
     (product,) = all_ops(func, ops.Contract)
     assert len(product.rows) == len(product.cols) == 1
+
+
+def test_what_is_turned_does_not_join_rows() -> None:
+    """Squares are turned in registers; a pass over a row would gather a column."""
+
+    def fn(x: Any) -> Any:
+        return transpose(e.sub(x, columns(red.min_(x, (1,)), x)), (1, 0))
+
+    assert counts(lowered(fn, typed(64, 64)))[:2] == (2, 2)
+
+    def straight(x: Any) -> Any:
+        return e.sub(x, rows(red.min_(x, (1,)), x))
+
+    assert counts(lowered(straight, typed(64, 64)))[:2] == (1, 1)
+
+
+def test_a_scan_takes_no_reduction_in() -> None:
+    def fn(x: Any) -> Any:
+        return bind(CumSum, columns(e.mul(red.sum_(x, (0,)), 2.0), x), axis=0, reverse=False)
+
+    assert labels(lowered(fn, typed(512, 8))) == ["sum_mul", "cumsum"]
+
+
+def test_a_scan_does_not_compute_again_what_is_stored() -> None:
+    def fn(x: Any) -> Any:
+        y = e.sin(x)
+        return bind(CumSum, y, axis=1, reverse=False), red.sum_(transpose(y, (1, 0)), (1,)), y
+
+    assert all("sin" not in label for label in labels(lowered(fn, typed(64, 256)))[1:])
