@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--long"):
         skip_marked(items, "long", "a long run: pass --long")
     if os.environ.get("TESSERA_DEBUG_BOUNDS"):
-        skip_marked(items, "unchecked", "code and calls differ where memory is checked; GPUs are not")
+        skip_marked(items, "unchecked", "code and calls differ where memory is checked")
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
