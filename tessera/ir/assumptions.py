@@ -82,6 +82,15 @@ class Assumptions:
             self.guards[wanted] = Guard(wanted, loc.current())
         return True
 
+    def largest(self, e: Dim) -> int | None:
+        """The greatest size that an expression can have, which is then noted as proved; None if
+        that is not known."""
+        high = self.system.bounds(e)[1]
+        if high is not None:
+            asked = Condition(high - e, Relation.LEAST, f"{e} <= {high}")
+            self.proofs.setdefault(asked, loc.current())
+        return high
+
     def shown(self, e: Dim) -> Dim:
         """The simplest expression that users wrote of what equals `e`, or else `e` itself.
 

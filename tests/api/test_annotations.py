@@ -688,6 +688,27 @@ def test_why_says_what_was_proved() -> None:
     assert lines[1].startswith("N >= 5: asked of each call, for ")
 
 
+def test_widths_of_indices_follow_from_bounds() -> None:
+    def indexed(x: Any, i: Any) -> Any:
+        return ts.take(x, i, axis=0)
+
+    @ts.jit
+    def wide(x: ts.Tensor["S", "D"], i: ts.Tensor["N", ts.int32]) -> ts.Tensor["N", "D"]:
+        return indexed(x, i)
+
+    @ts.jit
+    @ts.constrain("S <= 8192")
+    def narrow(x: ts.Tensor["S", "D"], i: ts.Tensor["N", ts.int32]) -> ts.Tensor["N", "D"]:
+        return indexed(x, i)
+
+    x, i = array(4, 3), np.array([1, -1, 3], np.int32)
+    for f, found in ((wide, True), (narrow, False)):
+        np.testing.assert_array_equal(np.asarray(f(x, i)), x[i])
+        assert ("graph.cast(%1)" in str(f.lower(x, i).traced)) is found
+    assert "S <= 8192: proved, for" in narrow.why()
+    assert "S <= " not in wide.why()
+
+
 def test_annotations_that_are_text() -> None:
     names: dict[str, Any] = {"ts": ts}
     exec(

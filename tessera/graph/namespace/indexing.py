@@ -36,7 +36,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.bounds import require_inside
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.ops.checks import may_equal
+from tessera.graph.ops.checks import largest, may_equal
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, slice_, transpose
 from tessera.graph.placement import device_of, placed
@@ -397,7 +397,8 @@ def wrapped(
 
 def _index_dtype(dtype: DType, size: Dim) -> DType:
     """A dtype for the indices of a dim, in which adding its length does not overflow."""
-    small = isinstance(size, int) and size < 2**30
+    most = largest(size)
+    small = most is not None and most < 2**30
     return int32 if small and dtype.bits <= 32 and str(dtype) != "u32" else int64
 
 

@@ -24,6 +24,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.statistics import Axis, reduced, size_of, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
+from tessera.graph.ops.checks import largest
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
 from tessera.graph.placement import device_of, placed
@@ -189,7 +190,8 @@ def bisect(line: Any, wanted: Any, side: Literal["left", "right"]) -> Any:
         return low
     high = spread(size_of([size], default_int), shape)
     # A symbolic size has less than 2**48 elements: that many fit into no address space.
-    steps = size.bit_length() if isinstance(size, int) else 48
+    most = largest(size)
+    steps = 48 if most is None else most.bit_length()
     for _ in range(steps):
         middle = ops.shr(ops.add(low, high), 1)
         here = gather(line, [middle], [0], IndexMode.CLIP)

@@ -87,6 +87,14 @@ def may_be_nonneg(a: Dim) -> bool:
     return high is None or high >= 0
 
 
+def largest(size: Dim) -> int | None:
+    """The greatest size that a dim can have; None where that is not known."""
+    if isinstance(size, int):
+        return size
+    known = about(size)
+    return None if known is None else known.largest(size)
+
+
 def static_shape(shape: Sequence[Dim]) -> tuple[int, ...]:
     """A shape without symbols, as evaluation needs it."""
     dims = tuple([d for d in shape if isinstance(d, int)])

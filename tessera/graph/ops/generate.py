@@ -19,6 +19,7 @@ from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checks import (
     check_axis,
     check_shape,
+    largest,
     shape_text,
     static_shape,
     tensor,
@@ -317,8 +318,9 @@ def iota(shape: Sequence[Dim], axis: int, dtype: DType) -> Any:
 
 
 def index_dtype(size: Dim) -> DType:
-    """The dtype for indices below `size`."""
-    return int32 if isinstance(size, int) and size < 2**31 else int64
+    """The dtype for indices below `size`: 32 bits if its bounds say that they are enough."""
+    most = largest(size)
+    return int32 if most is not None and most < 2**31 else int64
 
 
 def random_bits(key: Any, shape: Sequence[Dim]) -> Any:
