@@ -14,15 +14,24 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any
 
-from tessera.api.annotations import Stated
+from tessera.api.annotations import Stated, TensorSpec
+from tessera.api.classes import (
+    Case,
+    Classes,
+    Specialization,
+    Specializations,
+    conditions_of,
+    text_of,
+)
 from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.signature import Arguments, Entry
@@ -35,8 +44,9 @@ from tessera.graph.trace import Tracer
 from tessera.graph.transforms.resize import resize
 from tessera.ir import assumptions, loc
 from tessera.ir.assumptions import Assumptions
-from tessera.ir.constraints import Condition, Relation, System, condition
-from tessera.ir.intexpr import Dim, Sym, coeffs_of, evaluate, substitute, sym, symbols
+from tessera.ir.constraints import Relation, System, condition
+from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
+from tessera.ir.intfunction import as_function
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Executable
 
@@ -45,37 +55,6 @@ MOST_CLASSES = 4096
 
 Trace = Callable[[Arguments, Sequence[TensorType]], Traced]
 """Traces a function for other types of the leaves of a call."""
-
-Anchor = int | None
-Case = tuple[str, Anchor, int]
-"""A name, its size if it is one, and what is known to divide it."""
-
-
-@dataclass(frozen=True)
-class Specialization:
-    """A class of sizes with an executable of its own.
-
-    Attributes:
-        conditions: what tells it, by name: `"S == 128"`, `"S % 16 == 0"`, or nothing.
-        compiled: how many executables it has: one for each set of dtypes, structures and static
-            values that it was called with.
-    """
-
-    conditions: tuple[str, ...]
-    compiled: int
-
-    def __str__(self) -> str:
-        text = ", ".join(self.conditions) or "all other sizes"
-        return f"{text}: {'compiled' if self.compiled else 'not compiled yet'}"
-
-
-class Specializations(tuple[Specialization, ...]):
-    """The classes of a function, printable."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "\n".join(map(str, self))
 
 
 @dataclass(frozen=True)
@@ -113,6 +92,20 @@ class Program:
     def guards(self) -> list[Stated]:
         """What a call is asked for besides the annotations."""
         return [Stated(g.condition, g.loc) for g in self.facts.guards.values()]
+
+    def outputs(self, env: Mapping[str, int]) -> list[TensorType]:
+        """The types of the results for sizes by name."""
+        names, function = self.sizes_of_outputs
+        sizes = iter(function(*[env[n] for n in names]))
+        types = self.traced.types
+        return [TensorType(tuple([next(sizes) for _ in t.shape]), t.dtype, t.weak) for t in types]
+
+    @functools.cached_property
+    def sizes_of_outputs(self) -> tuple[list[str], Callable[..., tuple[int, ...]]]:
+        """The names in the shapes of the results, and a function of them that gives all dims."""
+        dims = [d for t in self.traced.types for d in t.shape]
+        names = sorted(frozenset[str]().union(*[symbols(d) for d in dims]))
+        return names, as_function(dims, names)
 
     def loaded(self) -> list[tuple[Case, ...]]:
         """The classes that have machine code."""
@@ -155,7 +148,10 @@ class ShapeGeneric:
         self.system = System(conditions)
         if self.system.is_impossible:
             raise self._contradiction()
+        self.classes = Classes(names, annotations.declared, self.system)
         self._places: dict[Hashable, list[Place]] = {}
+        self._fixed_leaves: dict[Hashable, frozenset[int | None]] = {}
+        self._types: dict[Hashable, tuple[TensorType, ...]] = {}
         self._programs: dict[Hashable, Program] = {}
         self._lock = threading.Lock()
 
@@ -222,13 +218,10 @@ class ShapeGeneric:
             return None
         Unifier(self.name, sizes).check(program.guards)
         env = _numbers(sizes)
-        found = self._specialized(program, self._case(env))
+        found = self._specialized(program, self.classes.of(env))
         executable = self._executable(program, found, call)
         values = [env[name] // divisor for name, divisor in found.values]
-        outputs = [
-            TensorType(tuple([int(evaluate(d, env)) for d in t.shape]), t.dtype, t.weak)
-            for t in program.traced.types
-        ]
+        outputs = program.outputs(env)
         captured: list[Any] = program.traced.captured
         traced = program.traced
         return Entry(found.lowered, executable, traced, captured, dims=values, types=outputs)
@@ -239,12 +232,12 @@ class ShapeGeneric:
         program = self._program(call, sizes, settings, trace)
         if program is None:
             return None
-        return self._specialized(program, self._case(_numbers(sizes))).lowered
+        return self._specialized(program, self.classes.of(_numbers(sizes))).lowered
 
     def _program(
         self, call: Arguments, sizes: Sizes, settings: Hashable, trace: Trace
     ) -> Program | None:
-        types = self._types(call)
+        types = self._types_of(call)
         key = (settings, types, call.structure)
         found = self._programs.get(key)
         if found is None:
@@ -260,8 +253,28 @@ class ShapeGeneric:
         """What a trace begins with."""
         return Assumptions(self.system, self.names, self._equal)
 
-    def _types(self, call: Arguments) -> tuple[TensorType, ...]:
-        """The types of the leaves, with names for sizes."""
+    def _types_of(self, call: Arguments) -> tuple[TensorType, ...]:
+        """The types of the leaves, with names for sizes; made once for all calls that are alike."""
+        key: list[Hashable] = [call.structure or len(call.leaves)]
+        fixed = self._fixed(call)
+        for k, x in enumerate(call.leaves):
+            key.append(x.type if k in fixed else (x.dtype, x.type.weak))
+        found = self._types.get(tuple(key))
+        if found is None:
+            found = self._types[tuple(key)] = self._make_types(call)
+        return found
+
+    def _fixed(self, call: Arguments) -> frozenset[int | None]:
+        """The leaves whose sizes are as they are, wholly or at `...`."""
+        key = call.structure or len(call.leaves)
+        found = self._fixed_leaves.get(key)
+        if found is None:
+            named = {p.leaf for p in self.places(call) if not _has_dots(p.spec)}
+            every = frozenset[int | None](range(len(call.leaves)))
+            found = self._fixed_leaves[key] = every.difference(named)
+        return found
+
+    def _make_types(self, call: Arguments) -> tuple[TensorType, ...]:
         types: list[TensorType] = [x.type for x in call.leaves]
         for place in self.places(call):
             if place.leaf is None:
@@ -334,57 +347,16 @@ class ShapeGeneric:
 
     # --- classes ---
 
-    def _cases(self) -> Iterator[tuple[Case, ...]]:
-        """The classes of sizes, those with more conditions first."""
-        options: list[list[Case]] = []
-        for name in self.names:
-            dim = self.annotations.declared.get(name)
-            own: list[Case] = []
-            if dim is not None and isinstance(dim.expr, Sym):
-                own = [(name, size, 1) for size in dim.anchors]
-                own += [(name, None, dim.tile)] if dim.tile > 1 else []
-            if own:
-                options.append([*own, (name, None, 1)])
-        for case in itertools.product(*options):
-            system = self.system.adding(*_conditions(case))
-            if not system.is_impossible and not self._is_elsewhere(case, system):
-                yield case
-
-    def _is_elsewhere(self, case: tuple[Case, ...], system: System) -> bool:
-        """Whether all sizes of a class belong to classes with more conditions."""
-        for name, size, divisor in case:
-            dim = self.annotations.declared[name]
-            low, high = system.bounds(sym(name))
-            is_anchor = low == high and low in dim.anchors
-            is_tiled = size is None and divisor == 1 and dim.tile > 1
-            if size is None and is_anchor:
-                return True
-            if is_tiled and system.divisor(sym(name)) % dim.tile == 0:
-                return True
-        return False
-
-    def _case(self, env: Mapping[str, int]) -> tuple[Case, ...]:
-        """The class of some sizes."""
-        found: list[Case] = []
-        for name in self.names:
-            dim = self.annotations.declared.get(name)
-            if dim is None or not isinstance(dim.expr, Sym) or not (dim.anchors or dim.tile > 1):
-                continue
-            size = env[name]
-            if size in dim.anchors:
-                found.append((name, size, 1))
-            else:
-                found.append((name, None, dim.tile if size % dim.tile == 0 else 1))
-        return tuple(found)
-
     def specializations(self) -> Specializations:
         """The classes of sizes, each with an executable of its own."""
         counts: dict[tuple[Case, ...], int] = {}
         for program in self.programs():
             for case in program.loaded():
                 counts[case] = counts.get(case, 0) + 1
-        cases = itertools.islice(self._cases(), MOST_CLASSES)
-        return Specializations([Specialization(_texts(c), counts.get(c, 0)) for c in cases])
+        cases = itertools.islice(self.classes.all(), MOST_CLASSES)
+        return Specializations(
+            [Specialization(tuple(map(str, conditions_of(c))), counts.get(c, 0)) for c in cases]
+        )
 
     def _specialized(self, program: Program, case: tuple[Case, ...]) -> Specialized:
         found = program.classes.get(case)
@@ -412,7 +384,7 @@ class ShapeGeneric:
 
     def _substitution(self, case: tuple[Case, ...]) -> tuple[dict[str, Dim], list[tuple[str, int]]]:
         """What names become in a class of sizes, and the run-time dims: name and divisor."""
-        system = self.system.adding(*_conditions(case))
+        system = self.system.adding(*conditions_of(case))
         chosen = {name: (size, divisor) for name, size, divisor in case}
         mapping: dict[str, Dim] = {}
         values: list[tuple[str, int]] = []
@@ -438,11 +410,11 @@ class ShapeGeneric:
     ) -> RetraceError:
         types = [str(x.type.strong()) for x in call.leaves]
         return RetraceError(
-            f"jit: {self.name} would be compiled once more, for {_class_text(case)}, by a call "
+            f"jit: {self.name} would be compiled once more, for {text_of(case)}, by a call "
             f"with {', '.join(types)}",
             loc=loc.current(),
             rule=f"it was made with max_specializations={self.limit}",
-            notes=(f"compiled before: {'; '.join(map(_class_text, known)) or 'nothing'}",),
+            notes=(f"compiled before: {'; '.join(map(text_of, known)) or 'nothing'}",),
             fix="call it with sizes of these classes, or raise `max_specializations`; "
             "`f.specializations()` lists all",
         )
@@ -463,26 +435,12 @@ def _numbers(sizes: Sizes) -> dict[str, int]:
     return {name: d for name, d in sizes.dims.items() if isinstance(d, int)}
 
 
+def _has_dots(spec: TensorSpec) -> bool:
+    return any([isinstance(d, EllipsisType) for d in spec.dims])
+
+
 def _run_time_name(name: str, divisor: int) -> str:
     return name if divisor == 1 else f"{name}_{divisor}"
-
-
-def _conditions(case: tuple[Case, ...]) -> list[Condition]:
-    found: list[Condition] = []
-    for name, size, divisor in case:
-        if size is not None:
-            found.append(condition(sym(name), "==", size))
-        elif divisor > 1:
-            found.append(condition(sym(name) % divisor, "==", 0))
-    return found
-
-
-def _texts(case: tuple[Case, ...]) -> tuple[str, ...]:
-    return tuple([str(c) for c in _conditions(case)])
-
-
-def _class_text(case: tuple[Case, ...]) -> str:
-    return ", ".join(_texts(case)) or "all other sizes"
 
 
 def _equations(stated: Sequence[Stated]) -> dict[str, Dim]:

@@ -13,8 +13,9 @@ import numpy as np
 from tessera import pytree
 from tessera.api.annotations import CONDITIONS
 from tessera.api.bound import BoundJit
+from tessera.api.classes import Specializations
 from tessera.api.collectives import named_axes
-from tessera.api.generic import ShapeGeneric, Specializations
+from tessera.api.generic import ShapeGeneric
 from tessera.api.leaves import (
     argument_name,
     leaf_arrays,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
@@ -13,8 +14,9 @@ from tessera.dtypes import DType
 from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.ir import assumptions, loc
-from tessera.ir.constraints import Relation
+from tessera.ir.constraints import Condition, Relation
 from tessera.ir.intexpr import Dim, linear_in, substitute, sym, symbols
+from tessera.ir.intfunction import as_function
 from tessera.ir.types import TensorType
 
 
@@ -36,6 +38,13 @@ class Sizes:
     def explain(self, names: Sequence[str]) -> str:
         """`S is 8 (`x: dim 1 "S"`)` for each of some names."""
         return " and ".join([f"{n} is {self.dims[n]} ({self.origins[n]})" for n in names])
+
+
+@functools.cache
+def _condition(condition: Condition) -> tuple[list[str], Callable[..., tuple[int, ...]]]:
+    """The names in a condition, and its expression as a function of them."""
+    names = sorted(symbols(condition.expr))
+    return names, as_function([condition.expr], names)
 
 
 class Unifier:
@@ -188,10 +197,15 @@ class Unifier:
             ShapeError: one does not.
         """
         for each in stated:
-            names = sorted(symbols(each.condition.expr))
-            if any(n not in self.sizes.dims for n in names):
+            names, function = _condition(each.condition)
+            values = [self.sizes.dims.get(n) for n in names]
+            if None in values:
                 continue
-            expr = substitute(each.condition.expr, self.sizes.dims)
+            expr: Dim = 0
+            if all([type(v) is int for v in values]):
+                (expr,) = function(*values)
+            else:
+                expr = substitute(each.condition.expr, self.sizes.dims)
             if not isinstance(expr, int):
                 relation = "==" if each.condition.relation is Relation.EQUAL else ">="
                 if assumptions.decide(expr, relation, 0) is not False:
