@@ -33,6 +33,9 @@ GRAIN = 2 * WORK
 """Additions that are worth a thread's while: to wake one and to wait for it costs a few
 microseconds."""
 
+AWAKE = 4
+"""How much less is worth the while of a thread that is woken anyway."""
+
 UNKNOWN_PROGRAMS = 1 << 40
 """Programs along a symbolic axis, where the question is whether there may be many: how many there
 are shows when it runs."""
@@ -163,10 +166,17 @@ def size_of(dim: Dim) -> int:
     return max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_EXTENT))), 1)
 
 
-def grain_of(programs: int, work: float) -> int:
+def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
     """Programs of so many additions each that are worth a thread's while; 0 where all together are
-    not worth a second thread's."""
-    grain = max(math.ceil(GRAIN / max(work, 1)), 1)
+    not worth a second thread's.
+
+    Args:
+        programs: how many there are.
+        work: of each.
+        is_awake: whether something follows at once for which threads are woken anyway.
+    """
+    worth = GRAIN // AWAKE if is_awake else GRAIN
+    grain = max(math.ceil(worth / max(work, 1)), 1)
     return grain if programs > grain else 0
 
 
@@ -526,7 +536,7 @@ class Choice:
                 programs *= -(-extent // chunk)
             elif chunk:
                 programs = UNKNOWN_PROGRAMS
-        return grain_of(programs, self.work(points))
+        return grain_of(programs, self.work(points), self.nest.grain > 0)
 
     def work(self, points: Mapping[str, int]) -> float:
         """How long a program takes with so many points along each axis, in accesses to memory that

@@ -212,7 +212,8 @@ class Nest(ScheduleOp):
         reason: why this tile choice.
         warps: warps that share a program on a GPU; 0: not chosen.
         stages: parts of a contraction's operands under way at a time on a GPU; 0: not chosen.
-        grain: programs that are worth a thread's while on a CPU; 0: one thread runs all.
+        grain: programs that are worth a thread's while on a CPU; 0: one thread runs all. Where
+            tiles are not chosen yet, whether a kernel follows at once that threads share.
     """
 
     name = "schedule.nest"

@@ -258,7 +258,7 @@ class Side:
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())
         if not guard:
-            return ops.Nest(tuple(made), body=body, loc=p.op.loc)
+            return ops.Nest(tuple(made), grain=p.is_shared, body=body, loc=p.op.loc)
         # Seldom run, and soon compiled.
         tile = (*[1] * (len(made) - 1), p.lanes)
         if not self.is_left and p.group > 1:

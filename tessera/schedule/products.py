@@ -26,7 +26,7 @@ from tessera.schedule.product_sides import Side
 from tessera.schedule.types import Axis
 
 NEAR = 4
-"""An operand that is no larger than such a part of the second cache is read where it is."""
+"""An operand of no more than such a part of the second cache leaves room for others in it."""
 
 LINE = 16
 """Neighbours along the depth that packing a first operand keeps together: copying is then moving
@@ -37,6 +37,9 @@ TURNED = 1.03
 
 PROGRAMS = 8
 """Programs that a product is cut into, if it is large enough, so that several cores share it."""
+
+CERTAIN = 1 << 20
+"""Multiplications of a product that threads are certain to share."""
 
 COPIED = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
 """What may stand beside a product."""
@@ -144,7 +147,7 @@ class Product:
         self.left, self.right = Side(self, values[0], row), Side(self, values[1], col)
         height, width = size_of(row.extent), size_of(col.extent)
         bits = self.op.dtype.bits
-        near = self.machine.l2 // NEAR
+        near = self.machine.l2
         last = self.op.axes[-1]
         in_place = self.group == 1 and isinstance(row.extent, int)
         in_place = in_place and (self.left.lies_along(last, row) or self.left.lies_beside(row))
@@ -240,7 +243,7 @@ class Product:
             return False
         left, right = self.left, self.right
         last = self.op.axes[-1]
-        near = self.machine.l2 // NEAR
+        near = self.machine.l2
         row_blocks = ceil(rows / self.block.rows)
         in_place = right.lies_along(self.col) and (
             self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
@@ -371,11 +374,20 @@ class Product:
     def rows_of_program(self, blocks: int) -> int:
         """Blocks along the rows that a program computes side by side: what they read of the first
         operand stays in the second cache, and there are some programs."""
-        panel = self.block.rows * self.depth * self.op.dtype.itemsize
+        panel = self.block.rows * self.depth * self.elements[0].itemsize
         most = max(self.machine.l2 // 2 // panel, 1)
         wanted = ceil(PROGRAMS / self.copies)
         programs = max(ceil(blocks / most), min(wanted, blocks))
-        return ceil(blocks / programs)
+        count = ceil(blocks / programs)
+        if wanted == 1:
+            return count
+        return min(range(count, count // 2, -1), key=lambda size: idle(blocks, size))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether threads are certain to share the product, and so what is packed for it."""
+        points = size_of(self.row.extent) * size_of(self.col.extent) * self.copies
+        return points * self.depth >= CERTAIN
 
     @property
     def copies(self) -> int:
@@ -415,6 +427,18 @@ class Product:
         return ops.Contract(
             self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), loc=self.op.loc
         )
+
+
+def idle(blocks: int, size: int) -> float:
+    """How much longer blocks take than if threads were busy to the end, for two threads and for
+    four, where a program has so many of them; every program costs a little."""
+    full, rest = divmod(blocks, size)
+    total = 0.01 * full
+    for threads in (2, 4):
+        rounds, left = divmod(full, threads)
+        longest = (rounds + 1) * size if left else rounds * size + rest
+        total += longest * threads / blocks
+    return total
 
 
 def narrow(value: Value) -> DType:
