@@ -31,7 +31,7 @@ from tessera.schedule.heuristics import grain_of, size_of
 from tessera.schedule.nestplan import AxisNames
 from tessera.schedule.types import Axis, BufType
 
-PARTS = 8
+PARTS = 16
 """Parts that the blocks are dealt out to: enough for many threads, few enough that what they store
 is small."""
 

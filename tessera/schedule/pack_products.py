@@ -22,7 +22,7 @@ whose steps all read the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.ir.core import Block, Func, Op, Value
@@ -32,6 +32,7 @@ from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.in_blocks import InBlocks
+from tessera.schedule.part_memory import share
 from tessera.schedule.product_sides import Side
 from tessera.schedule.products import CachedCpu, Context, Product
 from tessera.schedule.types import BufType
@@ -108,10 +109,14 @@ class _Packing:
         outer = dict(zip(op.body.args, operands, strict=False))
         code: list[Op] = []
         packed: dict[Value, Value] = {}
-        temps: list[Value] = []
+        results = op.body.args[len(op.inputs) :]
+        temps = op.temps
         for part in op.body.ops:
             if isinstance(part, Each):
-                code.append(self.each(part, outer, packed, temps, scope))
+                kept = len(results) - temps
+                each, memory = self.each(part, outer, packed, results[kept:], scope)
+                results, temps = [*results[:kept], *memory], len(memory)
+                code.append(each)
                 continue
             product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
             if product is None or not product.plan():
@@ -126,14 +131,14 @@ class _Packing:
         used = {v for part in code for one in walk(Block([], [part], ())) for v in one.operands}
         kept = [k for k in range(len(op.inputs)) if op.body.args[k] in used]
         inputs = [operands[k] for k in kept] + list(packed.values())
-        args = [op.body.args[k] for k in kept] + list(packed) + op.body.args[len(op.inputs) :]
-        types = list(op.types)
-        for value in temps:
+        args = [op.body.args[k] for k in kept] + list(packed) + results
+        types: list[BufType] = []
+        for value in results:
             assert isinstance(value.type, BufType)
             types.append(value.type)
         return ops.Kernel(
-            inputs, tuple(types), op.places, op.temps + len(temps), op.label, op.reason,
-            op.concurrent, op.joined, body=Block([*args, *temps], code, ()), loc=op.loc,
+            inputs, tuple(types), op.places, temps, op.label, op.reason, op.concurrent, op.joined,
+            body=Block(args, code, ()), loc=op.loc,
         )  # fmt: skip
 
     def pack(
@@ -154,11 +159,13 @@ class _Packing:
         op: Each,
         outer: Mapping[Value, Value],
         packed: dict[Value, Value],
-        temps: list[Value],
+        temps: Sequence[Value],
         scope: _Scope,
-    ) -> Op:
-        """Blocks, their products on packed operands: one that is an argument of the kernel is
-        packed in front of it, for all blocks; one that a block computes, in memory of the part."""
+    ) -> tuple[Op, list[Value]]:
+        """Blocks, their products on packed operands, and the memory of their parts. An operand that
+        is an argument of the kernel is packed in front of it, for all blocks; one that a block
+        computes, in the block."""
+        temps = list(temps)
         code: list[Op] = []
         for nest in op.nests:
             blocks = InBlocks(nest, op)
@@ -176,7 +183,9 @@ class _Packing:
                     code += blocks.pack(side, nests)
             temps += blocks.temps
             code.append(blocks.nest(product.nest_of_blocks()))
-        return op.rebuild(regions=[Block((), code, ())])
+        new = op.rebuild(regions=[Block((), code, ())])
+        assert isinstance(new, Each)
+        return share(new, temps)
 
     def copy(self, side: Side, outer: Mapping[Value, Value], scope: _Scope) -> Value:
         """The packed operand; in front of a loop whose steps all need the same."""
