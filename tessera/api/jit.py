@@ -46,7 +46,7 @@ from tessera.graph.ops.control import Call
 from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, as_tuple, bind, is_traced_here
-from tessera.ir import loc
+from tessera.ir import assumptions, loc
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.native import Called, call_natively
@@ -427,7 +427,10 @@ class JitFunction(Called, Generic[P, R]):
         self._note(call, device)
         types = tuple([x.type for x in call.leaves])
         settings = config.current().key()
-        key = (types, call.treedef, call.statics, settings, device, default_device(), named_axes())
+        key = (
+            *(types, call.treedef, call.statics, settings, device, default_device()),
+            *(named_axes(), assumptions.current()),
+        )
         traced = self._graphs.get(key)
         with using(device):
             if traced is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tessera.ir import loc
 from tessera.ir.constraints import Condition, Relation, System, condition
-from tessera.ir.intexpr import Dim, IntExpr, Sym, sym, symbols
+from tessera.ir.intexpr import Dim, IntExpr, Sym, from_coeffs, sym, symbols
 from tessera.ir.unknown import DECIDE
 
 
@@ -142,11 +142,9 @@ def at_least_text(e: Dim) -> str:
     """`e >= 0` as users would write it: `S >= 4` for `S - 4`, `S <= 8` for `8 - S`."""
     if isinstance(e, int):
         return f"{e} >= 0"
-    constant = e.coeffs.get((), 0)
-    rest = e - constant
-    if isinstance(rest, IntExpr) and all(c < 0 for c in rest.coeffs.values()):
-        return f"{-rest} <= {constant}"
-    return f"{rest} >= {-constant}"
+    left = from_coeffs({mono: c for mono, c in e.coeffs.items() if c > 0})
+    right = left - e
+    return f"{right} <= {left}" if isinstance(left, int) else f"{left} >= {right}"
 
 
 DECIDE.append(decide)

@@ -2,8 +2,10 @@
 
 # ruff: noqa: F821 -- dims are strings, which ruff takes for names of classes
 
+import importlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ import tessera as ts
 from tessera import pytree
 from tessera.errors import (
     ConcretizationError,
+    DonatedError,
     DTypeError,
     LeafError,
     NotYetError,
@@ -25,7 +28,10 @@ from tessera.errors import (
     RetraceError,
     ShapeError,
 )
+from tests.fake_gpu import fake_gpu
 from tests.tolerance import assert_close
+
+jit_module = importlib.import_module("tessera.api.jit")
 
 
 def array(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -742,3 +748,90 @@ def test_forbidden_rank_promotion() -> None:
         assert (ts.ones((2, 3)) + ts.ones((1, 3)) + 1 + ts.asarray(1.0)).shape == (2, 3)
         assert ts.nn.dense(ts.ones((4, 2, 3)), ts.ones((3, 5)), ts.ones(5)).shape == (4, 2, 5)
     assert (ts.ones((2, 3)) + ts.ones(3)).shape == (2, 3)
+
+
+# --- together with other things ---------------------------------------------------------------
+
+
+def test_what_one_trace_assumes_is_not_taken_for_granted_in_another() -> None:
+    inner = ts.jit(lambda x: x[4])
+
+    @ts.jit
+    @ts.constrain("N >= 5")
+    def safe(x: ts.Tensor["N"]) -> ts.Array:
+        return inner(x)
+
+    @ts.jit
+    def guarded(x: ts.Tensor["N"]) -> ts.Array:
+        return inner(x)
+
+    assert float(safe(ts.arange(6))) == float(guarded(ts.arange(6))) == 4
+    with pytest.raises(ShapeError, match="N is 3"):
+        guarded(ts.arange(3))
+
+
+def test_donated_arguments() -> None:
+    @ts.jit(donate_argnums=0)
+    def f(x: ts.Tensor["N"]) -> ts.Tensor["N"]:
+        return x * 2
+
+    for n in (3, 4, 4, 4):
+        x = ts.ones(n)
+        assert float(f(x)[n - 1]) == 2
+        with pytest.raises(DonatedError):
+            _ = x + 1
+
+
+def test_threads_share_programs() -> None:
+    @ts.jit
+    def f(x: ts.Tensor["N", "D"], y: ts.Tensor["D"]) -> ts.Tensor["N"]:
+        return ts.sum(x * y, axis=1)
+
+    wrong: list[Any] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(50):
+            x = array(int(rng.integers(1, 40)), int(rng.integers(1, 40)))
+            if not np.allclose(np.asarray(f(x, x[0])), (x * x[0]).sum(1), atol=1e-4):
+                wrong.append(x.shape)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert f.cache_size() == 1
+
+
+def test_watched_calls_and_devices_are_checked() -> None:
+    @ts.jit
+    def f(x: ts.Tensor["N"], y: ts.Tensor["N"]) -> ts.Tensor["N"]:
+        return x + y
+
+    with ts.debug.nans():
+        assert f(ts.ones(3), ts.ones(3)).shape == (3,)
+        with pytest.raises(ShapeError, match='`y: dim 0 "N"` is 4'):
+            f(ts.ones(3), ts.ones(4))
+    with fake_gpu():
+        x, y = ts.device_put(np.ones(3, np.float32), "cuda:0"), np.ones(4, np.float32)
+        assert str(f(x, x).device) == "cuda:0"
+        with pytest.raises(ShapeError, match='`y: dim 0 "N"` is 4'):
+            f(x, ts.device_put(y, "cuda:0"))
+
+
+def test_many_shapes_are_forgotten_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit_module, "_MOST_SHAPES", 8)
+
+    @ts.jit
+    def f(x: ts.Tensor["N"]) -> ts.Tensor["N"]:
+        return x + 1
+
+    for _ in range(2):
+        for n in range(1, 30):
+            assert f(ts.zeros(n)).shape == (n,)
+    assert f.cache_size() == 1
+    f.clear_cache()
+    assert f.cache_size() == 0
+    assert f(ts.zeros(3)).shape == (3,)
