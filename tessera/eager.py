@@ -38,6 +38,7 @@ from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
+from tessera.runtime.dispatch import direct
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
@@ -88,9 +89,10 @@ def specs_of(
 class Plan:
     """All that running one op on operands of given shapes takes, worked out once."""
 
-    __slots__ = ("_caller", "_dims", "_outputs", "_scratch")
+    __slots__ = ("_caller", "_dims", "_found", "_outputs", "_scratch")
 
     def __init__(self, found: Executable, results: Sequence[Type], dims: list[int]) -> None:
+        self._found = found
         self._caller = found.caller
         self._dims = dims
         self._outputs = specs_of(results, found.dtypes)
@@ -102,6 +104,8 @@ class Plan:
         size = self._scratch
         scratch = aligned_sized((size,), _BYTE, size) if size else 0
         self._caller(*inputs, *outputs, scratch, *self._dims)
+        if direct.STATE.runs is not None:
+            direct.noted(direct.Run(self._found, inputs, outputs, self._dims))
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
 
@@ -151,6 +155,8 @@ class Eager:
         """The results of one op."""
         if getattr(cls, "family", None) is Family.ELEMENTWISE:
             start = None if attrs else self.starters.get(cls)
+            if direct.STATE.runs is not None:
+                start = None  # whoever watches wants to know what runs
             if start is not None and (found := start(*operands)) is not NotImplemented:
                 return found
             return self._elementwise(cls, operands, attrs)
@@ -177,6 +183,8 @@ class Eager:
     def _run(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
     ) -> Any:
+        if issubclass(cls, (Control, HostCall, LibraryCall)):
+            direct.noted(None)
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         if cls is HostCall:
@@ -189,6 +197,7 @@ class Eager:
 
     def _elsewhere(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of an op on a device that is not the host."""
+        direct.noted(None)
         return self._engine_for(operands).evaluate(cls, operands, attrs)
 
     def _view(self, cls: type[Op], x: Array, attrs: dict[str, Any]) -> Array:
@@ -302,6 +311,8 @@ class Eager:
             self._note(cls, operands, found, signature)
         result = aligned_empty(shape, found.dtypes[0])
         found.run_into(inputs, (result,), (result.size,))
+        if direct.STATE.runs is not None:
+            direct.noted(direct.Run(found, inputs, (result,), (result.size,)))
         return Array(result)
 
     def _note(

@@ -40,8 +40,10 @@ from tessera.config import config
 from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
 from tessera.graph.namespace.operators import install as install_operators
+from tessera.graph.shortcut import WATCHER
 from tessera.graph.trace import current_engine, install_engine
 from tessera.ir.fortran import install_repeat
+from tessera.runtime.dispatch.direct import watch
 from tessera.runtime.repeat import repeat
 
 install_operators()
@@ -62,6 +64,7 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
 
 install_engine(Eager(_engine_for))
 install_repeat(repeat)
+WATCHER.append(watch)
 if is_watching(config.outermost()):
     install_engine(WatchedEngine(current_engine()))
 install_backend("cuda", cuda_backend)

@@ -16,7 +16,7 @@ from tessera.compile import Stages
 from tessera.graph.array import Array
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
-from tessera.runtime.dispatch.signatures import NEVER, Work, conversions
+from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
 from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
 
@@ -137,14 +137,18 @@ class Entry:
 
 
     @property
-    def tree(self) -> Callable[..., Any] | None:
+    def tree(self) -> Callable[..., Any] | DictOf | None:
         """Makes the result of a tuple of arrays, as `Work` wants it."""
         if self.is_leaf:
             return None
-        children = self.treedef.children()
-        is_tuple = self.treedef.kind == optree.PyTreeKind.TUPLE
-        if is_tuple and children and all([child.is_leaf() for child in children]):
-            return tuple
+        children, kind = self.treedef.children(), self.treedef.kind
+        if children and all([child.is_leaf() for child in children]):
+            if kind == optree.PyTreeKind.TUPLE:
+                return tuple
+            if kind == optree.PyTreeKind.LIST:
+                return list
+            if kind == optree.PyTreeKind.DICT:
+                return _dict_of(self.treedef)
         return functools.partial(pytree.unflatten, self.treedef)
 
     def work(self, numbers: Sequence[type | None]) -> Work | None:
@@ -173,6 +177,12 @@ class Entry:
             keep=executable,
             tail=self.dims,
         )
+
+
+def _dict_of(treedef: pytree.TreeDef) -> DictOf:
+    """A dict of leaves, which come by sorted keys; its own order is what the function gave it."""
+    positions: dict[Any, int] = pytree.unflatten(treedef, range(treedef.num_leaves))
+    return DictOf(tuple(sorted(positions, key=positions.__getitem__)), dict.fromkeys(positions))
 
 
 class CacheInfo(NamedTuple):

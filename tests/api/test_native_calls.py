@@ -890,3 +890,50 @@ def test_an_array_over_a_scalar_of_numpy(scalar: Any) -> None:
     for _ in range(3):
         for found in (x + x, ts.add(x, x), f(x), ts.sum(ts.stack([x, x]))):
             assert found.item() == np.add(scalar, scalar, dtype=scalar.dtype)
+
+
+# --- results in containers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: {"z": x, "a": x + 1, "m": x * 2},
+        lambda x: {3: x, 1: x + 1, 2: x * 2},
+        lambda x: {("a", 1): x + 1, ("a", 0): x * 2},
+        lambda x: {"one": x + 1},
+        lambda x: [x + 1, x * 2],
+        lambda x: OrderedDict(z=x, a=x + 1),
+        lambda x: {"z": {"b": x, "a": x + 1}, "c": [x]},
+        lambda x: {},
+    ],
+)
+def test_dicts_and_lists_of_results(build: Callable[[Any], Any]) -> None:
+    f = ts.jit(build)
+    wanted = build(X)
+    for _ in range(4):
+        found = f(X)
+        assert type(found) is type(wanted)
+        assert not isinstance(wanted, dict) or list(found) == list(wanted)
+        for a, b in zip(pytree.leaves(found), pytree.leaves(wanted), strict=True):
+            np.testing.assert_array_equal(np.asarray(a), b)
+    assert natively(f, X)
+
+
+def test_dicts_of_results_are_new_and_freed() -> None:
+    f = ts.jit(lambda x: {f"k{k}": x + k for k in range(60)})
+    first, second = warm(f, X), f(X)
+    assert first is not second
+    first["more"] = 1
+    del first["k3"]
+    assert list(f(X)) == [f"k{k}" for k in range(60)]
+    gc.collect()
+    tracemalloc.start()
+    for _ in range(50):
+        f(X)
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(200):
+        f(X)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 20_000

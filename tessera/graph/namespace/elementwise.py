@@ -25,6 +25,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -187,6 +188,7 @@ def _known_power(x: Any, exponent: bool | int | float | complex) -> Any:
     return None
 
 
+@shortcut
 @api_boundary
 def negative(x: ArrayLike, /) -> ArrayBase:
     """-x."""
@@ -202,6 +204,7 @@ def positive(x: ArrayLike, /) -> ArrayBase:
     return found
 
 
+@shortcut
 @api_boundary
 def abs(x: ArrayLike, /) -> ArrayBase:
     """The absolute value; for complex numbers a real one."""
@@ -214,6 +217,7 @@ def sign(x: ArrayLike, /) -> ArrayBase:
     return ops.sign(as_array("sign", x))
 
 
+@shortcut
 @api_boundary
 def square(x: ArrayLike, /) -> ArrayBase:
     """x * x."""
@@ -227,6 +231,7 @@ def reciprocal(x: ArrayLike, /) -> ArrayBase:
     return ops.div(spread(number(1, found.dtype), found.shape), found)
 
 
+@shortcut
 @api_boundary
 def maximum(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The larger of x1 and x2, or NaN if either is."""
@@ -234,6 +239,7 @@ def maximum(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return ops.or_(a, b) if a.dtype.is_bool else ops.maximum(a, b)
 
 
+@shortcut
 @api_boundary
 def minimum(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The smaller of x1 and x2, or NaN if either is."""

@@ -23,6 +23,7 @@ from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import reshape, transpose
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -74,6 +75,7 @@ def _other_way(name: str, a: Any, b: Any, i: int) -> str | None:
     return "transpose the first: `x1.T @ x2`" if a.shape[0] == b.shape[0] else None
 
 
+@shortcut
 @api_boundary
 def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The matrix product.

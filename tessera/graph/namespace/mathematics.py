@@ -23,6 +23,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.namespace.elementwise import both_inexact, kind_error
 from tessera.graph.ops import elementwise as ops
+from tessera.graph.shortcut import shortcut
 
 __all__ = [
     "acos",
@@ -79,54 +80,63 @@ def _rounded(name: str, op: Callable[[Any], Any], x: Any) -> Any:
 # --- exponentials, trigonometry ---------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def exp(x: ArrayLike, /) -> ArrayBase:
     """e to the power of x."""
     return ops.exp(as_inexact("exp", x))
 
 
+@shortcut
 @api_boundary
 def exp2(x: ArrayLike, /) -> ArrayBase:
     """2 to the power of x."""
     return ops.exp2(as_inexact("exp2", x))
 
 
+@shortcut
 @api_boundary
 def expm1(x: ArrayLike, /) -> ArrayBase:
     """exp(x) - 1, exact near 0."""
     return ops.expm1(as_inexact("expm1", x))
 
 
+@shortcut
 @api_boundary
 def log(x: ArrayLike, /) -> ArrayBase:
     """The natural logarithm."""
     return ops.log(as_inexact("log", x))
 
 
+@shortcut
 @api_boundary
 def log1p(x: ArrayLike, /) -> ArrayBase:
     """log(1 + x), exact near 0."""
     return ops.log1p(as_inexact("log1p", x))
 
 
+@shortcut
 @api_boundary
 def log2(x: ArrayLike, /) -> ArrayBase:
     """The logarithm to base 2."""
     return ops.log2(as_inexact("log2", x))
 
 
+@shortcut
 @api_boundary
 def log10(x: ArrayLike, /) -> ArrayBase:
     """The logarithm to base 10."""
     return ops.log10(as_inexact("log10", x))
 
 
+@shortcut
 @api_boundary
 def sqrt(x: ArrayLike, /) -> ArrayBase:
     """The square root; NaN of negative numbers."""
     return ops.sqrt(as_inexact("sqrt", x))
 
 
+@shortcut
 @api_boundary
 def rsqrt(x: ArrayLike, /) -> ArrayBase:
     """1 / sqrt(x)."""
@@ -139,18 +149,21 @@ def cbrt(x: ArrayLike, /) -> ArrayBase:
     return ops.cbrt(as_inexact("cbrt", x))
 
 
+@shortcut
 @api_boundary
 def sin(x: ArrayLike, /) -> ArrayBase:
     """The sine."""
     return ops.sin(as_inexact("sin", x))
 
 
+@shortcut
 @api_boundary
 def cos(x: ArrayLike, /) -> ArrayBase:
     """The cosine."""
     return ops.cos(as_inexact("cos", x))
 
 
+@shortcut
 @api_boundary
 def tan(x: ArrayLike, /) -> ArrayBase:
     """The tangent."""
@@ -181,18 +194,21 @@ def atan2(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return both_inexact("atan2", ops.atan2, x1, x2)
 
 
+@shortcut
 @api_boundary
 def sinh(x: ArrayLike, /) -> ArrayBase:
     """The hyperbolic sine."""
     return ops.sinh(as_inexact("sinh", x))
 
 
+@shortcut
 @api_boundary
 def cosh(x: ArrayLike, /) -> ArrayBase:
     """The hyperbolic cosine."""
     return ops.cosh(as_inexact("cosh", x))
 
 
+@shortcut
 @api_boundary
 def tanh(x: ArrayLike, /) -> ArrayBase:
     """The hyperbolic tangent."""
@@ -217,6 +233,7 @@ def atanh(x: ArrayLike, /) -> ArrayBase:
     return ops.atanh(as_inexact("atanh", x))
 
 
+@shortcut
 @api_boundary
 def erf(x: ArrayLike, /) -> ArrayBase:
     """The error function."""
@@ -250,24 +267,28 @@ def digamma(x: ArrayLike, /) -> ArrayBase:
 # --- representation ---------------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def floor(x: ArrayLike, /) -> ArrayBase:
     """The largest integer not above x."""
     return _rounded("floor", ops.floor, x)
 
 
+@shortcut
 @api_boundary
 def ceil(x: ArrayLike, /) -> ArrayBase:
     """The smallest integer not below x."""
     return _rounded("ceil", ops.ceil, x)
 
 
+@shortcut
 @api_boundary
 def trunc(x: ArrayLike, /) -> ArrayBase:
     """x without its fraction."""
     return _rounded("trunc", ops.trunc, x)
 
 
+@shortcut
 @api_boundary
 def round(x: ArrayLike, /) -> ArrayBase:
     """The nearest integer; halves go to the even one. Complex numbers are rounded by parts."""
@@ -321,6 +342,7 @@ def conj(x: ArrayLike, /) -> ArrayBase:
 # --- activations ------------------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def sigmoid(x: ArrayLike, /) -> ArrayBase:
     """1 / (1 + exp(-x)), without overflow on the way."""

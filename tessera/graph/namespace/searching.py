@@ -29,6 +29,7 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
+from tessera.graph.shortcut import shortcut
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 
+@shortcut
 @api_boundary
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 where the condition holds, else x2.
@@ -63,6 +65,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return ops.select(cond, a, b)
 
 
+@shortcut
 @api_boundary
 def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> ArrayBase:
     """The position, int64, of the first largest element, or of the first NaN.
@@ -75,6 +78,7 @@ def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) 
     return _position("argmax", reduce.argmax, x, axis, keepdims)
 
 
+@shortcut
 @api_boundary
 def argmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> ArrayBase:
     """The position, int64, of the first smallest element, or of the first NaN. See `argmax`."""

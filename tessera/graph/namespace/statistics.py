@@ -35,6 +35,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.ops import cumulative, reduce
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import concatenate, full, reshape
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -93,6 +94,7 @@ def accumulated(name: str, x: object, dtype: DTypeLike | None) -> Any:
     return ops.cast(found, wanted)
 
 
+@shortcut
 @api_boundary
 def sum(
     x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
@@ -114,6 +116,7 @@ def sum(
     return reduced("sum", reduce.sum_, accumulated("sum", x, dtype), axis, keepdims)
 
 
+@shortcut
 @api_boundary
 def prod(
     x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
@@ -122,6 +125,7 @@ def prod(
     return reduced("prod", reduce.prod_, accumulated("prod", x, dtype), axis, keepdims)
 
 
+@shortcut
 @api_boundary
 def max(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The largest element along some axes, or of all; NaN if one is.
@@ -136,6 +140,7 @@ def max(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayB
     return reduced("max", op, found, axis, keepdims)
 
 
+@shortcut
 @api_boundary
 def min(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The smallest element along some axes, or of all; NaN if one is. See `max`."""
@@ -155,6 +160,7 @@ def _mean(x: Any, axes: Sequence[int]) -> Any:
     return ops.div(total, spread(count, total.shape))
 
 
+@shortcut
 @api_boundary
 def mean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The arithmetic mean along some axes, or of all elements; NaN where there are none.

@@ -12,8 +12,8 @@ from typing import Final
 SMALL_CLASSES: Final = 64
 """Blocks of up to so many times 64 bytes wait for their next use."""
 
-MOST_WAITING: Final = 32
-"""Of each size so many wait."""
+WAITING_LINES: Final = 2048
+"""Of each size so many lines of 64 bytes wait: as many blocks as a call has small results."""
 
 BLOCKS: Final = f"""
 @waiting = internal global [{SMALL_CLASSES + 1} x ptr] zeroinitializer, align 64
@@ -64,7 +64,8 @@ entry:
 look:
   %number.at = getelementptr i64, ptr @numbers, i64 %class
   %number = load i64, ptr %number.at
-  %full = icmp uge i64 %number, {MOST_WAITING}
+  %lines = mul i64 %number, %class
+  %full = icmp uge i64 %lines, {WAITING_LINES}
   br i1 %full, label %give, label %push, !prof !0
 push:
   %more = add i64 %number, 1

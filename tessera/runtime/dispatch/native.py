@@ -77,6 +77,7 @@ class Plan:
 
 _CALL = "tessera_call"
 START = "tessera_start"
+START_CALL = "tessera_start_call"
 _NEW_ARRAY = 94  # of NumPy's C interface: PyArray_NewFromDescr
 
 

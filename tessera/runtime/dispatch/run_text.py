@@ -17,7 +17,7 @@ def run_text(offsets: Offsets) -> str:
             TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
             INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
             OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=array["_data"],
-            **{name: PLAN.index(name) for name in PLAN},
+            ITEMS=w.TUPLE_ITEMS, **{name: PLAN.index(name) for name in PLAN},
             **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
         )
         + _MAKE.format(
@@ -276,11 +276,48 @@ single:
   ret ptr %one
 
 several:
+  %template.at = getelementptr i64, ptr %plan, i64 {template}
+  %template = load ptr, ptr %template.at
+  %is.dict = icmp ne ptr %template, null
+  br i1 %is.dict, label %named, label %numbered
+
+named:
+  %keys.at = getelementptr i64, ptr %plan, i64 {keys}
+  %keys = load ptr, ptr %keys.at
+  %keys.items = getelementptr i8, ptr %keys, i64 {ITEMS}
+  %dict = call ptr @PyDict_Copy(ptr %template)
+  %no.dict = icmp eq ptr %dict, null
+  br i1 %no.dict, label %undo, label %entries, !prof !0
+entries:
+  %e = phi i64 [ 0, %named ], [ %e.next, %entry.one ]
+  %bad = phi i32 [ 0, %named ], [ %bad.next, %entry.one ]
+  %more.entries = icmp ult i64 %e, %outputs.n
+  br i1 %more.entries, label %entry.one, label %entries.done
+entry.one:
+  %e.key.at = getelementptr ptr, ptr %keys.items, i64 %e
+  %e.key = load ptr, ptr %e.key.at
+  %e.value.at = getelementptr ptr, ptr %results, i64 %e
+  %e.value = load ptr, ptr %e.value.at
+  %e.status = call i32 @PyDict_SetItem(ptr %dict, ptr %e.key, ptr %e.value)
+  %bad.next = or i32 %bad, %e.status
+  call void @Py_DecRef(ptr %e.value)
+  %e.next = add i64 %e, 1
+  br label %entries
+entries.done:
+  %well = icmp eq i32 %bad, 0
+  br i1 %well, label %dict.made, label %dict.failed, !prof !1
+dict.made:
+  ret ptr %dict
+dict.failed:
+  call void @Py_DecRef(ptr %dict)
+  ret ptr null
+
+numbered:
   %tuple = call ptr @PyTuple_New(i64 %outputs.n)
   %no.tuple = icmp eq ptr %tuple, null
   br i1 %no.tuple, label %undo, label %items, !prof !0
 items:
-  %j = phi i64 [ 0, %several ], [ %j.next, %item ]
+  %j = phi i64 [ 0, %numbered ], [ %j.next, %item ]
   %more.items = icmp ult i64 %j, %outputs.n
   br i1 %more.items, label %item, label %together
 item:
@@ -298,7 +335,7 @@ together:
 
 undo:
   %count = phi i64 [ %k, %make.it ], [ %outputs.n, %borrow ], [ %outputs.n, %exhausted ],
-      [ %outputs.n, %several ]
+      [ %outputs.n, %numbered ], [ %outputs.n, %named ]
   br label %undo.next
 undo.next:
   %u = phi i64 [ 0, %undo ], [ %u.next, %undo.one ]

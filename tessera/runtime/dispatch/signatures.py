@@ -48,6 +48,21 @@ NEVER = 1 << 62
 _FIRST_PLACES = 8
 
 
+class DictOf:
+    """The result is a dict of arrays.
+
+    Args:
+        keys: in the order of the arrays.
+        template: a dict with these keys in its own order.
+    """
+
+    __slots__ = ("keys", "template")
+
+    def __init__(self, keys: tuple[object, ...], template: dict[Any, None]) -> None:
+        self.keys = keys
+        self.template = template
+
+
 class Work:
     """What one native run does.
 
@@ -56,7 +71,8 @@ class Work:
         captured: arrays that come before the leaves.
         outputs: shape, dtype and bytes of each; those of lines have the shape of the first leaf.
         types: of the arrays that are wanted; None where it follows from the elements.
-        tree: makes the result of a tuple of arrays; `tuple` for that itself, None for the only one.
+        tree: makes the result of a tuple of arrays; `tuple` for that itself, None for the only one,
+            or what dict of them it is.
         scratch: bytes of scratch memory.
         converted: per leaf, what is done with a number.
         release: the elements of a line from which on the interpreter's lock is released; for other
@@ -84,7 +100,7 @@ class Work:
         captured: Sequence[np.ndarray],
         outputs: Sequence[Output],
         types: Sequence[TensorType | None],
-        tree: Callable[..., Any] | None,
+        tree: Callable[..., Any] | DictOf | None,
         scratch: int,
         converted: Sequence[int],
         release: int,
@@ -125,7 +141,8 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
         large = at((shape, dtype, size)) if size >= POOLED_BYTES else 0
         outputs += (at(dtype), len(shape), part(shape), size, at(type), large, dtype.itemsize)
     pooled = at(((work.scratch,), np.dtype(np.uint8), work.scratch))
-    tree = 0 if work.tree is None else 1 if work.tree is tuple else at(work.tree)
+    made = work.tree if isinstance(work.tree, DictOf) else None
+    tree = 0 if work.tree is None else 1 if made or work.tree is tuple else at(work.tree)
     head = {
         "length": len(key),
         "key": part(key),
@@ -141,6 +158,8 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
         "release": work.release,
         "tree": tree,
         "converted_at": part(work.converted) if any(work.converted) else 0,
+        "template": at(made.template) if made else 0,
+        "keys": at(made.keys) if made else 0,
     }
     return Plan(np.array([head[name] for name in w.PLAN], np.uint64), keep)
 
@@ -278,13 +297,17 @@ class Signatures:
             if not known.has(tuple(key)):
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
 
-    def start(self) -> Callable[..., Any] | None:
+    def start(self, symbol: str = START) -> Callable[..., Any] | None:
         """A function of positional arguments that gives `NotImplemented` for what it does not
-        know; None where there is no native code."""
+        know; None where there is no native code.
+
+        Args:
+            symbol: with `START_CALL`, it is a function of a tuple and a dict of arguments.
+        """
         loaded = native()
         if loaded is None:
             return None
-        code = loaded.addresses[START]
+        code = loaded.addresses[symbol]
         return make_builtin(code, receiver=self.table, owner=loaded, name="start")
 
 

@@ -76,6 +76,24 @@ decline:
 done:
   ret ptr %found
 }}
+
+; The same, of a tuple and a dict.
+define ptr @tessera_start_call(ptr %self, ptr %args, i64 %number) nounwind {{
+  %tuple = load ptr, ptr %args
+  %dict.at = getelementptr ptr, ptr %args, i64 1
+  %dict = load ptr, ptr %dict.at
+  %count.at = getelementptr i8, ptr %tuple, i64 {SIZE}
+  %count = load i64, ptr %count.at
+  %items = getelementptr i8, ptr %tuple, i64 {ITEMS}
+  %found = call ptr @dispatch(ptr %self, ptr %items, i64 %count, ptr %tuple, ptr %dict)
+  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
+  br i1 %declined, label %decline, label %done
+decline:
+  call void @Py_IncRef(ptr %found)
+  ret ptr %found
+done:
+  ret ptr %found
+}}
 """
 
 # The result, null with an error set, or a borrowed NotImplemented where nothing was done.
@@ -363,6 +381,8 @@ declare ptr @PyObject_CallObject(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyTuple_New(i64)
+declare ptr @PyDict_Copy(ptr)
+declare i32 @PyDict_SetItem(ptr, ptr, ptr)
 declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
 declare ptr @PyEval_SaveThread()

@@ -32,6 +32,7 @@ ENTRY: Final = ("hash", "plan", "words")
 PLAN: Final = (
     "length", "key", "main", "captured", "captured_at", "outputs", "outputs_at", "scratch",
     "scratch_size", "tail", "tail_at", "release", "tree", "converted_at",
+    "template", "keys",
 )  # fmt: skip
 """The first words of a plan."""
 

@@ -1,0 +1,200 @@
+"""Calls of eager functions that were one run of one program, and are run natively from then on.
+
+While a function that is marked (`graph/shortcut.py`) runs for the second time with arguments of the
+same kinds, the engine says which programs it runs. If that is one, of the arrays that the user gave
+in their order, and the result is what it gave, perhaps in another shape, then so is every call with
+arrays of the same types and the same other arguments.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.config import config
+from tessera.graph.array import Array
+from tessera.graph.shortcut import Shortcut
+from tessera.graph.trace import is_recording
+from tessera.runtime.dispatch.native import START_CALL, native
+from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
+from tessera.runtime.dispatch.structure import class_of, structure_of
+from tessera.runtime.executable import Executable
+from tessera.runtime.memory import Output, pointer
+
+_MOST_NOTED = 4096
+"""Signatures of one function that it is tried for."""
+
+LONG = 4096
+"""From so many elements on, other threads may run meanwhile."""
+
+
+class Run:
+    """One run of a program.
+
+    Args:
+        executable: the program.
+        inputs: what it read.
+        outputs: what it gave.
+        dims: the values of its symbolic dims.
+    """
+
+    __slots__ = ("dims", "executable", "inputs", "outputs")
+
+    def __init__(
+        self,
+        executable: Any,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        dims: Sequence[int],
+    ) -> None:
+        self.executable = executable
+        self.inputs = inputs
+        self.outputs = outputs
+        self.dims = dims
+
+
+class _State(threading.local):
+    runs: list[Run | None] | None = None
+
+
+STATE = _State()
+"""Of a thread: what ran since a function is watched, None for what is no run of a program; None
+where no function is."""
+
+
+class _Notes:
+    """What is known of one function: its signatures, and those that were seen."""
+
+    def __init__(self) -> None:
+        self.signatures = Signatures()
+        self.seen: dict[Hashable, bool] = {}
+
+
+def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the function of a shortcut; lets native code run calls like it where it can."""
+    function = shortcut.function
+    settings = config.current()
+    if is_recording() or config.override.get() is not None:
+        return function(*args, **kwargs)
+    if settings.debug_nans or settings.debug_infs or STATE.runs is not None:
+        return function(*args, **kwargs)
+    which = _kinds(args, kwargs)
+    notes = shortcut.notes
+    if notes is None:
+        notes = shortcut.notes = _Notes()
+    seen = None if which is None else notes.seen.get(which)
+    if which is None or seen or len(notes.seen) >= _MOST_NOTED:
+        return function(*args, **kwargs)
+    # What is called once is not looked at.
+    notes.seen[which] = seen is False
+    if seen is None:
+        return function(*args, **kwargs)
+    STATE.runs = []
+    try:
+        result = function(*args, **kwargs)
+        runs = STATE.runs
+    finally:
+        STATE.runs = None
+    if len(runs) == 1 and runs[0] is not None:
+        _note(shortcut, notes.signatures, args, kwargs, result, runs[0])
+    return result
+
+
+def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+    """What tells calls apart; None for those that native code does not run."""
+    found: list[Hashable] = []
+    for x in args:
+        if type(x) is Array:
+            data = x.storage
+            found.append((data.dtype, data.shape, x.weak))
+        elif type(x) in (int, float, bool):
+            found.append(class_of(x))
+        else:
+            return None
+    for name, x in kwargs.items():
+        found.append((name, class_of(x), x))
+    try:
+        hash(key := tuple(found))
+    except TypeError:
+        return None
+    return key
+
+
+def _note(
+    shortcut: Shortcut,
+    signatures: Signatures,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    run: Run,
+) -> None:
+    given = key_of(args)
+    executable = run.executable
+    if given is None or not isinstance(executable, Executable) or executable.main is None:
+        return
+    output = _output(result, run)
+    converted = _converted(args, given[2], run)
+    if output is None or converted is None:
+        return
+    work = Work(
+        main=executable.main,
+        captured=(),
+        outputs=[output],
+        types=[result.type if result.weak else None],
+        tree=None,
+        scratch=executable.scratch(run.dims),
+        converted=converted,
+        release=1 if sum([x.size for x in (*run.inputs, *run.outputs)]) >= LONG else NEVER,
+        keep=executable,
+        tail=run.dims,
+    )
+    which = (len(args), *sorted([(n, str(class_of(x)), repr(x)) for n, x in kwargs.items()]))
+    if signatures.is_refused(which):
+        return
+    known = signatures.find(which)
+    known = known or signatures.note(which, structure_of(args, kwargs, (), tuple(kwargs)))
+    if known is None or known.has(tuple(given[0])):
+        return
+    signatures.add(known, given[0], given[1], work)
+    if shortcut.start is None:
+        shortcut.start = signatures.start(START_CALL) if native() is not None else None
+
+
+def _output(result: Any, run: Run) -> Output | None:
+    """The result as native code makes it; None if it is something else than what the run gave."""
+    if type(result) is not Array or len(run.outputs) != 1:
+        return None
+    found, made = result.storage, run.outputs[0]
+    if type(found) is not np.ndarray or not found.flags.c_contiguous:
+        return None
+    if found.dtype != made.dtype or found.size != made.size or not found.size:
+        return None
+    same = pointer(found) == pointer(made)
+    return (found.shape, found.dtype, found.nbytes) if same else None
+
+
+def _converted(
+    args: tuple[Any, ...], numbers: Sequence[type | None], run: Run
+) -> list[int] | None:
+    """What is done with the arguments that are numbers; None if the run did not read all arguments
+    in their order."""
+    if len(args) != len(run.inputs) or sum([kind is not None for kind in numbers]) > 1:
+        return None
+    for x, kind, read in zip(args, numbers, run.inputs, strict=True):
+        if kind is not None:
+            # One element, or one that is repeated.
+            if not read.size or any(read.strides) or read.flat[0] != read.dtype.type(x):
+                return None
+        elif pointer(read) != pointer(x.contiguous) or read.nbytes > x.contiguous.nbytes:
+            return None
+    return conversions(numbers, [read.dtype for read in run.inputs])
+
+
+def noted(run: Run | None) -> None:
+    """Says what ran, where a function is watched."""
+    runs = STATE.runs
+    if runs is not None:
+        runs.append(run)

@@ -1,0 +1,194 @@
+"""Calls of eager functions that native code runs as a whole: which ones, and what they give."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.errors import DonatedError, DTypeError, NonFiniteError, ShapeError
+from tessera.graph import shortcut as shortcut_module
+from tessera.runtime.dispatch.native import native
+
+pytestmark = pytest.mark.skipif(native() is None, reason="the layout of objects is not known")
+
+RNG = np.random.default_rng(11)
+
+
+def data(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.uniform(0.5, 4, shape).astype(dtype)
+
+
+def known(fn: Callable[..., Any]) -> Any:
+    """What is known of a public function."""
+    cells: Any = fn.__closure__  # type: ignore[attr-defined]
+    return next(
+        cell.cell_contents
+        for cell in cells
+        if isinstance(cell.cell_contents, shortcut_module.Shortcut)
+    )
+
+
+def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether native code runs a call."""
+    start = known(fn).start
+    return start is not None and start(args, kwargs) is not NotImplemented
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "sum": (ts.sum, np.sum, ((3, 4),), {}),
+    "sum of rows": (ts.sum, np.sum, ((3, 4),), {"axis": 1}),
+    "sum of columns, kept": (ts.sum, np.sum, ((3, 4),), {"axis": 0, "keepdims": True}),
+    "sum over two": (ts.sum, np.sum, ((3, 4, 2),), {"axis": (0, 2)}),
+    "max": (ts.max, np.max, ((5,),), {"axis": -1}),
+    "min": (ts.min, np.min, ((5, 1),), {"axis": 0}),
+    "prod": (ts.prod, np.prod, ((2, 3),), {}),
+    "matmul": (ts.matmul, np.matmul, ((3, 4), (4, 5)), {}),
+    "matmul of a vector": (ts.matmul, np.matmul, ((3, 4), (4,)), {}),
+    "maximum": (ts.maximum, np.maximum, ((3, 4), (3, 4)), {}),
+    "maximum of a number": (ts.maximum, np.maximum, ((3, 4), 1.5), {}),
+    "minimum of an integer": (ts.minimum, np.minimum, (2, (7,)), {}),
+    "exp": (ts.exp, np.exp, ((3, 4),), {}),
+    "where": (ts.where, np.where, (True, (3, 4), (3, 4)), {}),
+    "abs": (ts.abs, np.abs, ((6,),), {}),
+    "argmax": (ts.argmax, np.argmax, ((3, 4),), {"axis": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results(name: str) -> None:
+    fn, numpy, shapes, kwargs = CALLS[name]
+    for shift in (0, 3):
+        sizes = [tuple(n + shift * (n > 2) for n in s) if type(s) is tuple else s for s in shapes]
+        for _ in range(5):
+            given = [data(*s) if type(s) is tuple else s for s in sizes]
+            args = [ts.asarray(x) if type(x) is np.ndarray else x for x in given]
+            found = fn(*args, **kwargs)
+            wanted = numpy(*given, **kwargs)
+            assert found.shape == np.shape(wanted)
+            np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)
+        assert natively(fn, *args, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [ts.float64, ts.int32, ts.bool, ts.bfloat16, ts.complex64])
+def test_dtypes_are_told_apart(dtype: Any) -> None:
+    for _ in range(3):
+        x = ts.astype(ts.asarray(data(3, 4)), dtype)
+        found = ts.sum(x, axis=0)
+        with ts.config.update(threads=1):  # not natively
+            wanted = ts.sum(x, axis=0)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_numbers_are_read_anew() -> None:
+    x = ts.asarray(data(4, 5))
+    for number in (0.5, 1.0, 2.0, 3.5, 2, True):
+        for _ in range(2):
+            wanted = np.maximum(np.asarray(x), np.float32(number))
+            np.testing.assert_array_equal(np.asarray(ts.maximum(x, number)), wanted)
+
+
+def test_other_keywords_are_other_calls() -> None:
+    x = ts.asarray(data(3, 3))
+    for _ in range(4):
+        for axis in (0, 1, None, (0, 1), (1,), -1):
+            for keepdims in (False, True):
+                wanted = np.sum(np.asarray(x), axis=axis, keepdims=keepdims)
+                found = ts.sum(x, axis=axis, keepdims=keepdims)
+                assert found.shape == wanted.shape
+                np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-6)
+
+
+def test_weak_types_stay() -> None:
+    x, one = ts.asarray(data(3)), ts.asarray(2.0)
+    for _ in range(4):
+        weak = ts.exp(one)
+        assert weak.dtype == ts.exp(one).dtype
+        assert (ts.sum(x) + 1).dtype == ts.float32
+
+
+def test_views_and_strides_go_to_python() -> None:
+    whole = data(6, 8)
+    x = ts.asarray(whole)
+    for _ in range(4):
+        np.testing.assert_allclose(np.asarray(ts.sum(x.T, axis=0)), whole.sum(1), rtol=1e-5)
+        found = np.asarray(ts.sum(x[:, ::2], axis=0))
+        np.testing.assert_allclose(found, whole[:, ::2].sum(0), rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(ts.sum(ts.ones((3, 4)))), 12)
+
+
+def test_mistakes_stay_errors() -> None:
+    x = ts.ones((3, 4)) + 0
+    for _ in range(4):
+        assert ts.matmul(x, x.T).shape == (3, 3)
+        with pytest.raises(ShapeError):
+            ts.matmul(x, x)
+        with pytest.raises(DTypeError):
+            ts.maximum(x, 1j)
+        with pytest.raises(ts.TesseraError):
+            ts.sum(x, axis=2)
+        with pytest.raises(ts.TesseraError):
+            ts.sum(x, axes=0)  # type: ignore[call-arg]
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    f(x)
+    with pytest.raises(DonatedError):
+        ts.sum(x)
+
+
+def test_traces_and_transforms_see_the_function() -> None:
+    x = ts.asarray(data(3, 4))
+    for _ in range(4):
+        ts.sum(x, axis=0)
+        assert "reduce_sum" in str(ts.jit(lambda x: ts.sum(x, axis=0)).trace(x))
+        assert ts.grad(lambda x: ts.sum(ts.exp(x)))(x).shape == (3, 4)
+        assert ts.vmap(lambda x: ts.sum(x))(x).shape == (3,)
+
+
+def test_not_a_number_is_found() -> None:
+    x = ts.asarray(np.array([-1.0, 2.0], np.float32))
+    for _ in range(4):
+        ts.sqrt(x)
+    with ts.debug.nans(), pytest.raises(NonFiniteError):
+        ts.sqrt(x)
+
+
+def test_many_threads() -> None:
+    wrong: list[object] = []
+
+    def work(k: int) -> None:
+        x = np.full((k + 1, 3), k, np.float32)
+        ours = ts.asarray(x)
+        for _ in range(200):
+            found = ts.sum(ours, axis=0), ts.matmul(ours, ours.T)
+            for a, b in zip(found, (x.sum(0), x @ x.T), strict=True):
+                if not np.array_equal(np.asarray(a), b):
+                    wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_large_arrays() -> None:
+    x = data(1 << 19)
+    ours = ts.asarray(x)
+    for _ in range(4):
+        np.testing.assert_allclose(np.asarray(ts.exp(ours)), np.exp(x), rtol=1e-5)
+        np.testing.assert_allclose(float(ts.sum(ours)), x.sum(dtype=np.float64), rtol=1e-5)
+
+
+def test_functions_stay_functions() -> None:
+    assert inspect.isfunction(ts.sum)
+    assert list(inspect.signature(ts.sum).parameters) == ["x", "axis", "dtype", "keepdims"]
+    assert pickle.loads(pickle.dumps(ts.matmul)) is ts.matmul
+    assert str(ts.sum.__doc__).startswith("The sum")
