@@ -70,16 +70,19 @@ LEAST_STEPS = 4
 
 
 def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
-    """The program with sums over the rows of large operands cut along the rows.
+    """The program with sums and searches over the rows of large operands cut along the rows.
 
     Args:
         func: a program without tiles and places.
         machine: the CPU.
         facts: what is known of symbolic dims.
     """
+    from tessera.schedule.search_in_order import search_rows  # which builds on this module
+
     rules = (
         lambda nest, context: _sum_rows(nest, context, machine),
         lambda nest, context: _sum_lanes(nest, context, machine),
+        lambda nest, context: search_rows(nest, context, machine),
     )
     return rewrite(func, None, rules, facts)
 
@@ -99,7 +102,7 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
-        if _runs_along(axis, op.axes[0], reads, machine):
+        if runs_along(axis, op.axes[0], reads, machine):
             return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
 
@@ -115,31 +118,31 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     extents = [axis.extent for axis in (*nest.axes, deep)]
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
         return None
-    if op.dtype.is_complex or _count([deep]) < LEAST_DEPTH:
+    if op.dtype.is_complex or count_of([deep]) < LEAST_DEPTH:
         return None
     free = [axis for axis in nest.axes if axis.name in (*op.rows, *op.cols)]
-    few, many = sorted(free, key=lambda axis: _count([axis]))[:: max(len(free) - 1, 1)][:2]
+    few, many = sorted(free, key=lambda axis: count_of([axis]))[:: max(len(free) - 1, 1)][:2]
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     large = [a for a in reads if a.stride(many.name) != 0]
-    if len(free) != 2 or _count([few]) > FEW or any(a.stride(deep.name) != 1 for a in reads):
+    if len(free) != 2 or count_of([few]) > FEW or any(a.stride(deep.name) != 1 for a in reads):
         return None
-    if sum(_count([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
+    if sum(count_of([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
         return None
     lanes = max(1, machine.vector_bits // op.dtype.bits)
-    height = ceil(_count([few]) / ceil(_count([few]) / MOST_HEIGHT))
+    height = ceil(count_of([few]) / ceil(count_of([few]) / MOST_HEIGHT))
     most = max(machine.registers * 3 // 4 // height, 1)
-    exact = [w for w in range(1, most + 1) if _count([many]) % w == 0 and 2 * w >= most]
+    exact = [w for w in range(1, most + 1) if count_of([many]) % w == 0 and 2 * w >= most]
     width = max(exact, default=most)
     others = [axis for axis in nest.axes if axis not in free]
-    programs = max(ceil(PROGRAMS / _count(others)), 1)
-    chunk = ceil(_count([many]) / programs / width) * width
-    work = 2 * chunk * _count([few, deep])
+    programs = max(ceil(PROGRAMS / count_of(others)), 1)
+    chunk = ceil(count_of([many]) / programs / width) * width
+    work = 2 * chunk * count_of([few, deep])
     new = nest.rebuild(
         axes=(*others, many, few),
         tile=(*[1] * len(others), width, height),
         chunk=(*[0 if axis.extent == 1 else 1 for axis in others], chunk, 0),
         reduce_tile=lanes,
-        grain=grain_of(_count(others) * ceil(_count([many]) / chunk), work),
+        grain=grain_of(count_of(others) * ceil(count_of([many]) / chunk), work),
     )
     return Pieces([new], [], f"{width} x {height} sums in registers with lanes along the depth")
 
@@ -151,7 +154,7 @@ def _sum_type(op: Op) -> DType:
     return type.dtype
 
 
-def _runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu) -> bool:
+def runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu) -> bool:
     """Whether long rows of a large operand run along an axis, and no operand runs elsewhere."""
     is_large = False
     for read in reads:
@@ -159,8 +162,8 @@ def _runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedC
         if stride not in (0, 1) or not isinstance(jump, int):
             return False
         if stride == 1:
-            row = _count([col]) * read.dtype.itemsize
-            size = row * _count([deep])
+            row = count_of([col]) * read.dtype.itemsize
+            size = row * count_of([deep])
             is_far = jump * read.dtype.itemsize >= LEAST_BYTES
             is_large |= is_far and row >= LEAST_BYTES and size >= machine.l2
     return is_large
@@ -198,24 +201,24 @@ class _RowSum:
         large = [a for a in reads if a.stride(col.name) == 1]
         rows = [a for a in others if all(x.stride(a.name) == 0 for x in large)]
         self.row = rows[-1] if isinstance(op, ops.Contract) and len(rows) == 1 else None
-        size = sum(_count([col, self.deep]) * a.dtype.itemsize for a in large)
+        size = sum(count_of([col, self.deep]) * a.dtype.itemsize for a in large)
         most = MORE if size >= SHARED_CACHE * machine.l2 else FEW
-        self.is_fit = not rows or (self.row is not None and _count([self.row]) <= most)
+        self.is_fit = not rows or (self.row is not None and count_of([self.row]) <= most)
         self.others = [axis for axis in others if axis is not self.row]
         self.type = _sum_type(op)
         self.lanes = max(1, machine.vector_bits // self.type.bits)
         self.height, self.tile = 1, 4 * self.lanes
         if self.row is not None:
-            shape = (_count([self.row]), _count([col]), ROWS)
+            shape = (count_of([self.row]), count_of([col]), ROWS)
             block = choose_block(shape, self.lanes, machine.registers)
             self.height, self.tile = block.rows, block.columns
-        self.tile = min(self.tile, power_above(_count([col])))
+        self.tile = min(self.tile, power_above(count_of([col])))
         room = STRIP_BYTES // self.type.itemsize
-        extent = _count([col])
+        extent = count_of([col])
         self.wide = ceil(ceil(extent / ceil(extent / room)) / self.tile) * self.tile
         self.chunks = ceil(extent / self.wide)
-        blocks = _count([self.deep]) // ROWS
-        wanted = ceil(PROGRAMS / (_count(self.others) * self.chunks))
+        blocks = count_of([self.deep]) // ROWS
+        wanted = ceil(PROGRAMS / (count_of(self.others) * self.chunks))
         self.parts = max(min(wanted, blocks // LEAST_STEPS), 1)
         self.steps = blocks // self.parts
 
@@ -255,8 +258,8 @@ class _RowSum:
             0, *[0] * len(rows), self.wide if self.chunks > 1 else 0,
         )  # fmt: skip
         tile = (*[1] * (len(self.others) + 2), *[self.height] * len(rows), self.tile)
-        programs = self.parts * _count(self.others) * self.chunks
-        work = 2 * self.steps * ROWS * _count(rows) * min(self.wide, _count([self.col]))
+        programs = self.parts * count_of(self.others) * self.chunks
+        work = 2 * self.steps * ROWS * count_of(rows) * min(self.wide, count_of([self.col]))
         return ops.Nest(
             axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
             reason=f"{ROWS} rows are read side by side and added to sums in the first cache",
@@ -295,7 +298,7 @@ class _RowSum:
             code.append(load)
             found.append(load.result)
         done = self.parts * self.steps * ROWS
-        left = _count([self.deep]) - done
+        left = count_of([self.deep]) - done
         if left:
             code += self.sum(sym(self.deep.name) + done, left)
             found.append(code[-1].result)
@@ -306,6 +309,6 @@ class _RowSum:
         return total
 
 
-def _count(axes: Sequence[Axis]) -> int:
+def count_of(axes: Sequence[Axis]) -> int:
     """The points of some axes, whose extents are known."""
     return prod([axis.extent for axis in axes if isinstance(axis.extent, int)])

@@ -1,0 +1,70 @@
+"""Searches over the rows of an operand that is read in order, at every level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import DType, float32, float64, int8, uint32
+from tessera.graph.trace import Trace, active
+from tessera.ir.core import Func
+from tessera.ir.types import TensorType
+from tessera.schedule import read_in_order
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short rows are long."""
+    monkeypatch.setattr(read_in_order, "LEAST_BYTES", 8)
+
+
+def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
+    with active(Trace("jit", "program", staging=True)) as trace:
+        x = trace.input(TensorType(shape, dtype))
+        graph, captured = trace.finish([fn(x, axis=axis)], "program")
+    assert not captured
+    return graph
+
+
+def check(x: np.ndarray, axis: int = 0, level: str = "host") -> None:
+    small = replace(machine(level), l2=64)
+    dtype = next(d for d in (float32, float64, int8, uint32) if d.np == x.dtype)
+    for fn in (ts.argmax, ts.argmin):
+        lowered = check_levels(graph_of(fn, x.shape, dtype, axis), [x], machine=small)
+        assert "16 rows read side by side" in str(lowered.kernels())
+
+
+@pytest.mark.parametrize("shape", [(64, 70), (71, 16), (130, 33)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint32"])
+def test_dtypes(shape: tuple[int, int], dtype: str) -> None:
+    check(np.random.default_rng(0).integers(0, 50, shape).astype(dtype))
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+def test_machines(level: str) -> None:
+    check(np.random.default_rng(0).normal(size=(100, 20)).astype(np.float32), 0, level)
+
+
+def test_arrays_of_three_axes() -> None:
+    check(np.random.default_rng(0).normal(size=(3, 100, 20)).astype(np.float32), 1)
+    check(np.random.default_rng(0).normal(size=(67, 3, 20)).astype(np.float32), 0)
+
+
+def test_special_values() -> None:
+    x = np.zeros((70, 16), np.float32)
+    x[:, 0], x[:, 1] = -np.inf, np.inf
+    x[5, 2] = x[33, 2] = x[69, 2] = np.nan
+    x[69, 3], x[3, 3] = np.nan, np.inf
+    x[:, 4] = np.nan
+    x[::2, 5] = -0.0
+    x[68, 6], x[69, 6] = 7, 7
+    x[16, 7], x[17, 7], x[64, 7] = -7, -8, -8
+    check(x)
+    found: Any = ts.jit(lambda x: ts.argmax(x, axis=0))(x)
+    np.testing.assert_array_equal(np.asarray(found), x.argmax(0))
