@@ -36,7 +36,7 @@ from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, power_above
 from tessera.schedule.products import CachedCpu
-from tessera.schedule.split import Context, Pieces, index_of, rewrite
+from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite
 from tessera.schedule.types import Axis, BufType
 
 ROWS = 16
@@ -79,7 +79,7 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
     """
     from tessera.schedule.search_in_order import search_rows  # which builds on this module
 
-    rules = (
+    rules: tuple[Rule, ...] = (
         lambda nest, context: _sum_rows(nest, context, machine),
         lambda nest, context: _sum_lanes(nest, context, machine),
         lambda nest, context: search_rows(nest, context, machine),

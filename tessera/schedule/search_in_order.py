@@ -44,6 +44,10 @@ from tessera.schedule.read_in_order import (
 from tessera.schedule.split import Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 
+LEAST_BLOCKS = 64
+"""Blocks of rows from which it does not matter that the row is looked for in one of them, which
+reads elements of columns one by one."""
+
 
 def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nests that read a large operand of a nest's search in order; None where there is none."""
@@ -133,7 +137,7 @@ class _RowSearch:
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if self.steps < LEAST_STEPS or count_of([self.deep]) >= 1 << 31:
+        if self.steps * self.parts < LEAST_BLOCKS or count_of([self.deep]) >= 1 << 31:
             return None
         pieces = Pieces()
         dims = (self.parts, *[axis.extent for axis in self.axes])

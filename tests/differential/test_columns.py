@@ -13,7 +13,7 @@ from tessera.dtypes import DType, float32, float64, int8, uint32
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
-from tessera.schedule import read_in_order
+from tessera.schedule import read_in_order, search_in_order
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
@@ -22,6 +22,7 @@ from tests.differential.levels import check_levels
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows are long."""
     monkeypatch.setattr(read_in_order, "LEAST_BYTES", 8)
+    monkeypatch.setattr(search_in_order, "LEAST_BLOCKS", 4)
 
 
 def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
