@@ -32,6 +32,10 @@ WAIT = 2000
 MOST = 256
 """Threads that a job has at most."""
 
+MOVE = 64
+"""Jobs from one move of a worker off its caller's core to the next: where others hold the other
+cores it would be back at once, and a move takes longer than a small job."""
+
 _FUTEX = {"x86-64": 202, "aarch64": 98}
 _PAUSE = {
     "x86-64": "call void @llvm.x86.sse2.pause()",
@@ -91,6 +95,8 @@ declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 $declared
 
@@ -158,10 +164,55 @@ leave:
 
 """
 
+_MOVE = """
+; Leaves a core for any other one that this thread may have; says whether it did. A system that has
+; once woken a worker on its caller's core does so again as long as the others look busy to it, and
+; those have long been idle.
+define internal i1 @leave_core(i32 %core) nounwind {
+entry:
+  %all = alloca [16 x i64], align 8
+  %rest = alloca [16 x i64], align 8
+  call void @llvm.memset.p0.i64(ptr %all, i8 0, i64 128, i1 false)
+  %g = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
+  %failed = icmp slt i32 %g, 0
+  %far = icmp uge i32 %core, 1024
+  %no = or i1 %failed, %far
+  br i1 %no, label %stay, label %copy
+
+copy:
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %all, i64 128, i1 false)
+  %word = lshr i32 %core, 6
+  %at = getelementptr i64, ptr %rest, i32 %word
+  %place = and i32 %core, 63
+  %place64 = zext i32 %place to i64
+  %bit = shl i64 1, %place64
+  %mask = xor i64 %bit, -1
+  %old = load i64, ptr %at
+  %new = and i64 %old, %mask
+  store i64 %new, ptr %at
+  ; It fails where no other core is left.
+  %s = call i32 @sched_setaffinity(i32 0, i64 128, ptr %rest)
+  %refused = icmp ne i32 %s, 0
+  br i1 %refused, label %stay, label %restore
+
+restore:
+  %r = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
+  %here = call i32 @sched_getcpu()
+  %left = icmp ne i32 %here, %core
+  ret i1 %left
+
+stay:
+  ret i1 false
+}
+
+"""
+
 _WORKER = """
 define internal ptr @worker(ptr %number) nounwind {
 entry:
   %me = ptrtoint ptr %number to i64
+  %jobs = alloca i32, align 4
+  store i32 $move, ptr %jobs
   br label %next
 
 next:
@@ -184,7 +235,21 @@ try:
 
 ; Woken for a job that is over: whoever had it goes on, perhaps on this core.
 late:
-  br i1 %woken, label %sleep, label %idle
+  br i1 %woken, label %behind, label %idle
+
+behind:
+  %late.here = call i32 @sched_getcpu()
+  %late.there = load i32, ptr @core
+  %late.shared = icmp eq i32 %late.here, %late.there
+  %late.jobs = load i32, ptr %jobs
+  %late.may = icmp uge i32 %late.jobs, $move
+  %late.moves = and i1 %late.shared, %late.may
+  br i1 %late.moves, label %late.move, label %sleep
+
+late.move:
+  store i32 0, ptr %jobs
+  %lm = call i1 @leave_core(i32 %late.here)
+  br label %sleep
 
 enter:
   %entered = add i32 %gate, 1
@@ -196,7 +261,19 @@ inner:
   %here = call i32 @sched_getcpu()
   %there = load i32, ptr @core
   %shared = icmp eq i32 %here, %there
-  br i1 %shared, label %crowd, label %help
+  %count = load i32, ptr %jobs
+  %count.next = add i32 %count, 1
+  store i32 %count.next, ptr %jobs
+  br i1 %shared, label %near, label %help
+
+near:
+  %may = icmp uge i32 %count, $move
+  br i1 %may, label %move, label %crowd
+
+move:
+  store i32 0, ptr %jobs
+  %moved = call i1 @leave_core(i32 %here)
+  br i1 %moved, label %help, label %crowd
 
 ; Others hold the other cores: this thread and its caller take turns, and neither should spin.
 crowd:
@@ -204,6 +281,7 @@ crowd:
   br label %help
 
 help:
+  %crowded = phi i1 [ false, %inner ], [ false, %move ], [ true, %crowd ]
   call void @work(i64 %me)
   %before = atomicrmw sub ptr @gate, i32 1 acq_rel
   %others = and i32 %before, 1023
@@ -218,7 +296,7 @@ wake:
   br label %after
 
 after:
-  br i1 %shared, label %sleep, label %idle
+  br i1 %crowded, label %sleep, label %idle
 
 ; There is no job, or this worker has done what it could of it: the next one is another epoch.
 idle:
@@ -464,8 +542,8 @@ leave:
 
 def pool_text(arch: str) -> str:
     """The pool for Linux."""
-    text = "".join((_STATE, _WORK, _WORKER, _START, _PARALLEL, _RESET, _STOP))
+    text = "".join((_STATE, _WORK, _MOVE, _WORKER, _START, _PARALLEL, _RESET, _STOP))
     return Template(text).substitute(
         futex=_FUTEX[arch], pause=_PAUSE[arch], declared=_DECLARED[arch],
-        spin=SPIN, wait=WAIT, most=MOST,
+        spin=SPIN, wait=WAIT, most=MOST, move=MOVE,
     )  # fmt: skip

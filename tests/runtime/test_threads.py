@@ -71,6 +71,30 @@ def test_workers_take_part() -> None:
     pytest.fail(f"{len(seen)} threads took part")
 
 
+@needs_workers
+def test_workers_on_their_callers_core_keep_the_cores_that_they_may_have() -> None:
+    """A worker that leaves its caller's core asks for the others, then for all again."""
+    share(lambda lo, hi: time.sleep(0.001), 4, 1, 3)
+    whole = os.sched_getaffinity(0)
+    tasks = [int(task) for task in os.listdir("/proc/self/task")]
+    before = {task: os.sched_getaffinity(task) for task in tasks}
+    try:
+        for core in sorted(whole)[:2]:
+            os.sched_setaffinity(0, {core})
+            seen: list[int] = []
+            for _ in range(200):
+                share(lambda lo, hi, seen=seen: seen.extend(range(lo, hi)), 6, 1, 3)
+            assert Counter(seen) == dict.fromkeys(range(6), 200)
+    finally:
+        os.sched_setaffinity(0, whole)
+    for _ in range(200):  # a worker that came too late for a job may be moving still
+        left = set(tasks).intersection(map(int, os.listdir("/proc/self/task")))
+        if all(os.sched_getaffinity(task) == before[task] for task in left):
+            return
+        time.sleep(0.01)
+    pytest.fail("a thread has lost cores")
+
+
 def test_one_thread_is_the_caller() -> None:
     seen: set[int] = set()
     share(lambda lo, hi: seen.add(threading.get_native_id()), 20, 1, 1)
