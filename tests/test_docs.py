@@ -64,8 +64,8 @@ def fits(expected: str, found: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_page_runs(page: Path, module: ModuleType) -> None:
-    text = blessed = page.read_text()
-    before = ""
+    text = page.read_text()
+    before, changes = "", list[tuple[int, int, str]]()
     for block in BLOCK.finditer(text):
         source, expected = block.groups()
         line = text.count("\n", 0, block.start()) + 1
@@ -79,9 +79,24 @@ def test_the_page_runs(page: Path, module: ModuleType) -> None:
             continue
         if os.environ.get("TESSERA_BLESS") != "1":
             assert found == expected, f"docs/{page.name}:{line}"
-        blessed = blessed.replace(block[0], block[0].replace(f"{expected}```\n", f"{found}```\n"))
-    if blessed != text:
-        page.write_text(blessed)
+        changes.append((*block.span(2), found))
+    if changes:
+        page.write_text(changed(text, changes))
+
+
+def changed(text: str, changes: list[tuple[int, int, str]]) -> str:
+    """The text with other words from a place to another, the places in order."""
+    for start, end, words in reversed(changes):
+        text = text[:start] + words + text[end:]
+    return text
+
+
+def test_only_what_is_printed_is_rewritten() -> None:
+    text = "```python\nprint(1)\n```\n\n```text\n```\n" * 2
+    spans = [block.span(2) for block in BLOCK.finditer(text)]
+    found = changed(text, [(*span, f"{k}\n") for k, span in enumerate(spans)])
+    blocks = [f"```python\nprint(1)\n```\n\n```text\n{k}\n```\n" for k in range(2)]
+    assert found == "".join(blocks)
 
 
 def test_every_page_is_listed_and_every_link_leads_somewhere() -> None:
