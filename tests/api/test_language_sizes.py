@@ -1,7 +1,5 @@
 """Every part of the language, in programs that serve all sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ def test_it_computes_what_a_program_for_one_size_computes(name: str) -> None:
     fn = LANGUAGE[name]
 
     @ts.jit
-    def generic(x: ts.Tensor[N, M], w: ts.Tensor[M, M]) -> Any:  # noqa: F821
+    def generic(x: ts.Tensor["N", "M"], w: ts.Tensor["M", "M"]) -> Any:  # noqa: F821
         return fn(x, w)
 
     if name in REFUSED:
