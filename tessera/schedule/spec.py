@@ -78,6 +78,8 @@ def _expressions(op: Op) -> Iterator[Dim]:
     if isinstance(op, (ops.Load, ops.Store)):
         yield from op.index
         yield from op.where
+        if isinstance(op, ops.Store):
+            yield op.least
     elif isinstance(op, ops.Scan):
         yield from op.index
         yield from op.where if isinstance(op, ops.ScanFrom) else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.types import BufType
@@ -14,28 +15,33 @@ STREAM_BYTES = 1 << 25
 them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
 make one."""
 
+PLAUSIBLE = 4096
+"""What a symbolic dim counts as where results are compared with the rest."""
+
 STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
 
 def marked(nest: ops.Nest) -> list[Op]:
     """The body of a nest with `streaming` on the stores of what is large."""
-    code = list(walk(nest.body))
-    read = {op.buf for op in code if isinstance(op, ops.Load)}
-    written = {op.buf for op in code if isinstance(op, ops.Store)}
-    total = sum(_bytes(buf) for buf in read | written)
-    if total < STREAM_BYTES:
+    accesses = [op for op in walk(nest.body) if isinstance(op, (ops.Load, ops.Store))]
+    read = {op.buf for op in accesses if isinstance(op, ops.Load)}
+    total: Dim = 0
+    for buf in dict.fromkeys(op.buf for op in accesses):
+        total = total + _bytes(buf)
+    least = 0 if isinstance(total, int) else total - STREAM_BYTES
+    if isinstance(total, int) and total < STREAM_BYTES:
         return list(nest.body.ops)
 
     def is_streamed(op: Op) -> bool:
         if not isinstance(op, ops.Store) or op.combine is not None or op.buf in read:
             return False
-        return _bytes(op.buf) * STREAM_PART >= total
+        return _plausible(_bytes(op.buf)) * STREAM_PART >= _plausible(total)
 
-    return _marked(nest.body.ops, is_streamed)
+    return _marked(nest.body.ops, is_streamed, least)
 
 
-def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool]) -> list[Op]:
+def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool], least: Dim) -> list[Op]:
     """The ops with `streaming` on some stores, those in loops over steps included."""
     env: dict[Value, Value] = {}
     found: list[Op] = []
@@ -43,19 +49,26 @@ def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool]) -> list[Op]:
         operands = [env.get(v, v) for v in op.operands]
         if isinstance(op, loop_ops.Recur):
             body = op.body
-            inner = Block(body.args, _marked(body.ops, is_streamed), body.outputs)
+            inner = Block(body.args, _marked(body.ops, is_streamed, least), body.outputs)
             found.append(op.rebuild(operands, [inner]))
             env.update(zip(op.results, found[-1].results, strict=True))
         elif is_streamed(op):
-            found.append(op.rebuild(operands, streaming=True))
+            found.append(op.rebuild(operands, streaming=True, least=least))
         else:
             found.append(op if operands == list(op.operands) else op.rebuild(operands))
             env.update(zip(op.results, found[-1].results, strict=True))
     return found
 
 
-def _bytes(value: Value) -> int:
-    """How much memory a buffer is; nothing if that is not known."""
+def _bytes(value: Value) -> Dim:
+    """How much memory a buffer is."""
     buffer = value.type
     assert isinstance(buffer, BufType)
-    return buffer.size * buffer.dtype.itemsize if isinstance(buffer.size, int) else 0
+    return buffer.size * buffer.dtype.itemsize
+
+
+def _plausible(size: Dim) -> int:
+    """A size as a number, for comparisons."""
+    if isinstance(size, int):
+        return size
+    return int(evaluate(size, dict.fromkeys(size.symbols, PLAUSIBLE)))

@@ -14,7 +14,10 @@ from tessera.dtypes import DType, float32, int64
 from tessera.graph.trace import Trace, active
 from tessera.ir.intexpr import sym
 from tessera.ir.types import TensorType
+from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
+from tessera.schedule import ops, streaming
+from tests.differential.levels import check_levels
 from tests.tolerance import assert_close
 
 N, M, K = sym("n"), sym("m"), sym("k")
@@ -123,3 +126,18 @@ def test_softmax() -> None:
         dims = {"n": n, "m": m}
         (found,) = executable.run([pointer(x)], [dims[d] for d in lowered.schedule.dims])
         assert_close(found, softmax(x), length=max(m, 1), factor=4)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 40), (2, 200), (40, 64)])
+def test_large_results_are_written_past_the_caches(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are large shows when the program runs: the last two here are."""
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 4 * 2 * 300)
+    with active(Trace("jit", "program", staging=True)) as trace:
+        x = trace.input(TensorType((N, M), float32))
+        graph, _ = trace.finish([x * 2 + 1, ts.permute_dims(x, (1, 0)) + 1], "program")
+    x = np.random.default_rng(0).normal(size=sizes).astype(np.float32)
+    lowered = check_levels(graph, [x], {"n": sizes[0], "m": sizes[1]})
+    stores = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Store)]
+    assert [op.streaming for op in stores] == [True, True]

@@ -234,7 +234,18 @@ def store(low: State, op: s.Store, point: Point) -> None:
     """Writes an element per point of the tile."""
     dyn = low.dyn(op.dyn, point)
     value = low.get(op.value, point)
-    write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic, op.streaming)
+
+    def action(streaming: bool) -> tuple[Value, ...]:
+        write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic, streaming)
+        return ()
+
+    if op.streaming and not isinstance(op.least, int):
+        # How large it is shows when it runs. Beyond an extent nothing is written past the caches.
+        is_large = low.em.map("ge", low.em.index(op.least), low.em.const(0, int64))
+        if not any(dim.checked for dim in point.dims):
+            low.em.when(is_large, lambda: action(True), lambda: action(False))
+            return
+    action(op.streaming)
 
 
 def write(
