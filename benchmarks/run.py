@@ -42,6 +42,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--html", type=Path, help="write a page with plots here")
     parser.add_argument("--markdown", type=Path, help="write a table here")
     parser.add_argument("--merge", type=Path, help="figures of before, kept for other cases")
+    parser.add_argument("--check", action="store_true", help="fail where a bar is not kept")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     found = parser.parse_args()
     unknown = set(found.contenders.split(",")) - set(libraries.CONTENDERS)
@@ -95,6 +96,8 @@ def main() -> int:
         order = {case.label: k for k, case in enumerate(suite.cases([], False))}
         rows.sort(key=lambda row: (order.get(row.case, len(order)), -row.threads))
     print("\n".join(["", *report.summary(rows)]))
+    late = suite.late(rows)
+    print("\n".join(late) or "all bars are kept")
     texts = (
         (asked.json, lambda: report.as_text(report.record(rows, runner.roofs))),
         (asked.html, lambda: report.page(rows, runner.roofs)),
@@ -104,7 +107,7 @@ def main() -> int:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text())
-    return 0
+    return 1 if late and asked.check else 0
 
 
 if __name__ == "__main__":

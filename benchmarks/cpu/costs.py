@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ def _first(xp: Any, **size: Any) -> Any:
 
 def _leaves(rng: np.random.Generator, leaves: int) -> tuple[Any, ...]:
     return ({f"w{k}": normal(rng, 8) for k in range(leaves)},)
+
+
+def _with_keyword(lib: Any) -> Any:
+    f = lib.jit(lambda x, y: x + y)
+    return lambda x, y: f(x, y=y)
 
 
 def _many(lib: Any, signatures: int) -> Any:
@@ -78,7 +84,80 @@ def _compiling_numba(lib: Any, **size: Any) -> Any:
 
 CALL, COMPILE = "the call", "the compiler"
 
+
+def _call(name: str, build: dict[str, Build], count: int = 1, *rest: Any, **more: Any) -> Program:
+    """A call with so many small vectors, and then what else it takes."""
+    return Program(
+        f"call, {name}",
+        lambda rng, n: (*[normal(rng, n) for _ in range(count)], *rest),
+        build,
+        lambda n: Cost(4 * n * (count + 1), n),
+        [{"n": 8}],
+        {"n": 8},
+        threads=(1,),
+        bound=CALL,
+        **more,
+    )
+
+
+def _compiled(body: Any) -> dict[str, Build]:
+    """The same function for all, without the size."""
+    return {
+        **shared(lambda xp, n: body),
+        **torch_program(lambda torch, n: body),
+        **numba_program(lambda numba, n: numba.njit(body)),
+    }
+
+
+def _eager(body: Any) -> dict[str, Build]:
+    """Operators, as a user would write them."""
+    return dict.fromkeys(("tessera", "jax", "torch", "numpy"), lambda lib, n: body)
+
+
+Pair = namedtuple("Pair", "a b")
+
+CALLS = [
+    _call("1 array", _compiled(lambda x: 2 * x)),
+    _call("3 NumPy arrays", _compiled(lambda x, y, z: x * y + z), 3, bar=0.25e-6, is_raw=True),
+    _call("array and number", _compiled(lambda x, s: x * s), 1, 2.5),
+    _call(
+        "static argument",
+        {
+            "tessera": lambda lib, n: lib.jit(lambda x, k: x * k, static_argnums=1),
+            "jax": lambda lib, n: lib.jit(lambda x, k: x * k, static_argnums=1),
+            "numpy": lambda lib, n: lambda x, k: x * k,
+        },
+        1,
+        3,
+    ),
+    _call("3 arrays out", shared(lambda xp, n: lambda x: (x, 2 * x, 3 * x))),
+    _call("keyword", shared(lambda xp, n: lambda x, y: x + y, "numpy")
+          | dict.fromkeys(("tessera", "jax"), lambda lib, n: _with_keyword(lib)), 2),
+    Program(
+        "call, named tuple",
+        lambda rng, n: (Pair(normal(rng, n), normal(rng, n)),),
+        shared(lambda xp, n: lambda p: p[0] + p[1]),
+        lambda n: Cost(12 * n, n),
+        [{"n": 8}],
+        {"n": 8},
+        threads=(1,),
+        bound=CALL,
+    ),
+    _call("eager x + 2.5", _eager(lambda x: x + 2.5)),
+    _call("eager 2 * x", _eager(lambda x: 2 * x)),
+    _call("eager x < y", _eager(lambda x, y: x < y), 2),
+    _call("eager x[0]", _eager(lambda x: x[0])),
+    _call("eager -x", _eager(lambda x: -x)),
+    *[
+        _call(f"eager {name}", dict.fromkeys(
+            ("tessera", "jax", "torch", "numpy"), lambda lib, n, name=name: getattr(lib.xp, name)
+        ))
+        for name in ("exp", "sum")
+    ],
+]
+
 PROGRAMS = [
+    *CALLS,
     Program(
         "call, 3 arrays",
         lambda rng, n: tuple(normal(rng, n) for _ in range(3)),
@@ -93,6 +172,7 @@ PROGRAMS = [
         threads=(1,),
         eager=True,
         bound=CALL,
+        bar=0.25e-6,
     ),
     Program(
         "call, eager x + y",
@@ -107,6 +187,7 @@ PROGRAMS = [
         {"n": 8},
         threads=(1,),
         bound=CALL,
+        bar=1e-6,
     ),
     Program(
         "call, dict in",
@@ -117,6 +198,7 @@ PROGRAMS = [
         {"leaves": 3},
         threads=(1,),
         bound=CALL,
+        bar=3e-6,
     ),
     Program(
         "call, dict in and out",
@@ -150,5 +232,6 @@ PROGRAMS = [
         tolerance=1e-2,
         threads=(1,),
         bound=COMPILE,
+        bar=40e-3,
     ),
 ]

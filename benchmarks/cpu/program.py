@@ -53,6 +53,8 @@ class Program:
         eager: whether `tessera eager` is a contender.
         wide: whether JAX has to be told to have 64-bit types.
         bound: what bounds it where that is neither bytes nor operations.
+        bar: seconds that a call of Tessera's may take; 0 where nothing is promised.
+        is_raw: whether contenders get NumPy's arrays, not their own.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Program:
     eager: bool = False
     wide: bool = False
     bound: str = ""
+    bar: float = 0.0
+    is_raw: bool = False
     family: str = field(default="", init=False)
 
     def label(self, size: Size) -> str:
@@ -173,7 +177,8 @@ def mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: mapped(fn, value) for key, value in tree.items()}
     if isinstance(tree, (tuple, list)):
-        return type(tree)(mapped(fn, part) for part in tree)
+        parts = [mapped(fn, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return fn(tree)
 
 

@@ -311,7 +311,10 @@ PROGRAMS = [
         "linear recurrence", _line,
         {**_forward(recurrence), **torch_program(_recurrence_torch),
          **numba_program(_recurrence_numba)},
-        _line_cost, [{"time": 4096, "features": 256}], {"time": 5, "features": 3},
+        _line_cost,
+        [{"time": 4096, "features": 256}, {"time": 1024, "features": 1024},
+         {"time": 64, "features": 65536}, {"time": 16384, "features": 1}],
+        {"time": 5, "features": 3},
     ),
     Program(
         "linear recurrence gradient", _line, _trained(recurrence), _scaled(_line_cost, 3),

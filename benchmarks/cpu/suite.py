@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from cpu.program import Program, Size
+
+if TYPE_CHECKING:
+    from cpu.running import Row
 
 FAMILIES = (
     *("products", "elementwise", "rows", "attention", "training", "recurrent", "indexing"),
@@ -57,4 +62,15 @@ def cases(words: list[str], quick: bool) -> list[Case]:
                 not words or any(word in text for word in words)
             ):
                 found.append(case)
+    return found
+
+
+def late(rows: Iterable[Row]) -> list[str]:
+    """What takes Tessera longer than promised."""
+    found: list[str] = []
+    for row in rows:
+        bar = next((p.bar for p in programs() if p.name == row.program), 0.0)
+        ours = row.contenders.get("tessera")
+        if bar and ours is not None and not ours.problem and ours.median > bar:
+            found.append(f"{row.case}: {ours.median * 1e6:.3g} us, at most {bar * 1e6:.3g}")
     return found

@@ -67,7 +67,7 @@ class _Worker:
         if library.name == "jax":
             library.module.config.update("jax_enable_x64", program.wide)
         arguments = program.make(np.random.default_rng(seed), **size)
-        given = library.arrays(arguments)
+        given = arguments if program.is_raw else library.arrays(arguments)
         contender = library.name.removesuffix(".compile").removesuffix(" eager")
         own = library.name if library.name in program.build else contender
         fn = program.build[own](library, **size)

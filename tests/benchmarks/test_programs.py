@@ -92,6 +92,16 @@ def test_a_missing_peer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.missing == {"jax": "No module, within 120 s"}
 
 
+def test_bars_are_for_tessera() -> None:
+    row = running.Row("call", "call, 3 arrays", "costs", 1, 1e-9, "the call", 8.0, 1.0)
+    row.contenders["numpy"] = running.Measured(1e-3)
+    assert suite.late([row]) == []
+    row.contenders["tessera"] = running.Measured(0.2e-6)
+    assert suite.late([row]) == []
+    row.contenders["tessera"] = running.Measured(0.3e-6)
+    assert suite.late([row]) == ["call: 0.3 us, at most 0.25"]
+
+
 def test_report_has_ratios_and_says_what_failed() -> None:
     row = running.Row("case", "case", "rows", 2, 1e-6, "bytes", 8.0, 1.0)
     row.contenders["tessera"] = running.Measured(1e-3, 1e-3, 1e-3, 1e-3, 5)
