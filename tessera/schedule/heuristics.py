@@ -71,6 +71,9 @@ SORT_COST = 16
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
 
+PROGRAMS = 8
+"""Programs of other axes from which those along an axis need not be many."""
+
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
 
@@ -328,12 +331,17 @@ class Choice:
         self.reduce_tile = 1
         width = self.width
         if not self.heavy and len(found) == 1 and isinstance(found[0], ops.Reduce):
-            # Long lines of memory, as far as registers and a few programs per axis allow. A search
-            # for a place needs registers for the places, and masks.
-            share = power_below(size_of(axis.extent) / 4)
-            width = max(width, min(self.lanes * self.machine.registers // 2, share))
+            # A search for a place needs registers for the places, and masks.
+            width = self.long_line(axis)
         self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
+
+    def long_line(self, axis: Axis) -> int:
+        """Lanes of a tile with one accumulator each: long lines of memory, as far as registers and
+        a few programs allow."""
+        programs = math.prod(size_of(one.extent) for one in self.free if one is not axis)
+        share = power_below(size_of(axis.extent) / (1 if programs >= PROGRAMS else 4))
+        return max(self.width, min(self.lanes * self.machine.registers // 2, share))
 
     def columns(self, found: Sequence[Op]) -> list[Axis]:
         """The axes on which no reduction depends."""
@@ -367,7 +375,8 @@ class Choice:
         self.cost *= max(size_of(op.axis.extent) for op in scans)
         strides = {a.stride(a.inner[-1].name) for a in inside}
         if axis is not None and any(a.stride(axis.name) == 1 for a in inside):
-            self.vectorise(axis, self.width)
+            is_plain = not self.heavy and len(scans) == 1
+            self.vectorise(axis, self.long_line(axis) if is_plain else self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
             if len(scans) == 1 and 1 in strides:
                 self.tiles[axis.name] = self.reduce_tile = self.lanes
