@@ -5,8 +5,8 @@
 
 Program outputs live in the caller's buffers, or in those of inputs that the caller does not need
 any more (donated ones). Everything else lives in one arena, at offsets that are multiples of 64
-bytes. A place is free again after the last use of its buffer. Rules that code which runs the
-program relies on:
+bytes, or where an output will be written later. A place is free again after the last use of its
+buffer. Rules that code which runs the program relies on:
 
 - A kernel's output may lie on an input only where each point of the nest that reads the input
   writes the element it read.
@@ -41,6 +41,10 @@ ALIGNMENT = 64
 LARGE = 1 << 14
 """Bytes of a carried buffer from which on a loop keeps two places for it rather than copy it."""
 
+LENT = 1 << 18
+"""Bytes of an output from which on others may use its memory first. Small kernels that write to
+memory of their own may run side by side; that is worth more there."""
+
 MAX_STEP = 100
 """The most ops of a loop's step that is written down twice, for both orders of the places."""
 
@@ -49,7 +53,7 @@ MAX_TRIES = 8
 
 
 def plan(
-    func: Func, facts: Facts | None = None, donated: Collection[int] = ()
+    func: Func, facts: Facts | None = None, donated: Collection[int] = (), lend: bool = False
 ) -> tuple[Func, Dim]:
     """Places every buffer.
 
@@ -57,12 +61,15 @@ def plan(
         func: a program whose outputs are distinct results of its ops.
         facts: what is known of symbolic dims.
         donated: the inputs whose memory the program may write to: nobody else can see it.
+        lend: whether large buffers may lie where outputs will be, before these are written.
 
     Returns:
         The program with places, and the bytes of arena that it needs.
     """
     func = delay_updates(func, donated)
     planner = _Planner(func, facts or Facts(), donated)
+    if lend:
+        planner.lend(func)
     planner.block(func.body)
     base = planner.static.size
     planner.symbolic.start = base
@@ -173,6 +180,23 @@ class _Piece:
     is_static: bool
 
 
+@dataclass(eq=False, slots=True)
+class _Loan(_Piece):
+    """Memory of an output that others use before it is written.
+
+    Attributes:
+        value: the output.
+        place: where it lies.
+        until: when it is written.
+        is_free: whether nobody uses it.
+    """
+
+    value: Value
+    place: Place
+    until: int
+    is_free: bool = True
+
+
 class _StaticArea:
     """Best fit with joining of neighbours."""
 
@@ -249,6 +273,7 @@ class _Planner:
         self.lives = Lifetimes(func)
         self.fixed: dict[Value, Place | _Piece] = {}
         self.owned: dict[Value, _Piece] = {}
+        self.loans: list[_Loan] = []
         self.made: dict[Value, _Piece] = {}
         self.alternate: dict[ops.While, tuple[int, ...]] = {}
         self.expiring: list[tuple[int, int, Value]] = []
@@ -316,6 +341,58 @@ class _Planner:
                 if is_free and result in self.fixed and isinstance(value.op, ops.Kernel):
                     self.fixed[value] = self.fixed[result]
 
+    def lend(self, func: Func) -> None:
+        """Notes the memory of large outputs as free until they are written."""
+        for value in func.outputs:
+            place, op = self.fixed[value], value.op
+            assert isinstance(value.type, BufType)
+            size = byte_size(value.type)
+            if not isinstance(op, ops.Kernel) or not isinstance(size, int) or size < LENT:
+                continue
+            if isinstance(place, Place) and place.kind is PlaceKind.OUTPUT:
+                until = self.lives.spans[op].start
+                self.loans.append(_Loan(0, size, True, value, place, until))
+
+    def borrow(self, value: Value, time: int) -> _Piece | None:
+        """The memory of an output for a buffer that is dead before that is written, or lies in it
+        element by element."""
+        last = self.lives.last.get(value, 0)
+        assert isinstance(value.type, BufType)
+        for loan in self.loans if value.type.strides is None else ():
+            if not loan.is_free or loan.until <= time:
+                continue
+            if loan.value.type == value.type and self.may_end_in(value, loan):
+                loan.is_free = False
+                return loan
+        for loan in self.loans if value.type.strides is None else ():
+            assert isinstance(loan.value.type, BufType)
+            if not loan.is_free or loan.until <= time or last >= loan.until:
+                continue
+            mine, its = value.type.size, loan.value.type.size
+            if not isinstance(mine, int) or not isinstance(its, int):
+                continue
+            # Half of it, at least: what is small would take it from what is large.
+            if value.type.dtype is loan.value.type.dtype and its // 2 <= mine <= its:
+                loan.is_free = False
+                return loan
+        return None
+
+    def may_end_in(self, value: Value, loan: _Loan) -> bool:
+        """Whether an output may be written over a buffer that is read last where it is computed."""
+        op = loan.value.op
+        assert isinstance(op, ops.Kernel)
+        if self.lives.last.get(value, 0) != loan.until or list(op.inputs).count(value) != 1:
+            return False
+        return may_share(op, list(op.inputs).index(value), op.results.index(loan.value))
+
+    def fits(self, value: Value, piece: _Piece) -> bool:
+        """Whether a buffer may take over the memory of another one."""
+        if not isinstance(piece, _Loan):
+            return True
+        return self.lives.last.get(value, 0) < piece.until or (
+            piece.value.type == value.type and self.may_end_in(value, piece)
+        )
+
     # Memory
 
     def take(self, type: BufType) -> _Piece:
@@ -323,6 +400,9 @@ class _Planner:
         return self.static.take(size) if isinstance(size, int) else self.symbolic.take(size)
 
     def give(self, piece: _Piece) -> None:
+        if isinstance(piece, _Loan):
+            piece.is_free = True
+            return
         (self.static if piece.is_static else self.symbolic).give(piece)
 
     def own(self, value: Value, piece: _Piece) -> None:
@@ -365,11 +445,12 @@ class _Planner:
             if value in self.fixed:
                 continue
             old = reuse(k)
-            if old is not None:
+            if old is not None and self.fits(value, self.owned[old]):
                 self.own(value, self.owned.pop(old))
                 continue
             assert isinstance(value.type, BufType)
-            self.own(value, self.take(value.type))
+            loan = self.borrow(value, self.lives.spans[op].start)
+            self.own(value, self.take(value.type) if loan is None else loan)
 
     def kernel(self, op: ops.Kernel, time: int) -> None:
         def reuse(k: int) -> Value | None:
@@ -453,8 +534,8 @@ class _Planner:
     def place(self, value: Value) -> Place:
         """The place of a value, now that the areas have their sizes."""
         found = self.fixed[value] if value in self.fixed else self.made[value]
-        if isinstance(found, Place):
-            return found
+        if isinstance(found, (Place, _Loan)):
+            return found if isinstance(found, Place) else found.place
         start = 0 if found.is_static else self.symbolic.start
         return Place(PlaceKind.ARENA, start + found.offset)
 

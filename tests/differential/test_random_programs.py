@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tessera.schedule import heuristics, split, streaming, together
+from tessera.schedule import heuristics, plan, split, streaming, together
 from tessera.schedule.rebuild import kernels
+from tessera.schedule.types import PlaceKind
 from tests.differential.levels import check_donated, check_levels
 from tests.differential.programs import Program, random_program
 
@@ -46,6 +47,28 @@ def test_static(first: int) -> None:
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(first: int) -> None:
     run_batch(first, BATCH, symbolic=True)
+
+
+@pytest.mark.parametrize("first", range(50_000, 50_000 + DONATED, DONATED // 2))
+def test_lent(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if small outputs were large: others lie there before they are written."""
+    monkeypatch.setattr(plan, "LENT", 1)
+    lent = 0
+    for seed in range(first, first + DONATED // 2):
+        program = random_program(seed, False)
+        graph = program.graph(False)
+        inputs = program.arrays(np.random.default_rng(seed))
+        try:
+            lowered = check_levels(graph, inputs)
+            check_donated(graph, inputs)
+        except Exception as err:
+            err.add_note(f"seed {seed}: {', '.join(program.names)}")
+            raise
+        outputs = set(lowered.schedule.outputs)
+        for kernel in kernels(lowered.schedule.body):
+            for value, place in zip(kernel.results, kernel.places, strict=True):
+                lent += place.kind is PlaceKind.OUTPUT and value not in outputs
+    assert lent
 
 
 @pytest.mark.parametrize("donated", [False, True])

@@ -157,7 +157,12 @@ class Placed(interp.Program):
         """The memory of a result."""
         place, value = op.places[k], op.results[k]
         if place.kind is PlaceKind.OUTPUT:
-            return self.results[place.at]
+            # Or what lies there before the output is written, which may be smaller.
+            assert isinstance(value.type, BufType)
+            shape = [int(evaluate(d, self.dims)) for d in value.type.shape]
+            whole = self.results[place.at].reshape(-1)
+            assert value.type.dtype.np == whole.dtype
+            return whole[: int(np.prod(shape))].reshape(shape)
         if place.kind is PlaceKind.INPUT:
             return self.taken(value, place.at)
         assert place.kind is PlaceKind.ARENA
