@@ -35,6 +35,12 @@ PARTS = 16
 """Parts that the blocks are dealt out to: enough for many threads, few enough that what they store
 is small."""
 
+FEW = 4
+"""Fewer points that need nothing of each other leave threads without work."""
+
+PARTIAL = 8
+"""Parts that have sums of their own then, which are added in the end."""
+
 Index = tuple[Dim, ...]
 Moved = Callable[[Index], Index]
 
@@ -79,7 +85,10 @@ class _EachBlock:
         added: the buffers that are added to what is there.
         own: the kernel's arguments, by the buffers that they are.
         temps: memory of the parts.
+        is_partial: whether parts have sums of their own.
+        partial: these.
         before: nests that run first.
+        after: nests that run in the end.
     """
 
     def __init__(
@@ -90,7 +99,9 @@ class _EachBlock:
         labels = op.names or [f"{names.prefix}block{k}" for k in range(len(op.counts))]
         self.loops = [Axis(name, n) for name, n in zip(labels, op.counts, strict=True)]
         points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
-        self.part = Axis(f"{names.prefix}part", min(points, PARTS))
+        self.is_partial = points < min(FEW, prod(op.counts))
+        count = min(prod(op.counts), PARTIAL) if self.is_partial else min(points, PARTS)
+        self.part = Axis(f"{names.prefix}part", count)
         self.env: dict[Value, Value] = {}
         self.where: dict[Value, Moved] = {}
         self.added: set[Value] = set()
@@ -98,17 +109,22 @@ class _EachBlock:
         for value in inputs:
             self.own.setdefault(value, Value(value.type, value.name))
         self.temps: list[Value] = []
+        self.partial: list[Value] = []
         self.before: list[Op] = []
+        self.after: list[Op] = []
         for arg, value, cut in zip(program.args, inputs, op.cuts, strict=True):
             self.bind(arg, self.own[value], cut)
 
-    def bind(self, block: Value, whole: Value, cut: Cut) -> None:
-        """Says which part of a buffer a block is."""
+    def bind(self, block: Value, whole: Value, cut: Cut, in_parts: bool = False) -> None:
+        """Says which part of a buffer a block is; of one for each part, perhaps."""
         assert isinstance(block.type, BufType)
         pairs = list(zip(block.type.shape, cut, strict=True))
         first = [0 if k < 0 else sym(self.loops[k].name) * dim for dim, k in pairs]
         self.env[block] = whole
-        self.where[block] = lambda index: tuple([i + f for i, f in zip(index, first, strict=True)])
+        lead: Index = (sym(self.part.name),) if in_parts else ()
+        self.where[block] = lambda index: (
+            *lead, *[i + f for i, f in zip(index, first, strict=True)]
+        )  # fmt: skip
 
     def temporary(self, value: Value) -> None:
         """Gives a buffer of the program memory in each part."""
@@ -135,15 +151,16 @@ class _EachBlock:
         order = sorted(range(len(self.loops)), key=lambda k: (k in op.summed, k))
         each = Each(
             tuple([self.loops[k] for k in order]),
-            len(op.summed),
+            0 if self.is_partial else len(op.summed),
             self.part,
             f"{prod(op.counts)} blocks, whose intermediate arrays stay in the cache",
             grain_of(count, prod(op.counts) / count * sum(map(_work, nests))),
             body=Block((), nests, ()),
             loc=loc,
         )
-        body = Block([*self.own.values(), *results, *self.temps], [*self.before, each], ())
-        types = tuple([_buffer(v) for v in (*results, *self.temps)])
+        stored = [*results, *self.partial, *self.temps]
+        body = Block([*self.own.values(), *stored], [*self.before, each, *self.after], ())
+        types = tuple([_buffer(v) for v in stored])
         return ops.Kernel(
             list(self.own), types, temps=len(self.temps), label="blocks_" + kernels[0].label,
             reason="; ".join([one.reason for one in kernels]), body=body, loc=loc,
@@ -155,6 +172,8 @@ class _EachBlock:
         copies: list[Op] = []
         for value, result, cut in zip(self.program.outputs, results, self.op.outs, strict=True):
             is_sum = len({*cut} - {-1}) < len(self.loops)
+            if is_sum and self.is_partial:
+                result = self.sum_of_parts(result)
             if is_sum:
                 self.before.append(_zeros(result, self.op.loc))
             if value in read or value in self.env or (is_sum and not _stored_once(value)):
@@ -162,10 +181,24 @@ class _EachBlock:
                     self.temporary(value)
                 copies.append(self.copy(value, result, cut, is_sum))
                 continue
-            self.bind(value, result, cut)
+            self.bind(value, result, cut, is_sum and self.is_partial)
             if is_sum:
                 self.added.add(value)
         return copies
+
+    def sum_of_parts(self, result: Value) -> Value:
+        """The sums of the parts, which are added up in the end."""
+        type, part = _buffer(result), self.part
+        partial = Value(BufType((part.extent, *type.shape), type.dtype))
+        self.partial.append(partial)
+        axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(type.shape)])
+        index = tuple([sym(axis.name) for axis in axes])
+        load = ops.Load(partial, (), (sym("r0"), *index), loc=self.op.loc)
+        body = Block([], [load], (load.result,))
+        total = ops.Reduce((Axis("r0", part.extent),), SCALARS["add"], body, loc=self.op.loc)
+        store = ops.Store(result, total.result, (), index, loc=self.op.loc)
+        self.after.append(ops.Nest(axes, body=Block([], [total, store], ()), loc=self.op.loc))
+        return partial
 
     def nests(self, kernels: Sequence[ops.Kernel]) -> list[Op]:
         """The nests of the program."""
@@ -189,7 +222,7 @@ class _EachBlock:
         load = ops.Load(self.env[value], (), self.where[value](index), loc=self.op.loc)
         block = Value(buffer)
         env, where = self.env.copy(), self.where.copy()
-        self.bind(block, result, cut)
+        self.bind(block, result, cut, is_sum and self.is_partial)
         store = ops.Store(block, load.result, (), index, loc=self.op.loc)
         if is_sum:
             self.added.add(block)

@@ -5,8 +5,8 @@
     each: nest writes a; nest reads a, writes b; nest reads b, writes a
 
 A block leaves nothing for the next one in it, so a buffer lives from the first nest that mentions
-it to the last. What lives in turn has one place: less memory, and more of it is in the cache. Shapes
-may differ; elements are those of one row then.
+it to the last. What lives in turn has one place: less memory, and more of it is in the cache. Where
+shapes differ, elements are those of one row.
 """
 
 from __future__ import annotations

@@ -230,10 +230,23 @@ def without_rows(q: Any, k: Any, v: Any) -> Any:
     return ts.tanh(q @ ts.swapaxes(k, -1, -2)) @ v
 
 
-@pytest.mark.parametrize(("f", "length"), [(returned, 8), (without_rows, 8), (attention, 7)])
-def test_others_are_as_before(f: Callable[..., Any], length: int) -> None:
-    """Rows that somebody wants, that are not reduced, that are no whole blocks."""
-    check(f, inputs((2, 1, length, 3)), 0)
+@pytest.mark.parametrize("f", [returned, without_rows])
+def test_others_are_as_before(f: Callable[..., Any]) -> None:
+    """Rows that somebody wants, or that are not reduced."""
+    check(f, inputs((2, 1, 8, 3)), 0)
+
+
+def test_rows_that_are_no_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = inputs((2, 1, 7, 3))
+    check(trained(attention), given)
+    passes = (BlockRows(least=2, stored=1, rows=4, fewest_rows=2, points=2, block_bytes=0),)
+    monkeypatch.setattr(sys.modules[Lowered.__module__], "CPU_PASSES", passes)
+    assert not blocks(Lowered(graph_of(attention, given)))
+
+
+@pytest.mark.parametrize(("f", "count"), [(trained(causal), 1), (behind(attention), 2)])
+def test_one_head_has_sums_for_each_part(f: Callable[..., Any], count: int) -> None:
+    check(f, inputs((1, 1, 12, 3)), count)
 
 
 def test_scores_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ class BlockRows(Pass):
         columns: that a block has more than the one before, where a causal mask leaves the rest out,
             in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
-        points: blocks that may run at the same time, below which threads would have too little to
-            do.
+        block_bytes: of a block of all rows, where they cannot be divided.
+        points: blocks, below which threads would have too little to do.
     """
 
     name = "block_rows"
@@ -61,6 +61,7 @@ class BlockRows(Pass):
     fewest_rows: int = 16
     columns: int = 64
     row_bytes: int = 1 << 18
+    block_bytes: int = 1 << 21
     points: int = 4
 
     def run(self, func: Func) -> Func:
@@ -184,9 +185,12 @@ class _Rows:
         most = min(o.rows, max(o.row_bytes // (4 * self.columns), o.fewest_rows))
         rows = self.lengths[self.rows]
         found = [n for n in range(o.fewest_rows, most + 1) if rows % n == 0]
-        if not found:
+        if found:
+            return found[-1]
+        # All rows, where they do not come in blocks and are few.
+        if rows * self.columns * 4 > o.block_bytes:
             raise Refused
-        return found[-1]
+        return rows
 
     def run(self) -> Block:
         """The block with ops that work block by block."""
@@ -291,9 +295,7 @@ class _Rows:
                 self.kept.update([v.op for v in self.own(op) if v.op is not None])
         if not products or not reduces:
             raise Refused
-        summed = {k for op in self.kept for k in self.steps[op].summed}
-        points = [self.count(k) for k in range(self.rows + 1) if k not in summed]
-        if prod(points) < self.options.points:
+        if prod([self.count(k) for k in range(self.rows + 1)]) < self.options.points:
             raise Refused
 
     def count(self, k: int) -> int:

@@ -44,6 +44,7 @@ def lower_each(
         if not axes:
             for nest in op.body.ops:
                 assert isinstance(nest, s.Nest)
+                em.forget_loads()
                 lower_nest(em, nest, memory, facts)
             return
 

@@ -109,6 +109,12 @@ class Emitter:
             self.frames[level].made[key] = found
         return found
 
+    def forget_loads(self) -> None:
+        """Memory is going to change: what was read before is not what is read from here on."""
+        for frame in self.frames:
+            for key in [key for key, value in frame.made.items() if _reads(value)]:
+                del frame.made[key]
+
     # --- elementwise --------------------------------------------------------------------------
 
     def const(self, value: Number, dtype: DType) -> Value:
@@ -249,6 +255,10 @@ class Emitter:
         block = self.close(outputs)
         self.loc = loc
         return list(self.add(t.While(tuple(init), test, block, loc=loc)))
+
+
+def _reads(value: Value) -> bool:
+    return isinstance(value.op, (t.Load, t.Gather))
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
