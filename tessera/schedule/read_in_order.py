@@ -15,7 +15,8 @@ The parts of the depth are what threads share; how many there are depends on siz
 results. A product of few rows is the same with an axis more: its block of sums is loaded, all
 sixteen rows are added, and it is stored again.
 
-Where both operands of such a product run along the depth, blocks of sums have lanes along it.
+Where the large operand of such a product runs along the depth, blocks of sums have lanes along it;
+the other one is copied if it runs elsewhere.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ PROGRAMS = 8
 
 LEAST_DEPTH = 512
 """The depth from which it does not matter that lanes are summed in the end."""
+
+LEAST_TURNED = 8
+"""Columns of an operand from which a copy of it that runs along the depth pays."""
 
 MOST_HEIGHT = 8
 """Rows of a block with lanes along the depth."""
@@ -124,7 +128,7 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     few, many = sorted(free, key=lambda axis: count_of([axis]))[:: max(len(free) - 1, 1)][:2]
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     large = [a for a in reads if a.stride(many.name) != 0]
-    if len(free) != 2 or count_of([few]) > FEW or any(a.stride(deep.name) != 1 for a in reads):
+    if len(free) != 2 or count_of([few]) > FEW or any(a.stride(deep.name) != 1 for a in large):
         return None
     if sum(count_of([many, deep]) * a.dtype.itemsize for a in large) < machine.l2:
         return None
@@ -137,6 +141,11 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     programs = max(ceil(PROGRAMS / count_of(others)), 1)
     chunk = ceil(count_of([many]) / programs / width) * width
     work = 2 * chunk * count_of([few, deep])
+    pieces = Pieces()
+    if any(a.stride(deep.name) != 1 for a in reads):
+        if others or count_of([few]) < LEAST_TURNED:
+            return None
+        nest = _with_turned(nest, op, few, pieces)
     new = nest.rebuild(
         axes=(*others, many, few),
         tile=(*[1] * len(others), width, height),
@@ -144,7 +153,43 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
         reduce_tile=lanes,
         grain=grain_of(count_of(others) * ceil(count_of([many]) / chunk), work),
     )
-    return Pieces([new], [], f"{width} x {height} sums in registers with lanes along the depth")
+    assert isinstance(new, ops.Nest)
+    pieces.nests.append(new)
+    pieces.reason = f"{width} x {height} sums in registers with lanes along the depth"
+    return pieces
+
+
+def _with_turned(nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces) -> ops.Nest:
+    """The nest on a copy of its small operand that runs along the depth; the copy's nest is the
+    first piece."""
+    depends = Dependence(nest.body).values
+    (deep,) = op.axes
+    first = few.name in depends[op.body.outputs[0]]
+    small, large = op.body.outputs if first else op.body.outputs[::-1]
+    turned = pieces.buffer(BufType((few.extent, deep.extent), op.dtype))
+    place = (sym(few.name), sym(deep.name))
+    copy = Copy()
+    before = nest.body.ops[: nest.body.ops.index(op)]
+    code: list[Op] = []
+    for one in (*before, *op.body.ops):
+        if not isinstance(one, ops.Store):
+            code.append(copy.op(one))
+    code.append(ops.Cast(copy.find(small), op.dtype, loc=op.loc))
+    code.append(ops.Store(turned, code[-1].result, (), place, loc=op.loc))
+    body = Block([], without_dead(code), ())
+    pieces.nests.append(ops.Nest((few, deep), body=body, loc=nest.loc))
+
+    load = ops.Load(turned, (), place, loc=op.loc)
+    sides = (load.result, large) if first else (large, load.result)
+    inner = Block([], [*op.body.ops, load], sides)
+    copy, code = Copy(), list[Op]()
+    for one in nest.body.ops:
+        code.append(copy.op(one) if one is not op else op.rebuild((), [copy.block(inner)]))
+        if one is op:
+            copy.env[op.result] = code[-1].result
+    new = nest.rebuild((), [Block([], without_dead(code), ())])
+    assert isinstance(new, ops.Nest)
+    return new
 
 
 def _sum_type(op: Op) -> DType:

@@ -103,6 +103,17 @@ def test_lanes_along_the_depth(rows: int, level: str) -> None:
     assert "lanes along the depth" in lowered.kernels()[0].reason
 
 
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
+def test_a_small_operand_is_copied_along_the_depth(dtype: dt.DType) -> None:
+    def fn(x: Any, y: Any, bias: Any) -> Any:
+        z = product(x, e.cos(y))
+        return e.add(z, broadcast(bias, z.shape, (1,)))
+
+    types = [typed(33, 515, dtype=dtype), typed(515, 9, dtype=dtype), typed(9, dtype=dtype)]
+    lowered = check(fn, *types, cut=False)
+    assert "lanes along the depth" in str([info.reason for info in lowered.kernels()])
+
+
 @pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.int8])
 def test_dtypes_of_lanes_along_the_depth(dtype: dt.DType) -> None:
     def fn(x: Any, y: Any) -> Any:
