@@ -99,13 +99,16 @@ class Side:
         assert isinstance(self.value.type, ScalarType)
         return self.value.type.dtype is self.product.op.dtype and any(map(self.runs_along, axes))
 
-    def lies_beside(self, axis: Axis) -> bool:
-        """Whether the operand is in memory, and steps along an axis are short."""
+    def stride(self, axis: Axis) -> int:
+        """How far apart elements along an axis are, where the operand is in memory; 0 where it is
+        not, or that varies."""
         op = self.value.op
         if not isinstance(op, ops.Load) or op.where or op.dyn:
-            return False
-        strides = [a.stride(axis.name) for a in self.accesses]
-        return all(isinstance(n, int) and 0 < n <= BESIDE for n in strides)
+            return 0
+        if self.value.type != ScalarType(self.product.op.dtype):
+            return 0
+        (found,) = {a.stride(axis.name) for a in self.accesses}
+        return found if isinstance(found, int) else 0
 
     @property
     def products(self) -> int:

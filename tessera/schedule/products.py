@@ -22,7 +22,7 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import Cpu, grain_of, size_of
-from tessera.schedule.product_sides import Side
+from tessera.schedule.product_sides import BESIDE, Side
 from tessera.schedule.types import Axis
 
 NEAR = 4
@@ -150,8 +150,8 @@ class Product:
         near = self.machine.l2
         last = self.op.axes[-1]
         in_place = self.group == 1 and isinstance(row.extent, int)
-        in_place = in_place and (self.left.lies_along(last, row) or self.left.lies_beside(row))
-        stride = size_of(last.extent) * bits // 8 if self.left.lies_along(last) else 0
+        in_place = in_place and any(0 < self.left.stride(axis) <= BESIDE for axis in (row, last))
+        stride = self.left.stride(row) * bits // 8 if self.left.stride(last) else 0
         far = (self.left.bytes() > near, self.right.bytes() > near)
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
