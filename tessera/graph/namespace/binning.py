@@ -256,11 +256,13 @@ def _edges(name: str, a: Any, bins: Any, bounds: tuple[Any, Any] | None) -> Any:
         return edges
     count = operator.index(bins)
     low, high = bounds
-    if isinstance(low, float):
+    if isinstance(low, float) and not is_tracing():
         line = np.asarray(np.linspace(low, high, count + 1), np.float64)
         return placed(cast_array(line, a.dtype), device_of(a))
-    exact = _wide(a.dtype)
-    low, high = ops.cast(low, exact), ops.cast(high, exact)
+    exact = float64 if isinstance(low, float) else _wide(a.dtype)
+    low, high = (
+        number(v, exact) if isinstance(v, float) else ops.cast(v, exact) for v in (low, high)
+    )
     shape = (count + 1,)
     step = spread(ops.div(ops.sub(high, low), count), shape)
     position = iota(shape, 0, exact)
