@@ -72,7 +72,7 @@ def _run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int
     given = [*entry.captured, *inputs]
     if entry.donated:
         first = len(entry.captured)
-        outputs = entry.executable.run_on(given, [first + k for k in owned])
+        outputs = entry.executable.run_on(given, {first + k for k in owned})
     else:
         outputs = entry.run(given)
     results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
@@ -239,9 +239,7 @@ class JitFunction(Called, Generic[P, R]):
         """Takes the memory of donated arguments, where the call was not only recorded."""
         if any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]) or is_traced_here():
             return
-        for x in pytree.leaves(donated.pick(args, kwargs)):
-            if type(x) is Array:
-                donate(x, name_of(self._fn))
+        donate(pytree.leaves(donated.pick(args, kwargs)), name_of(self._fn))
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...

@@ -297,9 +297,8 @@ _set_data: Any = vars(Array)["_data"].__set__
 _set_type: Any = vars(Array)["_type"].__set__
 
 
-def give_away(x: Array, type: TensorType, marker: object) -> None:
+def give_away(x: Array, marker: object) -> None:
     """Puts something else in the place of an array's elements; see `donation.py`."""
-    _set_type(x, type)
     _set_contiguous(x, None)
     _set_data(x, marker)
 

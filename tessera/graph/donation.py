@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,11 +25,13 @@ class Donated:
 
     __slots__ = ("dtype", "function", "loc", "shape")
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], function: str) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], function: str, where: loc.Loc
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.function = function
-        self.loc = loc.current()
+        self.loc = where
 
     def __getattr__(self, name: str) -> NoReturn:
         raise self._error()
@@ -62,13 +65,18 @@ for _name in _MEANINGS:
     setattr(Donated, _name, _refuse)
 
 
-def donate(x: Array, function: str) -> None:
-    """Takes the elements of an array away.
+def donate(leaves: Iterable[Any], function: str) -> None:
+    """Takes the elements of arrays away.
 
     Args:
-        x: the array.
+        leaves: the arrays, and others, which are left alone.
         function: whom they were given to.
     """
-    data: Any = x.storage
-    if not isinstance(data, Donated):
-        give_away(x, x.type, Donated(data.shape, data.dtype, function))
+    where: loc.Loc | None = None
+    for x in leaves:
+        if type(x) is not Array:
+            continue
+        data: Any = x.storage
+        if type(data) is not Donated:
+            where = loc.current() if where is None else where
+            give_away(x, Donated(data.shape, data.dtype, function, where))

@@ -121,13 +121,16 @@ class Executable:
             owned: those that nobody else can see, now or later. Others are copied where an output
                 would take their memory.
         """
-        shapes = [x.shape for x in inputs]
-        dims = self.bind_dims(shapes) if self.signature.dims else ()
-        named = dict(zip(self.signature.dims, dims, strict=True))
+        dims: tuple[int, ...] = ()
+        specs = self._outputs
+        if specs is None:
+            dims = self.bind_dims([x.shape for x in inputs])
+            specs = self.output_shapes(dict(zip(self.signature.dims, dims, strict=True)))
         given: list[Data] = list(inputs)
         outputs: list[Data] = []
-        for k, (shape, dtype, size) in enumerate(self._outputs or self.output_shapes(named)):
-            on = self._overwritten.get(k)
+        overwritten = self._overwritten
+        for k, (shape, dtype, size) in enumerate(specs):
+            on = overwritten.get(k)
             if on is None:
                 outputs.append(aligned_sized(shape, dtype, size))
                 continue
