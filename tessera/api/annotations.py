@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from tessera.dtypes import DType, dtype_of
+from tessera.dtypes import ALL, DType, dtype_of
 from tessera.errors import NotYetError, OptionError, TesseraError, api_boundary
 from tessera.ir import loc
 from tessera.ir.constraints import Condition, Relation, condition, parse_conditions
@@ -225,6 +225,14 @@ def tensor_spec(items: tuple[Any, ...]) -> TensorSpec:
     given = list(items)
     if given and isinstance(given[0], type) and not _is_dtype(given[0]):
         given = given[1:]  # what type checkers see
+    if given and isinstance(given[-1], str) and given[-1] in _DTYPE_NAMES:
+        name = dtype_of(given[-1]).full_name
+        raise OptionError(
+            f"Tensor: the last dim is {given[-1]!r}, the name of a dtype",
+            loc=loc.current(),
+            rule="strings are dims, dtypes are objects",
+            fix=f"write `ts.{name}`",
+        )
     dims: list[Dim | EllipsisType] = []
     dtype: DTypeSpec | None = None
     stated: list[Stated] = []
@@ -252,6 +260,7 @@ def tensor_spec(items: tuple[Any, ...]) -> TensorSpec:
     return TensorSpec(tuple(dims), dtype, tuple(stated), tuple(declared), loc.current())
 
 
+_DTYPE_NAMES: frozenset[str] = frozenset([n for d in ALL for n in (d.name, d.full_name)])
 _PYTHON_DTYPES: frozenset[type] = frozenset((bool, int, float, complex))
 
 

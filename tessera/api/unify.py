@@ -145,7 +145,9 @@ class Unifier:
                 raise self._bad_dtype(place, type, rule, (first, place))
         elif wanted is not type.dtype:
             rule = f"its annotation says {wanted.full_name}; arguments are not converted"
-            raise self._bad_dtype(place, type, rule, (place,))
+            error = self._bad_dtype(place, type, rule, (place,))
+            error.fix = f"convert it: `{place.path}.astype(ts.{wanted.full_name})`"
+            raise error
 
     def _name(self, place: Place, axis: int, name: str, size: Dim) -> None:
         known = self.sizes.dims.get(name)
@@ -251,7 +253,10 @@ class Unifier:
     def _no_array(self, place: Place) -> TesseraError:
         text = f"`{place.path}` is of type {type(place.given).__name__}, and no array"
         rule = "its annotation is that of one array"
-        return self._error(LeafError, text, rule, place, (place,))
+        error = self._error(LeafError, text, rule, place, (place,))
+        if self._place_of is None and isinstance(place.given, (list, tuple)):
+            error.fix = "make an array of it with `ts.asarray`"
+        return error
 
     def _error(
         self,

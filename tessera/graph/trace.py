@@ -310,10 +310,10 @@ class Trace:
         fresh: dict[str, Any] = {
             k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()
         }
-        op = cls(*lifted, **fresh)
         assumed = assumptions.current()
         if assumed is not None:
-            _show(op, assumed)
+            fresh = {k: assumed.attribute(v) for k, v in fresh.items()}
+        op = cls(*lifted, **fresh)
         self.builder.add(op)
         if self.abstract:
             tracers = tuple([Tracer(self, v) for v in op.results])
@@ -326,7 +326,21 @@ class Trace:
                     values = bind_known(cls, lowered, attrs, known)
             self.known.update(zip(op.results, values, strict=True))
             tracers = tuple([Tracer(self, v, c) for v, c in zip(op.results, values, strict=True)])
+        if assumed is not None:
+            tracers = tuple([self._shown(x, assumed) for x in tracers])
         return tracers[0] if len(tracers) == 1 else tracers
+
+    def _shown(self, x: Tracer, assumed: Assumptions) -> Tracer:
+        """An array with its dims as they are shown for what is known of them.
+
+        Ops compare dims by what they are, so one size has one expression. It is an op that says
+        this, as types are what ops infer.
+        """
+        shape = tuple([assumed.shown(d) for d in x.type.shape])
+        if shape == x.type.shape:
+            return x
+        attrs = {"shape": shape, "dims": tuple(range(len(shape)))}
+        return self.record(Op.registry["graph.broadcast"], [x], attrs)
 
     def finish(self, outputs: Sequence[Any], name: str = "") -> tuple[Func, list[Any]]:
         """Ends the recording.
@@ -362,16 +376,6 @@ class Trace:
         """Fails for a tracer whose trace is over."""
         if not self.alive:
             _leak(self, tracer)
-
-
-def _show(op: Op, assumed: Assumptions) -> None:
-    """Gives results the dims that are shown for what is known of them."""
-    for value in op.results:
-        old = value.type
-        if isinstance(old, TensorType):
-            shape = tuple([assumed.shown(d) for d in old.shape])
-            if shape != old.shape:
-                value.type = old.with_shape(shape)
 
 
 def _leak(trace: Trace, tracer: Tracer) -> NoReturn:

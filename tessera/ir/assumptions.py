@@ -12,6 +12,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, cast
 
 from tessera.ir import loc
 from tessera.ir.constraints import Condition, Relation, System, condition
@@ -99,7 +100,18 @@ class Assumptions:
         """
         if isinstance(e, int) or not self.covers(e):
             return e
-        return self._shown.setdefault(self._reduced(e), e)
+        reduced = self._reduced(e)
+        return self._shown.setdefault(reduced, reduced if symbols(reduced) <= self.names else e)
+
+    def attribute(self, value: Any) -> Any:
+        """An attribute of an op with its dims as they are shown."""
+        if isinstance(value, IntExpr):
+            return self.shown(value)
+        if isinstance(value, tuple):
+            items = cast("tuple[Any, ...]", value)
+            fresh = tuple([self.attribute(item) for item in items])
+            return items if all([a is b for a, b in zip(items, fresh, strict=True)]) else fresh
+        return value
 
     def _reduced(self, e: Dim) -> Dim:
         return self.system.reduce(e) if self.covers(e) else e

@@ -28,7 +28,7 @@ class Value:
     """One SSA value.
 
     Attributes:
-        type: the type; it never changes once the op is in a block.
+        type: the type; it never changes.
         name: a hint for printing; printing makes it unique.
         op: the op that defines it, or None for a block argument.
     """

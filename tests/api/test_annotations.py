@@ -63,7 +63,7 @@ def test_the_text_of_an_annotation(spec: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", ["S +", "$x", -1, True, 2.5, (ts.float32, "B"), (..., "B", ...), ("4//0",)]
+    "items", ["S +", "$x", ("B", "f32"), -1, True, 2.5, (ts.float32, "B"), (..., "B", ...), ("4//0",)]
 )
 def test_what_is_no_annotation(items: Any) -> None:
     with pytest.raises(OptionError, match=r"^Tensor: "):
@@ -835,3 +835,27 @@ def test_many_shapes_are_forgotten_and_right(monkeypatch: pytest.MonkeyPatch) ->
     f.clear_cache()
     assert f.cache_size() == 0
     assert f(ts.zeros(3)).shape == (3,)
+
+
+def test_sizes_that_are_equal_by_conditions_have_one_expression() -> None:
+    @ts.jit
+    @ts.constrain("D % 8 == 0")
+    def f(
+        x: ts.Tensor["S", "D"], y: ts.Tensor["S - 1", "D"]
+    ) -> tuple[ts.Tensor["S - 1", "D"], ts.Array]:
+        c = ts.exp(y)
+        slopes = ts.grad(lambda v: ts.sum(v[1:] * c))(x)
+        return x[1:] + c + x[:-1], slopes
+
+    for s in (2, 5, 9):
+        x = array(s, 8)
+        found, slopes = f(x, x[1:])
+        np.testing.assert_allclose(np.asarray(found), x[1:] + np.exp(x[1:]) + x[:-1], rtol=1e-5)
+        padded = np.pad(np.exp(x[1:]), ((1, 0), (0, 0)))
+        np.testing.assert_allclose(np.asarray(slopes), padded, rtol=1e-5)
+    assert f.cache_size() == 1
+    (stages,) = f.compiled()
+    with ts.config.update(verify=True):
+        again = f.lower(x, x[1:])
+    assert "min(" not in str(again.graph)
+    assert str(again.graph) == str(stages.graph)

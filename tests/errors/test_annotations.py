@@ -196,7 +196,7 @@ def test_a_dtype() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: its annotation says float32; arguments are not converted
           `x` is Tensor["B", f32] at user.py:2
-          fix: convert it: `x.astype(...)`
+          fix: convert it: `x.astype(ts.float32)`
         """,
     )
 
@@ -481,6 +481,68 @@ def test_names_out_of_reach() -> None:
             4 |     def f(x: ts.Tensor[S]):
           rule: its names are those of the module, of the function around, or what it uses
           fix: define them there, or leave out `from __future__ import annotations`
+        """,
+    )
+
+
+def test_a_dtype_that_is_text() -> None:
+    expect(
+        """
+        ts.Tensor["B", "f32"]
+        """,
+        """
+        OptionError: Tensor: the last dim is 'f32', the name of a dtype
+          at user.py:1
+            1 | ts.Tensor["B", "f32"]
+              | ^^^^^^^^^^^^^^^^^^^^^
+          rule: strings are dims, dtypes are objects
+          fix: write `ts.float32`
+        """,
+    )
+
+
+def test_a_list() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x: ts.Tensor["B"]):
+            return x
+
+        f([1.0, 2.0])
+        """,
+        """
+        LeafError: f: `x` is of type list, and no array
+          at user.py:5
+            5 | f([1.0, 2.0])
+              | ^^^^^^^^^^^^^
+          rule: its annotation is that of one array
+          `x` is Tensor["B"] at user.py:2
+          fix: make an array of it with `ts.asarray`
+        """,
+    )
+
+
+def test_a_result_that_is_shorter() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x: ts.Tensor["B"]) -> dict[str, ts.Tensor["B"]]:
+            return {"next": x[1:]}
+
+        f(ts.ones(2))
+        """,
+        """
+        ShapeError: f: `result['next']: dim 0 "B"` is B - 1, but `x: dim 0 "B"` is B
+          at user.py:3 in f
+            3 |     return {"next": x[1:]}
+              |                     ^^^^^
+          called from user.py:5
+            5 | f(ts.ones(2))
+              | ^^^^^^^^^^^^^
+          rule: a dim is what its annotation says, and a name is one size in all of them
+          `x` is Tensor["B"] at user.py:2
+          `result['next']` is Tensor["B"] at user.py:1
+          fix: change the result, or its annotation
         """,
     )
 

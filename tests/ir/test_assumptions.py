@@ -35,6 +35,7 @@ def test_dims_are_shown_as_users_wrote_them() -> None:
     assert known.shown(D // 8 * 8 + S - S) is D
     assert known.shown(H) is H  # the first that was shown of its value
     assert known.shown(D // 8) is H
+    assert facts("S >= 1").shown(S - minimum(S, 1)) == S - 1
     assert known.shown(sym("other")) is sym("other")
 
 
