@@ -298,17 +298,13 @@ class Choice:
     def reduction(self) -> None:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
         nest."""
-        inside = [a for a in self.accesses if a.inner] or self.accesses
+        # What a reduction does not move along is read once for all of it.
+        inside = [a for a in self.accesses if any(a.stride(x.name) != 0 for x in a.inner)]
+        inside = inside or self.accesses
         found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
-        lines = [op.axes[-1] if isinstance(op, ops.Reduce) else op.axis for op in found]
-        longest = max(size_of(line.extent) for line in lines)
-        total = 1
-        for op in found:
-            count = 1
-            for axis in op.axes if isinstance(op, ops.Reduce) else (op.axis,):
-                count *= size_of(axis.extent)
-            total = max(total, count)
-        self.cost *= total
+        axes = [op.axes if isinstance(op, ops.Reduce) else (op.axis,) for op in found]
+        longest = max(size_of(one[-1].extent) for one in axes)
+        self.cost *= max(math.prod(size_of(axis.extent) for axis in one) for one in axes)
         along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) == 1)
         columns = self.columns(found)
         rows = [axis for axis in self.free if axis not in columns]
@@ -317,9 +313,7 @@ class Choice:
         if columns:
             self.rows(rows, columns, axis if across > along else None)
             return
-        points = 1
-        for one in self.free:
-            points *= size_of(one.extent)
+        points = math.prod(size_of(one.extent) for one in self.free)
         narrow = axis is None or points * 2 <= self.lanes
         if narrow or (along > across and longest > SHORT):
             self.reduce_tile = min(self.width, power_above(longest))
@@ -333,6 +327,10 @@ class Choice:
         if not self.heavy and len(found) == 1 and isinstance(found[0], ops.Reduce):
             # A search for a place needs registers for the places, and masks.
             width = self.long_line(axis)
+        other = self.turned_axis(axis)
+        if other is not None and longest <= self.lanes:
+            self.turn(axis, other)
+            return
         self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
 

@@ -13,7 +13,7 @@ from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
 from tessera.graph.ops.gather import Combine, scatter
-from tessera.graph.ops.rearrange import broadcast, transpose
+from tessera.graph.ops.rearrange import broadcast, reshape, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.schedule import ops
@@ -133,6 +133,22 @@ def test_reductions_across_rows_have_lanes_along_columns() -> None:
     assert nest.chunk == (128,)
     assert chosen(lambda x: red.sum_(x, (0,)), typed(500, 4000)).tile == (256,)
     assert chosen(lambda x: red.sum_(e.exp(x), (0,)), typed(500, 4000)).tile == (32,)
+
+
+def test_short_reductions_are_turned_in_squares() -> None:
+    """Sums of pairs of columns, read along rows and stored along columns."""
+
+    def fn(x: Any) -> Any:
+        return red.sum_(reshape(transpose(x, (1, 0)), (64, 128, 2)), (2,))
+
+    assert chosen(fn, typed(256, 64)).tile == (16, 16)
+
+
+def test_what_a_reduction_reads_once_does_not_count() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return red.argmin(e.mul(x, broadcast(y, (512, 512), (0,))), 1)
+
+    assert chosen(fn, typed(512, 512), typed(512)).reduce_tile > 1
 
 
 def test_short_reductions_are_not_worth_a_vector() -> None:

@@ -221,6 +221,30 @@ case(
     """,
 )
 
+case(
+    "one element in all lanes, which is not read where no lane wants it",
+    [("f32", (3,)), ("bool", (21,))],
+    [("f32", 21), ("f32", 8)],
+    """
+    %v = tile.view(%x0, %i2, [%n], [%i0]) : view<f32, 1>
+    %none = tile.view(%x0, %i3, [%n], [%i0]) : view<f32, 1>
+    %b = row(%x1) : bool
+    %w = row(%x2) : f32
+    %u = tile.view(%x3, %i0, [%i8], [%i1]) : view<f32, 1>
+    tile.for(%i0, %n, %i8, []) body(%j: tile<i64[]>) {
+      %k = tile.load(%b, [%j], []) {shape=[8], check=[0]} : tile<bool[8]>
+      %a = tile.load(%v, [%j], [%k]) {shape=[8], check=[0], fill=-1.5} : tile<f32[8]>
+      tile.store(%w, %a, [%j], []) {check=[0]}
+      yield
+    }
+    %k0 = tile.load(%b, [%i0], []) {shape=[8]} : tile<bool[8]>
+    %not = tile.map([%k0]) {fn=not} : tile<bool[8]>
+    %never = tile.map([%k0, %not]) {fn=and} : tile<bool[8]>
+    %d = tile.load(%none, [%i0], [%never]) {shape=[8], fill=2.5} : tile<f32[8]>
+    tile.store(%u, %d, [%i0], [])
+    """,
+)
+
 for element in ("f32", "i8", "bf16", "f64"):
     case(
         f"every third and fourth up to the last, and downwards with a tail, {element}",

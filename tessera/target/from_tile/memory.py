@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tessera.dtypes import int32, int64
 from tessera.ir.core import Value
-from tessera.ir.scalar import ScalarFn
+from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
 from tessera.target.from_tile.lowering import (
@@ -247,6 +247,8 @@ def _load_row(
         row = _load_lanes(s, ptr, first, pair, VecType(box.lanes, box.view.dtype))
         return _reversed(s, row)
     step = constant_of(stride)
+    if step == 0:
+        return _repeated(s, box, offset, mask, fill)
     if mask is None and step is not None and 1 < step <= CLOSE and step <= box.lanes:
         return _picked(s, box, offset, step)
     lanes = s.emit(t.Lanes(box.lanes, int64, loc=s.loc))
@@ -274,6 +276,20 @@ def _load_lanes(
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [s.emit(t.Shuffle(a, b, both, loc=s.loc)) for a, b in pairs]
     return parts[0]
+
+
+def _repeated(s: Lowering, box: _Box, offset: Value, mask: Value | None, fill: Value) -> Value:
+    """One element in all lanes, read if any of them wants it."""
+    some = None if mask is None else s.emit(t.ReduceLanes(mask, scalar("or"), loc=s.loc))
+    type = ScalarType(box.view.dtype)
+    one = _guarded(
+        s,
+        some,
+        lambda: s.emit(t.Load(box.view.ptr, offset, (), type, loc=s.loc)),
+        s.extract(fill, 0),
+    )
+    row = s.splat(one, box.lanes)
+    return row if mask is None else s.map("select", mask, row, fill)
 
 
 def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
