@@ -22,7 +22,7 @@ from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
 from tessera.graph.passes import simplify
-from tessera.graph.passes.block_rows import BlockRows
+from tessera.graph.passes.block_rows import BlockRows, reasons_against
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
@@ -52,10 +52,11 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     simplify.DeadCode(),  # last: all others leave dead ops behind
 )
 
-CPU_PASSES: tuple[Pass, ...] = (
+CPU_PASSES: tuple[BlockRows, ...] = (
     BlockRows(),  # on ops that all do something, as it counts what reads what
 )
-"""What comes after them for a CPU, whose caches keep what a GPU keeps in registers."""
+"""What comes after them for a CPU, whose caches keep what a GPU keeps in registers. Each can say
+why it left something as it was."""
 
 ENTRY = "tessera_run"
 
@@ -265,7 +266,10 @@ class Stages:
         """The fusion decisions, one per line, then which kernels threads share."""
         from tessera.lowering import shared_kernels
 
-        return "\n".join([*[str(d) for d in self.decisions], *shared_kernels(self.schedule)])
+        lines = [str(d) for d in self.decisions]
+        for rule in () if isinstance(self.machine, Gpu) else CPU_PASSES:
+            lines += reasons_against(self.graph.body, rule)
+        return "\n".join([*lines, *shared_kernels(self.schedule)])
 
     def kernels(self) -> list[KernelInfo]:
         """The kernels in order of their first launch, equal ones counted together, and calls of

@@ -360,6 +360,11 @@ class _Lowering:
         code, outputs = self.block(op.body, inner)
         self.facts = outer
         args = [inner[arg] for arg in op.body.args]
+        text = " x ".join(map(str, op.counts))
+        reason = f"its rows stay in the cache: {text} blocks" + (
+            ", without what a mask leaves out" if op.names else ""
+        )
+        self.decisions += [Decision(v, "computed in blocks", reason) for v in op.results]
         return each_block(op, [env[v] for v in op.args], Program(args, code, outputs), self.names)
 
     def branches(self, op: Cond, env: dict[Value, Value]) -> Op:

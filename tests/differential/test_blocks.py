@@ -244,6 +244,15 @@ def test_rows_that_are_no_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not blocks(Lowered(graph_of(attention, given)))
 
 
+def test_why() -> None:
+    given = inputs((2, 1, 8, 3))
+    text = Lowered(graph_of(causal, given)).why()
+    assert "computed in blocks, its rows stay in the cache: 2 x 2 blocks, without what" in text
+    text = Lowered(graph_of(returned, given)).why()
+    assert "not in blocks of rows, all of div f32[2, 1, 8, 8] is needed elsewhere" in text
+    assert "not in blocks" not in Lowered(graph_of(without_rows, given)).why()
+
+
 @pytest.mark.parametrize(("f", "count"), [(trained(causal), 1), (behind(attention), 2)])
 def test_one_head_has_sums_for_each_part(f: Callable[..., Any], count: int) -> None:
     check(f, inputs((1, 1, 12, 3)), count)

@@ -29,7 +29,8 @@ from tessera.graph.ops.elementwise import Cast, Elementwise
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
-from tessera.graph.passes.skip_masked import same_axes, skip_masked
+from tessera.graph.passes.same_axes import moved, moved_back, operands_of
+from tessera.graph.passes.skip_masked import skip_masked
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.passes import Pass
@@ -98,7 +99,29 @@ def _block(block: Block, options: BlockRows) -> Block:
 
 
 class Refused(Exception):
-    """The rule does not apply."""
+    """The rule does not apply; the text says why, if a user might expect that it does."""
+
+
+def reasons_against(block: Block, options: BlockRows) -> list[str]:
+    """Why products of a program whose rows are reduced and multiplied are not in blocks, a line
+    each.
+
+    Args:
+        block: the program after the pass.
+        options: its options.
+    """
+    found: dict[str, None] = {}
+    for op in block.ops:
+        for region in op.regions if not isinstance(op, Blocks) else ():
+            found.update(dict.fromkeys(reasons_against(region, options)))
+        for side in (0, 1) if _is_seed(op, options) else ():
+            try:
+                _Rows(block, op, side, options).run()
+            except Refused as reason:
+                if str(reason):
+                    text = f"dot_general {op.results[0].type}: not in blocks of rows, {reason}"
+                    found[text] = None
+    return list(found)
 
 
 def _type(value: Value) -> TensorType:
@@ -175,7 +198,7 @@ class _Rows:
         self.size = self.block_rows()
         places = {**{axis: k for k, axis in enumerate(axes)}, row: self.rows}
         start = tuple([places.get(k, -1) for k in range(rank)])
-        self.steps: dict[Op, _Step] = {seed: _Step(_operands_of(seed, start), start)}
+        self.steps: dict[Op, _Step] = {seed: _Step(operands_of(seed, start), start)}
         self.kept: set[Op] = set()
         self.levels: dict[Op, int] = {}
 
@@ -189,7 +212,8 @@ class _Rows:
             return found[-1]
         # All rows, where they do not come in blocks and are few.
         if rows * self.columns * 4 > o.block_bytes:
-            raise Refused
+            text = f"no number from {o.fewest_rows} to {most} divides its {rows} rows"
+            raise Refused(text)
         return rows
 
     def run(self) -> Block:
@@ -240,7 +264,7 @@ class _Rows:
             same = same and all(_type(v).rank == len(first) for v in op.operands)
             return _Step((first,) * len(known), first) if same else None
         if isinstance(op, (Broadcast, Reshape, Transpose)):
-            found = _moved(op, first)
+            found = moved(op, first)
             return None if found is None else _Step((first,), found)
         if isinstance(op, Reduce):
             if any(first[k] >= 0 for k in op.axes):
@@ -295,8 +319,9 @@ class _Rows:
                 self.kept.update([v.op for v in self.own(op) if v.op is not None])
         if not products or not reduces:
             raise Refused
-        if prod([self.count(k) for k in range(self.rows + 1)]) < self.options.points:
-            raise Refused
+        points = prod([self.count(k) for k in range(self.rows + 1)])
+        if points < self.options.points:
+            raise Refused(f"there would be {points} only")
 
     def count(self, k: int) -> int:
         """Blocks along an axis."""
@@ -329,8 +354,10 @@ class _Rows:
             outputs = [op.results[0] for op in own if op.results[0] in wanted]
             if not outputs:
                 continue
-            if any(self.is_wide(v) for v in outputs if not self.steps[_op(v)].summed):
-                raise Refused
+            wide = [v for v in outputs if not self.steps[_op(v)].summed and self.is_wide(v)]
+            if wide:
+                name = _op(wide[0]).name.partition(".")[2]
+                raise Refused(f"all of {name} {wide[0].type} is needed elsewhere")
             part = _Part(self, level)
             new, results = part.blocks(outputs)
             wanted.update(part.given)
@@ -374,45 +401,6 @@ class _Rows:
 def _op(value: Value) -> Op:
     assert value.op is not None
     return value.op
-
-
-def _moved(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
-    """The cut of what has the same elements elsewhere, given the operand's."""
-    before, after = _type(op.x).shape, _type(op.result).shape
-    if isinstance(op, Transpose):
-        return tuple([cut[k] for k in op.perm])
-    if isinstance(op, Broadcast):
-        found = [-1] * len(after)
-        for k, axis in enumerate(op.dims):
-            found[axis] = cut[k]
-        return tuple(found)
-    pairs = same_axes(before, after)
-    if pairs is None:
-        return None
-    found = [-1] * len(after)
-    for k, axis in pairs:
-        found[axis] = cut[k]
-    return tuple(found)
-
-
-def _moved_back(op: Broadcast | Reshape | Transpose, cut: Cut) -> Cut | None:
-    """The cut of the operand, given that of the result."""
-    before, after = _type(op.x).shape, _type(op.result).shape
-    if isinstance(op, Transpose):
-        found = [-1] * len(before)
-        for k, axis in enumerate(op.perm):
-            found[axis] = cut[k]
-        return tuple(found)
-    if isinstance(op, Broadcast):
-        pairs = [(k, axis) for k, axis in enumerate(op.dims) if before[k] == after[axis]]
-    else:
-        pairs = same_axes(before, after)
-        if pairs is None:
-            return None
-    found = [-1] * len(before)
-    for k, axis in pairs:
-        found[k] = cut[axis]
-    return tuple(found)
 
 
 class _Part:
@@ -481,7 +469,7 @@ class _Part:
             step = rows.steps[op]
             if rows.levels[op] == self.level or (rows.is_wide(value) and not step.summed):
                 if step.result != cut:
-                    raise Refused
+                    raise Refused("rows meet other rows")
                 return self.copied(op, step.operands, cut)
             self.given.append(value)
         elif op is not None and _is_scalar(op):
@@ -491,11 +479,11 @@ class _Part:
         elif isinstance(op, Elementwise) and _repeats(value):
             return self.copied(op, (cut,) * len(op.operands), cut)
         elif isinstance(op, (Broadcast, Reshape, Transpose)):
-            inner = _moved_back(op, cut)
+            inner = moved_back(op, cut)
             if inner is not None:
                 return self.copied(op, (inner,), cut)
         elif isinstance(op, DotGeneral) and _grows(op):
-            return self.copied(op, _operands_of(op, cut), cut)
+            return self.copied(op, operands_of(op, cut), cut)
         return self.input(value, cut)
 
     def counted(self, op: Iota, cut: Cut) -> Value:
@@ -511,7 +499,7 @@ class _Part:
     def input(self, value: Value, cut: Cut) -> Value:
         """An array that the blocks are given."""
         if not self.rows.fits(value, cut):
-            raise Refused
+            raise Refused("an operand has other axes")
         arg = self.inputs.get((value, cut))
         if arg is None:
             type = _type(value).strong()
@@ -547,22 +535,6 @@ def _grows(op: DotGeneral) -> bool:
     """Whether a product has more elements than its operands."""
     sizes = [prod(_static(v) or (0,)) for v in (op.result, *op.operands)]
     return sizes[0] > sum(sizes[1:]) > 0
-
-
-def _operands_of(op: DotGeneral, cut: Cut) -> tuple[Cut, Cut]:
-    """The cuts of a product's operands, given that of the result."""
-    count = len(op.batch_axes[0])
-    free = [op.free(0), op.free(1)]
-    starts = (count, count + len(free[0]))
-    cuts: list[Cut] = []
-    for side, value in enumerate(op.operands):
-        found = [-1] * _type(value).rank
-        for place, axis in enumerate(op.batch_axes[side]):
-            found[axis] = cut[place]
-        for place, axis in enumerate(free[side]):
-            found[axis] = cut[starts[side] + place]
-        cuts.append(tuple(found))
-    return cuts[0], cuts[1]
 
 
 def _is_scalar(op: Op) -> bool:

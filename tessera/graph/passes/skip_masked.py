@@ -25,10 +25,11 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as r
 from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.contract import DotGeneral
-from tessera.graph.ops.elementwise import Cast, Elementwise
+from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
+from tessera.graph.passes.same_axes import Axis, axis_pairs
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.types import TensorType
@@ -36,7 +37,6 @@ from tessera.ir.types import TensorType
 LARGE = 1e8
 """A number that far below 0 is that of a masked score."""
 
-Axis = tuple[Value, int]
 Number = float | None
 """What the columns that are left out hold; None if that is not known, NaN if it is the same in all
 columns of a row, and nothing that a mask would give."""
@@ -61,52 +61,6 @@ def skip_masked(op: Blocks, seed: Value, row: int, column: int, step: int) -> Bl
 def _type(value: Value) -> TensorType:
     assert isinstance(value.type, TensorType)
     return value.type
-
-
-def axis_pairs(op: Op) -> list[tuple[Axis, Axis]]:
-    """Axes of operands and results of an op that are the same."""
-    result = op.results[0]
-    if isinstance(op, Elementwise):
-        rank = range(_type(result).rank)
-        return [((v, k), (result, k)) for v in op.operands for k in rank]
-    if isinstance(op, Broadcast):
-        found = [(k, axis) for k, axis in enumerate(op.dims)]
-        before, after = _type(op.x).shape, op.shape
-        return [((op.x, k), (result, a)) for k, a in found if before[k] == after[a]]
-    if isinstance(op, Transpose):
-        return [((op.x, k), (result, axis)) for axis, k in enumerate(op.perm)]
-    if isinstance(op, Reshape):
-        kept = same_axes(_type(op.x).shape, op.shape) or []
-        return [((op.x, a), (result, b)) for a, b in kept]
-    if isinstance(op, Reduce):
-        left = [k for k in range(_type(op.x).rank) if k not in op.axes]
-        return [((op.x, k), (result, axis)) for axis, k in enumerate(left)]
-    if isinstance(op, DotGeneral):
-        return _product_pairs(op)
-    return []
-
-
-def _product_pairs(op: DotGeneral) -> list[tuple[Axis, Axis]]:
-    result = op.result
-    pairs: list[tuple[Axis, Axis]] = []
-    for place, (a, b) in enumerate(zip(*op.batch_axes, strict=True)):
-        pairs += [((op.lhs, a), (result, place)), ((op.rhs, b), (result, place))]
-    pairs += [((op.lhs, a), (op.rhs, b)) for a, b in zip(*op.contract, strict=True)]
-    at = len(op.batch_axes[0])
-    for side, value in enumerate((op.lhs, op.rhs)):
-        for axis in op.free(side):
-            pairs.append(((value, axis), (result, at)))
-            at += 1
-    return pairs
-
-
-def same_axes(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[int, int]] | None:
-    """The axes that stay what they are where only axes of length 1 come and go."""
-    left = [k for k, dim in enumerate(before) if dim != 1]
-    right = [k for k, dim in enumerate(after) if dim != 1]
-    pairs = list(zip(left, right, strict=False))
-    same = len(left) == len(right) and all(before[a] == after[b] for a, b in pairs)
-    return pairs if same else None
 
 
 class _Same:
