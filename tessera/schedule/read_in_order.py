@@ -8,12 +8,12 @@ read side by side from end to end, and added to sums that lie in a near cache:
     nest j: y[j] = f(reduce k < K: g(k, j))
     ==>
     nest p, j: part[p, j] = 0
-    nest p, kb in order, j: part[p, j] += reduce kk < 16: g(p*chunk + kb*16 + kk, j)
+    nest p, kb in order, j: part[p, j] += reduce kk < 8: g(p*chunk + kb*8 + kk, j)
     nest j: y[j] = f(part[0, j] + part[1, j] + ... + reduce of the places that are left)
 
 The parts of the depth are what threads share; how many there are depends on sizes only, and so do
 results. A product of few rows is the same with an axis more: its block of sums is loaded, all
-sixteen rows are added, and it is stored again.
+eight rows are added, and it is stored again.
 
 Where the large operand of such a product runs along the depth, blocks of sums have lanes along it;
 the other one is copied if it runs elsewhere.
@@ -40,7 +40,7 @@ from tessera.schedule.products import CachedCpu
 from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite
 from tessera.schedule.types import Axis, BufType
 
-ROWS = 16
+ROWS = 8
 """Rows of the operand that are read side by side: as many streams as are followed at a time, and
 so few that a sum is loaded and stored seldom."""
 
@@ -252,7 +252,7 @@ class _RowSum:
         self.others = [axis for axis in others if axis is not self.row]
         self.type = _sum_type(op)
         self.lanes = max(1, machine.vector_bits // self.type.bits)
-        self.height, self.tile = 1, 4 * self.lanes
+        self.height, self.tile = 1, 2 * self.lanes
         if self.row is not None:
             shape = (count_of([self.row]), count_of([col]), ROWS)
             block = choose_block(shape, self.lanes, machine.registers)
