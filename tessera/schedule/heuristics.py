@@ -305,11 +305,11 @@ class Choice:
         axes = [op.axes if isinstance(op, ops.Reduce) else (op.axis,) for op in found]
         longest = max(size_of(one[-1].extent) for one in axes)
         self.cost *= max(math.prod(size_of(axis.extent) for axis in one) for one in axes)
-        along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) == 1)
+        along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
         columns = self.columns(found)
         rows = [axis for axis in self.free if axis not in columns]
         axis = self.best_axis(inside, rows)
-        across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) == 1)
+        across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) in (1, -1))
         if columns:
             self.rows(rows, columns, axis if across > along else None)
             return

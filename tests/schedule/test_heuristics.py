@@ -13,7 +13,7 @@ from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
 from tessera.graph.ops.gather import Combine, scatter
-from tessera.graph.ops.rearrange import broadcast, reshape, transpose
+from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.schedule import ops
@@ -142,6 +142,12 @@ def test_short_reductions_are_turned_in_squares() -> None:
         return red.sum_(reshape(transpose(x, (1, 0)), (64, 128, 2)), (2,))
 
     assert chosen(fn, typed(256, 64)).tile == (16, 16)
+
+
+def test_reductions_go_downwards_too() -> None:
+    nest = chosen(lambda x: red.min_(reverse(x, (1,)), (1,)), typed(512, 512))
+    assert (nest.tile, nest.reduce_tile) == ((1,), 64)
+    assert chosen(lambda x: red.min_(reverse(x, (1,)), (0,)), typed(512, 512)).reduce_tile == 1
 
 
 def test_what_a_reduction_reads_once_does_not_count() -> None:
