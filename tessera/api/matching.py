@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tessera.api.annotations import Choice, DimVar, Stated, TensorSpec
 from tessera.api.leaves import name_of
-from tessera.errors import OptionError, is_internal_frame
+from tessera.errors import OptionError, TesseraError, is_internal_frame
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
@@ -220,7 +220,9 @@ def resolved(hint: Any, owner: Any, name: str, near: Mapping[str, Any] = _NOTHIN
     try:
         with loc.scoped(place):
             return eval(hint, space)
-    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+    except TesseraError:
+        raise
+    except Exception as error:  # whatever the user's annotation does
         if "Tensor[" not in hint:
             return None
         raise OptionError(
@@ -263,16 +265,23 @@ def _place_of(owner: Any, name: str) -> loc.Loc:
 # --- trees of annotations ---------------------------------------------------------------------
 
 
-def specs_in(hint: Any, seen: frozenset[type] = frozenset()) -> Iterator[TensorSpec]:
-    """The annotations of arrays in an annotation."""
+def specs_in(hint: Any, seen: set[type] | None = None) -> Iterator[TensorSpec]:
+    """The annotations of arrays in an annotation.
+
+    Args:
+        hint: the annotation.
+        seen: classes that were looked into already.
+    """
+    seen = set() if seen is None else seen
     if isinstance(hint, TensorSpec):
         yield hint
         return
     for part in _parts(hint):
         yield from specs_in(part, seen)
     if isinstance(hint, type) and hint not in seen:
+        seen.add(hint)
         for field in fields_of(hint).values():
-            yield from specs_in(field, seen | {hint})
+            yield from specs_in(field, seen)
 
 
 def _parts(hint: Any) -> Sequence[Any]:

@@ -63,7 +63,8 @@ def test_the_text_of_an_annotation(spec: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", ["S +", "$x", ("B", "f32"), -1, True, 2.5, (ts.float32, "B"), (..., "B", ...), ("4//0",)]
+    "items",
+    ["S +", "$x", ("B", "f32"), -1, True, 2.5, (ts.float32, "B"), (..., "B", ...), ("4//0",)],
 )
 def test_what_is_no_annotation(items: Any) -> None:
     with pytest.raises(OptionError, match=r"^Tensor: "):
@@ -859,3 +860,17 @@ def test_sizes_that_are_equal_by_conditions_have_one_expression() -> None:
         again = f.lower(x, x[1:])
     assert "min(" not in str(again.graph)
     assert str(again.graph) == str(stages.graph)
+
+
+def test_annotations_of_others_are_left_alone() -> None:
+    class Node:
+        pass
+
+    Node.__annotations__ = {"next": "Node | None", "other": "Other[1/0]", "value": "1/0"}
+
+    def f(x: Any, y: Any = 1, *, node: Node | None = None) -> Any:
+        return x + y
+
+    f.__annotations__.update(x="1/0", y="missing.Name", **{"return": "[][3]"})
+    assert ts.jit(f).generic is None
+    assert float(ts.jit(f)(2.0)) == 3
