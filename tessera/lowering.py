@@ -90,9 +90,9 @@ def to_schedule(
             # What is cut into rows has its tiles, and is left alone by what follows.
             program = read_in_order(lowered.func, machine)
             program = split_for_threads(pack_products(program, machine))
-        lend = not isinstance(machine, Gpu)
+        is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)
-        schedule, arena = plan.plan(chosen, donated=donated, lend=lend)
+        schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
             schedule = together.join(schedule)  # last: whose memory is whose is known
     return schedule, arena, lowered.decisions

@@ -53,7 +53,11 @@ MAX_TRIES = 8
 
 
 def plan(
-    func: Func, facts: Facts | None = None, donated: Collection[int] = (), lend: bool = False
+    func: Func,
+    facts: Facts | None = None,
+    donated: Collection[int] = (),
+    lend: bool = False,
+    alternates: bool = True,
 ) -> tuple[Func, Dim]:
     """Places every buffer.
 
@@ -62,12 +66,14 @@ def plan(
         facts: what is known of symbolic dims.
         donated: the inputs whose memory the program may write to: nobody else can see it.
         lend: whether large buffers may lie where outputs will be, before these are written.
+        alternates: whether loops may keep two places for what they carry.
 
     Returns:
         The program with places, and the bytes of arena that it needs.
     """
     func = delay_updates(func, donated)
     planner = _Planner(func, facts or Facts(), donated)
+    planner.max_step = MAX_STEP if alternates else -1
     if lend:
         planner.lend(func)
     planner.block(func.body)
@@ -276,6 +282,7 @@ class _Planner:
         self.loans: list[_Loan] = []
         self.made: dict[Value, _Piece] = {}
         self.alternate: dict[ops.While, tuple[int, ...]] = {}
+        self.max_step = MAX_STEP
         self.expiring: list[tuple[int, int, Value]] = []
         for k, arg in enumerate(func.args):
             self.fixed[arg] = Place(PlaceKind.INPUT, k)
@@ -500,7 +507,7 @@ class _Planner:
         found: list[int] = []
         pieces: list[_Piece] = []
         outputs = op.body.outputs
-        short = op.body.ops if len(op.body.ops) <= MAX_STEP else ()
+        short = op.body.ops if len(op.body.ops) <= self.max_step else ()
         made = {v for one in short if isinstance(one, ops.Kernel) for v in one.results}
         for k, (arg, value) in enumerate(zip(op.body.args, outputs, strict=True)):
             if value not in made or value in self.fixed:

@@ -14,7 +14,9 @@ from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 from tessera.ir.walk import walk
+from tessera.lowering import to_schedule
 from tessera.schedule import ops, plan
+from tessera.target.gpu import gpu
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
@@ -72,6 +74,12 @@ def test_borders_of_vectors(size: int) -> None:
 def test_steps_alternate_between_two_places(steps: int) -> None:
     graph = graph_of(lambda u: ts.fori_loop(0, steps, lambda k, u: heat(u), u), (9, 20))
     assert alternates(check_levels(graph, values((9, 20)))) == [(1,)]
+
+
+def test_devices_copy() -> None:
+    graph = graph_of(lambda u: ts.fori_loop(0, 3, lambda k, u: heat(u), u), (9, 20))
+    schedule, _, _ = to_schedule(graph, gpu("sm_90a"))
+    assert [op.alternate for op in walk(schedule.body) if isinstance(op, ops.While)] == [()]
 
 
 def test_what_is_carried_besides_is_copied() -> None:
