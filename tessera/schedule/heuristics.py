@@ -324,9 +324,9 @@ class Choice:
         assert axis is not None
         self.reduce_tile = 1
         width = self.width
-        if not self.heavy and len(found) == 1 and isinstance(found[0], ops.Reduce):
+        if not self.heavy and all(isinstance(op, ops.Reduce) for op in found):
             # A search for a place needs registers for the places, and masks.
-            width = self.long_line(axis)
+            width = self.long_line(axis, len(found))
         other = self.turned_axis(axis)
         if other is not None and longest <= self.lanes:
             self.turn(axis, other)
@@ -334,12 +334,13 @@ class Choice:
         self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
 
-    def long_line(self, axis: Axis) -> int:
-        """Lanes of a tile with one accumulator each: long lines of memory, as far as registers and
-        a few programs allow."""
+    def long_line(self, axis: Axis, count: int = 1) -> int:
+        """Lanes of a tile with so many accumulators each: long lines of memory, as far as registers
+        and a few programs allow."""
         programs = math.prod(size_of(one.extent) for one in self.free if one is not axis)
         share = power_below(size_of(axis.extent) / (1 if programs >= PROGRAMS else 4))
-        return max(self.width, min(self.lanes * self.machine.registers // 2, share))
+        vectors = power_below(self.machine.registers / max(count, 2))
+        return max(self.width, min(self.lanes * vectors, share))
 
     def columns(self, found: Sequence[Op]) -> list[Axis]:
         """The axes on which no reduction depends."""

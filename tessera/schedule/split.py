@@ -31,6 +31,7 @@ from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import GRAIN, Gpu, power_below, size_of
 from tessera.schedule.heuristics_gpu import traffic
+from tessera.schedule.near_rows import near_rows
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import split_sort
@@ -287,6 +288,9 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
     if blocks == 0:
         return 0
     if context.machine is None:
+        near = near_rows(shape.extent, blocks, found) if across > along else 0
+        if near and shape.others == 1:
+            return near
         return _chunk_for_threads(shape, len(found), columns if across > along else 1, context)
     machine = context.machine.multiprocessors
     least = ROW_CHUNK

@@ -302,6 +302,23 @@ def test_reductions_of_many_rows_and_short_ones_are_not_split() -> None:
         assert str(split_for_threads(func)) == str(func)
 
 
+def test_columns_of_large_arrays_are_added_up_some_rows_at_a_time() -> None:
+    """Whatever the next program reads is then near: rows in the second cache."""
+
+    def sums(x: Any, y: Any) -> Any:
+        return red.sum_(x, (0,)), red.sum_(e.mul(x, y), (0,))
+
+    for rows, parts in ((4096, 32), (4000, 31), (1024, 0)):
+        func = lowered(sums, *[typed(rows, 1024)] * 2)
+        first = nests_of(split_for_threads(func))[0]
+        assert (len(first.axes) > 1) is bool(parts)
+        if parts:
+            assert first.axes[0].extent == parts
+        # Lines of 16 vectors: two sums have half of the registers each.
+        tiles = nests_of(choose(split_for_threads(func), AVX512))[0].tile
+        assert tiles[-1] == 256
+
+
 def test_large_results_are_written_past_the_caches() -> None:
     def streams(fn: Callable[..., Any], *types: Any) -> list[bool]:
         found = chosen(fn, *types).body.ops
