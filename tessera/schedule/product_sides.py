@@ -107,8 +107,9 @@ class Side:
             return 0
         if self.value.type != ScalarType(self.product.op.dtype):
             return 0
-        (found,) = {a.stride(axis.name) for a in self.accesses}
-        return found if isinstance(found, int) else 0
+        found = {a.stride(axis.name) for a in self.accesses}
+        (stride,) = found if len(found) == 1 else (0,)
+        return stride if isinstance(stride, int) else 0
 
     @property
     def products(self) -> int:
