@@ -465,6 +465,8 @@ def _is_callback(frame: FrameType) -> bool:
     if has_more:
         rest = found.get(names[count + code.co_kwonlyargcount])
         given += rest if type(rest) is tuple else ()
+    if not given:
+        return False
     dead = any([isinstance(x, weakref.ReferenceType) and x() is None for x in given])
     phase = type(given[-1]) is dict and "generation" in given[-1] and given[-2:-1]
     return dead or phase in (["start"], ["stop"])

@@ -130,6 +130,27 @@ case(
 )
 
 case(
+    "a mask that is false in the upper half of a wide load",
+    [("f32", (21,))],
+    [("f32", 48)],
+    """
+    %c = tile.map([%p, %i16]) {fn=mul} : tile<i64[]>
+    %early = tile.map([%p, %i2]) {fn=lt} : tile<bool[]>
+    %all = tile.broadcast(%early) {shape=[16]} : tile<bool[16]>
+    %lane = tile.iota() {shape=[16], axis=0} : tile<i64[16]>
+    %end = tile.broadcast(%i4) {shape=[16]} : tile<i64[16]>
+    %low = tile.map([%lane, %end]) {fn=lt} : tile<bool[16]>
+    %mask = tile.map([%all, %low]) {fn=and} : tile<bool[16]>
+    %v = row(%x0) : f32
+    %w = tile.view(%x1, %c, [%i16], [%i1]) : view<f32, 1>
+    %a = tile.load(%v, [%i0], [%mask]) {shape=[16], fill=0.0} : tile<f32[16]>
+    %b = tile.map([%a, %a]) {fn=add} : tile<f32[16]>
+    tile.store(%w, %b, [%i0], [])
+    """,
+    ["3"],
+)
+
+case(
     "two dims, both masked, row stride",
     [("f32", (13, 21))],
     [("f32", 13 * 21)],
