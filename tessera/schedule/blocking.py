@@ -24,6 +24,15 @@ FAR_PACKING = 15
 TURNING = 5
 """Cycles in which a vector of a block is turned and stored."""
 
+PANEL = 4096
+"""Elements of the second operand that stay in the first cache from one block to the next."""
+
+LATE = 6
+"""Cycles that a step along the depth waits for elements that do not, and are not packed."""
+
+FETCHED = 4
+"""Vectors side by side that are fetched ahead: for them a step hardly waits."""
+
 SETS, WAYS = 64, 8
 """The lines of the first cache."""
 
@@ -55,6 +64,8 @@ class Operands:
         left_is_far: whether the first one is too large to be read where it is by many blocks.
         right_is_far: whether the second one is.
         reused: row blocks from which the second one is packed where it is far.
+        right_streams: whether the second one is read where it is, and is a good part of the second
+            cache.
         right_packing: cycles in which the second one is packed, if it has to be even so.
         shared: products that read the same first operand, and share its packed copy.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
@@ -66,6 +77,7 @@ class Operands:
     left_is_far: bool = False
     right_is_far: bool = False
     reused: int = REUSED
+    right_streams: bool = False
     right_packing: float = 0.0
     shared: int = 1
     is_turned: bool = False
@@ -97,6 +109,8 @@ def choose_block(
         for height in range(1, most + 1):
             row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
             step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
+            if lie.right_streams and vectors * lanes * depth > PANEL:
+                step += LATE if vectors < FETCHED else LATE / 8
             turning = TURNING * vectors * lanes if lie.is_turned else 0
             cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20 + turning)
             if lie.right_packing:

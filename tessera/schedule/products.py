@@ -156,8 +156,10 @@ class Product:
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
+        packing = self.packing()
+        streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         lie = Operands(
-            in_place, stride, *far, self.reused, self.packing(), self.left.products, is_turned
+            in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned
         )
         shape = (height, width, ceil(self.depth / self.group))
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
