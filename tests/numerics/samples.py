@@ -18,6 +18,7 @@ import tessera as ts
 from tessera.graph.ops import cumulative, elementwise, reduce
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.checkpoint import Barrier, Checkpoint, Name
 from tessera.graph.ops.collective import AllGather, AxisIndex, AxisReduce, Permute
 from tessera.graph.ops.contract import DotGeneral, dot_general
@@ -94,9 +95,10 @@ def graph_ops() -> list[type[GraphOp]]:
     return sorted([c for c in found if c.__module__.startswith("tessera.")], key=lambda c: c.name)
 
 
-APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten}
+APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten, Blocks}
 """Ops that are no functions of arrays alone: tests/api/test_custom.py, tests/debug,
-tests/api/test_collectives.py, tests/differential/test_control_flow.py.
+tests/api/test_collectives.py, tests/differential/test_control_flow.py. Or ops of passes:
+tests/differential/test_blocks.py.
 """
 
 
