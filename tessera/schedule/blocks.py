@@ -41,6 +41,9 @@ FEW = 4
 PARTIAL = 8
 """Parts that have sums of their own then, which are added in the end."""
 
+PARTIAL_BYTES = 1 << 25
+"""The most that these may take."""
+
 Index = tuple[Dim, ...]
 Moved = Callable[[Index], Index]
 
@@ -99,7 +102,9 @@ class _EachBlock:
         labels = op.names or [f"{names.prefix}block{k}" for k in range(len(op.counts))]
         self.loops = [Axis(name, n) for name, n in zip(labels, op.counts, strict=True)]
         points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
-        self.is_partial = points < min(FEW, prod(op.counts))
+        sizes = [tensor(v) for v, cut in zip(op.results, op.outs, strict=True) if is_sum(op, cut)]
+        added = sum([size_of(prod(t.shape)) * t.dtype.itemsize for t in sizes])
+        self.is_partial = points < min(FEW, prod(op.counts)) and PARTIAL * added <= PARTIAL_BYTES
         count = min(prod(op.counts), PARTIAL) if self.is_partial else min(points, PARTS)
         self.part = Axis(f"{names.prefix}part", count)
         self.env: dict[Value, Value] = {}
@@ -171,18 +176,18 @@ class _EachBlock:
         those there which the program stores for itself first, because it reads them."""
         copies: list[Op] = []
         for value, result, cut in zip(self.program.outputs, results, self.op.outs, strict=True):
-            is_sum = len({*cut} - {-1}) < len(self.loops)
-            if is_sum and self.is_partial:
+            adds = is_sum(self.op, cut)
+            if adds and self.is_partial:
                 result = self.sum_of_parts(result)
-            if is_sum:
+            if adds:
                 self.before.append(_zeros(result, self.op.loc))
-            if value in read or value in self.env or (is_sum and not _stored_once(value)):
+            if value in read or value in self.env or (adds and not _stored_once(value)):
                 if value not in self.env:
                     self.temporary(value)
-                copies.append(self.copy(value, result, cut, is_sum))
+                copies.append(self.copy(value, result, cut, adds))
                 continue
-            self.bind(value, result, cut, is_sum and self.is_partial)
-            if is_sum:
+            self.bind(value, result, cut, adds and self.is_partial)
+            if adds:
                 self.added.add(value)
         return copies
 
@@ -214,7 +219,7 @@ class _EachBlock:
             found += [self.moved(nest) for nest in one.body.ops]
         return found
 
-    def copy(self, value: Value, result: Value, cut: Cut, is_sum: bool) -> Op:
+    def copy(self, value: Value, result: Value, cut: Cut, adds: bool) -> Op:
         """A nest that stores a block in a result."""
         buffer = _buffer(value)
         axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(buffer.shape)])
@@ -222,9 +227,9 @@ class _EachBlock:
         load = ops.Load(self.env[value], (), self.where[value](index), loc=self.op.loc)
         block = Value(buffer)
         env, where = self.env.copy(), self.where.copy()
-        self.bind(block, result, cut, is_sum and self.is_partial)
+        self.bind(block, result, cut, adds and self.is_partial)
         store = ops.Store(block, load.result, (), index, loc=self.op.loc)
-        if is_sum:
+        if adds:
             self.added.add(block)
         found = [load, *self.store(store, [self.env[block], load.result])]
         self.env, self.where = env, where
@@ -268,6 +273,11 @@ class _EachBlock:
 def _buffer(value: Value) -> BufType:
     assert isinstance(value.type, BufType)
     return value.type
+
+
+def is_sum(op: Blocks, cut: Cut) -> bool:
+    """Whether a result is a sum over blocks."""
+    return len({*cut} - {-1}) < len(op.counts)
 
 
 def _work(op: Op) -> float:

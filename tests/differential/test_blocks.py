@@ -93,6 +93,19 @@ def biased(q: Any, k: Any, v: Any) -> Any:
     return softmax(q @ ts.swapaxes(k, -1, -2) + bias + q[0, 0, 0, 0]) @ v
 
 
+def entropy(q: Any, k: Any, v: Any) -> Any:
+    """With a sum over all of the weights, and all columns."""
+    weights = softmax(q @ ts.swapaxes(k, -1, -2))
+    found = weights @ v + ts.sum(weights * ts.log(weights))
+    return found * ts.sum(weights, axis=-2)[..., :1, None]
+
+
+def learned(q: Any, k: Any, v: Any) -> Any:
+    """What is added to the scores is the same in all batches; its gradient is a sum over these."""
+    bias = ts.sin(q[0] + 1) @ ts.swapaxes(k[0], -1, -2)
+    return softmax(q @ ts.swapaxes(k, -1, -2) + bias) @ v
+
+
 def across(q: Any, k: Any, v: Any) -> Any:
     """The rows of softmax are the columns of the product."""
     scores = k @ ts.swapaxes(q, -1, -2)
@@ -148,7 +161,7 @@ def test_forward(f: Callable[..., Any]) -> None:
     check(f, inputs((1, 6, 4, 3) if f is einsum else (2, 2, 6, 3)))
 
 
-@pytest.mark.parametrize("f", [attention, causal, grouped, across])
+@pytest.mark.parametrize("f", [attention, causal, grouped, across, learned])
 def test_gradient_with_what_follows(f: Callable[..., Any]) -> None:
     check(trained(f), inputs((1, 4, 8, 3)))
 
@@ -242,6 +255,17 @@ def test_rows_that_are_no_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = (BlockRows(least=2, stored=1, rows=4, fewest_rows=2, points=2, block_bytes=0),)
     monkeypatch.setattr(sys.modules[Lowered.__module__], "CPU_PASSES", passes)
     assert not blocks(Lowered(graph_of(attention, given)))
+
+
+def test_sums_over_all_rows() -> None:
+    check(entropy, inputs((2, 2, 8, 3)))
+
+
+def test_large_operands_are_not_read_for_each_block() -> None:
+    passes = BlockRows()
+    shapes = [(1024, 256), (16384, 256), (16384, 256)]
+    graph = ts.make_graph(attention)(*[ts.ShapeDtypeStruct(s, ts.float32) for s in shapes])
+    assert passes.run(graph) is graph
 
 
 def test_why() -> None:

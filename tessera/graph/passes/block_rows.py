@@ -28,7 +28,7 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Cast, Elementwise
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
-from tessera.graph.ops.reduce import Reduce
+from tessera.graph.ops.reduce import Reduce, Sum
 from tessera.graph.passes.same_axes import moved, moved_back, operands_of
 from tessera.graph.passes.skip_masked import skip_masked
 from tessera.graph.spec import GRAPH
@@ -50,7 +50,8 @@ class BlockRows(Pass):
         columns: that a block has more than the one before, where a causal mask leaves the rest out,
             in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
-        block_bytes: of a block of all rows, where they cannot be divided.
+        block_bytes: of a block of all rows, where they cannot be divided, and of the smallest one.
+        operand_bytes: of the operand that has the columns, which each block reads: from a cache.
         points: blocks, below which threads would have too little to do.
     """
 
@@ -63,6 +64,7 @@ class BlockRows(Pass):
     columns: int = 64
     row_bytes: int = 1 << 18
     block_bytes: int = 1 << 21
+    operand_bytes: int = 1 << 23
     points: int = 4
 
     def run(self, func: Func) -> Func:
@@ -195,6 +197,9 @@ class _Rows:
         axes = [k for k in range(rank) if k not in (row, column) and shape[k] > 1]
         self.lengths = [*[shape[k] for k in axes], shape[row]]
         self.rows = len(axes)
+        size = 4 * self.columns * depth
+        if size > options.operand_bytes:
+            raise Refused(f"each would read an operand of {size} bytes")
         self.size = self.block_rows()
         places = {**{axis: k for k, axis in enumerate(axes)}, row: self.rows}
         start = tuple([places.get(k, -1) for k in range(rank)])
@@ -207,6 +212,8 @@ class _Rows:
         o = self.options
         most = min(o.rows, max(o.row_bytes // (4 * self.columns), o.fewest_rows))
         rows = self.lengths[self.rows]
+        if 4 * self.columns * o.fewest_rows > o.block_bytes:
+            raise Refused(f"{o.fewest_rows} rows are more than {o.block_bytes} bytes")
         found = [n for n in range(o.fewest_rows, most + 1) if rows % n == 0]
         if found:
             return found[-1]
@@ -267,9 +274,12 @@ class _Rows:
             found = moved(op, first)
             return None if found is None else _Step((first,), found)
         if isinstance(op, Reduce):
-            if any(first[k] >= 0 for k in op.axes):
+            summed = frozenset([first[k] for k in op.axes if first[k] >= 0])
+            # Sums over blocks have no dtype of their own here.
+            if summed and not (isinstance(op, Sum) and _type(op.result).dtype.bits >= 32):
                 return None
-            return _Step((first,), tuple([c for k, c in enumerate(first) if k not in op.axes]))
+            result = tuple([c for k, c in enumerate(first) if k not in op.axes])
+            return _Step((first,), result, summed)
         return self.product(op, known) if isinstance(op, DotGeneral) else None
 
     def product(self, op: DotGeneral, known: Sequence[Cut | None]) -> _Step | None:
@@ -313,7 +323,7 @@ class _Rows:
             if any(self.is_wide(v) for v in self.own(op)):
                 self.kept.add(op)
                 products += isinstance(op, DotGeneral)
-                reduces = reduces or isinstance(op, Reduce)
+                reduces = reduces or (isinstance(op, Reduce) and not step.summed)
             if op in self.kept or op is self.seed:
                 self.kept.add(op)
                 self.kept.update([v.op for v in self.own(op) if v.op is not None])
