@@ -7,10 +7,10 @@ the row is looked for in that block.
     nest j: y[j] = arg_reduce k < K: g(k, j)
     ==>
     nest p, j: best[p, j] = -inf; at[p, j] = 0
-    nest p, kb in order, j: value = reduce kk < 16: g((p*steps + kb)*16 + kk, j)
+    nest p, kb in order, j: value = reduce kk < 8: g((p*steps + kb)*8 + kk, j)
                             best[p, j], at[p, j] = value, p*steps + kb where value > best[p, j]
     nest j: b = the at[p, j] of the first largest best[p, j], or the block of rows that is left
-            y[j] = b*16 + arg_reduce kk < 16: g(b*16 + kk, j)
+            y[j] = b*8 + arg_reduce kk < 8: g(b*8 + kk, j)
 
 NaN is larger than any number, and the first one wins.
 """
