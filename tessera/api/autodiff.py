@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, cast
 
@@ -16,6 +15,7 @@ from tessera.api.leaves import (
     leaf_name,
     name_of,
     strong,
+    wraps_other,
 )
 from tessera.api.traced import Traced
 from tessera.dtypes import Kind
@@ -250,7 +250,7 @@ def _gradient(
     check_callable(transform, fn, f"pass arguments to what it returns: `ts.{transform}(f)(x)`")
 
     @api_boundary
-    @functools.wraps(fn)
+    @wraps_other(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
         numbers = select_args(fn, args, argnums, transform)
         problem = Problem(fn, args, kwargs, numbers, transform, holomorphic)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from tessera import pytree
 from tessera.api.autodiff import Problem, select_args, split_aux
-from tessera.api.leaves import check_callable, name_of
+from tessera.api.leaves import check_callable, name_of, wraps_other
 from tessera.api.vectorize import vmap
 from tessera.dtypes import Kind
 from tessera.errors import GradError, api_boundary
@@ -194,7 +193,7 @@ def _jacobian(
     check_callable(transform, fn, f"pass arguments to what it returns: `ts.{transform}(f)(x)`")
 
     @api_boundary
-    @functools.wraps(fn)
+    @wraps_other(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> Any:
         numbers = select_args(fn, args, argnums, transform)
         problem = Problem(fn, args, kwargs, numbers, transform, holomorphic)

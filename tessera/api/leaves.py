@@ -5,24 +5,29 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from tessera import pytree
+from tessera.api.annotations import CONDITIONS
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import CallError, DTypeError, LeafError, PytreeError, TesseraError
 from tessera.graph.array import Array, dtype_from_numpy
+from tessera.graph.namespace.arguments import dim_value
 from tessera.graph.namespace.conversion import from_dlpack
 from tessera.graph.ops.elementwise import cast as cast_op
 from tessera.graph.placement import gathered
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer
+from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
+from tessera.ir.intexpr import IntExpr
 from tessera.ir.types import TensorType
 
 Leaf = Array | Tracer
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_array(x: Any) -> Leaf | None:
@@ -58,7 +63,7 @@ def to_array(x: Any) -> Leaf | None:
             ) from None
     if hasattr(x, _EXCHANGE):
         return _exchanged(x)
-    return None
+    return dim_value(x) if isinstance(x, IntExpr) and is_tracing() else None
 
 
 _EXCHANGE = "__dlpack_c_exchange_api__"
@@ -155,6 +160,20 @@ def check_callable(transform: str, fn: object, fix: str | None = None) -> None:
             rule=f"`{transform}` takes a function of arrays",
             fix=fix,
         )
+
+
+def wraps_other(fn: Callable[..., Any]) -> Callable[[F], F]:
+    """`functools.wraps` for what takes or gives other arrays than `fn`: annotated shapes and
+    conditions on them are not about these."""
+    names = [n for n in functools.WRAPPER_ASSIGNMENTS if n != "__annotations__"]
+
+    def wrap(run: F) -> F:
+        functools.update_wrapper(run, fn, assigned=names)
+        run.__dict__.pop(CONDITIONS, None)
+        run.__annotations__ = {}
+        return run
+
+    return wrap
 
 
 # --- names ------------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
 from tessera.api.collectives import mapped_axis
-from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of, result_name
+from tessera.api.leaves import (
+    argument_name,
+    check_callable,
+    leaf_arrays,
+    name_of,
+    result_name,
+    wraps_other,
+)
 from tessera.api.traced import Rebuild, Traced
 from tessera.errors import AxisError, OptionError, PytreeError, ShapeError, api_boundary
 from tessera.graph.device import using
@@ -91,7 +98,7 @@ def vmap(
     axes_in: Any = tuple(cast("list[Any]", in_axes)) if isinstance(in_axes, list) else in_axes
 
     @api_boundary
-    @functools.wraps(fn)
+    @wraps_other(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         name = argument_name("vmap", fn)
         axes = _flat_axes(axes_in, args, "in_axes") + [0] * len(pytree.leaves(kwargs))

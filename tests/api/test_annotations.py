@@ -612,7 +612,7 @@ GENERIC = ts.jit(block)
 STATIC = ts.jit(lambda *args: block(*args))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 20), st.integers(1, 6), st.integers(1, 40))
 def test_a_generic_program_computes_what_a_static_one_does(b: int, s: int, d: int, f: int) -> None:
     d *= 4
@@ -874,3 +874,48 @@ def test_annotations_of_others_are_left_alone() -> None:
     f.__annotations__.update(x="1/0", y="missing.Name", **{"return": "[][3]"})
     assert ts.jit(f).generic is None
     assert float(ts.jit(f)(2.0)) == 3
+
+
+@ts.constrain("D >= 2")
+def bounded(x: ts.Tensor["B", "D"], w: ts.Tensor["D"]) -> ts.Tensor[()]:
+    return ts.sum(ts.tanh(x @ w))
+
+
+def test_what_transforms_make_has_other_shapes() -> None:
+    x, w = array(3, 2), array(2)
+    assert ts.jit(ts.grad(bounded, argnums=1))(x, w).shape == (2,)
+    assert ts.jit(ts.value_and_grad(bounded))(x, w)[1].shape == (3, 2)
+    assert ts.jit(ts.vmap(bounded, in_axes=(0, None)))(array(4, 3, 2), w).shape == (4,)
+    assert ts.jit(ts.jacfwd(bounded, argnums=1))(x, w).shape == (2,)
+    assert ts.jit(ts.hessian(bounded, argnums=1))(x, w).shape == (2, 2)
+    vmapped = ts.jit(ts.vmap(ts.jit(bounded), in_axes=(0, None)))
+    assert vmapped(array(4, 3, 2), w).shape == (4,)
+    with pytest.raises(ShapeError, match="D is 1"):
+        vmapped(array(4, 3, 1), array(1))
+
+
+def test_what_keeps_the_arguments_keeps_annotations() -> None:
+    for fn in (ts.autodiff(bounded), ts.checkpoint(bounded), ts.jit(bounded)):
+        f = ts.jit(fn)
+        for b in (2, 3, 5):
+            f(array(b, 2), array(2))
+        assert f.cache_size() == 1
+        with pytest.raises(ShapeError, match="D is 1"):
+            f(array(4, 1), array(1))
+
+
+def test_loops_over_a_dim() -> None:
+    @ts.jit
+    def f(x: ts.Tensor["N", "D"]) -> tuple[ts.Tensor["D"], ts.Tensor["D"]]:
+        zero = ts.zeros(x.shape[1])
+        rows = ts.fori_loop(0, x.shape[0], lambda i, c: c + x[i], zero)
+        going = ts.while_loop(
+            lambda c: c[1] < x.shape[0], lambda c: (c[0] + x[c[1]], c[1] + 1), (zero, 0)
+        )
+        return rows, going[0]
+
+    for n in (1, 4, 7):
+        x = array(n, 3)
+        for found in f(x):
+            np.testing.assert_allclose(np.asarray(found), x.sum(0), rtol=1e-5)
+    assert f.cache_size() == 1
