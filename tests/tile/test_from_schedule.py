@@ -442,7 +442,8 @@ def test_contract_of_transposed_operands_in_any_order_of_axes(axes: str, step: i
     a, b = randoms(5, 6), randoms(9, 5, seed=1)
     func = program(["f32[5, 6]", "f32[9, 5]"], ["f32[6, 9]"], body)
     np.testing.assert_allclose(run(func, a, b)[0], a.T @ b.T, rtol=1e-5, atol=1e-6)
-    assert ops_of(lower(func), t.Dot)
+    # Several places of the depth at once are lanes along it.
+    assert bool(ops_of(lower(func), t.Dot)) is (step == 1)
 
 
 @pytest.mark.parametrize("tile", ["1, 4, 8", "4, 1, 8", "4, 4, 1", "1, 1, 1"])
@@ -488,7 +489,7 @@ def test_contract_with_prologue_padding_and_epilogue() -> None:
 def test_complex_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     """A product of complex matrices is four real ones."""
     monkeypatch.setattr(Contract, "accepted", Contract.accepted | {Kind.COMPLEX})
-    body = product("i: 6, j: 9", "k: 5", "i, k", "k, j", "i, j", "c64", tile="4, 8", step=2)
+    body = product("i: 6, j: 9", "k: 5", "i, k", "k, j", "i, j", "c64", tile="4, 8", step=1)
     func = program(["c64[6, 5]", "c64[5, 9]"], ["c64[6, 9]"], body.replace("f32", "c64"))
     a, b = randoms(6, 5, dtype="c8"), randoms(5, 9, dtype="c8", seed=3)
     np.testing.assert_allclose(run(func, a, b)[0], a @ b, rtol=1e-5, atol=1e-5)
