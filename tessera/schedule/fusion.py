@@ -238,11 +238,12 @@ class Fusion:
         cost = self.costs.element.get(value, 0)
         size = points(tensor(value).shape)
         strategy = self.strategy
-        # What costs more is stored, by whatever computes it, rather than computed by each pass.
-        shared = self.shared_evaluations(size, uses) if cost <= strategy.row_cost else 0
+        shared = self.shared_evaluations(size, uses)
         total = float(shared)
         for nest, key in uses:
-            if shared and self.is_shared(nest, key):
+            # Reductions of a row share a pass; what comes after them is another, which computes
+            # again what costs little.
+            if shared and self.is_shared(nest, key, cost):
                 continue
             count: float = nest.evaluations(key)
             if key.region is not None and key.region.contracts:
@@ -294,9 +295,10 @@ class Fusion:
         """How often the uses along the same rows compute a value that they share, in all."""
         return size * len({axes for use in uses if (axes := self.kept_rows(*use)) is not None})
 
-    def is_shared(self, nest: NestPlan, key: Key) -> bool:
-        """Whether a use takes part in that."""
-        return self.kept_rows(nest, key) is not None or nest.is_exact(key)
+    def is_shared(self, nest: NestPlan, key: Key, cost: int) -> bool:
+        """Whether a use takes part in that, of a value that costs so many additions."""
+        is_cheap = cost <= self.strategy.row_cost
+        return self.kept_rows(nest, key) is not None or (is_cheap and nest.is_exact(key))
 
     # --- nests of stored values -------------------------------------------------------------------
 

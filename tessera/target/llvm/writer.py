@@ -290,13 +290,42 @@ def _load(w: Writer, op: t.Load) -> None:
     if not op.mask:
         value = w.assign(f"load {text}, ptr {at}, align {align}")
     else:
-        other = _to_memory(w, w.name(op.mask[1]), op.type)
-        name = _memory_suffix(op.type)
-        value = w.assign(
-            f"call {text} @llvm.masked.load.{name}.p0(ptr align {align} {at}, "
-            f"{w.typed(op.mask[0])}, {text} {other})"
-        )
+        value = _masked_load(w, op, at, align)
     w.names[op.result] = _from_memory(w, value, op.type)
+
+
+def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
+    """A load of some lanes, in as many parts as the machine has vectors for it.
+
+    LLVM 22 splits wider ones itself, and where it then knows that the mask of the upper half is
+    false, it reads that half without a mask: what lies there may be no memory of the program.
+    """
+    assert op.mask and isinstance(op.type, VecType)
+    mask, other = w.name(op.mask[0]), _to_memory(w, w.name(op.mask[1]), op.type)
+    memory = VecType(op.type.lanes, uint8 if op.type.dtype is bool_ else op.type.dtype)
+    lanes, size = memory.lanes, memory.dtype.itemsize
+    width = min(lanes, max(1, w.machine.vector_bits // (8 * size)))
+    part = VecType(width, memory.dtype)
+    text, name, pieces = type_text(part), suffix(part), list[str]()
+    for k in range(0, lanes, width):
+        from_, mask_, other_ = at, mask, other
+        if width < lanes:
+            # Lanes beyond the last one are those of a second vector.
+            picks = [min(j, lanes) for j in range(k, k + width)]
+            from_ = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
+            mask_ = _shuffle_text(w, mask, "zeroinitializer", op.mask[0].type, picks)
+            other_ = _shuffle_text(w, other, "poison", memory, picks)
+        pieces.append(
+            w.assign(
+                f"call {text} @llvm.masked.load.{name}.p0(ptr align {min(align, width * size)} "
+                f"{from_}, <{width} x i1> {mask_}, {text} {other_})"
+            )
+        )
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = 1 << (len(pieces) - 1).bit_length()
+    joined = _joined(w, pieces + ["poison"] * (whole - len(pieces)), part)
+    return _piece(w, joined, VecType(whole * width, part.dtype), 0, lanes)
 
 
 def _memory_suffix(type: Type) -> str:
