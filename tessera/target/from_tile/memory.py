@@ -240,11 +240,11 @@ def _load_row(
     stride = box.view.strides[-1]
     pair = () if mask is None else (mask, fill)
     if constant_of(stride) == 1:
-        return _load_lanes(s, ptr, offset, pair, VecType(box.lanes, box.view.dtype))
+        return s.emit(t.Load(ptr, offset, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
     if constant_of(stride) == -1:
         first = s.map("sub", offset, s.index(box.lanes - 1))
         pair = () if mask is None else (_reversed(s, mask), fill)
-        row = _load_lanes(s, ptr, first, pair, VecType(box.lanes, box.view.dtype))
+        row = s.emit(t.Load(ptr, first, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
         return _reversed(s, row)
     step = constant_of(stride)
     if step == 0:
@@ -256,26 +256,6 @@ def _load_row(
         "add", s.splat(offset, box.lanes), s.map("mul", lanes, s.splat(stride, box.lanes))
     )
     return s.emit(t.Gather(ptr, offsets, pair, box.view.dtype, loc=s.loc))
-
-
-def _load_lanes(
-    s: Lowering, ptr: Value, offset: Value, mask: tuple[Value, ...], type: VecType
-) -> Value:
-    """Neighbours, perhaps under a mask; then by registers on AVX2: where LLVM (22.1) cuts a longer
-    vector itself, it reads all of a half whose mask is known to be empty."""
-    size = s.machine.vector_bits // type.dtype.bits
-    if not mask or s.machine.vector_bits != 256 or not is_power(type.lanes // size):
-        return s.emit(t.Load(ptr, offset, mask, type, loc=s.loc))
-    parts: list[Value] = []
-    for k in range(0, type.lanes, size):
-        at, picks = s.map("add", offset, s.index(k)), range(k, k + size)
-        own = tuple([s.pick(v, picks) for v in mask])
-        parts.append(s.emit(t.Load(ptr, at, own, VecType(size, type.dtype), loc=s.loc)))
-    while len(parts) > 1:
-        both = tuple(range(2 * t.lanes(parts[0].type)))
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [s.emit(t.Shuffle(a, b, both, loc=s.loc)) for a, b in pairs]
-    return parts[0]
 
 
 def _repeated(s: Lowering, box: _Box, offset: Value, mask: Value | None, fill: Value) -> Value:
