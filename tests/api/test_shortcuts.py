@@ -16,7 +16,10 @@ from tessera.errors import DonatedError, DTypeError, NonFiniteError, ShapeError
 from tessera.graph import shortcut as shortcut_module
 from tessera.runtime.dispatch.native import native
 
-pytestmark = pytest.mark.skipif(native() is None, reason="the layout of objects is not known")
+pytestmark = [
+    pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
+    pytest.mark.unchecked,
+]
 
 RNG = np.random.default_rng(11)
 

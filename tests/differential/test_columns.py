@@ -17,7 +17,6 @@ from tessera.schedule import read_in_order, search_in_order
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
-pytestmark = pytest.mark.unchecked
 
 
 @pytest.fixture(autouse=True)
