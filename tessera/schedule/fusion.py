@@ -225,10 +225,9 @@ class Fusion:
             return "the parts of a concatenation may share a loop"
         if op.family is Family.CONTRACT and nest.heavy:
             return "its consumer already holds a reduction"
-        if any(isinstance(other, DotGeneral) for other in nest.heavy):
-            return "its consumer already holds a contraction"
-        if any(isinstance(other, Cumulative) for other in nest.heavy):
-            return "its consumer already holds a scan"
+        for cls, word in ((DotGeneral, "contraction"), (Cumulative, "scan")):
+            if any(isinstance(other, cls) for other in nest.heavy):
+                return f"its consumer already holds a {word}"
         return ""
 
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:

@@ -18,7 +18,6 @@ from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
 
-
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows are long."""
