@@ -225,7 +225,7 @@ class NestEmitter:
         type = tensor(key.value)
         found = _as_kind(fill, type.dtype.kind) if exprs[rank:] else 0
         if any(_is_nowhere(e, n) for e, n in zip(exprs, type.shape, strict=False)):
-            return self.const(found, type.dtype)
+            return self.const(_as_kind(found, type.dtype.kind), type.dtype)
         return self.add(
             key.region,
             ops.Load,
