@@ -117,7 +117,8 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
     Raises:
         OptionError: an unknown stage.
     """
-    for name in [dump] if isinstance(dump, str) else dump:
+    stages = [dump] if isinstance(dump, str) else dump
+    for name in stages:
         if name not in STAGES:
             raise OptionError(
                 f"compile: dump has {name!r}, which is no stage",
@@ -125,7 +126,6 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
                 rule=f"the stages are {', '.join(STAGES)}",
             )
     check_callable("compile", fn, "pass arguments to the compiled function: `ts.compile(f)(x)`")
-    stages = [dump] if isinstance(dump, str) else dump
     if isinstance(fn, JitFunction):
         return JitFunction(
             fn.function,

@@ -22,6 +22,7 @@ the other one is copied if it runs elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from tessera.dtypes import DType
@@ -214,6 +215,34 @@ def runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCp
     return is_large
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the columns and the depth of a large operand are dealt out.
+
+    Attributes:
+        wide: columns of a program.
+        chunks: programs that have all columns.
+        parts: of the depth.
+        steps: blocks of `ROWS` places that a part has.
+    """
+
+    wide: int
+    chunks: int
+    parts: int
+    steps: int
+
+
+def cut_of(col: Axis, deep: Axis, others: Sequence[Axis], tile: int, column_bytes: int) -> Cut:
+    """What a program finds for its columns stays in a near cache; there are enough programs."""
+    extent, room = count_of([col]), STRIP_BYTES // column_bytes
+    wide = ceil(ceil(extent / ceil(extent / room)) / tile) * tile
+    chunks = ceil(extent / wide)
+    blocks = count_of([deep]) // ROWS
+    wanted = ceil(PROGRAMS / (count_of(others) * chunks))
+    parts = max(min(wanted, blocks // LEAST_STEPS), 1)
+    return Cut(wide, chunks, parts, blocks // parts)
+
+
 class _RowSum:
     """The cut of one nest.
 
@@ -221,9 +250,7 @@ class _RowSum:
         col: the axis along which rows run.
         row: the other axis of a product's block; None where there is none.
         others: the other axes.
-        wide: columns of a program.
-        parts: of the depth.
-        steps: of `ROWS` places that a part has.
+        cut: of columns and depth.
     """
 
     def __init__(
@@ -258,25 +285,18 @@ class _RowSum:
             block = choose_block(shape, self.lanes, machine.registers)
             self.height, self.tile = block.rows, block.columns
         self.tile = min(self.tile, power_above(count_of([col])))
-        room = STRIP_BYTES // self.type.itemsize
-        extent = count_of([col])
-        self.wide = ceil(ceil(extent / ceil(extent / room)) / self.tile) * self.tile
-        self.chunks = ceil(extent / self.wide)
-        blocks = count_of([self.deep]) // ROWS
-        wanted = ceil(PROGRAMS / (count_of(self.others) * self.chunks))
-        self.parts = max(min(wanted, blocks // LEAST_STEPS), 1)
-        self.steps = blocks // self.parts
+        self.cut = cut_of(col, self.deep, self.others, self.tile, self.type.itemsize)
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if not self.is_fit or self.steps < LEAST_STEPS:
+        if not self.is_fit or self.cut.steps < LEAST_STEPS:
             return None
         pieces = Pieces()
-        dims = (self.parts, *[axis.extent for axis in self.axes])
+        dims = (self.cut.parts, *[axis.extent for axis in self.axes])
         sums = pieces.buffer(BufType(dims, self.type))
-        part = Axis(self.names.fresh("p"), self.parts)
+        part = Axis(self.names.fresh("p"), self.cut.parts)
         pieces.nests += [self.zeros(sums, part), self.partial(sums, part), self.last(sums, part)]
-        pieces.reason = f"{ROWS} rows read side by side, in {self.parts} parts of the depth"
+        pieces.reason = f"{ROWS} rows read side by side, in {self.cut.parts} parts of the depth"
         return pieces
 
     def zeros(self, sums: Value, part: Axis) -> ops.Nest:
@@ -290,21 +310,21 @@ class _RowSum:
     def partial(self, sums: Value, part: Axis) -> ops.Nest:
         """Adds all places of a part to its sums."""
         loc = self.op.loc
-        step = Axis(self.names.fresh("k"), self.steps)
-        place: Dim = (sym(part.name) * self.steps + sym(step.name)) * ROWS + sym(self.deep.name)
+        step = Axis(self.names.fresh("k"), self.cut.steps)
+        place: Dim = (sym(part.name) * self.cut.steps + sym(step.name)) * ROWS + sym(self.deep.name)
         sum_ = self.sum(place, ROWS)
         index = index_of((part, *self.axes))
         store = ops.Store(sums, sum_[-1].result, (), index, combine=SCALARS["add"], loc=loc)
         rows = () if self.row is None else (self.row,)
         axes = (part, *self.others, step, *rows, self.col)
         chunk = (
-            1 if self.parts > 1 else 0,
+            1 if self.cut.parts > 1 else 0,
             *[1 if axis.extent != 1 else 0 for axis in self.others],
-            0, *[0] * len(rows), self.wide if self.chunks > 1 else 0,
+            0, *[0] * len(rows), self.cut.wide if self.cut.chunks > 1 else 0,
         )  # fmt: skip
         tile = (*[1] * (len(self.others) + 2), *[self.height] * len(rows), self.tile)
-        programs = self.parts * count_of(self.others) * self.chunks
-        work = 2 * self.steps * ROWS * count_of(rows) * min(self.wide, count_of([self.col]))
+        programs = self.cut.parts * count_of(self.others) * self.cut.chunks
+        work = 2 * self.cut.steps * ROWS * count_of(rows) * min(self.cut.wide, count_of([self.col]))
         return ops.Nest(
             axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
             reason=f"{ROWS} rows are read side by side and added to sums in the first cache",
@@ -338,11 +358,11 @@ class _RowSum:
         """The sum of the parts, and of what is left of the depth."""
         loc = self.op.loc
         found: list[Value] = []
-        for k in range(self.parts):
+        for k in range(self.cut.parts):
             load = ops.Load(sums, (), (k, *index_of(self.axes)), loc=loc)
             code.append(load)
             found.append(load.result)
-        done = self.parts * self.steps * ROWS
+        done = self.cut.parts * self.cut.steps * ROWS
         left = count_of([self.deep]) - done
         if left:
             code += self.sum(sym(self.deep.name) + done, left)

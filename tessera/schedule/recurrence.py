@@ -30,6 +30,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from tessera.dtypes import DType
 from tessera.graph.ops.arithmetic import Select
@@ -103,22 +104,27 @@ def recurrence(
     return None
 
 
-class _Elements:
+LoopOp = TypeVar("LoopOp", bound=Scan | While)
+
+
+class _Elements(Generic[LoopOp]):
     """One attempt, with a number of dims unrolled: the code of elements.
 
     Attributes:
+        op: the loop.
         before: ops that are the same in every step.
         step: ops of a step.
     """
 
     def __init__(
         self,
-        op: Scan | While,
+        op: LoopOp,
         buffers: Mapping[Value, Value],
         names: AxisNames,
         facts: Facts,
         lead: tuple[Dim, ...],
     ) -> None:
+        self.op = op
         self.loc = op.loc
         self.init = op.init
         self.buffers = buffers
@@ -287,19 +293,8 @@ class _Elements:
         raise _Refused
 
 
-class _Recurrence(_Elements):
+class _Recurrence(_Elements[Scan]):
     """A scan."""
-
-    def __init__(
-        self,
-        op: Scan,
-        buffers: Mapping[Value, Value],
-        names: AxisNames,
-        facts: Facts,
-        lead: tuple[Dim, ...],
-    ) -> None:
-        super().__init__(op, buffers, names, facts, lead)
-        self.op = op
 
     def run(self) -> ops.Nest:
         """The nest."""
@@ -321,19 +316,8 @@ class _Recurrence(_Elements):
         return self.nest(loop, op.results)
 
 
-class _Repetition(_Elements):
+class _Repetition(_Elements[While]):
     """A loop with a condition."""
-
-    def __init__(
-        self,
-        op: While,
-        buffers: Mapping[Value, Value],
-        names: AxisNames,
-        facts: Facts,
-        lead: tuple[Dim, ...],
-    ) -> None:
-        super().__init__(op, buffers, names, facts, lead)
-        self.op = op
 
     def run(self) -> ops.Nest:
         """The nest."""

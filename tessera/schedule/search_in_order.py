@@ -33,14 +33,7 @@ from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, power_above
 from tessera.schedule.products import CachedCpu
-from tessera.schedule.read_in_order import (
-    LEAST_STEPS,
-    PROGRAMS,
-    ROWS,
-    STRIP_BYTES,
-    count_of,
-    runs_along,
-)
+from tessera.schedule.read_in_order import ROWS, count_of, cut_of, runs_along
 from tessera.schedule.split import Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 
@@ -107,9 +100,7 @@ class _RowSearch:
     Attributes:
         col: the axis along which rows run.
         axes: the axes on which the search depends.
-        wide: columns of a program.
-        parts: of the depth.
-        steps: blocks of `ROWS` places that a part has.
+        cut: of columns and depth.
     """
 
     def __init__(
@@ -126,26 +117,20 @@ class _RowSearch:
         self.type = _type(op.body.outputs[0])
         self.tile = min(4 * max(1, machine.vector_bits // max(self.type.bits, 32)),
                         power_above(count_of([col])))
-        room = STRIP_BYTES // (self.type.itemsize + int32.itemsize)
-        extent = count_of([col])
-        self.wide = ceil(ceil(extent / ceil(extent / room)) / self.tile) * self.tile
-        self.chunks = ceil(extent / self.wide)
-        blocks = count_of([self.deep]) // ROWS
-        wanted = ceil(PROGRAMS / (count_of(self.others) * self.chunks))
-        self.parts = max(min(wanted, blocks // LEAST_STEPS), 1)
-        self.steps = blocks // self.parts
+        column_bytes = self.type.itemsize + int32.itemsize
+        self.cut = cut_of(col, self.deep, self.others, self.tile, column_bytes)
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if self.steps * self.parts < LEAST_BLOCKS or count_of([self.deep]) >= 1 << 31:
+        if self.cut.steps * self.cut.parts < LEAST_BLOCKS or count_of([self.deep]) >= 1 << 31:
             return None
         pieces = Pieces()
-        dims = (self.parts, *[axis.extent for axis in self.axes])
+        dims = (self.cut.parts, *[axis.extent for axis in self.axes])
         self.best = pieces.buffer(BufType(dims, self.type))
         self.at = pieces.buffer(BufType(dims, int32))
-        part = Axis(self.names.fresh("p"), self.parts)
+        part = Axis(self.names.fresh("p"), self.cut.parts)
         pieces.nests += [self.start(part), self.partial(part), self.last()]
-        pieces.reason = f"{ROWS} rows read side by side, in {self.parts} parts of the depth"
+        pieces.reason = f"{ROWS} rows read side by side, in {self.cut.parts} parts of the depth"
         return pieces
 
     def start(self, part: Axis) -> ops.Nest:
@@ -158,8 +143,8 @@ class _RowSearch:
 
     def partial(self, part: Axis) -> ops.Nest:
         """Searches all blocks of a part."""
-        step = Axis(self.names.fresh("k"), self.steps)
-        block = sym(part.name) * self.steps + sym(step.name)
+        step = Axis(self.names.fresh("k"), self.cut.steps)
+        block = sym(part.name) * self.cut.steps + sym(step.name)
         code, index = _Code(self.op.loc), index_of((part, *self.axes))
         value = self.extreme(code, block, ROWS)
         number = code.put(ops.Index((), block, loc=self.op.loc))
@@ -170,12 +155,12 @@ class _RowSearch:
         code.store(self.at, new[1], index)
         axes = (part, *self.others, step, self.col)
         chunk = (
-            1 if self.parts > 1 else 0,
+            1 if self.cut.parts > 1 else 0,
             *[1 if axis.extent != 1 else 0 for axis in self.others],
-            0, self.wide if self.chunks > 1 else 0,
+            0, self.cut.wide if self.cut.chunks > 1 else 0,
         )  # fmt: skip
-        programs = self.parts * count_of(self.others) * self.chunks
-        work = 3 * self.steps * ROWS * min(self.wide, count_of([self.col]))
+        programs = self.cut.parts * count_of(self.others) * self.cut.chunks
+        work = 3 * self.cut.steps * ROWS * min(self.cut.wide, count_of([self.col]))
         return ops.Nest(
             axes, ordered=(step.name,), tile=(*[1] * (len(axes) - 1), self.tile), chunk=chunk,
             reduce_tile=1, reason=f"{ROWS} rows are read side by side",
@@ -219,9 +204,9 @@ class _RowSearch:
         index, loc = index_of(self.axes), self.op.loc
         pairs = [
             (code.load(self.best, (k, *index)), code.load(self.at, (k, *index)))
-            for k in range(self.parts)
+            for k in range(self.cut.parts)
         ]
-        blocks, depth = self.parts * self.steps, count_of([self.deep])
+        blocks, depth = self.cut.parts * self.cut.steps, count_of([self.deep])
         for block in range(blocks, ceil(depth / ROWS)):
             value = self.extreme(code, block, min(ROWS, depth - block * ROWS))
             pairs.append((value, code.const(block, int32)))

@@ -22,7 +22,9 @@ def dispatch_text(offsets: Offsets) -> str:
     table = offsets["Called"]["_table"]
     words = offsets["Table"]["words"]
     return (
-        _ENTRIES.format(table=table, TYPE=w.TYPE, SIZE=w.SIZE, ITEMS=w.TUPLE_ITEMS)
+        _ENTRIES.format(
+            OR_DECLINE=_OR_DECLINE, table=table, TYPE=w.TYPE, SIZE=w.SIZE, ITEMS=w.TUPLE_ITEMS
+        )
         + _DISPATCH.format(
             words=words, DATA=w.DATA, CALL=w.CALL_WORDS, FIRST=TABLE.index("first"), KEY=w.KEY,
             LENGTH=w.LENGTH, LEAVES=w.LEAVES, REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT,
@@ -39,6 +41,17 @@ def dispatch_text(offsets: Offsets) -> str:
         + _DECLARATIONS
     )  # fmt: skip
 
+
+# The end of a way in that does nothing where the call is not known: NotImplemented is borrowed.
+_OR_DECLINE = """\
+  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
+  br i1 %declined, label %decline, label %done
+decline:
+  call void @Py_IncRef(ptr %found)
+  ret ptr %found
+done:
+  ret ptr %found
+"""
 
 # The ways in: the slot of a class that is called, and a builtin function of positional arguments.
 _ENTRIES = """
@@ -68,14 +81,7 @@ slow:
 
 define ptr @tessera_start(ptr %self, ptr %args, i64 %count) nounwind {{
   %found = call ptr @dispatch(ptr %self, ptr %args, i64 %count, ptr null, ptr null)
-  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
-  br i1 %declined, label %decline, label %done
-decline:
-  call void @Py_IncRef(ptr %found)
-  ret ptr %found
-done:
-  ret ptr %found
-}}
+{OR_DECLINE}}}
 
 ; The same, of a tuple and a dict.
 define ptr @tessera_start_call(ptr %self, ptr %args, i64 %number) nounwind {{
@@ -86,14 +92,7 @@ define ptr @tessera_start_call(ptr %self, ptr %args, i64 %number) nounwind {{
   %count = load i64, ptr %count.at
   %items = getelementptr i8, ptr %tuple, i64 {ITEMS}
   %found = call ptr @dispatch(ptr %self, ptr %items, i64 %count, ptr %tuple, ptr %dict)
-  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
-  br i1 %declined, label %decline, label %done
-decline:
-  call void @Py_IncRef(ptr %found)
-  ret ptr %found
-done:
-  ret ptr %found
-}}
+{OR_DECLINE}}}
 """
 
 # The result, null with an error set, or a borrowed NotImplemented where nothing was done.

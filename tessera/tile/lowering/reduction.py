@@ -7,7 +7,7 @@ at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
+from tessera.schedule.dependence import inputs
 from tessera.schedule.types import Axis
 from tessera.tile import ops as t
 from tessera.tile.lowering.access import write
@@ -489,17 +490,9 @@ def _slice(block: Block, value: Value) -> list[Op]:
         if needed.isdisjoint(op.results):
             continue
         kept.append(op)
-        needed.update(_used(op))
+        needed.update(inputs(op))
     kept.reverse()
     return kept
-
-
-def _used(op: Op) -> Iterable[Value]:
-    yield from op.operands
-    for region in op.regions:
-        yield from region.outputs
-        for inner in region.ops:
-            yield from _used(inner)
 
 
 # --- scan -------------------------------------------------------------------------------------
