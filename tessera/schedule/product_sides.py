@@ -148,7 +148,8 @@ class Side:
             extents = {axis.name: axis.extent for axis in self.axes()}
             shape = tuple([extents[name] for name in self.sum_names()])
             self.sums = Value(BufType(shape, self.product.op.dtype))
-        lines = f", {self.product.line} of the depth together" if self.is_left else ""
+        line = self.product.line if self.is_left else 0
+        lines = f", {line} of the depth together" if line else ""
         what = "rows" if self.is_left else "columns"
         self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
 

@@ -111,7 +111,9 @@ class _Job:
         programs = _programs(nest)
         grain = max(math.ceil(WORK * programs / max(work, 1)), 1)
         code = nest.rebuild(grain=grain if grain < programs else 0)
-        together = f"threads share it with {len(self.kernels) - 1} others that need nothing of it"
+        count = len(self.kernels) - 1
+        others = "another that needs" if count == 1 else f"{count} others that need"
+        together = f"threads share it with {others} nothing of it"
         found = kernel.rebuild(
             operands,
             [Block(kernel.body.args, [code], ())],
