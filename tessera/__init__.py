@@ -124,13 +124,14 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug", "fft", "linalg", "nn", "random")
+_PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
     from tessera import fft as fft
     from tessera import linalg as linalg
     from tessera import nn as nn
+    from tessera import policies as policies
     from tessera import pytree as pytree
     from tessera import random as random
     from tessera.api import *
@@ -183,7 +184,8 @@ _OWN_NAMES = (
     *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
     *("complex128", "complex64", "config", "debug", "e", "errors", "fft", "float16", "float32"),
     *("float64", "float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8"),
-    *("linalg", "nan", "newaxis", "pi", "pytree", "uint16", "uint32", "uint64", "uint8"),
+    *("linalg", "nan", "newaxis", "pi", "policies", "pytree", "uint16", "uint32", "uint64"),
+    "uint8",
 )
 
 

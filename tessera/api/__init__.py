@@ -43,6 +43,7 @@ from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.shortcut import WATCHER
 from tessera.graph.trace import current_engine, install_engine
 from tessera.ir.fortran import install_repeat
+from tessera.ir.numerics import Policy
 from tessera.runtime.dispatch.direct import watch
 from tessera.runtime.repeat import repeat
 
@@ -72,6 +73,7 @@ install_backend("cuda", cuda_backend)
 __all__ = [
     "Function",
     "JitFunction",
+    "Policy",
     "ShapeDtypeStruct",
     "Tensor",
     "accum",

@@ -19,6 +19,7 @@ from tessera.ir import intexpr
 from tessera.ir import loc as _loc
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.intexpr import Dim, IntExpr
+from tessera.ir.numerics import parse_modifiers
 from tessera.ir.opdef import FieldKind, attr_hints
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType, TensorType, Type
@@ -157,7 +158,7 @@ class Parser:
             return ScalarType(dtype)
         self.expect("[")
         shape = tuple(self.sequence("]", self.dim))
-        policy = self.word() if self.accept("@") else None
+        policy = parse_modifiers(self) if self.accept("@") else None
         return TensorType(shape, dtype, weak, policy)
 
     def attr(self, hint: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim
+from tessera.ir.numerics import Policy
 
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
@@ -59,17 +60,17 @@ class TensorType(Type):
         dtype: element type.
         weak: the value came from a Python scalar and yields to the other operand's dtype in
             promotion (`f32*[]`).
-        policy: text of the numerics policy; None inherits.
+        policy: the numerics policy of operations on it (`f32[4] @ accum(f64)`); None inherits.
     """
 
     shape: tuple[Dim, ...]
     dtype: DType
     weak: bool = False
-    policy: str | None = None
+    policy: Policy | None = None
 
     def __str__(self) -> str:
         star = "*" if self.weak else ""
-        policy = f" @ {self.policy}" if self.policy is not None else ""
+        policy = f" @ {self.policy.modifiers()}" if self.policy is not None else ""
         return f"{self.dtype}{star}[{', '.join(map(str, self.shape))}]{policy}"
 
     @property

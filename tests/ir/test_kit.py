@@ -77,7 +77,8 @@ def test_samples_are_valid(name: str) -> None:
     "text",
     [
         "f32", "bool", "f8e4m3fn", "f32[]", "f32[4, S]", "i64*[]", "c64[2*S + 1, (S + 3) // 4]",
-        "f32[4] @ strict", "buf<f32[4, S]>", "buf<f32[4, S], strides [S, 1]>", "tile<f32[1, 8]>",
+        "f32[4] @ accum(f64)", "buf<f32[4, S]>", "buf<f32[4, S], strides [S, 1]>",
+        "tile<f32[1, 8]>",
         "tile<bool[]>", "mem<i4>", "mem<f32, shared>", "view<f32, 2>", "view<f32, 2, shared>",
         "vec<16 x f32>", "ptr<global>", "ptr<constant>",
     ],
