@@ -32,9 +32,10 @@ WAIT = 2000
 MOST = 256
 """Threads that a job has at most."""
 
-MOVE = 64
-"""Jobs from one move of a worker off its caller's core to the next: where others hold the other
-cores it would be back at once, and a move takes longer than a small job."""
+MOVE = 1_000_000
+"""Nanoseconds from one move of a worker off its caller's core to the next: where others hold the
+other cores it would be back at once, and a move takes longer than a small job. Counted in jobs it
+could take forever: a worker that is woken too late for each of them has none."""
 
 _FUTEX = {"x86-64": 202, "aarch64": 98}
 _PAUSE = {
@@ -94,6 +95,7 @@ _STATE = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
@@ -165,6 +167,29 @@ leave:
 """
 
 _MOVE = """
+; Whether it is long enough since the last move; then, now counts as its time.
+define internal i1 @may_move(ptr %moved) nounwind {
+entry:
+  %time = alloca [2 x i64], align 8
+  %c = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest.at = getelementptr i64, ptr %time, i32 1
+  %rest = load i64, ptr %rest.at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  %last = load i64, ptr %moved
+  %gone = sub i64 %now, %last
+  %may = icmp uge i64 %gone, $move
+  br i1 %may, label %yes, label %no
+
+yes:
+  store i64 %now, ptr %moved
+  ret i1 true
+
+no:
+  ret i1 false
+}
+
 ; Leaves a core for any other one that this thread may have; says whether it did. A system that has
 ; once woken a worker on its caller's core does so again as long as the others look busy to it, and
 ; those have long been idle.
@@ -211,8 +236,8 @@ _WORKER = """
 define internal ptr @worker(ptr %number) nounwind {
 entry:
   %me = ptrtoint ptr %number to i64
-  %jobs = alloca i32, align 4
-  store i32 $move, ptr %jobs
+  %moved = alloca i64, align 8
+  store i64 0, ptr %moved
   br label %next
 
 next:
@@ -241,14 +266,14 @@ behind:
   %late.here = call i32 @sched_getcpu()
   %late.there = load i32, ptr @core
   %late.shared = icmp eq i32 %late.here, %late.there
-  %late.jobs = load i32, ptr %jobs
-  %late.may = icmp uge i32 %late.jobs, $move
-  %late.moves = and i1 %late.shared, %late.may
-  br i1 %late.moves, label %late.move, label %sleep
+  br i1 %late.shared, label %late.near, label %sleep
+
+late.near:
+  %late.may = call i1 @may_move(ptr %moved)
+  br i1 %late.may, label %late.move, label %sleep
 
 late.move:
-  store i32 0, ptr %jobs
-  %lm = call i1 @leave_core(i32 %late.here)
+  %late.left = call i1 @leave_core(i32 %late.here)
   br label %sleep
 
 enter:
@@ -261,19 +286,15 @@ inner:
   %here = call i32 @sched_getcpu()
   %there = load i32, ptr @core
   %shared = icmp eq i32 %here, %there
-  %count = load i32, ptr %jobs
-  %count.next = add i32 %count, 1
-  store i32 %count.next, ptr %jobs
   br i1 %shared, label %near, label %help
 
 near:
-  %may = icmp uge i32 %count, $move
+  %may = call i1 @may_move(ptr %moved)
   br i1 %may, label %move, label %crowd
 
 move:
-  store i32 0, ptr %jobs
-  %moved = call i1 @leave_core(i32 %here)
-  br i1 %moved, label %help, label %crowd
+  %left = call i1 @leave_core(i32 %here)
+  br i1 %left, label %help, label %crowd
 
 ; Others hold the other cores: this thread and its caller take turns, and neither should spin.
 crowd:

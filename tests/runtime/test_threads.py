@@ -154,7 +154,7 @@ def test_the_pool_does_not_grow_with_calls() -> None:
     before = len(os.listdir("/proc/self/task"))
     for _ in range(50):
         share(lambda lo, hi: None, 100, 1, 3)
-    assert len(os.listdir("/proc/self/task")) == before
+    assert len(os.listdir("/proc/self/task")) <= before  # threads of the test before may be ending
 
 
 def test_the_number_of_threads_is_a_word() -> None:
