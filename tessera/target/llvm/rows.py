@@ -41,6 +41,11 @@ def _call(name: str, arity: int = 1, flags: str = "") -> str:
     return f"call {flags}{{T}} @llvm." + name + ".{S}(" + args + ")"
 
 
+def _extreme(name: str) -> str:
+    """The intrinsic, with its operands the other way round."""
+    return "call nsz {T} @llvm." + name + ".{S}({T} {1}, {T} {0})"
+
+
 def _compare(float_code: str, signed: str, unsigned: str) -> Row:
     return Row(
         {
@@ -62,9 +67,11 @@ ROWS: dict[str, Row] = {
     "neg": Row(_float("fneg {T} {0}") | _int("sub {T} {Z}, {0}")),
     "abs": Row(_float(_call("fabs")) | {Kind.INT: "call {T} @llvm.abs.{S}({T} {0}, i1 false)"}),
     # Of zeros of both signs either may be the result; to tell them apart would cost three
-    # instructions more.
-    "min": Row(_float(_call("minimum", 2, "nsz ")) | _int(_call("smin", 2), _call("umin", 2))),
-    "max": Row(_float(_call("maximum", 2, "nsz ")) | _int(_call("smax", 2), _call("umax", 2))),
+    # instructions more. x86's instruction gives its second operand where one is NaN, and LLVM tests
+    # the first for NaN: with what a reduction has found so far as the second operand, as here, no
+    # step waits for the test of the one before.
+    "min": Row(_float(_extreme("minimum")) | _int(_call("smin", 2), _call("umin", 2))),
+    "max": Row(_float(_extreme("maximum")) | _int(_call("smax", 2), _call("umax", 2))),
     "fma": Row(_float(_call("fma", 3))),
     "sqrt": Row(_float(_call("sqrt"))),
     "floor": Row(_float(_call("floor"))),
