@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Self
 from tessera.config import ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
+from tessera.graph.effects import EFFECTS
 from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
+from tessera.ir.effects import parse_text, show
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
@@ -180,6 +182,11 @@ class Stages:
             schedule, arena, decisions = to_schedule(graph, self.machine, self.donated)
             self._done("schedule", start, schedule)
         return schedule, arena, decisions
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """The effects of the program, by the names of `ts.effects`."""
+        return tuple(show(parse_text(self.traced.attrs.get(EFFECTS, ""))))
 
     @property
     def schedule(self) -> Func:

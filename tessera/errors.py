@@ -159,6 +159,14 @@ class OptionError(TesseraError, ValueError):
     """An option has a value that it cannot have."""
 
 
+class EffectError(TesseraError, TypeError):
+    """A function has an effect that it does not declare, or that is forbidden where it is."""
+
+
+class EffectWarning(UserWarning):
+    """A function declares an effect that it does not have."""
+
+
 class GradError(TesseraError, TypeError):
     """A gradient was asked for that does not exist, e.g. of a function without scalar result."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.api import checkpoint_policies, custom_batching
+from tessera.api import checkpoint_policies, custom_batching, effects
 from tessera.api.annotations import Tensor, accum, constrain, dim, dtype_var
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
@@ -93,6 +93,7 @@ __all__ = [
     "custom_vjp",
     "dim",
     "dtype_var",
+    "effects",
     "ensure",
     "eval_shape",
     "fori_loop",

@@ -27,6 +27,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
     max_specializations: int | None = None,
+    effects: Sequence[str] | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
 def jit(
@@ -39,6 +40,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
     max_specializations: int | None = None,
+    effects: Sequence[str] | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
 def jit(
@@ -51,6 +53,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
     max_specializations: int | None = None,
+    effects: Sequence[str] | None = None,
 ) -> Any:
     """Compiles a function of arrays.
 
@@ -72,6 +75,8 @@ def jit(
         max_specializations: how many programs may be compiled; one more is a `RetraceError`. For
             functions with annotated shapes (`ts.Tensor`) their number is known before:
             `f.specializations()`.
+        effects: the effects that it may have, by the names of `ts.effects`; another is an
+            `EffectError` when it is traced. None for any.
 
     Returns:
         A function of the same signature, with `.lower(*args)`.
@@ -88,6 +93,7 @@ def jit(
     names = as_tuple_of(str, static_argnames, "jit: static_argnames")
     donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
     donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
+    declared = None if effects is None else as_tuple_of(str, effects, "jit: effects")
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
@@ -100,6 +106,7 @@ def jit(
             donate_argnums=donated,
             donate_argnames=donated_names,
             max_specializations=max_specializations,
+            effects=declared,
         )
 
     return wrap if fn is None else wrap(fn)

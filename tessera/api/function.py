@@ -62,7 +62,7 @@ class Function(JitFunction[P, R]):
         )
 
     def __repr__(self) -> str:
-        return f"function({self.title}), {self.cache_size()} compiled"
+        return super().__repr__().replace("jit(", "function(", 1)
 
 
 @overload
@@ -76,6 +76,7 @@ def function(
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
     max_specializations: int | None = None,
+    effects: Sequence[str] | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
 def function(
@@ -88,6 +89,7 @@ def function(
     donate_argnames: str | Sequence[str] | None = None,
     max_traces: int | None = None,
     max_specializations: int | None = None,
+    effects: Sequence[str] | None = None,
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
 
@@ -99,6 +101,7 @@ def function(
         donate_argnames: likewise.
         max_traces: likewise.
         max_specializations: likewise.
+        effects: likewise.
 
     Returns:
         A jitted function with `.source`, `.options`, `.profile()` and `.autotune()`.
@@ -118,6 +121,7 @@ def function(
         "donate_argnames": as_tuple_of(str, donate_argnames, "function: donate_argnames"),
         "max_traces": max_traces,
         "max_specializations": max_specializations,
+        "effects": None if effects is None else as_tuple_of(str, effects, "function: effects"),
     }
 
     @api_boundary
@@ -168,7 +172,9 @@ def autodiff(fn: Callable[P, R]) -> Callable[P, R]:
                 return pytree.unflatten(treedef, values)
 
             with using(device_of_all(leaves)):
-                traced = Traced(fn, rebuild, types, None, "autodiff", staging=True)
+                traced = Traced(
+                    fn, rebuild, types, None, "autodiff", staging=True, is_function=True
+                )
                 _check(traced, types, name_of(fn))
             checked.add(key)
         return fn(*args, **kwargs)

@@ -15,6 +15,7 @@ from tessera.api.annotations import CONDITIONS
 from tessera.api.bound import BoundJit
 from tessera.api.classes import Specializations
 from tessera.api.collectives import named_axes
+from tessera.api.effects import Declared
 from tessera.api.generic import ShapeGeneric
 from tessera.api.leaves import (
     argument_name,
@@ -31,7 +32,7 @@ from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
 from tessera.api.retrace import Traces, compiled_once_more
 from tessera.api.shapes import ShapeDtypeStruct
-from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall
+from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall, lowered_for
 from tessera.api.static import StaticArguments
 from tessera.api.traced import Traced
 from tessera.api.watch import check_outputs, is_watching
@@ -42,12 +43,11 @@ from tessera.errors import OptionError, TesseraError, api_boundary, hide_own_fra
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.donation import donate
-from tessera.graph.ops.control import Call
 from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer, as_tuple, bind, is_traced_here
+from tessera.graph.trace import Tracer, is_traced_here
 from tessera.ir import assumptions, loc
-from tessera.ir.core import Func
+from tessera.ir.effects import PURE, Effects, text
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.native import Called, call_natively
 
@@ -81,24 +81,6 @@ def _run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 
-def _lowered(graph: Func, where: Device, machine: Any, donated: Sequence[int] = ()) -> Any:
-    """A program for a device, or for a machine of a name."""
-    if machine is None and where == CPU:
-        return lower_graph(graph, donated).to_schedule()
-    from tessera.compile_gpu import lower_for, lower_on, machine_named
-
-    if machine is None:
-        return lower_on(graph, where).to_schedule()
-    return lower_for(graph, machine_named(machine)).to_schedule()
-
-
-def _bind_call(traced: Traced, call: Arguments) -> Any:
-    """A call op."""
-    operands = (*traced.captured, *call.leaves)
-    results = as_tuple(bind(Call, operands, label=traced.graph.name, body=traced.graph.body))
-    return pytree.unflatten(traced.treedef, results)
-
-
 class JitFunction(Called, Generic[P, R]):
     """A function that is traced and compiled once per signature. Made by `jit`.
 
@@ -116,6 +98,7 @@ class JitFunction(Called, Generic[P, R]):
         donate_argnums: Sequence[int] = (),
         donate_argnames: Sequence[str] = (),
         max_specializations: int | None = None,
+        effects: Sequence[str] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -133,12 +116,14 @@ class JitFunction(Called, Generic[P, R]):
         self._traces = Traces(fn, max_traces)
         self._limit = max_specializations
         self._near = nearby(fn)
+        self.effects = None if effects is None else Declared(name_of(fn), effects)
         if max_specializations is not None and max_specializations < 1:
             raise OptionError(
                 f"jit: max_specializations is {max_specializations}",
                 loc=loc.current(),
                 rule="it is a number of programs, at least 1, or None",
             )
+        self._found: Effects = PURE
         self._entries: dict[Hashable, Entry] = {}
         self._compiled: list[Stages] = []
         self._graphs: dict[Hashable, Traced] = {}
@@ -203,7 +188,7 @@ class JitFunction(Called, Generic[P, R]):
             entry = self._new_entry(key, call, device)
             if type(entry) is Traced:
                 # The function uses a value of an outer trace, which must not be kept.
-                return _bind_call(entry, call)
+                return entry.call(call.leaves)
         elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
             self._native.note(entry, call, args, kwargs, leaves, inputs)
         data = None  # as it would count as somebody who has the last input
@@ -318,7 +303,7 @@ class JitFunction(Called, Generic[P, R]):
 
     def _trace(self, call: Arguments, types: Sequence[TensorType] | None = None) -> Traced:
         name = argument_name("jit", self._fn)
-        return Traced(
+        traced = Traced(
             self._fn,
             call.rebuild(),
             [x.type for x in call.leaves] if types is None else types,
@@ -326,7 +311,12 @@ class JitFunction(Called, Generic[P, R]):
             "jit",
             staging=True,
             input_name=lambda k: name(call.treedef, k),
+            is_function=True,
         )
+        if self.effects is not None:
+            self.effects.check(traced)
+        self._found |= frozenset(traced.effects)
+        return traced
 
     def _new_entry(self, key: Hashable, call: Arguments, device: Device) -> Any:
         """What runs calls of a signature; or the trace, if it has values of an outer one."""
@@ -439,7 +429,7 @@ class JitFunction(Called, Generic[P, R]):
                 if not any([isinstance(x, Tracer) for x in traced.captured]):
                     # Called again, it need not be traced again.
                     self._graphs[key] = traced
-            return _bind_call(traced, call)
+            return traced.call(call.leaves)
 
     def _note(self, call: Arguments, device: Device) -> None:
         settings = config.current().key()
@@ -483,7 +473,7 @@ class JitFunction(Called, Generic[P, R]):
                 return found.to_schedule()
         with using(CPU if machine is not None else where):
             traced = self._trace(call)
-        return _lowered(traced.graph, where, machine, self._donated_inputs(traced, call))
+        return lowered_for(traced.graph, where, machine, self._donated_inputs(traced, call))
 
     @api_boundary
     def why_retraced(self) -> str:
@@ -518,7 +508,7 @@ class JitFunction(Called, Generic[P, R]):
         with using(where):
             traced = self._trace(call)
         donated = self._donated_inputs(traced, call)
-        lower = functools.partial(_lowered, traced.graph, where, None, donated)
+        lower = functools.partial(lowered_for, traced.graph, where, None, donated)
         return TracedCall(name_of(self._fn), traced, lower)
 
     def cache_size(self) -> int:
@@ -592,4 +582,9 @@ class JitFunction(Called, Generic[P, R]):
         return "\n\n".join([*([] if self.generic is None else self.generic.why()), *found])
 
     def __repr__(self) -> str:
-        return f"jit({self.title}), {len(self._compiled)} compiled"
+        return f"jit({self.title}){self._shown()}, {len(self._compiled)} compiled"
+
+    def _shown(self) -> str:
+        """The effects that are declared, else those found so far, as the end of a name."""
+        found = self._found if self.effects is None else self.effects.effects
+        return f", effects=[{text(found)}]" if found or self.effects is not None else ""

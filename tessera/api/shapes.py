@@ -129,8 +129,13 @@ def _traced(
     types, arrays, treedef = leaf_types((args, kwargs), argument_name(transform, fn))
     rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
     with using(device_of_all(arrays)):
-        traced = Traced(fn, rebuild, types, None, transform, staging=True)
+        traced = Traced(fn, rebuild, types, None, transform, staging=True, is_function=True)
     return traced, types, treedef
+
+
+def traced_for(transform: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
+    """A function traced for the types of arguments."""
+    return _traced(transform, fn, args, kwargs)[0]
 
 
 @api_boundary
@@ -147,7 +152,7 @@ def eval_shape(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         What `fn` returns, with a `ShapeDtypeStruct` for each array.
     """
     check_callable("eval_shape", fn, "pass arguments beside it: `ts.eval_shape(f, x)`")
-    traced, _, _ = _traced("eval_shape", fn, args, kwargs)
+    traced = traced_for("eval_shape", fn, args, kwargs)
     structs = [ShapeDtypeStruct(t.shape, t.dtype, t.weak) for t in traced.types]  # pyright: ignore[reportArgumentType]
     return pytree.unflatten(traced.treedef, structs)
 
@@ -170,8 +175,7 @@ def make_graph(fn: Callable[..., Any]) -> Callable[..., Func]:
 
     @api_boundary
     def run(*args: Any, **kwargs: Any) -> Func:
-        traced, _, _ = _traced("make_graph", fn, args, kwargs)
-        return traced.graph
+        return traced_for("make_graph", fn, args, kwargs).graph
 
     return run
 

@@ -13,7 +13,9 @@ from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.static import Found, put_back
 from tessera.api.traced import Rebuild, Traced
 from tessera.compile import Stages
+from tessera.compile import lower as lower_graph
 from tessera.graph.array import Array
+from tessera.graph.device import CPU, Device
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
@@ -183,6 +185,17 @@ def _dict_of(treedef: pytree.TreeDef) -> DictOf:
     """A dict of leaves, which come by sorted keys; its own order is what the function gave it."""
     positions: dict[Any, int] = pytree.unflatten(treedef, range(treedef.num_leaves))
     return DictOf(tuple(sorted(positions, key=positions.__getitem__)), dict.fromkeys(positions))
+
+
+def lowered_for(graph: Func, where: Device, machine: Any, donated: Sequence[int] = ()) -> Any:
+    """A program for a device, or for a machine of a name."""
+    if machine is None and where == CPU:
+        return lower_graph(graph, donated).to_schedule()
+    from tessera.compile_gpu import lower_for, lower_on, machine_named
+
+    if machine is None:
+        return lower_on(graph, where).to_schedule()
+    return lower_for(graph, machine_named(machine)).to_schedule()
 
 
 class CacheInfo(NamedTuple):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from tessera import pytree
 from tessera.api.leaves import leaf_arrays, name_of, result_name
 from tessera.errors import CallError, TesseraError
-from tessera.graph.trace import Trace, active
+from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
+from tessera.graph.ops.control import Call
+from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
 from tessera.ir import loc
+from tessera.ir.core import Func
+from tessera.ir.effects import Effect, text
 from tessera.ir.types import TensorType
 
 Rebuild = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -27,6 +33,8 @@ class Traced:
         kind: the transform's name.
         staging: whether ops without traced operands are recorded too.
         input_name: what messages call a leaf.
+        is_function: whether it has a signature of its own: what is suspended around it is not in
+            it, and who calls it has its effects.
 
     Attributes:
         graph: the closed Graph (captured values first).
@@ -35,6 +43,8 @@ class Traced:
         types: their types.
         treedef: structure of the result.
         trace: the finished trace.
+        effects: those of a function with a signature of its own, in the order in which they come
+            in.
     """
 
     def __init__(
@@ -46,9 +56,11 @@ class Traced:
         kind: str,
         staging: bool = False,
         input_name: Callable[[int], str] | None = None,
+        is_function: bool = False,
     ) -> None:
         name = name_of(fn)
-        with active(Trace(kind, name, abstract=concrete is None, staging=staging)) as trace:
+        trace = Trace(kind, name, abstract=concrete is None, staging=staging)
+        with own_effects() if is_function else nullcontext(), active(trace):
             values = concrete if concrete is not None else [None] * len(types)
             tracers = [trace.input(t, v) for t, v in zip(types, values, strict=True)]
             if input_name is not None:
@@ -59,7 +71,23 @@ class Traced:
             )
             self.graph, self.captured = trace.finish(self.leaves, _identifier(name))
         self.trace = trace
+        self.effects: dict[Effect, Occurrence] = {}
+        if is_function:
+            graph = self.graph
+            self.effects = {**occurrences(graph.body), **trace.noted}
+            if self.effects:
+                said = {**graph.attrs, EFFECTS: text(frozenset(self.effects))}
+                self.graph = Func(graph.name, graph.body, graph.dims, said)
+        elif trace.noted:
+            note_effects(trace.noted.values())
         self.types: list[TensorType] = [x.type for x in self.leaves]
+
+    def call(self, leaves: Sequence[Any]) -> Any:
+        """A call of the function, recorded or computed."""
+        note_effects(self.trace.noted.values())
+        operands = (*self.captured, *leaves)
+        results = as_tuple(bind(Call, operands, label=self.graph.name, body=self.graph.body))
+        return pytree.unflatten(self.treedef, results)
 
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""

@@ -5,7 +5,8 @@ Invariants of a function, numbered as the messages are:
  A2  a dim is at least 0 (a symbolic one may be, if its bounds can tell);
  A3  a weak value is an argument, a constant, or computed from weak values alone: anything else has
      the dtype of an array;
- A4  attributes mention only dims that the function declares.
+ A4  attributes mention only dims that the function declares;
+ A5  a function that says its effects (`effects="io"`) has no others, but for suspended ones.
 
 That a region uses nothing but its own arguments is V7: all ops with regions are isolated.
 """
@@ -15,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+from tessera.graph.effects import EFFECTS, escaping
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.checks import may_be_nonneg
 from tessera.ir.core import Func, Op, Value
+from tessera.ir.effects import parse_text, show, uncovered
 from tessera.ir.intexpr import IntExpr, symbols
 from tessera.ir.types import TensorType
 from tessera.ir.verify import Spec, violation
@@ -60,6 +63,22 @@ def check_dims(func: Func) -> None:
                 raise violation("A4", func, op, message)
 
 
+def check_effects(func: Func) -> None:
+    """A5."""
+    said = func.attrs.get(EFFECTS)
+    if said is None:
+        return
+    try:
+        declared = parse_text(said)
+    except ValueError as error:
+        raise violation("A5", func, None, f"{str(error)!r} is no effect") from None
+    for op in walk(func.body):
+        found = [] if op.regions else show(uncovered(declared, escaping(op)))
+        if found:
+            message = f"{op.name} has the effect {found[0]}, which @{func.name} does not say"
+            raise violation("A5", func, op, message)
+
+
 def _is_weak(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.weak
 
@@ -81,6 +100,9 @@ def bound_names(op: Op) -> tuple[str, ...]:
 
 
 GRAPH = Spec(
-    "graph", ops=(GraphOp,), checks=(check_types, check_weak, check_dims), binds=bound_names
+    "graph",
+    ops=(GraphOp,),
+    checks=(check_types, check_weak, check_dims, check_effects),
+    binds=bound_names,
 )
 """The spec of the Graph layer."""

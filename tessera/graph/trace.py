@@ -24,7 +24,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, Protocol, cast
@@ -38,6 +38,7 @@ from tessera.errors import (
     is_internal_file,
 )
 from tessera.graph.array import Array, ArrayBase
+from tessera.graph.effects import Occurrence, marked, now_suspended
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
 from tessera.ir import assumptions
@@ -45,6 +46,7 @@ from tessera.ir import loc as _loc
 from tessera.ir.assumptions import Assumptions
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.effects import Effect, covers
 from tessera.ir.intexpr import IntExpr, symbols
 from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_block
@@ -243,6 +245,7 @@ class Trace:
     Attributes:
         input_name: what messages call the input of a number.
         frame: the Python frame that records it, while it does.
+        noted: effects that no op shows.
     """
 
     def __init__(
@@ -258,6 +261,7 @@ class Trace:
         self.loc = _loc.current()
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.known: dict[Value, Any] = {}
+        self.noted: dict[Effect, Occurrence] = {}
         self.input_name: Callable[[int], str] | None = None
         self.frame: FrameType | None = None
 
@@ -314,6 +318,9 @@ class Trace:
         if assumed is not None:
             fresh = {k: assumed.attribute(v) for k, v in fresh.items()}
         op = cls(*lifted, **fresh)
+        asleep = now_suspended()
+        if asleep:
+            op = marked(op, asleep)
         self.builder.add(op)
         if self.abstract:
             tracers = tuple([Tracer(self, v) for v in op.results])
@@ -552,6 +559,15 @@ def known_value(x: Any) -> Array | None:
 def is_recording() -> bool:
     """Whether any trace is active in this thread."""
     return bool(_STATE.stack)
+
+
+def note_effects(occurrences: Iterable[Occurrence]) -> None:
+    """The function that is traced here has these effects, which no op shows, unless they are
+    suspended."""
+    asleep = now_suspended()
+    for found in occurrences:
+        if _STATE.stack and not covers(asleep, found.effect):
+            _STATE.stack[-1].noted.setdefault(found.effect, found)
 
 
 def recorded_call() -> _loc.Loc | None:

@@ -9,6 +9,7 @@ arrays, and a number that stands for it in the text of programs.
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -97,7 +98,8 @@ class HostFunction:
         return self.loc.inside(self.traced).called_from(current())
 
     def __str__(self) -> str:
-        return f"host<{self.name}, {self.number}>"
+        word = re.sub(r"[^\w.]+", "_", self.name, flags=re.ASCII).strip("_")
+        return f"host<{word}, {self.number}>"
 
     __repr__ = __str__
 

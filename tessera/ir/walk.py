@@ -79,6 +79,27 @@ def clone_block(
     return Block(args, ops, [env.get(v, v) for v in block.outputs])
 
 
+def map_ops(block: Block, change: Callable[[Op], Op | None]) -> Block:
+    """The block with other ops in the places of its own.
+
+    Args:
+        block: the block; its arguments stay.
+        change: gives an op, whose operands are up to date, or another with the same types of
+            results, or None for an op without results that is left out. Regions are its own affair.
+    """
+    ops: list[Op] = []
+    env: dict[Value, Value] = {}
+    for op in block.ops:
+        operands = [env.get(v, v) for v in op.operands]
+        is_new = any([v is not old for v, old in zip(operands, op.operands, strict=True)])
+        found = change(op.rebuild(operands) if is_new else op)
+        if found is None:
+            continue
+        env.update(zip(op.results, found.results, strict=True))
+        ops.append(found)
+    return Block(block.args, ops, [env.get(v, v) for v in block.outputs])
+
+
 def clone(func: Func) -> Func:
     """A deep copy."""
     return func.with_body(clone_block(func.body, {}))

@@ -110,7 +110,7 @@ class _Program:
             for k, on in enumerate(overwritten(self.func))
         ]
         self.copy(self.func.outputs, outputs)
-        main = Func("main", self.em.close(), self.func.dims)
+        main = Func("main", self.em.close(), self.func.dims, self.func.attrs)
         return Module({**self.kernels, "main": main})
 
     # --- buffers ------------------------------------------------------------------------------

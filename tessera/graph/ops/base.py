@@ -29,6 +29,7 @@ from tessera.errors import MissingRuleError, VerifyError
 from tessera.graph.trace import bind
 from tessera.graph.transforms.evaluate import bind_op
 from tessera.ir.core import Op
+from tessera.ir.effects import Effects, collective
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
 
@@ -126,6 +127,10 @@ class Collective(GraphOp):
     """
 
     family = Family.CONTROL
+
+    def get_effects(self) -> Effects:
+        """A collective over the axis."""
+        return collective(self.attrs["axis_name"])
 
     def evaluate(self, *operands: np.ndarray) -> Any:
         """It has a meaning over a batch only."""

@@ -51,6 +51,7 @@ class AxisReduce(Collective):
     x: Value = operand()
     axis_name: str = attr()
     how: Combination = attr()
+    suspended: bool = attr(False)
 
     def infer(self) -> TensorType:
         """The type of the operand."""
@@ -94,6 +95,7 @@ class AllGather(Collective):
     axis_name: str = attr()
     axis: int = attr()
     size: Dim = attr()
+    suspended: bool = attr(False)
 
     def infer(self) -> TensorType:
         """The type of the operand with an axis more."""
@@ -113,8 +115,9 @@ class AllGather(Collective):
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         """Of the sum of all cotangents each example gets its own part."""
-        total = bind(AxisReduce, cts[0], axis_name=self.axis_name, how=Combination.SUM)
-        here = bind(AxisIndex, axis_name=self.axis_name)
+        over = {"axis_name": self.axis_name, "suspended": self.suspended}
+        total = bind(AxisReduce, cts[0], how=Combination.SUM, **over)
+        here = bind(AxisIndex, **over)
         zero = constant(0, int64)
         starts = [here if k == self.axis else zero for k in range(total.ndim)]
         sizes = [1 if k == self.axis else dim for k, dim in enumerate(total.shape)]
@@ -137,6 +140,7 @@ class Permute(Collective):
     x: Value = operand()
     axis_name: str = attr()
     pairs: tuple[tuple[int, int], ...] = attr()
+    suspended: bool = attr(False)
 
     def infer(self) -> TensorType:
         """The type of the operand."""
@@ -184,6 +188,7 @@ class AxisIndex(Collective):
     name = "graph.axis_index"
     differentiable = False
     axis_name: str = attr()
+    suspended: bool = attr(False)
 
     def infer(self) -> TensorType:
         """An integer."""
@@ -195,4 +200,4 @@ class AxisIndex(Collective):
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
         """The same for all examples of another axis."""
-        return (bind(AxisIndex, axis_name=self.axis_name),), (None,)
+        return (self.bind(),), (None,)

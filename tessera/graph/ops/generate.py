@@ -27,6 +27,7 @@ from tessera.graph.ops.checks import (
 )
 from tessera.graph.trace import bind
 from tessera.ir.core import Op, Value
+from tessera.ir.effects import RANDOM
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
 from tessera.ir.scalar import SCALARS
@@ -229,9 +230,11 @@ class RandomBits(GraphOp):
 
     name = "graph.random_bits"
     family = Family.RANDOM
+    effects = RANDOM
     differentiable = False
     key: Value = operand()
     shape: tuple[Dim, ...] = attr()
+    suspended: bool = attr(False)
 
     def infer(self) -> TensorType:
         key = tensor(self, 0)

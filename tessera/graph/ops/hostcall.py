@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.errors import NotDifferentiableError
 from tessera.graph.ops.base import Family, GraphOp
-from tessera.graph.trace import as_tuple, bind
+from tessera.graph.trace import as_tuple
 from tessera.ir.core import Value
 from tessera.ir.effects import IO
 from tessera.ir.hostcall import Data, HostFunction
@@ -28,6 +28,7 @@ class HostCall(GraphOp):
         args: what it is called with.
         function: the function.
         types: of its results.
+        suspended: whether its effect does not escape from the function.
     """
 
     name = "graph.host_call"
@@ -37,6 +38,7 @@ class HostCall(GraphOp):
     args: tuple[Value, ...] = operands()
     function: HostFunction = attr()
     types: tuple[TensorType, ...] = attr(())
+    suspended: bool = attr(False)
 
     def infer(self) -> tuple[TensorType, ...]:
         """The given types."""
@@ -63,7 +65,7 @@ class HostCall(GraphOp):
         run = _each_example(one, tuple(axes))
         function = HostFunction(one.name, run, one.loc, one.traced)
         types = tuple([t.with_shape((size, *t.shape)) for t in self.types])
-        outs = as_tuple(bind(HostCall, tuple(operands), function=function, types=types))
+        outs = as_tuple(self.bind(tuple(operands), function=function, types=types))
         return outs, [0] * len(outs)
 
 

@@ -39,6 +39,7 @@ from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.reshape import Broadcast, Reshape, Transpose
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.effects import is_repeatable
 from tessera.ir.intexpr import prod
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
@@ -126,7 +127,7 @@ class _Split:
         invariant = set(self.fixed)
         steady: list[Op] = []
         for op in self.func.ops:
-            if not op.get_effects() and all(v in invariant for v in op.operands):
+            if is_repeatable(op.get_effects()) and all(v in invariant for v in op.operands):
                 invariant.update(op.results)
                 steady.append(op)
         self.invariant = invariant

@@ -26,6 +26,7 @@ from tessera.graph.ops.reduce import Reduce
 from tessera.graph.ops.windows import Windows
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.effects import is_repeatable
 from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass
 from tessera.ir.rewrite import Rewriter, RuleSet, eliminate_dead, rewrite_greedy, rule
@@ -141,7 +142,7 @@ class CommonSubexpressions(Pass):
         sweep = _Sweep()
         for old in func.ops:
             op = sweep.current(old)
-            if op.regions or op.get_effects():
+            if op.regions or not is_repeatable(op.get_effects()):
                 sweep.ops.append(op)
                 continue
             key = (type(op), tuple(map(id, op.operands)), tuple(op.attrs.values()))
@@ -181,7 +182,7 @@ def _fold(op: Op) -> Constant | None:
     if (
         not isinstance(op, GraphOp)
         or op.regions
-        or op.get_effects()
+        or not is_repeatable(op.get_effects())
         or not op.operands
         or len(op.results) != 1
     ):

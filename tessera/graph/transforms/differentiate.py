@@ -22,6 +22,7 @@ from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate,
 from tessera.graph.transforms.silence import silenced
 from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
+from tessera.ir.effects import is_repeatable
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
 
@@ -63,7 +64,7 @@ def jvp_values(
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
         with _loc.scoped(op.loc):
-            stale = any(v in again for v in op.operands) and not op.get_effects()
+            stale = any(v in again for v in op.operands) and is_repeatable(op.get_effects())
             outs = [known[v] for v in op.results] if known is not None and not stale else None
             if op.differentiable and any(t is not None for t in ts):
                 # What has run already must not tell the host of it again.

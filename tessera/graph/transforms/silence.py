@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tessera.graph.ops.base import Family, GraphOp
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op
 from tessera.ir.effects import EffectKind
+from tessera.ir.walk import map_ops
 
 
 def silenced(op: GraphOp) -> GraphOp:
@@ -18,21 +19,14 @@ def silenced(op: GraphOp) -> GraphOp:
 
 def silenced_block(block: Block) -> Block:
     """The block without host calls that give nothing, at any depth; itself where it has none."""
-    if not any(_tells(op) for op in block.ops):
-        return block
-    ops: list[Op] = []
-    env: dict[Value, Value] = {}
-    for op in block.ops:
-        if isinstance(op, GraphOp) and op.family is Family.HOST and not op.results:
-            continue
-        regions = [silenced_block(region) for region in op.regions]
-        operands = [env.get(v, v) for v in op.operands]
-        changed = regions != list(op.regions) or operands != list(op.operands)
-        new = op.rebuild(operands, regions) if changed else op
-        env.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    return Block(block.args, ops, [env.get(v, v) for v in block.outputs])
+    return map_ops(block, _quiet) if any([_tells(op) for op in block.ops]) else block
+
+
+def _quiet(op: Op) -> Op | None:
+    if not isinstance(op, GraphOp) or not _tells(op):
+        return op
+    return None if op.family is Family.HOST and not op.results else silenced(op)
 
 
 def _tells(op: Op) -> bool:
-    return any(effect.kind is EffectKind.IO for effect in op.get_effects())
+    return any([effect.kind is EffectKind.IO for effect in op.get_effects()])

@@ -98,4 +98,5 @@ def lower_host(module: Module, machine: Machine) -> Module:
         s.dims[name] = s.entry.arg(I64, name)
     s.table = s.entry.arg(PTR, "table")
     s.run(main.body)
-    return Module({main.name: Func(main.name, s.entry.block(()))}, main.name)
+    lowered = Func(main.name, s.entry.block(()), attrs=main.attrs)
+    return Module({main.name: lowered}, main.name)

@@ -495,7 +495,7 @@ def lower_main(func: Func, kernels: dict[str, Func], machine: Machine) -> Func:
         s.dims[name] = s.entry.arg(I64, name)
     s.kernels = kernels
     s.run(func.body)
-    return Func(func.name, s.entry.block(()))
+    return Func(func.name, s.entry.block(()), attrs=func.attrs)
 
 
 def lower_module(module: Module, machine: Machine) -> Module:
