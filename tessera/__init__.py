@@ -112,6 +112,7 @@ _MODULES = (
     "tessera.graph.namespace.parts",
     "tessera.graph.namespace.pooling",
     "tessera.graph.namespace.quantiles",
+    "tessera.graph.namespace.rounding",
     "tessera.graph.namespace.running",
     "tessera.graph.namespace.searching",
     "tessera.graph.namespace.segments",
@@ -153,6 +154,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.parts import *
     from tessera.graph.namespace.pooling import *
     from tessera.graph.namespace.quantiles import *
+    from tessera.graph.namespace.rounding import *
     from tessera.graph.namespace.running import *
     from tessera.graph.namespace.searching import *
     from tessera.graph.namespace.segments import *

@@ -102,8 +102,9 @@ class Policy:
             given: Any = getattr(self, name)
             if given is not None:
                 object.__setattr__(self, name, _float_dtype(name, given))
-        object.__setattr__(self, "rounding", _member("rounding", Rounding, self.rounding))
-        object.__setattr__(self, "denormals", _member("denormals", Denormals, self.denormals))
+        for name, kind in (("rounding", Rounding), ("denormals", Denormals)):
+            found = parse_member("Policy", name, kind, getattr(self, name))
+            object.__setattr__(self, name, found)
         _check(self)
 
     @property
@@ -176,13 +177,18 @@ def _float_dtype(name: str, given: Any) -> DType:
     return found
 
 
-def _member(name: str, kind: type[E], given: Any) -> E:
+def parse_member(what: str, name: str, kind: type[E], given: Any) -> E:
+    """An option that is one of an enum, or its value.
+
+    Raises:
+        OptionError: It is neither; `what` is what it was given to.
+    """
     try:
         return kind(given)
     except ValueError:
         allowed = ", ".join([f'"{member.value}"' for member in kind])
         raise OptionError(
-            f"Policy: {name} is {given!r}", loc=loc.current(), rule=f"it is one of {allowed}"
+            f"{what}: {name} is {given!r}", loc=loc.current(), rule=f"it is one of {allowed}"
         ) from None
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -40,6 +41,8 @@ from tessera.dtypes import (
 )
 from tessera.errors import DTypeError, VerifyError
 from tessera.ir import special
+from tessera.ir.numerics import Rounding
+from tessera.ir.rounding import GRIDS, Grid, flush_array, round_array, saturate_array
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Number: TypeAlias = "bool | int | float"
@@ -531,17 +534,55 @@ SCALARS: Final[Mapping[str, ScalarFn]] = MappingProxyType(
 """Every scalar function by name."""
 
 
+def _round_row(dtype: DType, grid: Grid, mode: Rounding) -> ScalarFn:
+    name = f"round.{dtype}.{mode.value}"
+    text = f"a rounded to a number of {dtype.full_name}, {mode.value}"
+
+    def compute(a: Array, b: Array | None = None) -> Array:
+        return round_array(a, grid, mode, b)
+
+    if mode is not Rounding.STOCHASTIC:
+        return _unary(name, text, _FLOAT, compute, cost=4)
+    text += ": away from zero where b in [0, 1) is less than the fraction of the way to there"
+    return _binary(name, text, _FLOAT, compute, cost=4)
+
+
+def _saturate_row(dtype: DType, grid: Grid) -> ScalarFn:
+    text = f"x, but the largest number of {dtype.full_name} beyond it; NaN stays"
+    return _unary(f"saturate.{dtype}", text, _FLOAT, partial(saturate_array, grid=grid))
+
+
+def _flush_row(dtype: DType, grid: Grid) -> ScalarFn:
+    text = f"x, but zero below the smallest normal number of {dtype.full_name}"
+    return _unary(f"flush.{dtype}", text, _FLOAT, partial(flush_array, grid=grid))
+
+
+FORMAT_SCALARS: Final[Mapping[str, ScalarFn]] = MappingProxyType(
+    {
+        row.name: row
+        for dtype, grid in GRIDS.items()
+        for row in (
+            *[_round_row(dtype, grid, mode) for mode in Rounding],
+            _saturate_row(dtype, grid),
+            _flush_row(dtype, grid),
+        )
+    }
+)
+"""Scalar functions that make numbers of a format, by name: `round.bf16.toward_zero`. They stand for
+the conversions of numerics policies; see `ir/rounding.py`."""
+
+
 def scalar(name: str) -> ScalarFn:
     """The row with this name.
 
     Raises:
         VerifyError: There is none.
     """
-    row = SCALARS.get(name)
+    row = SCALARS.get(name) or FORMAT_SCALARS.get(name)
     if row is None:
         import difflib  # needed for the message only
 
-        near = difflib.get_close_matches(name, SCALARS, n=3)
+        near = difflib.get_close_matches(name, (*SCALARS, *FORMAT_SCALARS), n=3)
         raise VerifyError(
             f"scalar: there is no scalar function named {name!r}",
             fix=f"did you mean {' or '.join(near)}?" if near else None,

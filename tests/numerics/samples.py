@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import tessera as ts
-from tessera.graph.ops import cumulative, elementwise, reduce
+from tessera.graph.ops import cumulative, elementwise, precision, reduce
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.blocks import Blocks
@@ -55,6 +55,7 @@ from tessera.graph.ops.windows import Windows, windows
 from tessera.graph.trace import as_tuple, bind
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Block, Op
+from tessera.ir.numerics import Rounding
 from tests.numerics.library_samples import add_samples
 
 
@@ -238,6 +239,12 @@ def _elementwise() -> None:
     add(e.Cast, lambda x: e.cast(x, ts.float64), complex_values(11, (3,)), label="real")
     add(e.Cast, lambda x: (e.cast(x, ts.int32), e.cast(x, ts.float64)), x, label="int")
     add(e.Bitcast, lambda x: e.bitcast(x, ts.int64), x)
+    # Rounded to their own format numbers stay, so that the derivative is what differences say.
+    own = ts.float64
+    add(precision.RoundTo, lambda x: precision.round_to(x, own, Rounding.UP), x)
+    add(precision.RoundStochastic, lambda x: precision.round_stochastic(x, 0.5, own), x)
+    add(precision.Saturate, lambda x: precision.saturate(x * 400.0, ts.float8_e4m3fn), x)
+    add(precision.Flush, lambda x: precision.flush(x, ts.float16), x)
 
 
 # --- rearranging, generating ------------------------------------------------------------------

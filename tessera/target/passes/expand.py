@@ -13,6 +13,7 @@ from tessera.dtypes import Kind, int8, int16, int32, int64
 from tessera.ir.core import Value
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.passes.rounding import ROUNDINGS
 
 _SIGNED = {8: int8, 16: int16, 32: int32, 64: int64}
 
@@ -169,4 +170,5 @@ EXPANSIONS: dict[str, Callable[..., Value]] = {
     "floordiv": floordiv,
     "mod": mod,
     "pow": int_pow,
+    **ROUNDINGS,
 }
