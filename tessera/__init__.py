@@ -122,6 +122,7 @@ _MODULES = (
     "tessera.graph.namespace.taking",
     "tessera.graph.namespace.utility",
     "tessera.graph.placement",
+    "tessera.precision",
 )
 
 # Packages that are names as such.
@@ -164,6 +165,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.taking import *
     from tessera.graph.namespace.utility import *
     from tessera.graph.placement import *
+    from tessera.precision import *
 
 
 _loaded: list[str] = []

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tessera.graph.ops import cumulative, dynamic_slice, gather, rearrange, reduce, sort
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import RandomBits
+from tessera.graph.ops.quantize import Dequantize, Quantize
 from tessera.graph.ops.reshape import Broadcast
 from tessera.graph.trace import items_of
 from tessera.ir.core import Op
@@ -72,7 +73,18 @@ def _tie_random(labels: Labels, attrs: Attrs) -> None:
     labels[0][-1] = None  # a key has two words
 
 
+def _tie_blocks(labels: Labels, attrs: Attrs) -> None:
+    array, *scales = labels
+    for k, block in enumerate(attrs["block"]):
+        if block > 1:
+            array[k] = None
+        for scale in scales:
+            scale[k] = array[k] if block == 1 else None
+
+
 _TIES: dict[type[Op], Tie] = {
+    Quantize: _tie_blocks,
+    Dequantize: _tie_blocks,
     DotGeneral: _tie_contract,
     RandomBits: _tie_random,
     dynamic_slice.DynamicSlice: _tie_dynamic_slice,

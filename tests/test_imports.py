@@ -39,7 +39,8 @@ LAYERS = (
     ("debug", "policies"),
     ("fft", "linalg"),
     ("random",),
-    ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing"),
+    ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing",
+     "precision"),
     ("__init__",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}

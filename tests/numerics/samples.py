@@ -33,6 +33,7 @@ from tessera.graph.ops.dynamic_slice import (
 from tessera.graph.ops.gather import Combine, Gather, IndexMode, Scatter, gather, scatter
 from tessera.graph.ops.generate import Constant, Iota, RandomBits, constant, iota, random_bits
 from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.quantize import Dequantize, Format, Quantize, dequantize, quantize
 from tessera.graph.ops.rearrange import (
     Broadcast,
     Concatenate,
@@ -552,7 +553,35 @@ def _control() -> None:
     add(Scan, turns, x, y, xs[:0], label="empty")
 
 
+def _quantizing() -> None:
+    x, scale = values(70, (4, 6), -3, 3), values(71, (4, 1), 0.02, 0.05)
+    add(Quantize, lambda x, s: quantize(x, s, None, Format.INT8, (1, 0)), x, scale)
+    add(
+        Quantize,
+        lambda x, s, z: quantize(x, s, z, Format.UINT8, (2, 1)),
+        x,
+        values(72, (2, 6), 0.02, 0.05),
+        np.arange(12, dtype=np.uint8).reshape(2, 6),
+        label="zero",
+    )
+    for format, block in ((Format.E4M3, (0, 0)), (Format.E5M2, (0, 0)), (Format.E2M1, (0, 0))):
+        fn = partial(quantize, zero=None, format=format, block=block)
+        add(Quantize, fn, x, scale[:1], label=format.value)
+    stored = np.arange(-12, 12, dtype=np.int8).reshape(4, 6)
+
+    def double(q: Any, s: Any, z: Any = None, block: Any = (1, 0)) -> Any:
+        return dequantize(q, s, z, Format.INT8, block, ts.float64)
+
+    add(Dequantize, double, stored, scale)
+    tiles = values(73, (2, 2), 0.2, 2)
+    add(Dequantize, partial(double, block=(2, 3)), stored, tiles, label="tiles")
+    zero = np.asarray([[1, 2, 3, 4, 5, 6]], np.int8)
+    apart = partial(double, block=(0, 1))
+    add(Dequantize, apart, stored, values(74, (1, 6), 0.2, 2), zero, label="zero")
+
+
 _elementwise()
+_quantizing()
 _rearranging()
 _reducing()
 _indexing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import bool_, int32
+from tessera.dtypes import DType, bool_, int32
 from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
@@ -43,7 +43,14 @@ def _pair(name: str, x1: object, x2: object) -> tuple[Any, Any]:
     return a, b
 
 
-def _contract(a: Any, b: Any, left: Sequence[int], right: Sequence[int], batch: int = 0) -> Any:
+def _contract(
+    a: Any,
+    b: Any,
+    left: Sequence[int],
+    right: Sequence[int],
+    batch: int = 0,
+    dtype: DType | None = None,
+) -> Any:
     """The sum of products over axes; the first `batch` axes of both are kept, and in front."""
     pairs = (tuple(left), tuple(right))
     same = (tuple(range(batch)), tuple(range(batch)))
@@ -51,7 +58,7 @@ def _contract(a: Any, b: Any, left: Sequence[int], right: Sequence[int], batch: 
         # Whether any product is true: the sum of 0s and 1s is not 0. It is added in 32 bits.
         wide = dot_general(ops.cast(a, int32), ops.cast(b, int32), pairs, same)
         return ops.cast(wide, bool_)
-    return dot_general(a, b, pairs, same)
+    return dot_general(a, b, pairs, same, dtype)
 
 
 def _mismatch(name: str, a: Any, b: Any, i: int, j: int) -> ShapeError:
@@ -92,7 +99,17 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
         >>> ts.matmul(ts.ones((2, 3)), ts.ones(3))
         Array([3., 3.], dtype=float32)
     """
-    a, b = _pair("matmul", x1, x2)
+    return matrix_product(*_pair("matmul", x1, x2))
+
+
+def matrix_product(a: Any, b: Any, dtype: DType | None = None) -> Any:
+    """The matrix product of arrays of one dtype.
+
+    Args:
+        a: the left operand.
+        b: the right operand.
+        dtype: the result's, in which products are summed; None is the operands'.
+    """
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
             f"matmul: x1 is {a.type.strong()}, x2 is {b.type.strong()}",
@@ -104,9 +121,9 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     if not may_equal(a.shape[i], b.shape[j]):
         raise _mismatch("matmul", a, b, i, j)
     if b.ndim <= 2:
-        return _contract(a, b, [i], [j])
+        return _contract(a, b, [i], [j], dtype=dtype)
     if a.ndim == 1:
-        return _contract(b, a, [j], [0])
+        return _contract(b, a, [j], [0], dtype=dtype)
     lead = broadcast_dims([a.shape[:-2], b.shape[:-2]])
     if isinstance(lead, int):
         raise ShapeError(
@@ -117,7 +134,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
         )
     a, b = spread(a, (*lead, *a.shape[-2:])), spread(b, (*lead, *b.shape[-2:]))
     rank = len(lead)
-    return _contract(a, b, [rank + 1], [rank], rank)
+    return _contract(a, b, [rank + 1], [rank], rank, dtype)
 
 
 @api_boundary

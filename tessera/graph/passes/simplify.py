@@ -19,6 +19,7 @@ from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checkpoint import Name
+from tessera.graph.ops.composite import Composite
 from tessera.graph.ops.control import Call
 from tessera.graph.ops.custom import CustomLinear
 from tessera.graph.ops.generate import Constant, Dense
@@ -69,7 +70,7 @@ class _Sweep:
 
 @dataclass(frozen=True)
 class InlineCalls(Pass):
-    """Replaces calls by their bodies.
+    """Replaces calls by their bodies, and ops that are compositions by what they are made of.
 
     `%r = graph.call([%x]) body(%a) { %y = graph.sin(%a) yield %y }  ==>  %r = graph.sin(%x)`
     """
@@ -84,7 +85,7 @@ class InlineCalls(Pass):
 
 def inline_calls(block: Block) -> Block:
     """The block with the bodies of calls in place of the calls, at every depth."""
-    if not any(op.regions or isinstance(op, CustomLinear) for op in block.ops):
+    if not any(op.regions or isinstance(op, (CustomLinear, Composite)) for op in block.ops):
         return block
     sweep = _Sweep()
 
@@ -92,6 +93,9 @@ def inline_calls(block: Block) -> Block:
         if isinstance(op, Call):
             values = inline(op.body, [sweep.lookup(v) for v in op.operands], add)
             sweep.env.update(zip(op.results, values, strict=True))
+        elif isinstance(op, Composite):
+            body = op.expansion().body
+            sweep.env[op.result] = inline(body, [sweep.lookup(v) for v in op.operands], add)[0]
         elif isinstance(op, CustomLinear):
             raise op.no_value()
         else:

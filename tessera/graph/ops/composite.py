@@ -1,0 +1,40 @@
+"""Ops that are compositions of others.
+
+Such an op has a name, types, a meaning and derivatives of its own, so programs print, hash and
+verify with it; before anything is lowered, what it is made of stands in its place, and is fused
+with what is around it as if it had been written out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.errors import MissingRuleError
+from tessera.graph.ops.base import Family, GraphOp
+from tessera.graph.ops.checks import tensor
+from tessera.graph.transforms.evaluate import trace_function
+from tessera.ir.core import Func
+from tessera.ir.loc import scoped
+
+
+class Composite(GraphOp):
+    """Base of ops with one result that are compositions. `evaluate` is the definition; `compose`
+    computes the same bits.
+    """
+
+    family = Family.CONTROL
+
+    def compose(self, operands: Sequence[Any]) -> Any:
+        """The result, by functions of other ops."""
+        raise MissingRuleError(self.name, "compose", loc=self.loc)
+
+    def expansion(self) -> Func:
+        """The Graph that stands for the op: an argument for each operand."""
+        types = [tensor(self, k) for k in range(len(self.operands))]
+        with scoped(self.loc):
+            func, captured = trace_function(
+                lambda *operands: [self.compose(operands)], types, "lower", self.name
+            )
+        assert not captured
+        return func
