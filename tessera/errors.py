@@ -239,6 +239,10 @@ class DonatedError(TesseraError, RuntimeError):
     """An array was used after its memory had been given to a call."""
 
 
+class StateError(TesseraError, RuntimeError):
+    """A ref is used where it cannot be, or twice at once."""
+
+
 class NotYetError(TesseraError, NotImplementedError):
     """Something that is meant to work and does not yet."""
 

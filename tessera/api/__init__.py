@@ -33,6 +33,7 @@ from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction
 from tessera.api.linear import linear_transpose
 from tessera.api.loops import map, scan
+from tessera.api.refs import Ref
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
 from tessera.api.vectorize import vmap
 from tessera.api.watch import WatchedEngine, is_watching
@@ -74,6 +75,7 @@ __all__ = [
     "Function",
     "JitFunction",
     "Policy",
+    "Ref",
     "ShapeDtypeStruct",
     "Tensor",
     "accum",

@@ -17,7 +17,7 @@ from tessera.api.leaves import (
     strong,
     wraps_other,
 )
-from tessera.api.traced import Traced
+from tessera.api.traced import Refs, Traced
 from tessera.dtypes import Kind
 from tessera.errors import CallError, DTypeError, GradError, ShapeError, api_boundary
 from tessera.graph.array import Array
@@ -128,6 +128,7 @@ class Problem:
                 self.leaves,
                 transform,
                 input_name=lambda k: name(self.treedef, k),
+                refs=Refs.OUTPUTS,
             )
 
     def primals(self) -> list[Any]:
@@ -140,7 +141,8 @@ class Problem:
         return linearize_values(self.traced.graph, self.primals(), wrt, self.traced.trace.known)
 
     def push(self, tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The outputs, and their tangents for tangents of the leaves; None is zero."""
+        """The outputs of the Graph, and their tangents for tangents of the leaves; None is
+        zero."""
         traced = self.traced
         given = [*[None] * len(traced.captured), *tangents]
         return jvp_values(traced.graph, self.primals(), given, traced.trace.known)
@@ -162,7 +164,9 @@ class Problem:
 
     def cotangents(self, linear: Linearized, cts: Sequence[Any]) -> Any:
         """Input cotangents as trees, one per differentiated argument."""
-        found = linear.pull_back(cts)
+        # What is written to refs has no cotangent: their contents are constants.
+        more = [None for ref in self.traced.written for _ in ref.values]
+        found = linear.pull_back([*cts, *more])
         filled: list[Any] = []
         for ct, x in zip(found, self.leaves, strict=True):
             with using(device_of(x)):
@@ -261,6 +265,7 @@ def _gradient(
         found = [traced.types[k] for k in main_leaves]
         _check_scalar(name_of(fn), transform, found, has_aux, holomorphic)
         linear = problem.linearize()
+        traced.finish(linear.outputs[len(traced.types) :])
         cts: list[Any] = [None] * len(traced.types)
         (k,) = main_leaves
         cts[k] = full((), 1, traced.types[k].dtype)
@@ -351,6 +356,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     main_leaves, out_treedef = pytree.flatten(main)
     types = [traced.types[k] for k in main_leaves]
     linear = problem.linearize()
+    traced.finish(linear.outputs[len(traced.types) :])
 
     @api_boundary
     def pull(residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
@@ -456,6 +462,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     problem = Problem(fn, primals, {}, range(len(primals)), "linearize")
     main, aux = split_aux(problem.traced, has_aux, fn, "linearize")
     linear = problem.linearize()
+    problem.traced.finish(linear.outputs[len(problem.traced.types) :])
 
     @api_boundary
     def along(residuals: Sequence[Any], *tangents: Any) -> Any:

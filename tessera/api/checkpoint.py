@@ -16,7 +16,7 @@ from tessera.api.leaves import (
     name_of,
     parameter_names,
 )
-from tessera.api.traced import Traced
+from tessera.api.traced import Refs, Traced
 from tessera.errors import CallError, OptionError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.device import using
@@ -113,7 +113,9 @@ def checkpoint(
 
         types = [x.type for x in leaves]
         with using(device_of_all(leaves)):
-            traced = Traced(function, rebuild, types, None, "checkpoint", staging=True)
+            traced = Traced(
+                *(function, rebuild, types, None, "checkpoint"), staging=True, refs=Refs.OUTPUTS
+            )
             results = bind(
                 Checkpoint,
                 (*traced.captured, *leaves),
@@ -122,7 +124,9 @@ def checkpoint(
                 policy=chosen,
                 again=prevent_cse,
             )
-        return pytree.unflatten(traced.treedef, as_tuple(results))
+        found = as_tuple(results)
+        traced.finish(found[len(traced.types) :])
+        return pytree.unflatten(traced.treedef, found[: len(traced.types)])
 
     return run
 

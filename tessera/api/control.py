@@ -23,9 +23,9 @@ from tessera.api.leaves import (
     name_of,
 )
 from tessera.api.loops import counted
-from tessera.api.regions import Carry, Region, check_bool, close, joined, result_text
+from tessera.api.regions import Carry, Closed, Region, check_bool, joined, result_text
 from tessera.dtypes import bool_, default_int
-from tessera.errors import CallError, DTypeError, ShapeError, api_boundary
+from tessera.errors import CallError, DTypeError, ShapeError, StateError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import ArrayLike
 from tessera.graph.namespace.elementwise import less
@@ -75,9 +75,11 @@ def cond(
         return python_control.call("cond", chosen, operands)
     leaves, treedef = leaf_arrays(operands, leaf_name("cond", "operands"))
     branches = _alternatives("cond", (true_fn, false_fn), leaves, treedef)
-    blocks, captured = close(branches)
-    results = bind(Cond, choice, (*captured, *leaves), then=blocks[0], otherwise=blocks[1])
-    return pytree.unflatten(branches[0].traced.treedef, as_tuple(results))
+    closed = Closed(branches)
+    then, otherwise = closed.blocks
+    given = (*closed.captured, *closed.state, *leaves)
+    results = as_tuple(bind(Cond, choice, given, then=then, otherwise=otherwise))
+    return pytree.unflatten(branches[0].traced.treedef, closed.finish(results))
 
 
 @api_boundary
@@ -116,12 +118,13 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         return python_control.call("switch", chosen, operands)
     leaves, treedef = leaf_arrays(operands, leaf_name("switch", "operands"))
     regions = _alternatives("switch", functions, leaves, treedef)
-    blocks, captured = close(regions)
-    if len(blocks) == 1:
+    if len(regions) == 1:
         return functions[0](*operands)
+    closed = Closed(regions)
     number = cast_op(choice, INDEX.dtype)
-    results = _decide(number, blocks, 0, [number, *captured, *leaves])
-    return pytree.unflatten(regions[0].traced.treedef, results)
+    args = [number, *closed.captured, *closed.state, *leaves]
+    results = _decide(number, closed.blocks, 0, args)
+    return pytree.unflatten(regions[0].traced.treedef, closed.finish(results))
 
 
 def _decide(index: Any, blocks: Sequence[Block], first: int, args: Sequence[Any]) -> Any:
@@ -365,6 +368,17 @@ def _while(
     step = carry.step(body_fn, functools.partial(make, body_fn))
     if carry.types != before:
         test = make(cond_fn, carry.types)
-    (test_block, step_block), captured = close([test, step])
-    results = bind(While, captured, tuple(carry.leaves), cond=test_block, body=step_block)
-    return pytree.unflatten(treedef, as_tuple(results))
+    for ref in test.traced.written:
+        raise StateError(
+            f"{name}: {name_of(cond_fn)} writes the ref `{ref.cell.name}`",
+            loc=ref.place,
+            rule="a condition reads refs and writes none: it is asked once more often than the "
+            "step is made",
+            fix=f"write it in {name_of(body_fn)}, or after the loop",
+        )
+    closed = Closed([test, step])
+    test_block, step_block = closed.blocks
+    wanted = Block(test_block.args, test_block.ops, test_block.outputs[len(closed.state) :])
+    first = (*closed.state, *carry.leaves)
+    results = as_tuple(bind(While, closed.captured, first, cond=wanted, body=step_block))
+    return pytree.unflatten(treedef, closed.finish(results))

@@ -205,7 +205,7 @@ class ShapeGeneric:
         Unifier(self.name, copy, place_of).unify(places, traced.types)
 
     def entry(self, call: Arguments, settings: Hashable, trace: Trace) -> Entry | None:
-        """What runs a call; None if the function uses values of an outer trace.
+        """What runs a call; None if the function uses values of an outer trace, or refs.
 
         Args:
             call: the call.
@@ -299,7 +299,7 @@ class ShapeGeneric:
             except ShapeError as error:
                 self._explain(error, sizes)
                 raise
-            if any([isinstance(x, Tracer) for x in traced.captured]):
+            if traced.touched or any([isinstance(x, Tracer) for x in traced.captured]):
                 return None
             named: dict[str, Dim] = {n: substitute(sym(n), self._equal) for n in sizes.dims}
             known = Sizes(named, sizes.dtypes, sizes.origins, sizes.sources)

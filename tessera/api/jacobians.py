@@ -204,9 +204,11 @@ def _jacobian(
             by_argument = pytree.unflatten(problem.treedef, row)
             inner.append(by_argument[0] if isinstance(argnums, int) else tuple(by_argument))
         found = pytree.unflatten(out_treedef, inner)
+        traced = problem.traced
+        traced.finish([traced.trace.lower(x) for ref in traced.written for x in ref.values])
         if not has_aux:
             return found
-        values = problem.traced.known_outputs()
+        values = traced.known_outputs()
         return found, pytree.map_(values.__getitem__, aux)
 
     return run

@@ -20,22 +20,30 @@ from tessera.api.generic import ShapeGeneric
 from tessera.api.leaves import (
     argument_name,
     leaf_arrays,
-    leaf_error,
     name_of,
-    owned,
     parameter_names,
     result_name,
-    to_array,
 )
 from tessera.api.matching import annotations_of, nearby
 from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
+from tessera.api.refs import Ref
 from tessera.api.retrace import Traces, compiled_once_more
+from tessera.api.running import run, run_with_refs
 from tessera.api.shapes import ShapeDtypeStruct
-from tessera.api.signature import Arguments, CacheInfo, Entry, TracedCall, lowered_for
+from tessera.api.signature import (
+    Arguments,
+    CacheInfo,
+    Entry,
+    TracedCall,
+    arguments_of,
+    lowered_for,
+    refs_of,
+)
+from tessera.api.stateful import State, bind_call, contents
 from tessera.api.static import StaticArguments
-from tessera.api.traced import Traced
-from tessera.api.watch import check_outputs, is_watching
+from tessera.api.traced import Refs, Traced
+from tessera.api.watch import is_watching
 from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
@@ -45,7 +53,7 @@ from tessera.graph.device import CPU, Device, default_device, parse_device, usin
 from tessera.graph.donation import donate
 from tessera.graph.placement import common_device, device_of_all, differ, moved
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer, is_traced_here
+from tessera.graph.trace import Tracer, is_recording, is_traced_here
 from tessera.ir import assumptions, loc
 from tessera.ir.effects import PURE, Effects, text
 from tessera.ir.types import TensorType
@@ -58,27 +66,6 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
-
-
-def _run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int] = ()) -> Any:
-    """The result of a compiled signature.
-
-    Args:
-        entry: the signature.
-        inputs: the elements of the arguments.
-        watched: whether the results are looked at.
-        owned: the arguments whose memory results may take.
-    """
-    given = [*entry.captured, *inputs]
-    if entry.donated:
-        first = len(entry.captured)
-        outputs = entry.executable.run_on(given, {first + k for k in owned})
-    else:
-        outputs = entry.run(given)
-    results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
-    if watched:
-        check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
-    return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 
 class JitFunction(Called, Generic[P, R]):
@@ -126,7 +113,7 @@ class JitFunction(Called, Generic[P, R]):
         self._found: Effects = PURE
         self._entries: dict[Hashable, Entry] = {}
         self._compiled: list[Stages] = []
-        self._graphs: dict[Hashable, Traced] = {}
+        self._graphs: dict[Hashable, tuple[Traced, State | None]] = {}
         # Calls that native code left to Python, counted without a lock: finalizers call too, and a
         # child of fork.
         self._calls = itertools.count()
@@ -178,8 +165,11 @@ class JitFunction(Called, Generic[P, R]):
             signature += (data.dtype, data.shape)
             if x.weak:
                 signature.append(True)
+        held = contents(refs_of(call))
+        if held:
+            device = device_of_all(held)
         if device is not CPU or default_device() is not CPU:
-            device, inputs = self._gather(device, leaves, inputs, args, kwargs)
+            device, inputs = self._gather(device, leaves, inputs, held, args, kwargs)
             signature += (device.platform, device.index)
         key = tuple(signature)
         entry = self._entries.get(key)
@@ -188,12 +178,24 @@ class JitFunction(Called, Generic[P, R]):
             entry = self._new_entry(key, call, device)
             if type(entry) is Traced:
                 # The function uses a value of an outer trace, which must not be kept.
-                return entry.call(call.leaves)
-        elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
-            self._native.note(entry, call, args, kwargs, leaves, inputs)
+                return self._bind(entry, call, device)
+        elif entry.state is None and self._donated is None:
+            if not is_watching(settings) and call_natively(JitFunction):
+                self._native.note(entry, call, args, kwargs, leaves, inputs)
         data = None  # as it would count as somebody who has the last input
+        cells = None
+        if entry.state is not None:
+            if is_recording():
+                return self._call_traced(self._flatten(args, kwargs, keep=True))
+            cells = entry.state.cells(refs_of(call))
+            if cells is None:  # a ref is gone, and what was found by its name may be another one
+                self._entries.pop(key, None)
+                return self._call(args, kwargs)
         owned = self._take(entry, leaves, inputs, args, kwargs)
-        return _run(entry, inputs, is_watching(settings), owned)
+        watched = is_watching(settings)
+        if cells is not None:
+            return run_with_refs(entry, cells, inputs, watched, owned)
+        return run(entry, inputs, watched, owned)
 
     def _take(
         self,
@@ -207,7 +209,8 @@ class JitFunction(Called, Generic[P, R]):
         if not entry.donated or self._donated is None:
             return ()
         watched = is_watching(config.current())
-        owned = () if watched else owned_inputs(leaves, inputs, entry.donated)
+        own = [k for k in entry.donated if k < len(leaves)]
+        owned = () if watched else owned_inputs(leaves, inputs, own)
         self._give_away(self._donated, args, kwargs)
         return owned
 
@@ -237,42 +240,17 @@ class JitFunction(Called, Generic[P, R]):
         return self if instance is None else bound(self, instance)
 
     def _flatten(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        keep: bool = False,
-        types_only: bool = False,
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], **options: bool
     ) -> Arguments:
-        """Takes the arguments apart; with `keep`, NumPy arrays are copied; with `types_only`,
-        leaves may be types.
-        """
-        tree, statics = (args, kwargs), ()
-        if self._statics is not None:
-            tree, statics = self._statics.split(args, kwargs)
-        leaves, treedef = pytree.flatten(tree)
-        is_traced = False
-        for k, x in enumerate(leaves):
-            if type(x) is not Array:
-                if types_only and isinstance(x, ShapeDtypeStruct):
-                    continue
-                found = to_array(x)
-                if found is None:
-                    raise leaf_error(
-                        x,
-                        argument_name("jit", self._fn)(treedef, k),
-                        "name it in `static_argnames`, or register its class as a pytree",
-                    )
-                is_traced = is_traced or type(found) is Tracer
-                leaves[k] = owned(found, x) if keep else found
-        # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
-        is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
-        return Arguments(leaves, treedef, statics, is_flat, is_traced)
+        """Takes the arguments apart; see `arguments_of`."""
+        return arguments_of(self._fn, self._statics, args, kwargs, **options)
 
     def _gather(
         self,
         device: Device,
         leaves: Sequence[Any],
         inputs: list[Any],
+        held: list[Array],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[Device, list[Any]]:
@@ -283,16 +261,17 @@ class JitFunction(Called, Generic[P, R]):
             device: that of the inputs; the host if none is elsewhere.
             leaves: the arrays.
             inputs: their elements.
+            held: what refs among the arguments hold.
             args: what the user gave.
             kwargs: what the user gave.
         """
-        if all([type(x) is Remote and x.device is device for x in inputs]) and inputs:
+        if all([type(x) is Remote and x.device is device for x in inputs]) and inputs and not held:
             return device, inputs
         tree: Any = (
             (args, kwargs) if self._statics is None else self._statics.split(args, kwargs)[0]
         )
-        given = pytree.leaves(tree)
-        found = common_device(f"jit: {name_of(self._fn)}", leaves, given)
+        given = [x for x in pytree.leaves(tree) if not isinstance(x, Ref)]
+        found = common_device(f"jit: {name_of(self._fn)}", [*leaves, *held], [*given, *held])
         if found is None:
             found = CPU if any([type(x) is Array for x in given]) else default_device()
         if found is CPU:
@@ -305,13 +284,14 @@ class JitFunction(Called, Generic[P, R]):
         name = argument_name("jit", self._fn)
         traced = Traced(
             self._fn,
-            call.rebuild(),
+            call.rebuild(is_traced=True),
             [x.type for x in call.leaves] if types is None else types,
             None,
             "jit",
             staging=True,
             input_name=lambda k: name(call.treedef, k),
             is_function=True,
+            refs=Refs.INPUTS,
         )
         if self.effects is not None:
             self.effects.check(traced)
@@ -328,7 +308,9 @@ class JitFunction(Called, Generic[P, R]):
         self._note(call, device)
         with using(device):
             traced = self._trace(call)
-        if any([type(x) is Tracer for x in traced.captured]):
+        if any([type(x) is Tracer for x in traced.captured]) or (
+            traced.touched and is_recording()
+        ):
             return traced
         if self._limit is not None and len(self._compiled) >= self._limit:
             raise compiled_once_more(self._fn, [x.type for x in call.leaves], self._limit)
@@ -375,8 +357,11 @@ class JitFunction(Called, Generic[P, R]):
         lowered: Stages
         captured: list[Any] = traced.captured
         donated = self._donated_leaves(call)
+        state = State.of(traced, name_of(self._fn), device)
+        if state is not None:
+            donated += state.donated(len(call.leaves))
         if device == CPU:
-            lowered = lower_graph(traced.graph, self._donated_inputs(traced, call))
+            lowered = lower_graph(traced.graph, [len(captured) + k for k in donated])
             elsewhere = [x for x in captured if isinstance(x.storage, Remote)]
             if elsewhere:
                 name = f"jit: {name_of(self._fn)} captures an array"
@@ -388,7 +373,7 @@ class JitFunction(Called, Generic[P, R]):
             gpu = lowered = lower_on(traced.graph, device)
             executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
-        entry = Entry(lowered, executable, traced, captured, donated)
+        entry = Entry(lowered, executable, traced, captured, donated, state=state)
         self._print(lowered)
         with self._lock:
             known = self._entries.setdefault(key, entry)
@@ -419,17 +404,26 @@ class JitFunction(Called, Generic[P, R]):
             *(types, call.treedef, call.statics, settings, device, default_device()),
             *(named_axes(), assumptions.current()),
         )
-        traced = self._graphs.get(key)
+        traced, state = self._graphs.get(key, (None, None))
+        cells = [] if state is None else state.cells(refs_of(call))
         with using(device):
-            if traced is None:
-                sizes = None if self.generic is None else self.generic.check(call)
-                traced = self._trace(call)
-                if self.generic is not None and sizes is not None:
-                    self.generic.check_result(traced, sizes)
-                if not any([isinstance(x, Tracer) for x in traced.captured]):
-                    # Called again, it need not be traced again.
-                    self._graphs[key] = traced
-            return traced.call(call.leaves)
+            if traced is not None and cells is not None:
+                return bind_call(traced, state, cells, call.leaves)
+            sizes = None if self.generic is None else self.generic.check(call)
+            traced = self._trace(call)
+            if self.generic is not None and sizes is not None:
+                self.generic.check_result(traced, sizes)
+            return self._bind(traced, call, device, key)
+
+    def _bind(self, traced: Traced, call: Arguments, device: Device, key: Hashable = None) -> Any:
+        """A call as an op. Called again, what is traced under a key need not be traced again."""
+        keep = traced.touched
+        state = State.of(traced, name_of(self._fn), device)
+        if key is not None and not any([isinstance(x, Tracer) for x in traced.captured]):
+            self._graphs[key] = traced, state
+        cells = [] if state is None else state.cells(refs_of(call))
+        assert cells is not None, keep
+        return bind_call(traced, state, cells, call.leaves)
 
     def _note(self, call: Arguments, device: Device) -> None:
         settings = config.current().key()
@@ -445,7 +439,10 @@ class JitFunction(Called, Generic[P, R]):
 
     def _donated_inputs(self, traced: Traced, call: Arguments) -> list[int]:
         """Which inputs of the Graph are donated: what is captured comes first."""
-        return [len(traced.captured) + k for k in self._donated_leaves(call)]
+        donated = self._donated_leaves(call)
+        state = State.of(traced, name_of(self._fn), CPU)
+        donated += [] if state is None else state.donated(len(call.leaves))
+        return [len(traced.captured) + k for k in donated]
 
     # --- inspection ---
 

@@ -20,6 +20,7 @@ from tessera.graph.namespace.conversion import from_dlpack
 from tessera.graph.ops.elementwise import cast as cast_op
 from tessera.graph.placement import gathered
 from tessera.graph.remote import Remote
+from tessera.graph.state import Cell
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import IntExpr
@@ -100,6 +101,15 @@ def leaf_error(x: Any, what: str, fix: str | None = None) -> TesseraError:
         what: what to call it.
         fix: the remedy, by default those for an argument.
     """
+    if isinstance(x, Cell):
+        return LeafError(
+            f"{what} is the ref `{x.name}`",
+            loc=loc.current(),
+            rule="a ref holds arrays and is none; `jit` alone takes refs as arguments, and nothing "
+            "returns them",
+            fix="read it, `ref.get()`; or let the function find the ref outside: "
+            "`lambda x: f(x, ref)`",
+        )
     found = f"of type {type(x).__name__}"
     if isinstance(x, (np.ndarray, np.generic)):
         data: npt.NDArray[Any] = np.asarray(cast(Any, x))

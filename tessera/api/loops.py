@@ -9,7 +9,7 @@ from typing import Any
 from tessera import pytree
 from tessera.api import python_control
 from tessera.api.leaves import check_callable, leaf_arrays, leaf_name, strong
-from tessera.api.regions import Carry, Region, close, result_text
+from tessera.api.regions import Carry, Closed, Region, result_text
 from tessera.api.vectorize import vmap
 from tessera.dtypes import default_int
 from tessera.errors import CallError, OptionError, PytreeError, ShapeError, api_boundary
@@ -86,19 +86,23 @@ def scan(
         return Region("scan", f, treedef, [*types, *slices])
 
     region = carry.step(f, make, functools.partial(_carried, f))
-    block, captured = _with_index(region)
-    results = as_tuple(
+    closed = Closed([region])
+    (block,) = closed.blocks
+    # The first argument is the number of the step.
+    body = Block([Value(INDEX), *block.args], block.ops, block.outputs)
+    found = as_tuple(
         bind(
             Scan,
-            captured,
-            tuple(carry.leaves),
+            closed.captured,
+            (*closed.state, *carry.leaves),
             tuple(rows),
             length=steps,
             reverse=bool(reverse),
             unroll=turn,
-            body=block,
+            body=body,
         )
     )
+    results = closed.finish(found)
     count = len(carry.leaves)
     y_tree = region.traced.treedef.children()[1]
     return (
@@ -180,12 +184,6 @@ def _turn(name: str, unroll: int | bool, steps: Dim) -> int:
     return int(unroll)
 
 
-def _with_index(region: Region) -> tuple[Block, tuple[Any, ...]]:
-    """The block of a step, whose first argument is the number of the step."""
-    (block,), captured = close([region])
-    return Block([Value(INDEX), *block.args], block.ops, block.outputs), captured
-
-
 def counted(
     lower: int, upper: int, body_fn: Callable[[Any, Any], Any], init: Any, unroll: int
 ) -> Any:
@@ -204,15 +202,15 @@ def counted(
     def make(types: Sequence[TensorType]) -> Region:
         return Region("fori_loop", step, treedef, [TensorType((), default_int), *types])
 
-    (block,), captured = close([carry.step(body_fn, make)])
+    closed = Closed([carry.step(body_fn, make)])
+    (block,) = closed.blocks
     # The index comes first, the captured values are constants.
-    count = len(captured)
+    count = len(closed.captured) + len(closed.state)
     args = [block.args[count], *block.args[:count], *block.args[count + 1 :]]
     body = Block(args, block.ops, block.outputs)
-    results = bind(
-        Scan, captured, tuple(carry.leaves), (), length=steps, unroll=turn, body=body
-    )
-    return pytree.unflatten(carry.treedef, as_tuple(results))
+    first = (*closed.state, *carry.leaves)
+    results = bind(Scan, closed.captured, first, (), length=steps, unroll=turn, body=body)
+    return pytree.unflatten(carry.treedef, closed.finish(as_tuple(results)))
 
 
 @api_boundary

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 import optree
 
 from tessera import pytree
+from tessera.api.leaves import argument_name, leaf_error, name_of, owned, to_array
+from tessera.api.refs import Ref
 from tessera.api.shapes import ShapeDtypeStruct
-from tessera.api.static import Found, put_back
+from tessera.api.stateful import State, with_refs, without_refs
+from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
 from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device
+from tessera.graph.trace import Tracer
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
@@ -33,9 +37,10 @@ class Arguments:
         structure: what of these two belongs to the cache key. Nothing where all arguments are
             leaves: then their number says it all.
         is_traced: whether any leaf is a tracer.
+        refs: the refs among the arguments, by their positions among all leaves.
     """
 
-    __slots__ = ("is_traced", "leaves", "statics", "structure", "treedef")
+    __slots__ = ("is_traced", "leaves", "refs", "statics", "structure", "treedef", "whole")
 
     def __init__(
         self,
@@ -50,23 +55,91 @@ class Arguments:
         self.treedef = treedef
         self.statics = statics
         self.structure: tuple[Hashable, ...] = () if is_flat else (treedef, statics)
+        self.refs: dict[int, Ref] = {}
+        self.whole = treedef
+
+    def add_refs(self, refs: dict[int, Ref], whole: pytree.TreeDef) -> None:
+        """Notes refs, and the structure of all arguments with them."""
+        self.refs, self.whole = refs, whole
+        kinds = tuple([(k, ref.treedef, ref.types) for k, ref in refs.items()])
+        self.structure = (self.treedef, self.statics, whole, kinds)
 
     @property
     def arrays(self) -> list[Any]:
         """The leaves that are arrays or tracers, and not types alone."""
         return [x for x in self.leaves if not isinstance(x, ShapeDtypeStruct)]
 
-    def rebuild(self) -> Rebuild:
-        """Makes the arguments of leaves."""
-        treedef, statics = self.treedef, self.statics
+    def rebuild(self, is_traced: bool = False) -> Rebuild:
+        """Makes the arguments of leaves.
+
+        Args:
+            is_traced: whether that is done while the function is traced.
+        """
+        whole, statics, refs = self.whole, self.statics, self.refs
 
         def rebuild(leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            args, kwargs = pytree.unflatten(treedef, leaves)
+            args, kwargs = (
+                with_refs(leaves, whole, refs, is_traced)
+                if refs
+                else pytree.unflatten(whole, leaves)
+            )
             args = list(args)
             put_back(statics, args, kwargs)
             return tuple(args), kwargs
 
         return rebuild
+
+
+def arguments_of(
+    fn: Callable[..., Any],
+    static_arguments: StaticArguments | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keep: bool = False,
+    types_only: bool = False,
+) -> Arguments:
+    """Takes the arguments of a call of a compiled function apart.
+
+    Args:
+        fn: the function.
+        static_arguments: which of them are static.
+        args: what the user gave.
+        kwargs: what the user gave.
+        keep: whether NumPy arrays are copied.
+        types_only: whether leaves may be types.
+    """
+    tree, statics = (args, kwargs), ()
+    if static_arguments is not None:
+        tree, statics = static_arguments.split(args, kwargs)
+    leaves, treedef = pytree.flatten(tree)
+    whole, refs = treedef, {}
+    if any([isinstance(x, Ref) for x in leaves]):
+        leaves, treedef, refs = without_refs(leaves, treedef, name_of(fn))
+    is_traced = False
+    for k, x in enumerate(leaves):
+        if type(x) is not Array:
+            if types_only and isinstance(x, ShapeDtypeStruct):
+                continue
+            found = to_array(x)
+            if found is None:
+                raise leaf_error(
+                    x,
+                    argument_name("jit", fn)(treedef, k),
+                    "name it in `static_argnames`, or register its class as a pytree",
+                )
+            is_traced = is_traced or type(found) is Tracer
+            leaves[k] = owned(found, x) if keep else found
+    # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
+    is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)
+    call = Arguments(leaves, treedef, statics, is_flat, is_traced)
+    if refs:
+        call.add_refs(refs, whole)
+    return call
+
+
+def refs_of(call: Arguments | None) -> list[Ref]:
+    """The refs among the arguments of a call."""
+    return [] if call is None else [*call.refs.values()]
 
 
 class Entry:
@@ -80,6 +153,7 @@ class Entry:
         noted: for how many kinds of calls it was tried to let native code run it.
         donated: the arguments whose memory results may take, if some do.
         dims: values of the run-time dims of the program.
+        state: the refs that it uses; None without any.
     """
 
     __slots__ = (
@@ -94,6 +168,7 @@ class Entry:
         "noted",
         "run",
         "start",
+        "state",
         "treedef",
         "types",
     )
@@ -107,7 +182,9 @@ class Entry:
         donated: Sequence[int] = (),
         dims: Sequence[int] = (),
         types: Sequence[TensorType] | None = None,
+        state: State | None = None,
     ) -> None:
+        self.state = state
         overwrites = isinstance(executable, Executable) and executable.overwrites
         self.donated = tuple(donated) if overwrites else ()
         self.lowered = lowered

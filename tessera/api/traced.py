@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from enum import Enum
 from typing import Any
 
-from tessera import pytree
 from tessera.api.leaves import leaf_arrays, name_of, result_name
 from tessera.errors import CallError, TesseraError
 from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
+from tessera.graph.state import Scope, Touched, store
 from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
 from tessera.ir import loc
 from tessera.ir.core import Func
@@ -20,6 +21,14 @@ from tessera.ir.types import TensorType
 
 Rebuild = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 """From leaves to the positional and keyword arguments of a call."""
+
+
+class Refs(Enum):
+    """What becomes of the refs that a traced function uses."""
+
+    READ = "they are captured, and cannot be written"
+    OUTPUTS = "they are captured; the contents of written ones are further outputs of the Graph"
+    INPUTS = "their contents are further inputs; those of written ones are further outputs, too"
 
 
 class Traced:
@@ -35,10 +44,13 @@ class Traced:
         input_name: what messages call a leaf.
         is_function: whether it has a signature of its own: what is suspended around it is not in
             it, and who calls it has its effects.
+        refs: what becomes of refs that the function uses.
 
     Attributes:
-        graph: the closed Graph (captured values first).
+        graph: the closed Graph: its inputs are the captured values, the leaves and the contents of
+            refs; its outputs are the output leaves and the contents of written refs.
         captured: the captured values.
+        touched: the refs that are inputs, or outputs.
         leaves: the output leaves, as tracers or arrays.
         types: their types.
         treedef: structure of the result.
@@ -57,19 +69,28 @@ class Traced:
         staging: bool = False,
         input_name: Callable[[int], str] | None = None,
         is_function: bool = False,
+        refs: Refs = Refs.READ,
     ) -> None:
         name = name_of(fn)
         trace = Trace(kind, name, abstract=concrete is None, staging=staging)
         with own_effects() if is_function else nullcontext(), active(trace):
             values = concrete if concrete is not None else [None] * len(types)
             tracers = [trace.input(t, v) for t, v in zip(types, values, strict=True)]
+            scope = trace.scope = _scope(trace, refs)
             if input_name is not None:
-                trace.input_name = lambda k: input_name(k).removeprefix(f"{kind}: ")
+                trace.input_name = lambda k: (
+                    input_name(k).removeprefix(f"{kind}: ")
+                    if k < len(types)
+                    else scope.input_name(k - len(types))
+                )
             result = _call(kind, fn, *rebuild(tracers))
             self.leaves, self.treedef = leaf_arrays(
                 result, result_name(kind, fn), "return arrays, numbers, or containers of them"
             )
-            self.graph, self.captured = trace.finish(self.leaves, _identifier(name))
+            self.touched: list[Touched] = scope.finish()
+            contents = [x for ref in self.written for x in ref.values]
+            self.graph, self.captured = trace.finish([*self.leaves, *contents], _identifier(name))
+        trace.scope = None
         self.trace = trace
         self.effects: dict[Effect, Occurrence] = {}
         if is_function:
@@ -82,16 +103,36 @@ class Traced:
             note_effects(trace.noted.values())
         self.types: list[TensorType] = [x.type for x in self.leaves]
 
-    def call(self, leaves: Sequence[Any]) -> Any:
-        """A call of the function, recorded or computed."""
-        note_effects(self.trace.noted.values())
-        operands = (*self.captured, *leaves)
-        results = as_tuple(bind(Call, operands, label=self.graph.name, body=self.graph.body))
-        return pytree.unflatten(self.treedef, results)
+    def results(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of the Graph for operands, recorded or computed."""
+        body = self.graph.body
+        return as_tuple(bind(Call, tuple(operands), label=self.graph.name, body=body))
+
+    @property
+    def written(self) -> list[Touched]:
+        """The refs that the function has written."""
+        return [ref for ref in self.touched if ref.place is not None]
+
+    def finish(self, contents: Sequence[Any]) -> None:
+        """Writes the refs that the function has written.
+
+        Args:
+            contents: the results that are their contents.
+        """
+        found = iter(contents)
+        for ref in self.written:
+            store(ref.cell, [next(found) for _ in ref.values], ref.place)
 
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""
         return [self.trace.lower(x) for x in self.leaves]
+
+
+def _scope(trace: Trace, refs: Refs) -> Scope:
+    if refs is not Refs.READ:
+        return Scope(trace, refs is Refs.INPUTS, None)
+    rule = f"`{trace.kind}` takes functions that write no refs: it does not say how often they run"
+    return Scope(trace, False, rule, "return the new contents, and write them outside")
 
 
 def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

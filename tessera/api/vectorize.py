@@ -17,8 +17,15 @@ from tessera.api.leaves import (
     result_name,
     wraps_other,
 )
-from tessera.api.traced import Rebuild, Traced
-from tessera.errors import AxisError, OptionError, PytreeError, ShapeError, api_boundary
+from tessera.api.traced import Rebuild, Refs, Traced
+from tessera.errors import (
+    AxisError,
+    OptionError,
+    PytreeError,
+    ShapeError,
+    StateError,
+    api_boundary,
+)
 from tessera.graph.device import using
 from tessera.graph.ops.reshape import broadcast, move_axis
 from tessera.graph.placement import device_of_all
@@ -123,19 +130,39 @@ def vmap(
                 "vmap",
                 staging=axis_name is not None,
                 input_name=lambda k: name(treedef, k),
+                refs=Refs.OUTPUTS,
             )
             all_axes: list[int | None] = [None] * len(traced.captured) + axes
             stack.enter_context(named_axis(axis_name))
             outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
+        count = len(traced.types)
+        _check_state(traced, found[count:])
+        state = outs[count:]
+        outs = outs[:count]
         wanted = _flat_axes(out_axes, pytree.unflatten(traced.treedef, outs), "out_axes")
         results = result_name("vmap", fn)
         moved = [
             _place_axis(x, a, w, size, results(traced.treedef, k))
-            for k, (x, a, w) in enumerate(zip(outs, found, wanted, strict=True))
+            for k, (x, a, w) in enumerate(zip(outs, found[:count], wanted, strict=True))
         ]
+        traced.finish(state)
         return pytree.unflatten(traced.treedef, moved)
 
     return run
+
+
+def _check_state(traced: Traced, axes: Sequence[int | None]) -> None:
+    """What is written to refs is the same for all examples."""
+    batched = iter(axes)
+    for ref in traced.written:
+        if any([next(batched) is not None for _ in ref.values]):
+            raise StateError(
+                f"vmap: {traced.trace.function} writes the ref `{ref.cell.name}`, each example "
+                f"something else",
+                loc=ref.place,
+                rule="under `vmap` a ref has one value for all examples, as what is not batched",
+                fix="return the new contents, and write the ref outside: all of them, or their sum",
+            )
 
 
 def _check_options(axis_name: object, axis_size: object) -> None:

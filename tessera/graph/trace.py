@@ -246,6 +246,7 @@ class Trace:
         input_name: what messages call the input of a number.
         frame: the Python frame that records it, while it does.
         noted: effects that no op shows.
+        scope: what the state that it touches holds in it; see `state.py`.
     """
 
     def __init__(
@@ -264,6 +265,7 @@ class Trace:
         self.noted: dict[Effect, Occurrence] = {}
         self.input_name: Callable[[int], str] | None = None
         self.frame: FrameType | None = None
+        self.scope: Any = None
 
     def input(self, type: TensorType, concrete: Any = None, name: str = "") -> Tracer:
         """A new input."""
@@ -554,6 +556,11 @@ def known_value(x: Any) -> Array | None:
     while isinstance(x, Tracer):
         x = x.concrete
     return x
+
+
+def traces() -> list[Trace]:
+    """The active traces of this thread, the innermost last."""
+    return _STATE.stack
 
 
 def is_recording() -> bool:

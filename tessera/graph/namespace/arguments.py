@@ -34,6 +34,7 @@ from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full, iota, reshape, slice_axis
 from tessera.graph.placement import common_device, device_of, placed
 from tessera.graph.remote import Remote
+from tessera.graph.state import Cell
 from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
 from tessera.ir.assumptions import about
@@ -96,6 +97,13 @@ def as_array(name: str, x: object) -> Any:
         return Array(np.array(checked_data(name, np.asarray(x))))
     if isinstance(x, IntExpr) and is_tracing():
         return dim_value(x)
+    if isinstance(x, Cell):
+        raise LeafError(
+            f"{name}: got the ref `{x.name}`, which is no array",
+            loc=loc.current(),
+            rule="functions of arrays take arrays and Python numbers; a ref holds arrays",
+            fix="read it: `ref.get()`, or `ref[...]`",
+        )
     raise LeafError(
         f"{name}: got {_described(x)}, which is no array",
         loc=loc.current(),

@@ -1,0 +1,73 @@
+"""Running what is compiled for a signature of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tessera import pytree
+from tessera.api.signature import Entry
+from tessera.api.watch import check_outputs
+from tessera.graph.array import Array
+from tessera.graph.state import Cell
+
+
+def run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int] = ()) -> Any:
+    """The result of a compiled signature.
+
+    Args:
+        entry: the signature.
+        inputs: the elements of the arguments.
+        watched: whether the results are looked at.
+        owned: the arguments whose memory results may take.
+    """
+    given = [*entry.captured, *inputs]
+    if entry.donated:
+        first = len(entry.captured)
+        outputs = entry.executable.run_on(given, {first + k for k in owned})
+    else:
+        outputs = entry.run(given)
+    return _result(entry, given, outputs, watched)
+
+
+def run_with_refs(
+    entry: Entry,
+    cells: Sequence[Cell],
+    inputs: list[Any],
+    watched: bool,
+    owned: Sequence[int],
+) -> Any:
+    """The result of a compiled signature that uses refs, which are written.
+
+    Args:
+        entry: the signature.
+        cells: the refs of this call.
+        inputs: the elements of the arguments; emptied, for what is in it is seen by somebody.
+        watched: whether the results are looked at.
+        owned: the arguments whose memory results may take.
+    """
+    state = entry.state
+    assert state is not None
+    first = len(entry.captured)
+    given = [*entry.captured, *inputs]
+    inputs.clear()
+
+    def program(given: list[Any], free: Collection[int]) -> list[Any]:
+        if entry.donated:
+            outputs = entry.executable.run_on(given, {*free, *[first + k for k in owned]})
+        else:
+            outputs = entry.run(given)
+        if watched:
+            found = [Array(x) for x in outputs]
+            check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], found)
+        return outputs
+
+    outputs = state.run(cells, given, program, watched)
+    return _result(entry, (), outputs, False)
+
+
+def _result(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched: bool) -> Any:
+    results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
+    if watched:
+        check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
+    return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)

@@ -1,0 +1,253 @@
+"""Compiled functions that use refs: which refs a call has, and running it with their contents."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera import pytree
+from tessera.api.refs import Ref, stand_in
+from tessera.api.traced import Traced
+from tessera.errors import StateError
+from tessera.graph.array import Array
+from tessera.graph.device import CPU, Device
+from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.placement import differ, moved
+from tessera.graph.remote import Remote
+from tessera.graph.state import Cell, load, store
+from tessera.graph.trace import note_effects
+from tessera.ir import loc
+from tessera.ir.core import Block
+from tessera.runtime.memory import is_all_its_own
+
+
+class State:
+    """The refs of a traced function, in the order of their contents among its inputs.
+
+    A ref that the function finds outside is known by itself, and kept alive by others. One that it
+    is passed is known by its position among the refs in the arguments.
+
+    Args:
+        traced: the function.
+        label: its name.
+        device: where it runs.
+    """
+
+    def __init__(self, traced: Traced, label: str, device: Device) -> None:
+        self.label = label
+        self.device = device
+        self._found: list[weakref.ref[Cell] | int] = []
+        self.sizes = [len(ref.inputs) for ref in traced.touched]
+        self.written = [ref.place is not None for ref in traced.touched]
+        self.read = [ref.is_read for ref in traced.touched]
+        self.places = [ref.place for ref in traced.touched]
+        self.results = len(traced.types)
+        for ref in traced.touched:
+            param = ref.cell.param
+            is_own = param is not None and ref.cell.home is traced.trace
+            self._found.append(param if is_own and param is not None else weakref.ref(ref.cell))
+        self.is_fallible = _calls_host(traced.graph.body)
+        traced.touched = []  # which keeps refs alive
+
+    @staticmethod
+    def of(traced: Traced, label: str, device: Device) -> State | None:
+        """The refs of a traced function; None if it uses none."""
+        return State(traced, label, device) if traced.touched else None
+
+    def donated(self, first: int) -> list[int]:
+        """The inputs whose memory a call may write to, where the first contents are an input of
+        this number."""
+        found: list[int] = []
+        for size, is_written in zip(self.sizes, self.written, strict=True):
+            found += range(first, first + size) if is_written else ()
+            first += size
+        return found
+
+    def cells(self, refs: Sequence[Ref]) -> list[Cell] | None:
+        """The refs of a call; None if one does not exist any more.
+
+        Args:
+            refs: those in its arguments.
+
+        Raises:
+            StateError: two are the same.
+        """
+        found: list[Cell] = []
+        for one in self._found:
+            cell = refs[one] if isinstance(one, int) else one()
+            if cell is None:
+                return None
+            if cell in found:
+                raise StateError(
+                    f"jit: {self.label} is passed the ref `{cell.name}`, and finds it outside as "
+                    f"well",
+                    loc=loc.current(),
+                    rule="a ref has one user at a time: in a call it has one name",
+                    fix="pass it, or let the function find it, but not both",
+                )
+            found.append(cell)
+        return found
+
+    def run(
+        self,
+        cells: Sequence[Cell],
+        inputs: Sequence[Any],
+        program: Callable[[list[Any], Collection[int]], list[Any]],
+        keeps: bool,
+    ) -> list[Any]:
+        """Runs a program with the contents of refs, and writes them.
+
+        Args:
+            cells: the refs.
+            inputs: the other inputs of the program, which come first.
+            program: takes all inputs, and which of them nobody else can see.
+            keeps: whether the memory of refs must not be written to.
+
+        Returns:
+            The results of the function.
+        """
+        given = [*inputs]
+        taken: list[tuple[Cell, int]] = []
+        try:
+            for cell, is_written in zip(cells, self.written, strict=True):
+                if not is_written:
+                    given += [self._placed(cell, x.storage) for x in cell.contents()]
+                    continue
+                data = cell.take(self.label)
+                taken.append((cell, len(given)))
+                given += data
+                data = None  # as it would count as somebody who has the elements
+                for k in range(taken[-1][1], len(given)):
+                    given[k] = self._placed(cell, given[k])
+            free: list[int] = []
+            if not (keeps or self.is_fallible):
+                for k in range(len(inputs), len(given)):
+                    if _references(given, k) == _ALONE and is_all_its_own(given[k]):
+                        free.append(k)
+            outputs = program(given, free)
+        except BaseException:
+            for cell, k in taken:
+                cell.give(given[k : k + len(cell.types)])
+            raise
+        end = self.results
+        for cell, _ in taken:
+            cell.give(outputs[end : end + len(cell.types)])
+            end += len(cell.types)
+        return outputs[: self.results]
+
+    def _placed(self, cell: Cell, data: Any) -> Any:
+        """Elements on the device of the program."""
+        if self.device is CPU or self.device == CPU:
+            if type(data) is Remote:
+                name = f"jit: {self.label} uses the ref `{cell.name}`"
+                differ(name, Array(np.empty(0, np.float32)), Array(data))
+            return data
+        return moved(Array(data), self.device).contiguous
+
+
+def _references(items: list[Any], k: int) -> int:
+    return sys.getrefcount(items[k])
+
+
+_ALONE = _references([np.empty(1)], 0)
+"""References to elements that a list alone has, in the way of counting."""
+
+
+def _calls_host(block: Block) -> bool:
+    """Whether a program calls Python, which may fail."""
+    return any(
+        [isinstance(op, HostCall) or any(map(_calls_host, op.regions)) for op in block.ops]
+    )
+
+
+def contents(refs: Sequence[Ref]) -> list[Array]:
+    """What refs hold."""
+    return [x for ref in refs for x in ref.contents()]
+
+
+def bind_call(
+    traced: Traced, state: State | None, cells: Sequence[Cell], leaves: Sequence[Any]
+) -> Any:
+    """A call of a traced function, as an op.
+
+    Args:
+        traced: the function.
+        state: its refs, if it uses some.
+        cells: those of this call.
+        leaves: its arguments.
+
+    Returns:
+        The result.
+    """
+    held: list[Any] = []
+    if state is not None:
+        for cell, is_read in zip(cells, state.read, strict=True):
+            held += load(cell, is_read)
+    local = {c.name for c in cells if c.home is not None and c.param is None}
+    noted = traced.trace.noted.values()
+    note_effects([each for each in noted if each.effect.target not in local])
+    found = traced.results([*traced.captured, *leaves, *held])
+    if state is None:
+        return pytree.unflatten(traced.treedef, found)
+    rest = iter(found[state.results :])
+    for cell, place, is_written in zip(cells, state.places, state.written, strict=True):
+        if is_written:
+            store(cell, [next(rest) for _ in cell.types], place)
+    return pytree.unflatten(traced.treedef, found[: state.results])
+
+
+def without_refs(
+    leaves: Sequence[Any], treedef: pytree.TreeDef, label: str
+) -> tuple[list[Any], pytree.TreeDef, dict[int, Ref]]:
+    """Arguments of a call without the refs among them.
+
+    Args:
+        leaves: the leaves.
+        treedef: their structure.
+        label: the name of the function.
+
+    Returns:
+        The other leaves, their structure, and the refs by their positions among all leaves.
+
+    Raises:
+        StateError: one is there twice.
+    """
+    refs = {k: x for k, x in enumerate(leaves) if isinstance(x, Ref)}
+    for k, ref in refs.items():
+        if any([j < k and other is ref for j, other in refs.items()]):
+            raise StateError(
+                f"jit: {label} is passed the ref `{ref.name}` twice",
+                loc=loc.current(),
+                rule="a ref has one user at a time: in a call it has one name",
+                fix="pass it once",
+            )
+    # None is an empty subtree.
+    rest = [None if k in refs else x for k, x in enumerate(leaves)]
+    found, structure = pytree.flatten(pytree.unflatten(treedef, rest))
+    return found, structure, refs
+
+
+def with_refs(
+    leaves: Sequence[Any], treedef: pytree.TreeDef, refs: dict[int, Ref], is_traced: bool
+) -> Any:
+    """The tree that `without_refs` took apart, with other leaves.
+
+    Args:
+        leaves: the leaves.
+        treedef: the structure of all.
+        refs: the refs by their positions.
+        is_traced: whether what uses them is traced, and gets what stands for them.
+    """
+    rest = iter(leaves)
+    names = {k: n for n, k in enumerate(refs)}
+    return pytree.unflatten(
+        treedef,
+        [
+            next(rest) if k not in refs else stand_in(refs[k], names[k]) if is_traced else refs[k]
+            for k in range(treedef.num_leaves)
+        ],
+    )

@@ -1,0 +1,332 @@
+"""State while functions are traced: what a cell holds, in each trace.
+
+A `Cell` is memory with a name: its contents change, their types never do. Outside any trace it
+holds elements of arrays. A trace does not touch these. What it reads and writes stands in its
+`Scope`, a table from cells to their contents in that trace, so that a recorded program is pure:
+
+1. What a cell holds, a trace asks of the trace around it, and the outermost one of the cell. In an
+   *explicit* scope (`jit`, bodies of loops and branches) the contents become inputs of the program,
+   which whoever calls it gives; in others (`grad`, `vmap`) they are captured as any outer value.
+2. What a trace writes is an output of its program. Whoever recorded it stores that in the scope
+   around it, once the transform has succeeded; so an error leaves all cells as they were.
+3. A cell that is made while something is traced belongs to that trace, and ends with it.
+
+While a call runs that writes a cell, the cell is empty: its memory belongs to the call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.errors import StateError
+from tessera.graph.array import Array
+from tessera.graph.trace import Trace, Tracer, traces
+from tessera.ir import loc
+from tessera.ir.types import TensorType
+
+_IN_RULE = "rules of derivatives and of batching run as often as a transform needs"
+
+
+class Cell:
+    """Memory with a name.
+
+    Attributes:
+        name: what messages and programs call it.
+        types: of the arrays that it holds.
+        slot: one list, of the elements of the arrays; nothing while a call has them, or after the
+            end of the cell. Taking from a list is one step for all threads.
+        home: the trace that it belongs to; None if it is not local.
+        param: which argument of a compiled function it stands for, while that is traced.
+        user: the call that has its elements, and the thread of that call.
+        is_deleted: whether its memory was given back.
+    """
+
+    __slots__ = ("__weakref__", "home", "is_deleted", "name", "param", "slot", "types", "user")
+
+    def __init__(self, name: str, types: Sequence[TensorType]) -> None:
+        self.name = name
+        self.types = tuple(types)
+        self.slot: list[list[Any]] = []
+        self.home: Trace | None = None
+        self.param: int | None = None
+        self.user: tuple[str, int] = ("", 0)
+        self.is_deleted = False
+
+    def begin(self, leaves: Sequence[Any]) -> None:
+        """The first contents."""
+        stack = traces()
+        if stack:
+            self.home = stack[-1]
+            scope_of(self.home).held[self] = Held(list(leaves))
+        else:
+            self.slot.append([x.contiguous for x in leaves])
+
+    def stand_for(self, param: int) -> None:
+        """Makes it what an argument of a compiled function is while that is traced."""
+        self.param = param
+        self.home = traces()[-1]
+        scope_of(self.home).take(self)
+
+    def contents(self) -> list[Array]:
+        """The arrays that it holds outside any trace."""
+        try:
+            data = self.slot[0]
+        except IndexError:
+            raise self.unusable() from None
+        # Arrays of their own: who has one is seen to have the elements, which are then copied
+        # where they would be overwritten.
+        return [Array(x, t) for x, t in zip(data, self.types, strict=True)]
+
+    def take(self, user: str) -> list[Any]:
+        """Takes its elements, for a call that writes to them; `give` puts others back."""
+        try:
+            found = self.slot.pop()
+        except IndexError:
+            raise self.unusable() from None
+        self.user = user, threading.get_ident()
+        return found
+
+    def give(self, data: list[Any]) -> None:
+        """Ends what `take` began."""
+        if not self.is_deleted:
+            self.slot[:] = [data]
+
+    def replace(self, leaves: Sequence[Any]) -> None:
+        """Puts other arrays in the place of those that it holds outside any trace."""
+        data = [x.contiguous for x in leaves]
+        self.take("")
+        self.give(data)
+
+    def delete(self) -> None:
+        """Gives its memory back."""
+        self.check_usable()
+        if traces():
+            raise StateError(
+                f"Ref.delete of `{self.name}` while `{traces()[-1].kind}` traces a function",
+                loc=loc.current(),
+                rule="a program cannot delete a ref",
+                fix="delete it after the call",
+            )
+        self.take("")
+        self.is_deleted = True
+
+    def check_usable(self) -> None:
+        """Fails for a cell that is deleted, or whose trace is over."""
+        if self.is_deleted or (self.home is not None and not self.home.alive):
+            raise self.unusable()
+
+    def unusable(self) -> StateError:
+        """The error for a cell that has no contents here."""
+        what = f"use of the ref `{self.name}`"
+        if self.is_deleted:
+            return StateError(
+                f"{what} after it was deleted",
+                loc=loc.current(),
+                rule="`ref.delete()` gives the memory of a ref back",
+                fix="make another one: `ts.Ref(value)`",
+            )
+        if self.home is not None:
+            return self._outlived(what)
+        user, thread = self.user
+        other = "" if thread == threading.get_ident() else " of another thread"
+        return StateError(
+            f"{what} while a call of {user}{other} writes it" if user else f"{what} by two threads",
+            loc=loc.current(),
+            rule="a ref has one user at a time: its memory belongs to a call that writes it until "
+            "that returns",
+            fix="pass the contents to the callback as an argument"
+            if not other and user
+            else "let one thread have it, or use a lock",
+        )
+
+    def _outlived(self, what: str) -> StateError:
+        home = self.home
+        assert home is not None
+        function = home.function or "a function"
+        if self.param is not None:
+            return StateError(
+                f"{what}, an argument, after `{home.kind}` has traced {function}",
+                loc=loc.current(),
+                rule="in a function that is traced, an argument stands for the ref of each call",
+                fix="use the ref that was passed; keep no argument in a global, an attribute or a "
+                "list",
+            )
+        return StateError(
+            f"{what}, made while `{home.kind}` traced {function}, after that",
+            loc=loc.current(),
+            rule="a ref that a traced function makes is local to it, and ends with it",
+            fix="make the ref before the call, and use it in the function or pass it",
+        )
+
+
+class Held:
+    """What a cell holds in a trace.
+
+    Attributes:
+        values: its arrays and tracers.
+        inputs: the inputs of the trace that they were at first, in an explicit scope.
+        is_read: whether somebody asked for them.
+        place: where they were written last; None if they were not.
+    """
+
+    __slots__ = ("inputs", "is_read", "place", "values")
+
+    def __init__(self, values: list[Any], inputs: list[Tracer] | None = None) -> None:
+        self.values = values
+        self.inputs = inputs
+        self.is_read = False
+        self.place: loc.Loc | None = None
+
+
+class Scope:
+    """The cells that a trace has touched.
+
+    Args:
+        trace: the trace.
+        explicit: whether contents become inputs of its program.
+        refusal: the rule against writing other cells than local ones; None if they may be written.
+        fix: what to do instead.
+    """
+
+    __slots__ = ("explicit", "fix", "held", "names", "refusal", "trace")
+
+    def __init__(
+        self, trace: Trace, explicit: bool, refusal: str | None, fix: str | None = None
+    ) -> None:
+        self.trace = trace
+        self.explicit = explicit
+        self.refusal = refusal
+        self.fix = fix
+        self.held: dict[Cell, Held] = {}
+        self.names: list[str] = []
+
+    def take(self, cell: Cell) -> Held:
+        """A cell that is touched for the first time; without its contents where these are
+        captured."""
+        if not self.explicit:
+            found = Held([])
+        else:
+            self.names += [cell.name] * len(cell.types)
+            inputs = [self.trace.input(t, name=_identifier(cell.name)) for t in cell.types]
+            found = Held([*inputs], inputs)
+        self.held[cell] = found
+        return found
+
+    def input_name(self, k: int) -> str:
+        """What messages call an input of the trace that is contents of a cell."""
+        return f"in the ref `{self.names[k]}`"
+
+    def finish(self) -> list[Touched]:
+        """Ends the scope; gives the cells that are not local: all that are inputs of the program,
+        or all written ones."""
+        found = [
+            Touched(cell, held.inputs or [], held.values, held.is_read, held.place)
+            for cell, held in self.held.items()
+            if held.inputs is not None or (held.place is not None and cell.home is not self.trace)
+        ]
+        # What is kept of a trace keeps no cells.
+        self.held = {}
+        return found
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A cell that a finished trace has touched.
+
+    Attributes:
+        cell: the cell.
+        inputs: the inputs of the trace that are its contents at first.
+        values: its contents at the end.
+        is_read: whether the function asked for them.
+        place: where it was written last; None if it was not.
+    """
+
+    cell: Cell
+    inputs: list[Tracer]
+    values: list[Any]
+    is_read: bool
+    place: loc.Loc | None
+
+
+def scope_of(trace: Trace) -> Scope:
+    """The scope of a trace."""
+    if trace.scope is None:
+        fix = "write the ref in the function that is differentiated or batched"
+        trace.scope = Scope(trace, False, _IN_RULE, fix)
+    return trace.scope
+
+
+def load(cell: Cell, is_read: bool = True) -> list[Any]:
+    """What a cell holds here.
+
+    Args:
+        cell: the cell.
+        is_read: whether the function that is traced asks for it.
+    """
+    cell.check_usable()
+    stack = traces()
+    return _contents(cell, stack, len(stack) - 1, is_read)
+
+
+def _contents(cell: Cell, stack: Sequence[Trace], top: int, is_read: bool) -> list[Any]:
+    for k in range(top, -1, -1):
+        scope = stack[k].scope
+        if scope is None:
+            if k != top:
+                continue
+            scope = scope_of(stack[k])
+        held = scope.held.get(cell)
+        if held is None:
+            if not scope.explicit and k != top:
+                continue
+            held = scope.take(cell)
+        if not held.values:
+            held.values = _contents(cell, stack, k - 1, is_read)
+        held.is_read |= is_read
+        return held.values
+    return cell.contents()
+
+
+def store(cell: Cell, values: Sequence[Any], place: loc.Loc | None = None) -> None:
+    """Makes a cell hold other arrays.
+
+    Args:
+        cell: the cell.
+        values: arrays and tracers of its types.
+        place: where the user's program does it, if not here.
+    """
+    cell.check_usable()
+    stack = traces()
+    if not stack:
+        cell.replace(values)
+        return
+    scope = scope_of(stack[-1])
+    held = scope.held.get(cell)
+    if held is None or held.place is None:
+        _check_writable(cell, stack)
+    held = held or scope.take(cell)
+    held.values = list(values)
+    held.place = place or loc.current()
+
+
+def _check_writable(cell: Cell, stack: Sequence[Trace]) -> None:
+    """All traces out to that of the cell may write it."""
+    for trace in reversed(stack):
+        if cell.home is trace:
+            return
+        scope = scope_of(trace)
+        if scope.refusal is not None:
+            raise StateError(
+                f"`{trace.kind}` traces {trace.function or 'a function'}, which writes the ref "
+                f"`{cell.name}`",
+                loc=loc.current(),
+                rule=scope.refusal,
+                fix=scope.fix,
+            )
+
+
+def _identifier(name: str) -> str:
+    return name if name.isascii() and name.isidentifier() else ""
