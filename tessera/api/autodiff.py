@@ -432,7 +432,9 @@ def jvp(
     along = problem.tangents(tangents)
     main, aux = split_aux(problem.traced, has_aux, fn, "jvp")
     outs, touts = problem.push(along)
-    filled = filled_tangents(outs, touts)
+    count = len(problem.traced.types)
+    problem.traced.finish(outs[count:])
+    filled = filled_tangents(outs[:count], touts[:count])
     found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
     return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
 

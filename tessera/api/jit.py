@@ -68,6 +68,25 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
+def _prepared(
+    leaves: Sequence[Any], held: Sequence[Array], signature: list[Hashable]
+) -> tuple[list[Any], Device]:
+    """The elements of arguments and a device of one; types are added to the signature."""
+    inputs: list[Any] = []
+    device = device_of_all(held) if held else CPU
+    for x in leaves:
+        data = x.prepared
+        if data is None:
+            data = x.contiguous
+        if type(data) is Remote:
+            device = data.device
+        inputs.append(data)
+        signature += (data.dtype, data.shape)
+        if x.weak:
+            signature.append(True)
+    return inputs, device
+
+
 class JitFunction(Called, Generic[P, R]):
     """A function that is traced and compiled once per signature. Made by `jit`.
 
@@ -153,21 +172,8 @@ class JitFunction(Called, Generic[P, R]):
             signature += call.structure
         if (call is not None and call.is_traced) or is_traced_here():
             return self._call_traced(self._flatten(args, kwargs, keep=True))
-        inputs: list[Any] = []
-        device = CPU
-        for x in leaves:
-            data = x.prepared
-            if data is None:
-                data = x.contiguous
-            if type(data) is Remote:
-                device = data.device
-            inputs.append(data)
-            signature += (data.dtype, data.shape)
-            if x.weak:
-                signature.append(True)
-        held = contents(refs_of(call))
-        if held:
-            device = device_of_all(held)
+        held = [] if call is None else contents(refs_of(call))
+        inputs, device = _prepared(leaves, held, signature)
         if device is not CPU or default_device() is not CPU:
             device, inputs = self._gather(device, leaves, inputs, held, args, kwargs)
             signature += (device.platform, device.index)
@@ -179,23 +185,33 @@ class JitFunction(Called, Generic[P, R]):
             if type(entry) is Traced:
                 # The function uses a value of an outer trace, which must not be kept.
                 return self._bind(entry, call, device)
-        elif entry.state is None and self._donated is None:
-            if not is_watching(settings) and call_natively(JitFunction):
-                self._native.note(entry, call, args, kwargs, leaves, inputs)
-        data = None  # as it would count as somebody who has the last input
-        cells = None
+        elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
+            self._native.note(entry, call, args, kwargs, leaves, inputs)
         if entry.state is not None:
-            if is_recording():
-                return self._call_traced(self._flatten(args, kwargs, keep=True))
-            cells = entry.state.cells(refs_of(call))
-            if cells is None:  # a ref is gone, and what was found by its name may be another one
-                self._entries.pop(key, None)
-                return self._call(args, kwargs)
+            return self._call_with_refs(key, entry, call, leaves, inputs, args, kwargs)
         owned = self._take(entry, leaves, inputs, args, kwargs)
-        watched = is_watching(settings)
-        if cells is not None:
-            return run_with_refs(entry, cells, inputs, watched, owned)
-        return run(entry, inputs, watched, owned)
+        return run(entry, inputs, is_watching(settings), owned)
+
+    def _call_with_refs(
+        self,
+        key: Hashable,
+        entry: Entry,
+        call: Arguments | None,
+        leaves: Sequence[Any],
+        inputs: list[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """A call of a program that uses refs."""
+        assert entry.state is not None
+        if is_recording():
+            return self._call_traced(self._flatten(args, kwargs, keep=True))
+        cells = entry.state.cells(refs_of(call))
+        if cells is None:  # a ref is gone, and what was found by its name may be another one
+            self._entries.pop(key, None)
+            return self._call(args, kwargs)
+        owned = self._take(entry, leaves, inputs, args, kwargs)
+        return run_with_refs(entry, cells, inputs, is_watching(config.current()), owned)
 
     def _take(
         self,

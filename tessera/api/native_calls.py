@@ -62,6 +62,8 @@ class NativeCalls:
             leaves: the arrays.
             inputs: their elements.
         """
+        if entry.state is not None:
+            return
         if not isinstance(entry.executable, Executable):
             self._note_starter(entry, call, args, kwargs, leaves, inputs)
         elif entry.noted < _MOST_NOTED // (1 if config.override.get() is None else 2):

@@ -131,9 +131,11 @@ class Ref(Cell):
         elif not self.treedef.is_leaf():
             self._set("set", value)
         else:
+            (type,) = self.types
             ((x,), _) = leaf_arrays((value,), leaf_name("Ref.set", "the value"))
-            shape = self.types[0].shape
-            self._set("set", x if x.shape == shape else broadcast_to(x, shape))
+            if x.shape != type.shape and joined(x.type, type) is type.dtype:
+                x = broadcast_to(cast_weak(x, type), type.shape)
+            self._set("set", x)
 
     def _array(self, word: str) -> Any:
         """The contents, one array."""
@@ -202,12 +204,13 @@ class Ref(Cell):
         return self._type("dtype").dtype
 
     def _type(self, attribute: str) -> TensorType:
-        if len(self.types) > 1 or not self.treedef.is_leaf():
+        if not self.treedef.is_leaf():
             raise AttributeError(
                 f"the ref `{self.name}` holds {pytree.show(self.treedef)}, which has no "
                 f"{attribute}"
             )
-        return self.types[0]
+        (type,) = self.types
+        return type
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self[...], dtype=dtype, copy=copy)

@@ -1,0 +1,629 @@
+"""Refs: state that functions read and write, eager, compiled and transformed."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import tessera as ts
+from tessera.errors import LeafError, StateError
+
+# --- random programs against loops over NumPy arrays ----------------------------------------------
+
+COUNT = 3
+SIZE = 4
+MODULUS = 97
+
+Statement = tuple[Any, ...]
+
+_ref = st.integers(0, COUNT - 1)
+_index = st.integers(0, SIZE - 1)
+_number = st.integers(-5, 5)
+
+_simple = st.one_of(
+    st.tuples(st.just("set"), _ref, _ref, _number),
+    st.tuples(st.just("update"), _ref, _number),
+    st.tuples(st.just("at"), _ref, _index, _ref, _index),
+    st.tuples(st.just("fill"), _ref, _number),
+)
+
+
+def _nested(body: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    block = st.lists(body, min_size=1, max_size=3)
+    return st.one_of(
+        st.tuples(st.just("scan"), st.integers(1, 3), block),
+        st.tuples(st.just("fori"), st.integers(0, 3), block),
+        st.tuples(st.just("while"), st.integers(0, 3), block),
+        st.tuples(st.just("cond"), _ref, _index, block, block),
+        st.tuples(st.just("switch"), _ref, block, block),
+        st.tuples(st.just("vmap"), _ref, block),
+        st.tuples(st.just("grad"), _ref, block),
+        st.tuples(st.just("jit"), block),
+        st.tuples(st.just("jit_of"), st.permutations(range(COUNT)), block),
+        st.tuples(st.just("checkpoint"), block),
+    )
+
+
+_programs = st.lists(st.recursive(_simple, _nested, max_leaves=6), min_size=1, max_size=4)
+
+
+class WithRefs:
+    """Runs a program on refs."""
+
+    def __init__(self, refs: list[Any]) -> None:
+        self.refs = refs
+
+    def run(self, block: list[Statement], x: Any) -> None:
+        for name, *rest in block:
+            getattr(self, name)(x, *rest)
+
+    def set(self, x: Any, a: int, b: int, n: int) -> None:
+        self.refs[a].set((self.refs[b].get() * n + x) % MODULUS)
+
+    def update(self, x: Any, a: int, n: int) -> None:
+        self.refs[a].update(lambda v: (v + n * x) % MODULUS)
+
+    def at(self, x: Any, a: int, i: int, b: int, j: int) -> None:
+        self.refs[a][i] += self.refs[b][j] + x
+
+    def fill(self, x: Any, a: int, n: int) -> None:
+        del x
+        self.refs[a][...] = n
+
+    def scan(self, x: Any, n: int, block: list[Statement]) -> None:
+        def step(c: Any, y: Any) -> Any:
+            self.run(block, c + y)
+            return c + 1, None
+
+        ts.scan(step, x, ts.arange(n))
+
+    def fori(self, x: Any, n: int, block: list[Statement]) -> None:
+        def step(i: Any, c: Any) -> Any:
+            self.run(block, c + i)
+            return c + 2
+
+        ts.fori_loop(0, n, step, x)
+
+    # Its name is a word of Python.
+    def _while(self, x: Any, n: int, block: list[Statement]) -> None:
+        def step(c: Any) -> Any:
+            self.run(block, c[1])
+            return c[0] + 1, c[1] + 1
+
+        ts.while_loop(lambda c: (c[0] < n) & (self.refs[0][0] != 13), step, (ts.asarray(0), x))
+
+    def cond(
+        self, x: Any, a: int, i: int, then: list[Statement], other: list[Statement]
+    ) -> None:
+        test = self.refs[a][i] % 2 == 0
+        ts.cond(test, lambda y: self.run(then, y), lambda y: self.run(other, y + 1), x)
+
+    def switch(self, x: Any, a: int, one: list[Statement], two: list[Statement]) -> None:
+        branches = [
+            lambda y: self.run(one, y),
+            lambda y: self.run(two, y),
+            lambda y: None,
+        ]
+        ts.switch(self.refs[a][0] % 3, branches, x)
+
+    def vmap(self, x: Any, a: int, block: list[Statement]) -> None:
+        def each(y: Any) -> Any:
+            self.run(block, x)
+            return y * self.refs[a].get()
+
+        self.refs[a].set(ts.sum(ts.vmap(each)(ts.arange(3)), axis=0) % MODULUS)
+
+    def grad(self, x: Any, a: int, block: list[Statement]) -> None:
+        def loss(z: Any) -> Any:
+            self.run(block, x)
+            return ts.sum(z * self.refs[a].get().astype(ts.float32))
+
+        slope = ts.grad(loss)(ts.ones(SIZE))
+        self.refs[a].set((slope.astype(ts.int64) + x) % MODULUS)
+
+    def jit(self, x: Any, block: list[Statement]) -> None:
+        ts.jit(lambda y: self.run(block, y))(x)
+
+    def jit_of(self, x: Any, order: list[int], block: list[Statement]) -> None:
+        @ts.jit
+        def f(y: Any, refs: list[Any]) -> None:
+            WithRefs(refs).run(block, y)
+
+        f(x, [self.refs[k] for k in order])
+
+    def checkpoint(self, x: Any, block: list[Statement]) -> None:
+        ts.checkpoint(lambda y: self.run(block, y))(x)
+
+
+setattr(WithRefs, "while", WithRefs._while)
+
+
+class WithArrays:
+    """Runs a program on NumPy arrays."""
+
+    def __init__(self, cells: list[np.ndarray]) -> None:
+        self.cells = cells
+
+    def run(self, block: list[Statement], x: int) -> None:
+        for name, *rest in block:
+            getattr(self, name)(x, *rest)
+
+    def set(self, x: int, a: int, b: int, n: int) -> None:
+        self.cells[a][:] = (self.cells[b] * n + x) % MODULUS
+
+    def update(self, x: int, a: int, n: int) -> None:
+        self.cells[a][:] = (self.cells[a] + n * x) % MODULUS
+
+    def at(self, x: int, a: int, i: int, b: int, j: int) -> None:
+        self.cells[a][i] += self.cells[b][j] + x
+
+    def fill(self, x: int, a: int, n: int) -> None:
+        del x
+        self.cells[a][:] = n
+
+    def scan(self, x: int, n: int, block: list[Statement]) -> None:
+        for k in range(n):
+            self.run(block, x + 2 * k)
+
+    def fori(self, x: int, n: int, block: list[Statement]) -> None:
+        for k in range(n):
+            self.run(block, x + 3 * k)
+
+    def _while(self, x: int, n: int, block: list[Statement]) -> None:
+        k = 0
+        while k < n and self.cells[0][0] != 13:
+            self.run(block, x + k)
+            k += 1
+
+    def cond(
+        self, x: int, a: int, i: int, then: list[Statement], other: list[Statement]
+    ) -> None:
+        if self.cells[a][i] % 2 == 0:
+            self.run(then, x)
+        else:
+            self.run(other, x + 1)
+
+    def switch(self, x: int, a: int, one: list[Statement], two: list[Statement]) -> None:
+        self.run([one, two, []][self.cells[a][0] % 3], x)
+
+    def vmap(self, x: int, a: int, block: list[Statement]) -> None:
+        self.run(block, x)
+        self.cells[a][:] = self.cells[a] * 3 % MODULUS
+
+    def grad(self, x: int, a: int, block: list[Statement]) -> None:
+        self.run(block, x)
+        self.cells[a][:] = (self.cells[a] + x) % MODULUS
+
+    def jit(self, x: int, block: list[Statement]) -> None:
+        self.run(block, x)
+
+    def jit_of(self, x: int, order: list[int], block: list[Statement]) -> None:
+        WithArrays([self.cells[k] for k in order]).run(block, x)
+
+    def checkpoint(self, x: int, block: list[Statement]) -> None:
+        self.run(block, x)
+
+
+setattr(WithArrays, "while", WithArrays._while)
+
+
+def check_program(program: list[Statement], compile: Callable[..., Any]) -> None:
+    first = np.arange(COUNT * SIZE).reshape(COUNT, SIZE)
+    refs = [ts.Ref(ts.asarray(row), name=f"r{k}") for k, row in enumerate(first)]
+    cells = [row.copy() for row in first]
+    f = compile(lambda x: WithRefs(refs).run(program, x))
+    for x in (3, 1):
+        f(ts.asarray(x))
+        WithArrays(cells).run(program, x)
+        for ref, cell in zip(refs, cells, strict=True):
+            np.testing.assert_array_equal(ref.get(), cell)
+
+
+@given(_programs)
+@settings(max_examples=20, deadline=None)
+def test_random_programs_compiled(program: list[Statement]) -> None:
+    check_program(program, ts.jit)
+
+
+@given(_programs)
+@settings(max_examples=8, deadline=None)
+def test_random_programs_eager(program: list[Statement]) -> None:
+    check_program(program, lambda f: f)
+
+
+@given(_programs)
+@settings(max_examples=5, deadline=None)
+def test_random_programs_in_python(program: list[Statement]) -> None:
+    with ts.debug.disable_jit():
+        check_program(program, ts.jit)
+
+
+# --- what single functions do ---------------------------------------------------------------------
+
+
+def test_a_counter_is_advanced_by_each_call() -> None:
+    count = ts.Ref(0, name="count")
+
+    @ts.jit
+    def step(x: Any) -> Any:
+        count.update(lambda n: n + 1)
+        return x * count.get()
+
+    for k in range(1000):
+        assert float(step(2.0)) == 2.0 * (k + 1)
+    assert int(count.get()) == 1000
+    assert step.cache_info().misses == 1
+
+
+def test_a_stream_of_random_numbers() -> None:
+    """A key that each call advances: no call sees the numbers of another."""
+    state = ts.Ref(ts.random.key(7), name="stream")
+
+    @ts.jit
+    def draw() -> Any:
+        key, own = ts.random.split(state.get())
+        state.set(key)
+        return ts.random.uniform(own, (4,))
+
+    drawn = [np.asarray(draw()) for _ in range(3)]
+    key = ts.random.key(7)
+    for found in drawn:
+        key, own = ts.random.split(key)
+        np.testing.assert_array_equal(found, ts.random.uniform(own, (4,)))
+    assert len({x.tobytes() for x in drawn}) == 3
+
+
+def test_what_is_read_does_not_change() -> None:
+    ref = ts.Ref(ts.zeros(8))
+    step = ts.jit(lambda: ref.update(lambda x: x + 1))
+    step()
+    before = ref.get()
+    view = np.asarray(ref.get())[2:]
+    step()
+    assert float(before[0]) == float(view[0]) == 1.0
+    assert float(ref[0]) == 2.0
+
+
+def test_what_is_written_does_not_change() -> None:
+    mine = np.zeros(1 << 10, np.float32)
+    ref = ts.Ref(mine)
+    mine[0] = 5
+    given = ts.ones(1 << 10)
+    ref.set(given)
+    step = ts.jit(lambda: ref.update(lambda x: x + 1))
+    step(), step()
+    assert float(given[0]) == 1.0
+    assert float(ref[0]) == 3.0
+
+
+def test_both_a_result_and_the_contents() -> None:
+    ref = ts.Ref(ts.zeros(1 << 10))
+
+    @ts.jit
+    def step() -> Any:
+        ref.update(lambda x: x + 1)
+        return ref.get()
+
+    first, second = step(), step()
+    assert (float(first[0]), float(second[0]), float(ref[0])) == (1.0, 2.0, 2.0)
+
+
+def test_memory_is_used_again() -> None:
+    ref = ts.Ref(ts.zeros((512, 1024)))
+    size = 512 * 1024 * 4
+
+    @ts.jit
+    def write(i: Any, row: Any) -> None:
+        ref[i] = row
+
+    row = ts.ones(1024)
+    use = write.lower(0, row).memory()
+    assert use.donated == size
+    assert use.peak < size + 8192
+    write(0, row), write(1, row)
+    address = np.asarray(ref.get()).__array_interface__["data"][0]
+    tracemalloc.start()
+    try:
+        for k in range(5):
+            write(k, row)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < size // 4
+    assert np.asarray(ref.get()).__array_interface__["data"][0] == address
+    assert float(ts.sum(ref.get())) == 5 * 1024
+
+
+def test_containers() -> None:
+    ref = ts.Ref({"mean": ts.zeros(3), "count": 0}, name="statistics")
+
+    @ts.jit
+    def add(x: Any) -> Any:
+        old = ref.get()
+        ref.set({"mean": old["mean"] + x, "count": old["count"] + 1})
+        return old["count"]
+
+    assert [int(add(ts.ones(3))) for _ in range(3)] == [0, 1, 2]
+    np.testing.assert_array_equal(ref.get()["mean"], [3, 3, 3])
+    assert repr(ref) == "Ref(statistics: {'mean': f32[3], 'count': i64[]})"
+
+
+def test_elements_and_attributes() -> None:
+    ref = ts.Ref(np.arange(6.0).reshape(2, 3).astype(np.float32), name="table")
+    ref[0, 1] = 9
+    ref[1] += 1
+    ref[..., 2] = ts.asarray([7.0, 8.0])
+    np.testing.assert_array_equal(ref, [[0, 9, 7], [4, 5, 8]])
+    np.testing.assert_array_equal(ref[0], [0, 9, 7])
+    ref[...] = 2
+    np.testing.assert_array_equal(ref[...], np.full((2, 3), 2.0))
+    assert (ref.shape, ref.ndim, ref.dtype) == ((2, 3), 2, ts.float32)
+    assert repr(ref) == "Ref(table: f32[2, 3])"
+
+
+def test_one_program_for_all_refs_of_a_type() -> None:
+    @ts.jit
+    def push(ref: Any, x: Any) -> Any:
+        ref.update(lambda v: v + x)
+        return ref.get()
+
+    refs = [ts.Ref(ts.full(3, float(k))) for k in range(4)]
+    for k, ref in enumerate(refs):
+        np.testing.assert_array_equal(push(ref, 1.0), np.full(3, k + 1.0))
+    assert push.cache_size() == 1
+    push({"a": refs[0]}["a"], 1.0)
+    push(ts.Ref(ts.zeros(4)), 1.0)
+    assert push.cache_size() == 2
+    # Inside of another function as well.
+    outer = ts.jit(lambda x: [push(ref, x) for ref in refs[:2]])
+    outer(1.0)
+    assert [float(ref[0]) for ref in refs] == [3.0, 3.0, 3.0, 4.0]
+
+
+def test_a_ref_that_is_gone_is_not_used() -> None:
+    box = [ts.Ref(1.0)]
+    f = ts.jit(lambda: box[0].get())
+    assert float(f()) == 1.0
+    seen = weakref.ref(box[0])
+    box[0] = ts.Ref(2.0)
+    gc.collect()
+    assert seen() is None
+    assert float(f()) == 2.0
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
+def test_derivative_of_what_is_written_and_read(compile: Callable[..., Any]) -> None:
+    ref = ts.Ref(ts.asarray([1.0, 2.0]), name="state")
+
+    def loss(x: Any) -> Any:
+        outer = ref.get()
+        ref.set(x * x)
+        return ts.sum(ref.get() * outer)
+
+    value, slope = compile(ts.value_and_grad(loss))(ts.asarray([3.0, 4.0]))
+    assert float(value) == 41.0
+    np.testing.assert_array_equal(slope, [6.0, 16.0])
+    np.testing.assert_array_equal(ref.get(), [9.0, 16.0])
+    out, tangent = compile(lambda x: ts.jvp(loss, (x,), (ts.ones(2),)))(ts.asarray([1.0, 1.0]))
+    assert (float(out), float(tangent)) == (25.0, 50.0)
+    np.testing.assert_array_equal(ref.get(), [1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "transform", [ts.grad, ts.value_and_grad, ts.jacfwd, ts.jacrev, ts.hessian, ts.checkpoint]
+)
+@pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
+def test_forward_writes_happen_once(
+    transform: Callable[..., Any], compile: Callable[..., Any]
+) -> None:
+    count = ts.Ref(0, name="count")
+
+    @ts.checkpoint
+    def inner(x: Any) -> Any:
+        count.update(lambda n: n + 1)
+        return ts.sum(ts.sin(x) ** 2)
+
+    def loss(x: Any) -> Any:
+        for _ in range(2):
+            x = ts.sin(x)
+        ts.scan(lambda c, y: (c, count.update(lambda n: n + 1)), 0, None, length=3)
+        return inner(x)
+
+    compile(transform(loss))(ts.ones(2))
+    assert int(count.get()) == 4
+
+
+def test_outer_derivatives_see_the_contents() -> None:
+    ref = ts.Ref(0.0)
+
+    def outer(x: Any) -> Any:
+        ref.set(x * x)
+        # For the inner derivative the contents are constant.
+        slope = ts.grad(lambda y: y * ref.get())(x)
+        return slope * x
+
+    assert float(ts.grad(outer)(3.0)) == 27.0
+    assert float(ts.jit(ts.grad(outer))(3.0)) == 27.0
+    assert float(ref.get()) == 9.0
+
+
+def test_vjp_and_linearize() -> None:
+    ref = ts.Ref(2.0)
+
+    def f(x: Any) -> Any:
+        ref.update(lambda v: v + 1)
+        return x * ref.get()
+
+    _, pull = ts.vjp(f, 5.0)
+    assert float(pull(1.0)[0]) == float(pull(1.0)[0]) == 3.0
+    _, push = ts.linearize(f, 5.0)
+    assert float(push(1.0)) == 4.0
+    assert float(ref.get()) == 4.0
+
+
+def test_rules_of_the_user_read_refs() -> None:
+    scale = ts.Ref(3.0)
+
+    @ts.custom_vjp
+    def f(x: Any) -> Any:
+        return x * scale.get()
+
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (g * scale.get() * 2,))
+    assert float(ts.grad(f)(1.0)) == float(ts.jit(ts.grad(f))(1.0)) == 6.0
+
+
+# --- failures leave refs as they were -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", [ts.jit, ts.grad, ts.checkpoint, ts.vmap])
+def test_errors_while_tracing(transform: Callable[..., Any]) -> None:
+    ref = ts.Ref(1.0)
+
+    def f(x: Any) -> Any:
+        ref.set(5.0)
+        raise KeyError(x)
+
+    g = ts.jit(transform(f))
+    with pytest.raises(KeyError):
+        g(ts.ones(1))
+    assert float(ref.get()) == 1.0
+
+
+def test_errors_in_the_program() -> None:
+    ref = ts.Ref(ts.ones(1 << 12))
+
+    def check(x: Any) -> None:
+        if float(x) > 1:
+            raise KeyError("too large")
+
+    @ts.jit
+    def f(x: Any) -> None:
+        ref.update(lambda v: v * x)
+        ts.debug.callback(check, x)
+
+    f(1.0), f(0.5)
+    with pytest.raises(KeyError, match="too large"):
+        f(2.0)
+    assert float(ref[0]) == 0.5
+    f(0.5)
+    assert float(ref[0]) == 0.25
+
+
+def test_watched_programs() -> None:
+    ref = ts.Ref(ts.ones(4))
+    f = ts.jit(lambda x: ref.update(lambda v: v / x))
+    with ts.debug.nans():
+        f(2.0)
+        ref.set(ts.zeros(4))
+        with pytest.raises(FloatingPointError):
+            f(0.0)
+    np.testing.assert_array_equal(ref.get(), np.zeros(4))
+
+
+def test_threads() -> None:
+    """A call that writes has the ref for itself."""
+    ref = ts.Ref(0.0, name="shared")
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait(_: Any) -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    @ts.jit
+    def f() -> None:
+        ref.update(lambda v: v + 1)
+        ts.debug.callback(wait, ref.get())
+
+    thread = threading.Thread(target=f)
+    thread.start()
+    assert entered.wait(10)
+    try:
+        with pytest.raises(StateError, match="of another thread writes it"):
+            ref.get()
+        with pytest.raises(StateError, match="of another thread writes it"):
+            f()
+    finally:
+        leave.set()
+        thread.join()
+    assert float(ref.get()) == 1.0
+
+
+def test_threads_trace_apart() -> None:
+    ref = ts.Ref(0.0)
+    seen: list[float] = []
+
+    def other() -> None:
+        ref.set(7.0)
+        seen.append(float(ref.get()))
+
+    @ts.jit
+    def f() -> Any:
+        ref.set(1.0)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return ref.get()
+
+    assert float(f()) == 1.0
+    assert seen == [7.0]
+    assert float(ref.get()) == 1.0
+
+
+def test_deletion() -> None:
+    ref = ts.Ref(ts.ones(3), name="gone")
+    f = ts.jit(lambda: ref.get())
+    f()
+    ref.delete()
+    assert repr(ref) == "Ref(gone: f32[3], deleted)"
+    for use in (ref.get, f, lambda: ref.set(ts.ones(3)), ref.delete, lambda: ref[0]):
+        with pytest.raises(StateError, match="after it was deleted"):
+            use()
+
+
+def test_local_refs() -> None:
+    kept: list[Any] = []
+
+    def f(x: Any) -> Any:
+        total = ts.Ref(x * 0, name="total")
+        kept.append(total)
+        ts.scan(lambda c, y: (c, total.update(lambda t: t + y)), 0, ts.arange(3.0))
+        return total.get() * x
+
+    assert float(f(2.0)) == float(ts.jit(f)(2.0)) == 6.0
+    assert float(ts.grad(f)(2.0)) == 3.0
+    np.testing.assert_array_equal(ts.vmap(f)(ts.asarray([1.0, 2.0])), [3.0, 6.0])
+    assert float(kept[0].get()) == 3.0
+    with pytest.raises(StateError, match="made while `jit` traced f, after that"):
+        kept[1].get()
+
+
+def test_refs_are_no_arrays() -> None:
+    ref = ts.Ref(1.0, name="state")
+    uses: list[Callable[[], Any]] = [
+        lambda: ref + 1,
+        lambda: 1 - ref,
+        lambda: bool(ref),
+        lambda: float(ref),
+        lambda: len(ref),
+        lambda: -ref,
+    ]
+    for use in uses:
+        with pytest.raises(StateError, match="use of the ref `state` as an array"):
+            use()
+    for use in (lambda: ts.sum(ref), lambda: ts.jit(lambda: ref)(), lambda: ts.grad(ts.sum)(ref)):
+        with pytest.raises(LeafError, match="the ref `state`"):
+            use()
+    assert ref == ref
+    assert len({ref, ref}) == 1
