@@ -22,7 +22,7 @@ from tessera.api.regions import joined, number
 from tessera.dtypes import DType
 from tessera.errors import CallError, DTypeError, OptionError, ShapeError, StateError, api_boundary
 from tessera.graph.namespace.manipulation import broadcast_to
-from tessera.graph.state import Cell, load, store
+from tessera.graph.state import Cell, read, write
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -93,7 +93,7 @@ class Ref(Cell):
         Raises:
             StateError: the ref is deleted, or a call has it that writes it.
         """
-        return pytree.unflatten(self.treedef, load(self))
+        return pytree.unflatten(self.treedef, read(self))
 
     @api_boundary
     def set(self, value: Any) -> None:
@@ -116,12 +116,12 @@ class Ref(Cell):
             fn: takes the contents, and returns what `set` takes.
         """
         check_callable("Ref.update", fn, "for a value use `ref.set(value)`")
-        self._set("update", fn(pytree.unflatten(self.treedef, load(self))), fn)
+        self._set("update", fn(pytree.unflatten(self.treedef, read(self))), fn)
 
     @api_boundary
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, EllipsisType):
-            return pytree.unflatten(self.treedef, load(self))
+            return pytree.unflatten(self.treedef, read(self))
         return self._array("read")[index]
 
     @api_boundary
@@ -147,7 +147,7 @@ class Ref(Cell):
                 rule="elements are those of one array",
                 fix="take the container with `ref.get()`, and write it with `ref.set(value)`",
             )
-        return load(self)[0]
+        return read(self)[0]
 
     def _set(self, method: str, value: Any, fn: Callable[..., Any] | None = None) -> None:
         what = f"Ref.{method}"
@@ -175,7 +175,7 @@ class Ref(Cell):
         for x in leaves:
             if isinstance(x, Tracer):
                 x.trace.check_alive(x)
-        store(self, leaves)
+        write(self, leaves)
 
     @api_boundary
     def delete(self) -> None:

@@ -16,8 +16,11 @@ from tessera.api.leaves import (
     check_callable,
     check_structure,
     leaf_arrays,
+    name_of,
 )
-from tessera.api.traced import Rebuild, Traced
+from tessera.api.refs import Ref
+from tessera.api.stateful import contents, with_refs, without_refs
+from tessera.api.traced import Refs, Traced
 from tessera.dtypes import DType, dtype_of
 from tessera.errors import CallError, ShapeError, api_boundary
 from tessera.graph.device import using
@@ -123,19 +126,29 @@ def leaf_types(
 
 
 def _traced(
-    transform: str, fn: Callable[..., Any], args: Any, kwargs: Any
+    transform: str, fn: Callable[..., Any], args: Any, kwargs: Any, refs: Refs = Refs.READ
 ) -> tuple[Traced, list[TensorType], pytree.TreeDef]:
     """A function traced for types; the types, and the structure of the arguments."""
-    types, arrays, treedef = leaf_types((args, kwargs), argument_name(transform, fn))
-    rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
-    with using(device_of_all(arrays)):
-        traced = Traced(fn, rebuild, types, None, transform, staging=True, is_function=True)
+    given, found = (args, kwargs), {}
+    leaves, whole = pytree.flatten(given)
+    if refs is Refs.INPUTS and any([isinstance(x, Ref) for x in leaves]):
+        rest, structure, found = without_refs(leaves, whole, f"{transform}: {name_of(fn)}")
+        given = pytree.unflatten(structure, rest)
+    types, arrays, treedef = leaf_types(given, argument_name(transform, fn))
+
+    def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return with_refs(values, whole, found, is_traced=True)
+
+    with using(device_of_all([*arrays, *contents([*found.values()])])):
+        traced = Traced(
+            *(fn, rebuild, types, None, transform), staging=True, is_function=True, refs=refs
+        )
     return traced, types, treedef
 
 
 def traced_for(transform: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Traced:
     """A function traced for the types of arguments."""
-    return _traced(transform, fn, args, kwargs)[0]
+    return _traced(transform, fn, args, kwargs, Refs.INPUTS)[0]
 
 
 @api_boundary

@@ -114,7 +114,7 @@ def arguments_of(
     leaves, treedef = pytree.flatten(tree)
     whole, refs = treedef, {}
     if any([isinstance(x, Ref) for x in leaves]):
-        leaves, treedef, refs = without_refs(leaves, treedef, name_of(fn))
+        leaves, treedef, refs = without_refs(leaves, treedef, f"jit: {name_of(fn)}")
     is_traced = False
     for k, x in enumerate(leaves):
         if type(x) is not Array:

@@ -208,7 +208,7 @@ def without_refs(
     Args:
         leaves: the leaves.
         treedef: their structure.
-        label: the name of the function.
+        label: what messages call the function.
 
     Returns:
         The other leaves, their structure, and the refs by their positions among all leaves.
@@ -220,7 +220,7 @@ def without_refs(
     for k, ref in refs.items():
         if any([j < k and other is ref for j, other in refs.items()]):
             raise StateError(
-                f"jit: {label} is passed the ref `{ref.name}` twice",
+                f"{label} is passed the ref `{ref.name}` twice",
                 loc=loc.current(),
                 rule="a ref has one user at a time: in a call it has one name",
                 fix="pass it once",

@@ -23,8 +23,10 @@ from typing import Any
 
 from tessera.errors import StateError
 from tessera.graph.array import Array
-from tessera.graph.trace import Trace, Tracer, traces
+from tessera.graph.effects import Occurrence
+from tessera.graph.trace import Trace, Tracer, note_effects, traces
 from tessera.ir import loc
+from tessera.ir.effects import Effect, EffectKind
 from tessera.ir.types import TensorType
 
 _IN_RULE = "rules of derivatives and of batching run as often as a transform needs"
@@ -257,6 +259,26 @@ def scope_of(trace: Trace) -> Scope:
         fix = "write the ref in the function that is differentiated or batched"
         trace.scope = Scope(trace, False, _IN_RULE, fix)
     return trace.scope
+
+
+def read(cell: Cell) -> list[Any]:
+    """What a cell holds here, for the user's program."""
+    cell.check_usable()
+    _note(cell, EffectKind.READ)
+    return load(cell)
+
+
+def write(cell: Cell, values: Sequence[Any]) -> None:
+    """Makes a cell hold other arrays, at the user's line."""
+    store(cell, values)
+    _note(cell, EffectKind.WRITE)
+
+
+def _note(cell: Cell, kind: EffectKind) -> None:
+    """The function that is traced has an effect, unless the cell is local to it."""
+    if traces() and (cell.home is None or cell.param is not None):
+        what = f"the ref `{cell.name}`"
+        note_effects([Occurrence(Effect(kind, cell.name), what, loc.current())])
 
 
 def load(cell: Cell, is_read: bool = True) -> list[Any]:
