@@ -29,7 +29,7 @@ from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
 from tessera.api.refs import Ref
 from tessera.api.retrace import Traces, compiled_once_more
-from tessera.api.running import run, run_with_refs
+from tessera.api.running import gathered_on, run, run_with_refs
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import (
     Arguments,
@@ -51,7 +51,7 @@ from tessera.errors import OptionError, TesseraError, api_boundary, hide_own_fra
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.donation import donate
-from tessera.graph.placement import common_device, device_of_all, differ, moved
+from tessera.graph.placement import device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_recording, is_traced_here
 from tessera.ir import assumptions, loc
@@ -270,29 +270,14 @@ class JitFunction(Called, Generic[P, R]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[Device, list[Any]]:
-        """The device of a call and its inputs on it, where one of these or the default device is
-        not the host.
-
-        Args:
-            device: that of the inputs; the host if none is elsewhere.
-            leaves: the arrays.
-            inputs: their elements.
-            held: what refs among the arguments hold.
-            args: what the user gave.
-            kwargs: what the user gave.
-        """
+        """The device of a call and its inputs on it; see `gathered_on`."""
         if all([type(x) is Remote and x.device is device for x in inputs]) and inputs and not held:
             return device, inputs
         tree: Any = (
             (args, kwargs) if self._statics is None else self._statics.split(args, kwargs)[0]
         )
         given = [x for x in pytree.leaves(tree) if not isinstance(x, Ref)]
-        found = common_device(f"jit: {name_of(self._fn)}", [*leaves, *held], [*given, *held])
-        if found is None:
-            found = CPU if any([type(x) is Array for x in given]) else default_device()
-        if found is CPU:
-            return CPU, inputs
-        return found, [moved(x, found).contiguous for x in leaves]
+        return gathered_on(f"jit: {name_of(self._fn)}", leaves, inputs, held, given)
 
     # --- compiling ---
 

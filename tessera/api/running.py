@@ -9,6 +9,8 @@ from tessera import pytree
 from tessera.api.signature import Entry
 from tessera.api.watch import check_outputs
 from tessera.graph.array import Array
+from tessera.graph.device import CPU, Device, default_device
+from tessera.graph.placement import common_device, moved
 from tessera.graph.state import Cell
 
 
@@ -71,3 +73,28 @@ def _result(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched:
     if watched:
         check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+
+
+def gathered_on(
+    name: str,
+    leaves: Sequence[Any],
+    inputs: list[Any],
+    held: Sequence[Array],
+    given: Sequence[object],
+) -> tuple[Device, list[Any]]:
+    """The device of a call and its inputs on it, where one of these or the default device is not
+    the host.
+
+    Args:
+        name: what messages call the function.
+        leaves: the arrays.
+        inputs: their elements.
+        held: what refs among the arguments hold.
+        given: the arrays as the user gave them.
+    """
+    found = common_device(name, [*leaves, *held], [*given, *held])
+    if found is None:
+        found = CPU if any([type(x) is Array for x in given]) else default_device()
+    if found is CPU:
+        return CPU, inputs
+    return found, [moved(x, found).contiguous for x in leaves]
