@@ -40,7 +40,9 @@ def _contraction(nest: ops.Nest, op: ops.Reduce) -> ops.Contract | None:
     (out,) = op.body.outputs
     product = out.op
     assert isinstance(out.type, ScalarType)
-    if op.fn.name != "add" or out.type.dtype.kind not in ops.Contract.accepted:
+    if op.order is not None or op.fn.name != "add":
+        return None
+    if out.type.dtype.kind not in ops.Contract.accepted:
         return None
     if not isinstance(product, ops.Map) or product.fn.name != "mul" or not op.axes:
         return None

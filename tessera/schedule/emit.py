@@ -273,7 +273,7 @@ class NestEmitter:
         value = self.cast(region if region.axes else outer, self.get(arg), op.accumulator)
         if region.axes:
             body = Block([], self.place(region), (value,))
-            found = ops.Reduce(region.axes, fn, body, loc=self.loc)
+            found = ops.Reduce(region.axes, fn, body, op.order, loc=self.loc)
             self.place(outer).append(found)
             value = found.result
         return self.cast(outer, value, dtype)
@@ -287,9 +287,13 @@ class NestEmitter:
         accumulate = op.accumulate
         rows, cols = self._sides(lhs, rhs)
         left, right = self.get(lhs), self.get(rhs)
-        if rows and cols and region.axes and accumulate.kind in ops.Contract.accepted:
+        # What states an order keeps it where a side has no axis left.
+        is_product = bool(rows and cols) or op.order is not None
+        if is_product and region.axes and accumulate.kind in ops.Contract.accepted:
             body = Block([], self.place(region), (left, right))
-            found = ops.Contract(region.axes, rows, cols, accumulate, body, loc=self.loc)
+            found = ops.Contract(
+                region.axes, rows, cols, accumulate, body, op.order, loc=self.loc
+            )
             self.place(outer).append(found)
             return self.cast(outer, found.result, dtype)
         inner = region if region.axes else outer
@@ -298,7 +302,7 @@ class NestEmitter:
         value = self.map(inner, SCALARS[times], left, right)
         if region.axes:
             body = Block([], self.place(region), (value,))
-            reduced = ops.Reduce(region.axes, SCALARS[plus], body, loc=self.loc)
+            reduced = ops.Reduce(region.axes, SCALARS[plus], body, op.order, loc=self.loc)
             self.place(outer).append(reduced)
             value = reduced.result
         return self.cast(outer, value, dtype)
@@ -320,7 +324,9 @@ class NestEmitter:
         buffer = self.buffers[op.result]
         index = member.key.index
         self.body.append(
-            ops.Scan(buffer, region.axes[0], op.row, op.reverse, index, body, loc=self.loc)
+            ops.Scan(
+                buffer, region.axes[0], op.row, op.reverse, index, body, op.order, loc=self.loc
+            )
         )
 
     def random(self, member: Member, op: RandomBits) -> Value:

@@ -38,8 +38,8 @@ from tessera.schedule.cost import tensor
 from tessera.schedule.emit import NestEmitter
 from tessera.schedule.fusion import Fusion
 from tessera.schedule.grouping import Group, Grouping, label, reason
-from tessera.schedule.heuristics import Cpu, Gpu
 from tessera.schedule.join_columns import join
+from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.prepare import prepare
 from tessera.schedule.recurrence import recurrence

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op
@@ -22,6 +20,8 @@ from tessera.schedule import keeping, loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import Dependence, inner_axes
+from tessera.schedule.machines import Cpu, Gpu
+from tessera.schedule.ordering import stated_width
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.types import Axis, BufType
@@ -76,43 +76,6 @@ PROGRAMS = 8
 
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
-
-
-class Cpu(Protocol):
-    """What the heuristics ask of a machine."""
-
-    @property
-    def vector_bits(self) -> int:
-        """The width of a vector register."""
-        ...
-
-    @property
-    def registers(self) -> int:
-        """The number of vector registers."""
-        ...
-
-
-@runtime_checkable
-class Gpu(Protocol):
-    """What the heuristics ask of a GPU."""
-
-    @property
-    def multiprocessors(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def threads_per_block(self) -> int:
-        """The most threads of a block."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class CpuModel:
-    """A machine of so many registers of so many bits."""
-
-    vector_bits: int = 256
-    registers: int = 16
 
 
 def choose(
@@ -310,12 +273,18 @@ class Choice:
         rows = [axis for axis in self.free if axis not in columns]
         axis = self.best_axis(inside, rows)
         across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) in (1, -1))
+        stated = stated_width(found)
         if columns:
-            self.rows(rows, columns, axis if across > along else None)
+            self.rows(rows, columns, axis if across > along and stated < 2 else None)
+            self.reduce_tile = stated or self.reduce_tile
             return
         points = math.prod(size_of(one.extent) for one in self.free)
         narrow = axis is None or points * 2 <= self.lanes
-        if narrow or (along > across and longest > SHORT):
+        if stated > 1 or (stated and axis is None):
+            self.reduce_tile = stated
+            self.reason = f"{stated} lanes along the reduction, as it is stated"
+            return
+        if not stated and (narrow or (along > across and longest > SHORT)):
             self.reduce_tile = min(self.width, power_above(longest))
             self.reason = "lanes along the reduction, whose elements are neighbours in memory"
             if narrow and along <= across:
@@ -381,6 +350,8 @@ class Choice:
                 self.tiles[axis.name] = self.reduce_tile = self.lanes
                 self.reason += ", in squares, as accesses run along both"
             return
+        if any(op.order is not None for op in scans):
+            return
         if len(scans) == 1 and strides <= {0, 1, -1}:
             self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
             self.reason = "vectors along the scan, whose elements are neighbours in memory"
@@ -411,13 +382,16 @@ class Choice:
         for axis in op.axes:
             depth *= size_of(axis.extent)
         self.cost = 2 * depth
+        if not (rows and cols):
+            self.sequence(depth, rows or cols)
+            return
         last = op.axes[-1].name
         inside = [a for a in self.accesses if a.inner]
         sides = [a for a in inside if any(a.stride(axis.name) != 0 for axis in cols)]
         col = max(cols, key=lambda c: (sum(a.stride(c.name) == 1 for a in sides), cols.index(c)))
         row = rows[-1]
         across = all(a.stride(col.name) == 1 for a in sides)
-        if not across and all(a.stride(last) == 1 for a in inside):
+        if op.order is None and not across and all(a.stride(last) == 1 for a in inside):
             self.reduce_tile = min(self.width, power_above(size_of(op.axes[-1].extent)))
             self.reason = "both operands run along the reduction: lanes along it"
         else:
@@ -434,6 +408,14 @@ class Choice:
         others = [a.name for a in (*rows, *cols) if a is not row and a is not col]
         self.last = [*batch, *others, row.name, col.name]
         self.depth = depth
+
+    def sequence(self, depth: int, axes: Sequence[Axis]) -> None:
+        """A product without rows or columns, which is added up in the order that it states."""
+        self.depth, self.reduce_tile = depth, 1
+        self.reason = "one sum, in order"
+        if axes:
+            self.vectorise(axes[-1], self.width)
+            self.reason = f"lanes along {axes[-1].name}, each with its own sum in order"
 
     def block_rows(self, row: Axis) -> int:
         """Rows of the register block, so that few are wasted at the end."""

@@ -18,7 +18,8 @@ from tessera.ir.walk import walk
 from tessera.schedule import heuristics_gpu_scan, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
-from tessera.schedule.heuristics import Gpu, power_above, size_of
+from tessera.schedule.heuristics import power_above, size_of
+from tessera.schedule.machines import Gpu
 from tessera.schedule.types import Axis
 
 WARP = 32

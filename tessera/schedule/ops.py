@@ -24,6 +24,7 @@ from tessera.ir.effects import IO, READ, WRITE, Effects
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
+from tessera.ir.order import Order
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
@@ -466,8 +467,8 @@ class Bitcast(ScheduleOp):
 class Reduce(ScheduleOp):
     """Combines the yielded scalar over the reduction axes with `fn`, starting from its identity.
 
-    The order of combination is free within the reduction-order class of the policy; the dtype is
-    that of the value.
+    With `order` None, lanes are those of the nest's `reduce_tile`, and the whole is one part. The
+    dtype is that of the value.
     """
 
     name = "schedule.reduce"
@@ -475,6 +476,7 @@ class Reduce(ScheduleOp):
     axes: tuple[Axis, ...] = attr()
     fn: ScalarFn = attr()
     body: Block = region()
+    order: Order | None = attr(None)
 
     def infer(self) -> Type:
         """The yielded type."""
@@ -508,6 +510,7 @@ class Contract(ScheduleOp):
         cols: names of the nest's axes on which only rhs depends. All other axes of the nest are
             batch axes.
         dtype: accumulator and result; the products are formed in it.
+        order: as of a reduction.
     """
 
     name = "schedule.contract"
@@ -517,6 +520,7 @@ class Contract(ScheduleOp):
     cols: tuple[str, ...] = attr()
     dtype: DType = attr()
     body: Block = region()
+    order: Order | None = attr(None)
 
     accepted: ClassVar[frozenset[Kind]] = frozenset({Kind.INT, Kind.UINT, Kind.FLOAT})
 
@@ -545,6 +549,7 @@ class Scan(ScheduleOp):
     reverse: bool = attr(False)
     index: tuple[Dim, ...] = attr()
     body: Block = region()
+    order: Order | None = attr(None)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

@@ -21,7 +21,8 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import Cpu, grain_of, size_of
+from tessera.schedule.heuristics import grain_of, size_of
+from tessera.schedule.machines import Cpu
 from tessera.schedule.product_sides import BESIDE, Side
 from tessera.schedule.types import Axis
 
@@ -219,7 +220,8 @@ class Product:
         of groups of these; and how many a group has."""
         found = {narrow(value) for value in self.op.body.outputs}
         options: list[tuple[DType, DType]] = []
-        if self.op.dtype is float32 and found == {bfloat16}:
+        # Instructions that add pairs of products round otherwise than one product after the other.
+        if self.op.dtype is float32 and found == {bfloat16} and self.op.order is None:
             options = [(bfloat16, bfloat16)]
         elif self.op.dtype is int32 and found == {int8}:
             options = [(uint8, int8), (int16, int16)]
@@ -427,8 +429,9 @@ class Product:
         rows = (*[n for n in rows if n != self.row.name], *names[0])
         cols = (*[n for n in cols if n != self.col.name], *names[1])
         return ops.Contract(
-            self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), loc=self.op.loc
-        )
+            self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), self.op.order,
+            loc=self.op.loc,
+        )  # fmt: skip
 
 
 def idle(blocks: int, size: int) -> float:

@@ -98,7 +98,7 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     op = found[0] if len(found) == 1 else None
     if not isinstance(op, (ops.Reduce, ops.Contract)) or nest.ordered or len(op.axes) != 1:
         return None
-    if isinstance(op, ops.Reduce) and op.fn.name != "add":
+    if op.order is not None or (isinstance(op, ops.Reduce) and op.fn.name != "add"):
         return None
     if any(one.regions for one in op.body.ops) or _sum_type(op).is_complex:
         return None
@@ -118,6 +118,8 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     found = [op for op in nest.body.ops if op.regions]
     op = found[0] if len(found) == 1 else None
     if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
+        return None
+    if op.order is not None:
         return None
     (deep,) = op.axes
     extents = [axis.extent for axis in (*nest.axes, deep)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.walk import free_values
 from tessera.schedule import ops
 
 KernelRule = Callable[[ops.Kernel], Block]
@@ -36,3 +37,15 @@ def _block(block: Block, env: dict[Value, Value], rule: KernelRule) -> Block:
         env.update(zip(op.results, new.results, strict=True))
         code.append(new)
     return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
+def without_dead_kernels(block: Block) -> Block:
+    """The program without kernels that nobody needs any more."""
+    live = set(block.outputs)
+    code: list[Op] = []
+    for op in reversed(block.ops):
+        if isinstance(op, ops.Kernel) and live.isdisjoint(op.results):
+            continue
+        live.update(free_values(Block([], [op], ())))
+        code.append(op)
+    return Block(block.args, code[::-1], block.outputs)

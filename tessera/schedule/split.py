@@ -22,6 +22,7 @@ from typing import Protocol
 from tessera.dtypes import int64
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, sym
+from tessera.ir.order import SEQUENCE
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import free_values, uses, walk
 from tessera.schedule import ops
@@ -29,9 +30,12 @@ from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import GRAIN, Gpu, power_below, size_of
+from tessera.schedule.heuristics import GRAIN, power_below, size_of
 from tessera.schedule.heuristics_gpu import traffic
+from tessera.schedule.machines import Gpu
 from tessera.schedule.near_rows import near_rows
+from tessera.schedule.ordering import is_cut, stated_part, whole
+from tessera.schedule.rebuild import without_dead_kernels
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import split_sort
@@ -182,19 +186,7 @@ def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Co
                 new = _kernel(op, operands, rules, context)
         env.update(zip(results, new.results, strict=False))
         code.append(new)
-    return _without_dead(Block(block.args, code, [env.get(v, v) for v in block.outputs]))
-
-
-def _without_dead(block: Block) -> Block:
-    """The program without kernels that nobody needs any more."""
-    live = set(block.outputs)
-    code: list[Op] = []
-    for op in reversed(block.ops):
-        if isinstance(op, ops.Kernel) and live.isdisjoint(op.results):
-            continue
-        live.update(free_values(Block([], [op], ())))
-        code.append(op)
-    return Block(block.args, code[::-1], block.outputs)
+    return without_dead_kernels(Block(block.args, code, [env.get(v, v) for v in block.outputs]))
 
 
 def _kernel(
@@ -419,7 +411,9 @@ class _Reductions:
         others = count(a.extent for a in inner_axes(longest) if a is not axis)
         inside = [a for a in accesses(self.nest, self.context.facts) if a.inner]
         shape = Shape(self.rows, axis.extent, others)
-        self.chunk = chunk_of(shape, inside, self.context) if inside else 0
+        stated = stated_part(self.found, axis.extent, self.context.facts)
+        found = chunk_of(shape, inside, self.context) if inside and stated is None else 0
+        self.chunk = found if stated is None else stated
         if not self.chunk:
             return None
         self._find_parts(axis.extent)
@@ -459,7 +453,7 @@ class _Reductions:
             level = max([levels.get(v, 0) for v in free_values(Block([], [op], ()))], default=0)
             axes = inner_axes(op)
             at = next((k for k, a in enumerate(axes) if a.extent == extent), -1)
-            if isinstance(op, (ops.Reduce, ops.ArgReduce)) and at >= 0:
+            if isinstance(op, (ops.Reduce, ops.ArgReduce)) and at >= 0 and is_cut(op, self.chunk):
                 dims = (self.part.extent, *[axis.extent for axis in self.rows])
                 assert isinstance(op.result.type, ScalarType)
                 partial = self.pieces.buffer(BufType(dims, op.result.type.dtype))
@@ -573,7 +567,7 @@ class _Reductions:
             code += [found, place]
             return place.result
         axes = tuple([short if a is axis else a for a in op.axes])
-        reduced = ops.Reduce(axes, op.fn, body, loc=op.loc)
+        reduced = ops.Reduce(axes, op.fn, body, whole(op.order), loc=op.loc)
         code.append(reduced)
         return reduced.result
 
@@ -583,7 +577,8 @@ class _Reductions:
         load = ops.Load(cut.partial, (), index_of((self.part, *self.rows)), loc=op.loc)
         if isinstance(op, ops.Reduce):
             body = Block([], [load], (load.result,))
-            reduced = ops.Reduce((self.part,), op.fn, body, loc=op.loc)
+            order = None if op.order is None else SEQUENCE
+            reduced = ops.Reduce((self.part,), op.fn, body, order, loc=op.loc)
             code.append(reduced)
             return reduced.result
         # The extremes themselves are computed again from their places.

@@ -19,7 +19,8 @@ from tessera.ir.verify import verify
 from tessera.ir.walk import walk
 from tessera.schedule import interp, ops
 from tessera.schedule.from_graph import Options, from_graph
-from tessera.schedule.heuristics import CpuModel, choose
+from tessera.schedule.heuristics import choose
+from tessera.schedule.machines import CpuModel
 from tessera.schedule.plan import overwritten, plan
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.spec import SCHEDULE

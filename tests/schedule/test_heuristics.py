@@ -17,7 +17,8 @@ from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.schedule import ops
-from tessera.schedule.heuristics import CpuModel, choose
+from tessera.schedule.heuristics import choose
+from tessera.schedule.machines import CpuModel
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.split import split_for_threads
 from tests.schedule.lowering import lowered, nests_of, typed

@@ -25,6 +25,7 @@ from tessera.ir.convert import widen
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
+from tessera.ir.order import Order
 from tessera.ir.types import TensorType
 
 AxisPairs: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -45,6 +46,7 @@ class DotGeneral(GraphOp):
         contract: the axes summed over.
         batch: the axes that both operands have, and the result.
         dtype: the result's dtype, of the operands' kind and at least their width. None: theirs.
+        order: in which order products are added; None leaves it to the schedule.
     """
 
     name = "graph.dot_general"
@@ -54,6 +56,7 @@ class DotGeneral(GraphOp):
     contract: AxisPairs = attr()
     batch_axes: AxisPairs = attr(_NONE)
     dtype: DType | None = attr(None)
+    order: Order | None = attr(None)
 
     @property
     def accumulate(self) -> DType:

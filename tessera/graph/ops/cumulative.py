@@ -47,6 +47,7 @@ from tessera.graph.trace import bind
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
+from tessera.ir.order import Order
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -59,6 +60,7 @@ class Cumulative(GraphOp):
     Attributes:
         axis: along which elements are combined.
         reverse: from the end to the beginning.
+        order: in which order elements are combined; None leaves it to the schedule.
 
     Class attributes:
         fn: the combining row of the scalar table, which has an identity.
@@ -69,6 +71,7 @@ class Cumulative(GraphOp):
     x: Value = operand()
     axis: int = attr()
     reverse: bool = attr(False)
+    order: Order | None = attr(None)
 
     @property
     def row(self) -> ScalarFn:

@@ -41,6 +41,7 @@ from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 from tessera.ir.opdef import attr, operand
+from tessera.ir.order import Order
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -69,6 +70,7 @@ class Reduce(GraphOp):
         axes: what is reduced, in increasing order.
         accumulate: the dtype in which elements are combined; the result is converted back. None is
             the operand's own, but sums and products of float16 and narrower state float32.
+        order: in which order elements are combined; None leaves it to the schedule.
 
     Class attributes:
         fn: the combining row of the scalar table, which has an identity.
@@ -79,6 +81,7 @@ class Reduce(GraphOp):
     x: Value = operand()
     axes: tuple[int, ...] = attr()
     accumulate: DType | None = attr(None)
+    order: Order | None = attr(None)
 
     @property
     def row(self) -> ScalarFn:

@@ -276,7 +276,9 @@ class _Rows:
         if isinstance(op, Reduce):
             summed = frozenset([first[k] for k in op.axes if first[k] >= 0])
             # Sums over blocks have no dtype of their own here.
-            if summed and not (isinstance(op, Sum) and _type(op.result).dtype.bits >= 32):
+            # A sum over blocks is one in another order.
+            is_sum = isinstance(op, Sum) and _type(op.result).dtype.bits >= 32
+            if summed and not (is_sum and op.order is None):
                 return None
             result = tuple([c for k, c in enumerate(first) if k not in op.axes])
             return _Step((first,), result, summed)
@@ -295,6 +297,8 @@ class _Rows:
                 cuts[0][axes[0]] = cuts[1][axes[1]] = cut
                 if is_sum and cut >= 0:
                     summed.add(cut)
+        if summed and op.order is not None:
+            return None
         result = [cuts[0][k] for k in op.batch_axes[0]]
         result += [cuts[side][k] for side in (0, 1) for k in op.free(side)]
         return _Step((tuple(cuts[0]), tuple(cuts[1])), tuple(result), frozenset(summed))

@@ -336,7 +336,7 @@ class _Product:
             self.set(side, spread)
         product = Mul(*self.sides, loc=self.dot.loc)
         summed = tuple(range(len(self.dims), len(pairs)))
-        found = Sum(product.result, summed, total.accumulate, loc=total.loc)
+        found = Sum(product.result, summed, total.accumulate, total.order, loc=total.loc)
         self.code += [product, found]
         return found.result
 
@@ -360,6 +360,7 @@ class _Product:
             _columns(contract),
             _columns(batch),
             dot.dtype,
+            dot.order,
             loc=dot.loc,
         )
         self.code.append(product)

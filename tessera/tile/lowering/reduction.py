@@ -15,6 +15,7 @@ from tessera.dtypes import DType, Kind, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, divides, linear_in
+from tessera.ir.order import Order
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
@@ -101,14 +102,23 @@ def _stepped(
     return em.when(em.map("lt", start, end), lambda: run(start, before, size, True), lambda: before)
 
 
-def _step_size(low: State, axes: Sequence[Axis], region: Block) -> int:
+def _step_size(
+    low: State, axes: Sequence[Axis], region: Block, order: Order | None = None
+) -> int:
     """Elements per step: 1 where the body has loops itself, and what a short axis needs."""
-    if not axes or low.reduce_tile == 1 or any(isinstance(x, _LOOPING) for x in region.ops):
+    width = low.reduce_tile if order is None else order.width
+    if not axes or width == 1:
+        return 1
+    if any(isinstance(x, _LOOPING) for x in region.ops):
+        if order is not None:
+            raise CompileError(
+                f"a reduction of order {order} has a loop in each of its terms", loc=low.em.loc
+            )
         return 1
     extent = axes[-1].extent
-    if isinstance(extent, int) and extent < low.reduce_tile:
+    if isinstance(extent, int) and extent < width:
         return 1 if extent <= 1 else 1 << (extent - 1).bit_length()
-    return low.reduce_tile
+    return width
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +191,13 @@ def is_looped(low: State, op: s.Reduce) -> bool:
         return False
     if not low.is_block:
         return True
-    step = _step_size(low, op.axes, op.body)
+    step = _step_size(low, op.axes, op.body, op.order)
     return step > 1 and not _is_covered(op.axes[0], step) and op.axes[0].extent != 0
 
 
 def covered(low: State, op: s.Reduce, point: Point) -> Point | None:
     """Where the body of a reduction is evaluated that one step covers; None for others."""
-    step = _step_size(low, op.axes, op.body)
+    step = _step_size(low, op.axes, op.body, op.order)
     if not low.is_block or len(op.axes) != 1 or not _is_covered(op.axes[0], step):
         return None
     axis = op.axes[0]
@@ -198,7 +208,8 @@ def covered(low: State, op: s.Reduce, point: Point) -> Point | None:
 
 def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
     """Where the body of such a reduction is evaluated."""
-    return _frame(low, op.axes, op.body, point, _step_size(low, op.axes, op.body))
+    step = _step_size(low, op.axes, op.body, op.order)
+    return _frame(low, op.axes, op.body, point, step)
 
 
 def loops(
@@ -216,20 +227,20 @@ def reduce(low: State, op: s.Reduce, point: Point) -> Val:
         low.run(op.body.ops, inner)
         return low.get(out, inner)
 
-    return _accumulate(low, op.axes, op.body, op.fn, dtype_of(out), point, value)
+    return _accumulate(low, op, op.fn, dtype_of(out), point, value)
 
 
 def _accumulate(
     low: State,
-    axes: Sequence[Axis],
-    region: Block,
+    op: s.Reduce | s.Contract,
     fn: ScalarFn,
     dtype: DType,
     point: Point,
     value: Callable[[Point], Val],
 ) -> Val:
     em = low.em
-    step = _step_size(low, axes, region)
+    axes, region = op.axes, op.body
+    step = _step_size(low, axes, region, op.order)
     if dtype.is_complex and fn.name != "add":
         step = 1  # lanes are combined part by part at the end, which only a sum allows
     frame = _frame(low, axes, region, point, step)
@@ -349,7 +360,7 @@ def _better(
 def contract(low: State, op: s.Contract, point: Point) -> Val:
     """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
     sides = _sides(op, point)
-    if sides is not None and not _has_lanes_along(low, op):
+    if sides is not None and (op.order is not None or not _has_lanes_along(low, op)):
         return _dot(low, op, point, *sides)
 
     def value(inner: Point) -> Val:
@@ -357,7 +368,7 @@ def contract(low: State, op: s.Contract, point: Point) -> Val:
         lhs, rhs = [low.cast(low.get(v, inner), op.dtype) for v in op.body.outputs]
         return low.apply(SCALARS["mul"], lhs, rhs)
 
-    return _accumulate(low, op.axes, op.body, SCALARS["add"], op.dtype, point, value)
+    return _accumulate(low, op, SCALARS["add"], op.dtype, point, value)
 
 
 def _has_lanes_along(low: State, op: s.Contract) -> bool:
@@ -373,9 +384,12 @@ def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
     The last tiled axis runs along the columns, whichever operand it belongs to: a product has no
     other preference.
     """
-    if not 1 <= len(point.dims) <= 2 or not op.axes:
+    if len(point.dims) > 2 or not op.axes:
         return None
     lhs, rhs = op.body.outputs
+    if not point.dims:
+        # One product after the other, as they are added where there are more rows or columns.
+        return (lhs, rhs) if op.order is not None else None
     *first, last = point.names
     if last in op.cols and all(name in op.rows for name in first):
         return lhs, rhs
@@ -396,7 +410,7 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     if isinstance(extent, int) and not low.is_block:
         step = max(1, min(step, extent))
     rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
-    shape = (*(rows.shape or (1,)), *cols.shape)
+    shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
     left_ops, right_ops = _slice(op.body, left), _slice(op.body, right)
     neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
 

@@ -1,0 +1,103 @@
+"""Reduction-order classes: in which order an accumulating op combines what it rounds.
+
+Sums of floating-point numbers depend on the order of their terms. An op that states its class gives
+the same bits whatever is around it: on each machine, for each number of threads, with each other
+row of the batch. One that does not has the order that its schedule chooses, which depends on sizes
+and on the machine, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from tessera.dtypes import DType
+from tessera.errors import VerifyError
+from tessera.ir.intexpr import Dim
+
+if TYPE_CHECKING:
+    from tessera.ir.parser import Parser
+
+WIDTH_BITS: Final = 2048
+"""Bits of the lanes of a fixed class: four registers of the widest vectors."""
+
+PART: Final = 8192
+"""Terms of a part of a fixed class."""
+
+
+class Tree(Enum):
+    """How the lanes of a sum are combined in the end."""
+
+    SEQUENCE = "sequence"
+    HALVES = "halves"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order in which terms are combined.
+
+    The terms are cut into parts of `split`, and term k of a part is combined with lane k mod
+    `width`, one after the other. The lanes of a part are combined by `tree` (one lane needs none:
+    `SEQUENCE`; `HALVES` combines the first half with the second until one is left), and the parts
+    one after the other. Where a sum runs over several axes, its terms lie along the last one, and
+    what this gives is combined in sequence over the others.
+
+    Text: `order<halves, 0, 64>`: tree, split, width.
+
+    Attributes:
+        tree: how lanes are combined.
+        split: the terms of a part; 0 is all of them.
+        width: the lanes.
+    """
+
+    tree: Tree = Tree.SEQUENCE
+    split: int = 0
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        if self.split < 0 or self.width < 1 or self.width & (self.width - 1):
+            raise VerifyError(
+                f"{self}", rule="the width is a power of two, and the split is not negative"
+            )
+        if (self.tree is Tree.SEQUENCE) != (self.width == 1):
+            raise VerifyError(f"{self}", rule="one lane is a sequence, and more are a tree")
+
+    def __str__(self) -> str:
+        return f"order<{self.tree.value}, {self.split}, {self.width}>"
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Order:
+        """Reads what `str` writes."""
+        for text in ("order", "<"):
+            parser.expect(text)
+        tree = Tree(parser.word())
+        parser.expect(",")
+        split = parser.integer()
+        parser.expect(",")
+        width = parser.integer()
+        parser.expect(">")
+        return cls(tree, split, width)
+
+
+SEQUENCE: Final = Order()
+"""One term after the other: the class of products, whose terms may be fused into the sum."""
+
+
+def fixed(shape: Sequence[Dim], axes: Sequence[int], dtype: DType) -> Order:
+    """The class of a sum that depends on nothing but its terms.
+
+    Args:
+        shape: of what is summed.
+        axes: the axes that are summed.
+        dtype: in which it is summed.
+    """
+    along = bool(axes) and max(axes) == len(shape) - 1
+    extent = shape[max(axes)] if axes else 0
+    # Where the extent is a symbol it may be that long; one part is the same as no parts.
+    split = PART if not isinstance(extent, int) or extent > PART else 0
+    if not along:
+        return Order(split=split)
+    bits = dtype.bits // 2 if dtype.is_complex else dtype.bits
+    return Order(Tree.HALVES, split, WIDTH_BITS // max(bits, 32))

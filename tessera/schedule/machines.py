@@ -1,0 +1,43 @@
+"""What the choices of tiles ask of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+class Cpu(Protocol):
+    """What the heuristics ask of a machine."""
+
+    @property
+    def vector_bits(self) -> int:
+        """The width of a vector register."""
+        ...
+
+    @property
+    def registers(self) -> int:
+        """The number of vector registers."""
+        ...
+
+
+@runtime_checkable
+class Gpu(Protocol):
+    """What the heuristics ask of a GPU."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def threads_per_block(self) -> int:
+        """The most threads of a block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """A machine of so many registers of so many bits."""
+
+    vector_bits: int = 256
+    registers: int = 16
