@@ -13,7 +13,7 @@ import re
 from collections.abc import Generator, Hashable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from tessera.errors import TesseraError, api_boundary
@@ -71,6 +71,7 @@ class Config:
         debug_bounds: Compile code for CPUs that checks each access to memory, and fails where one
             leaves its buffer; what it is to write is NaN, or -1, before
             (``TESSERA_DEBUG_BOUNDS=1``).
+        scope: What the functions that run promise of their ops; no setting of its own.
     """
 
     verify: bool
@@ -91,6 +92,7 @@ class Config:
     debug_nans: bool = False
     debug_infs: bool = False
     debug_bounds: bool = False
+    scope: Hashable = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -126,7 +128,7 @@ class Config:
         """The settings that compiled code depends on, for cache keys."""
         return (
             self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
-            self.rank_promotion,
+            self.rank_promotion, self.scope,
         )  # fmt: skip
 
 
@@ -200,7 +202,7 @@ OVERRIDDEN: Final = ctypes.c_int64()
 """Whether a `with` block ever put settings in force, for native code: contexts are copied, so that
 they may outlive the block."""
 
-_NAMES: Final = tuple(field.name for field in fields(Config))
+_NAMES: Final = tuple([f.name for f in fields(Config) if f.name != "scope"])
 
 
 class Settings:

@@ -235,6 +235,10 @@ class NotDifferentiableError(TesseraError, TypeError):
     """An operation has no derivative with respect to the operand asked for."""
 
 
+class DeterminismError(TesseraError, RuntimeError):
+    """A function that promises the same bits in each run has an operation that does not."""
+
+
 class DonatedError(TesseraError, RuntimeError):
     """An array was used after its memory had been given to a call."""
 

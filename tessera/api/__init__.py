@@ -27,6 +27,7 @@ from tessera.api.combine import associative_scan, reduce
 from tessera.api.compiling import compile, jit
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
+from tessera.api.determinism import deterministic
 from tessera.api.ensure import ensure
 from tessera.api.function import Function, autodiff, function
 from tessera.api.jacobians import hessian, jacfwd, jacrev
@@ -93,6 +94,7 @@ __all__ = [
     "custom_batching",
     "custom_jvp",
     "custom_vjp",
+    "deterministic",
     "dim",
     "dtype_var",
     "effects",

@@ -31,6 +31,7 @@ from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
+from tessera.config import OVERRIDDEN
 from tessera.errors import (
     ConcretizationError,
     TracerLeakError,
@@ -41,6 +42,7 @@ from tessera.graph.array import Array, ArrayBase
 from tessera.graph.effects import Occurrence, marked, now_suspended
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
+from tessera.graph.scope import Scope
 from tessera.ir import assumptions
 from tessera.ir import loc as _loc
 from tessera.ir.assumptions import Assumptions
@@ -526,6 +528,10 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     Returns:
         One array or tracer, or a tuple of them when the op has several results.
     """
+    if OVERRIDDEN.value:
+        scope = _loc.scope()
+        if isinstance(scope, Scope):
+            attrs = scope.attributes(cls, operands, attrs)
     if not _STATE.stack and all([type(x) is Array for x in operands]):
         return ENGINE[0].evaluate(cls, operands, attrs)
     trace = find_trace(operands)

@@ -14,11 +14,12 @@ import os
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Any, ClassVar, Final
 
+from tessera.config import config
 from tessera.errors import (
     install_locator,
     is_glue_file,
@@ -92,20 +93,23 @@ class Loc:
 
     Attributes:
         is_backward: whether what is there was derived in reverse from what the user asked for.
+        scope: what the functions around it promise of ops; None where they promise nothing.
     """
 
-    __slots__ = ("_frames", "_raw", "is_backward")
+    __slots__ = ("_frames", "_raw", "is_backward", "scope")
 
     unknown: ClassVar[Loc]
 
     _raw: tuple[tuple[CodeType, int], ...]
     _frames: tuple[Frame, ...] | None
     is_backward: bool
+    scope: Hashable
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
         self._raw = ()
         self._frames = tuple(frames)
         self.is_backward = False
+        self.scope = None
 
     def backward(self) -> Loc:
         """The same place, for what runs backwards."""
@@ -115,6 +119,7 @@ class Loc:
         found._raw = self._raw
         found._frames = self._frames
         found.is_backward = True
+        found.scope = self.scope
         return found
 
     def inside(self, call: Loc) -> Loc:
@@ -133,6 +138,7 @@ class Loc:
     def _with(self, frames: tuple[Frame, ...]) -> Loc:
         found = Loc(frames)
         found.is_backward = self.is_backward
+        found.scope = self.scope
         return found
 
     @classmethod
@@ -183,6 +189,7 @@ Loc.unknown = Loc()
 class _State(threading.local):
     override: Loc | None = None
     is_backward: bool = False
+    scope: Hashable = None
 
 
 _state = _State()
@@ -217,10 +224,24 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
     loc.is_backward = _state.is_backward
+    loc.scope = scope()
     return loc
 
 
 install_locator(current)
+
+
+def scope() -> Hashable:
+    """What the functions around what runs now promise of ops.
+
+    Inside ``scoped(loc)`` it is that of the location: what is derived from an op keeps what was
+    promised of it.
+    """
+    if _state.override is not None:
+        return _state.override.scope
+    settings = config.override.get()
+    found = None if settings is None else settings.scope
+    return _state.scope if found is None else found
 
 
 def _decide_skip(frame: FrameType) -> bool:
@@ -271,15 +292,16 @@ class unscoped:
 
     __slots__ = ("_backward", "_outer")
 
-    _outer: tuple[Loc | None, bool]
+    _outer: tuple[Loc | None, bool, Hashable]
 
     def __init__(self, backward: bool = False) -> None:
         self._backward = backward
 
     def __enter__(self) -> None:
-        self._outer = _state.override, _state.is_backward
+        self._outer = _state.override, _state.is_backward, _state.scope
         if _state.override is not None:
             _state.is_backward = _state.override.is_backward
+            _state.scope = _state.override.scope
             _state.override = None
         _state.is_backward = _state.is_backward or self._backward
 
@@ -289,7 +311,7 @@ class unscoped:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _state.override, _state.is_backward = self._outer
+        _state.override, _state.is_backward, _state.scope = self._outer
 
 
 def _resolve(code: CodeType, lasti: int) -> Frame:

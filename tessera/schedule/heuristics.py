@@ -382,7 +382,8 @@ class Choice:
         for axis in op.axes:
             depth *= size_of(axis.extent)
         self.cost = 2 * depth
-        if not (rows and cols):
+        if op.order is not None and (op.order.width > 1 or not (rows and cols)):
+            self.reduce_tile = op.order.width
             self.sequence(depth, rows or cols)
             return
         last = op.axes[-1].name
@@ -402,7 +403,9 @@ class Choice:
             width = min(vectors * self.lanes, power_above(size_of(col.extent)))
             self.tiles = {row.name: height, col.name: width}
             self.reason = f"{self.tiles[row.name]} x {width} accumulators in registers"
-            if not across:
+            if not across and all(a.stride(last) == 1 for a in sides):
+                self.squares(col)
+            elif not across:
                 self.reason += "; the second operand is not contiguous along any axis"
         batch = [a.name for a in self.nest.axes if a not in rows and a not in cols]
         others = [a.name for a in (*rows, *cols) if a is not row and a is not col]
@@ -410,12 +413,22 @@ class Choice:
         self.depth = depth
 
     def sequence(self, depth: int, axes: Sequence[Axis]) -> None:
-        """A product without rows or columns, which is added up in the order that it states."""
-        self.depth, self.reduce_tile = depth, 1
-        self.reason = "one sum, in order"
-        if axes:
-            self.vectorise(axes[-1], self.width)
-            self.reason = f"lanes along {axes[-1].name}, each with its own sum in order"
+        """A product in lanes along the depth, or without rows or columns, as it is stated."""
+        self.depth = depth
+        self.reason = "one sum, in the order that is stated"
+        if axes and self.reduce_tile == 1:
+            axis = axes[-1]
+            self.vectorise(axis, self.width)
+            self.reason = f"lanes along {axis.name}, each with its own sum in order"
+            inside = [a for a in self.accesses if a.inner and a.stride(axis.name) not in (0, 1)]
+            if inside and all(a.stride(a.inner[-1].name) == 1 for a in inside):
+                self.squares(axis)
+
+    def squares(self, axis: Axis) -> None:
+        """Loads squares of an operand that runs along the depth, and turns them in registers."""
+        self.tiles[axis.name] = min(self.lanes, power_above(size_of(axis.extent)))
+        self.reduce_tile = self.lanes
+        self.reason += ", in squares, as accesses run along the depth"
 
     def block_rows(self, row: Axis) -> int:
         """Rows of the register block, so that few are wasted at the end."""

@@ -54,6 +54,11 @@ class CachedCpu(Cpu, Protocol):
         """Bytes of the second cache."""
         ...
 
+    @property
+    def fma(self) -> bool:
+        """Whether products are fused into sums."""
+        ...
+
     def group(self, a: DType, b: DType) -> int:
         """How many products of two narrow dtypes one instruction adds to a lane of 32 bits; 1 where
         there is none."""
@@ -194,6 +199,8 @@ class Product:
         if not isinstance(op, ops.Contract) or nest.ordered or nest.tile:
             return None
         if not op.axes or not op.rows or not op.cols or any(x.regions for x in op.body.ops):
+            return None
+        if op.order is not None and op.order.width > 1:
             return None
         if op.dtype.is_complex or any(x.extent == 0 for x in (*nest.axes, *op.axes)):
             return None

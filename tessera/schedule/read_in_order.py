@@ -27,7 +27,7 @@ from math import ceil, prod
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, sym
+from tessera.ir.intexpr import Dim, Facts, substitute, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
@@ -57,6 +57,9 @@ where the operand may be in a cache that cores share, the second where it is in 
 
 SHARED_CACHE = 8
 """How many times larger than the second one such a cache is."""
+
+STRIPS = 4
+"""Programs that threads share of sums that are added in order: each reads parts of all rows."""
 
 PROGRAMS = 8
 """Programs that threads share."""
@@ -98,7 +101,9 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     op = found[0] if len(found) == 1 else None
     if not isinstance(op, (ops.Reduce, ops.Contract)) or nest.ordered or len(op.axes) != 1:
         return None
-    if op.order is not None or (isinstance(op, ops.Reduce) and op.fn.name != "add"):
+    if isinstance(op, ops.Reduce) and (op.fn.name != "add" or op.order is not None):
+        return None
+    if op.order is not None and op.order.width > 1:
         return None
     if any(one.regions for one in op.body.ops) or _sum_type(op).is_complex:
         return None
@@ -120,7 +125,7 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
         return None
     if op.order is not None:
-        return None
+        return None  # what lanes along the depth would not keep
     (deep,) = op.axes
     extents = [axis.extent for axis in (*nest.axes, deep)]
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
@@ -234,13 +239,23 @@ class Cut:
     steps: int
 
 
-def cut_of(col: Axis, deep: Axis, others: Sequence[Axis], tile: int, column_bytes: int) -> Cut:
-    """What a program finds for its columns stays in a near cache; there are enough programs."""
+def cut_of(
+    col: Axis,
+    deep: Axis,
+    others: Sequence[Axis],
+    tile: int,
+    column_bytes: int,
+    in_order: bool = False,
+) -> Cut:
+    """What a program finds for its columns stays in a near cache; there are enough programs, with
+    `in_order` none of which has a part of the depth."""
     extent, room = count_of([col]), STRIP_BYTES // column_bytes
+    if in_order:
+        room = max(min(room, ceil(extent * count_of(others) / STRIPS)), LEAST_BYTES // column_bytes)
     wide = ceil(ceil(extent / ceil(extent / room)) / tile) * tile
     chunks = ceil(extent / wide)
     blocks = count_of([deep]) // ROWS
-    wanted = ceil(PROGRAMS / (count_of(others) * chunks))
+    wanted = 1 if in_order else ceil(PROGRAMS / (count_of(others) * chunks))
     parts = max(min(wanted, blocks // LEAST_STEPS), 1)
     return Cut(wide, chunks, parts, blocks // parts)
 
@@ -287,7 +302,10 @@ class _RowSum:
             block = choose_block(shape, self.lanes, machine.registers)
             self.height, self.tile = block.rows, block.columns
         self.tile = min(self.tile, power_above(count_of([col])))
-        self.cut = cut_of(col, self.deep, self.others, self.tile, self.type.itemsize)
+        self.in_order = op.order is not None
+        self.fused = machine.fma
+        size = self.type.itemsize
+        self.cut = cut_of(col, self.deep, self.others, self.tile, size, self.in_order)
 
     def run(self) -> Pieces | None:
         """The nests."""
@@ -314,9 +332,14 @@ class _RowSum:
         loc = self.op.loc
         step = Axis(self.names.fresh("k"), self.cut.steps)
         place: Dim = (sym(part.name) * self.cut.steps + sym(step.name)) * ROWS + sym(self.deep.name)
-        sum_ = self.sum(place, ROWS)
         index = index_of((part, *self.axes))
-        store = ops.Store(sums, sum_[-1].result, (), index, combine=SCALARS["add"], loc=loc)
+        if self.in_order:
+            load = ops.Load(sums, (), index, loc=loc)
+            sum_ = [load, *self.chain(load.result, place, ROWS)]
+            store = ops.Store(sums, sum_[-1].result, (), index, loc=loc)
+        else:
+            sum_ = self.sum(place, ROWS)
+            store = ops.Store(sums, sum_[-1].result, (), index, combine=SCALARS["add"], loc=loc)
         rows = () if self.row is None else (self.row,)
         axes = (part, *self.others, step, *rows, self.col)
         chunk = (
@@ -344,6 +367,32 @@ class _RowSum:
         code.append(self.op.rebuild((), [body], axes=short))
         return code
 
+    def chain(self, start: Value, place: Dim, count: int) -> list[Op]:
+        """Some products added to a sum one after the other, and what they need.
+
+        Args:
+            start: the sum.
+            place: of the first one along the depth, in which the axis is 0.
+            count: how many.
+        """
+        before = self.nest.body.ops[: self.nest.body.ops.index(self.op)]
+        code: list[Op] = []
+        found, loc = start, self.op.loc
+        for k in range(count):
+            copy = Copy({self.deep.name: substitute(place, {self.deep.name: k})})
+            code += [copy.op(op) for op in before if not isinstance(op, ops.Store)]
+            body = copy.block(self.op.body)
+            sides = [ops.Cast(v, self.type, loc=loc) for v in body.outputs]
+            pair = [side.result for side in sides]
+            code += [*body.ops, *sides]
+            if self.fused:
+                code.append(ops.Map((*pair, found), SCALARS["fma"], loc=loc))
+            else:
+                product = ops.Map(tuple(pair), SCALARS["mul"], loc=loc)
+                code += [product, ops.Map((found, product.result), SCALARS["add"], loc=loc)]
+            found = code[-1].result
+        return code
+
     def last(self, sums: Value, part: Axis) -> ops.Nest:
         """What the nest stores, from the sums of the parts and what is left of the depth."""
         copy = Copy()
@@ -366,6 +415,9 @@ class _RowSum:
             found.append(load.result)
         done = self.cut.parts * self.cut.steps * ROWS
         left = count_of([self.deep]) - done
+        if left and self.in_order:
+            code += self.chain(found[0], sym(self.deep.name) + done, left)
+            return code[-1].result
         if left:
             code += self.sum(sym(self.deep.name) + done, left)
             found.append(code[-1].result)

@@ -132,7 +132,7 @@ class _Scan:
         start = ops.Load(before, (), index, (exists,), identity(value, op.fn))
         index = Copy({op.axis.name: self.place}).places(op.index)
         scan = ops.ScanFrom(
-            op.buf, self.short, op.fn, op.reverse, index, self.body(copy), start.result,
+            op.buf, self.short, op.fn, op.reverse, index, self.body(copy), op.order, start.result,
             self.where, loc=op.loc,
         )  # fmt: skip
         self.add((self.part, *self.nest.axes), [*code, start, scan])

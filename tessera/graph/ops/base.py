@@ -17,7 +17,7 @@ Conventions of the rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from tessera.graph.transforms.evaluate import bind_op
 from tessera.ir.core import Op
 from tessera.ir.effects import Effects, collective
 from tessera.ir.intexpr import Dim
+from tessera.ir.order import Order
 from tessera.ir.types import TensorType
 
 
@@ -70,6 +71,20 @@ class GraphOp(Op):
 
     family: ClassVar[Family]
     differentiable: ClassVar[bool] = True
+    @classmethod
+    def is_deterministic(cls, attrs: Mapping[str, Any]) -> bool:
+        """Whether such an op gives equal bits of equal operands in each run."""
+        return True
+
+    @classmethod
+    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """The order of what such an op adds up and rounds, where functions promise one.
+
+        Args:
+            operands: arrays.
+            attrs: its attributes.
+        """
+        return None
 
     def infer(self) -> TensorType | tuple[TensorType, ...]:
         """Result types from operand types and attributes."""

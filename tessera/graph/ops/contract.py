@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,7 +25,7 @@ from tessera.ir.convert import widen
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import Order
+from tessera.ir.order import SEQUENCE, Order
 from tessera.ir.types import TensorType
 
 AxisPairs: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -62,6 +62,11 @@ class DotGeneral(GraphOp):
     def accumulate(self) -> DType:
         """The dtype in which products are formed and added."""
         return default_accumulator(self.dtype or tensor(self, 0).dtype)
+
+    @classmethod
+    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """One product after the other."""
+        return SEQUENCE if operands[0].dtype.is_inexact else None
 
     def free(self, side: int) -> list[int]:
         """The axes of an operand that are neither contracted nor batch axes."""

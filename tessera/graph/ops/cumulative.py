@@ -6,7 +6,7 @@ zeros, far below the maximum, and at ties (the latest of equal elements has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -47,7 +47,7 @@ from tessera.graph.trace import bind
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import Order
+from tessera.ir.order import SEQUENCE, Order
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -77,6 +77,11 @@ class Cumulative(GraphOp):
     def row(self) -> ScalarFn:
         """The combining row of the scalar table."""
         return SCALARS[self.fn]
+
+    @classmethod
+    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """One element after the other."""
+        return SEQUENCE if operands[0].dtype.is_inexact else None
 
     def infer(self) -> TensorType:
         """The operand's type."""

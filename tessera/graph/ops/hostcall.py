@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,11 @@ class HostCall(GraphOp):
     function: HostFunction = attr()
     types: tuple[TensorType, ...] = attr(())
     suspended: bool = attr(False)
+
+    @classmethod
+    def is_deterministic(cls, attrs: Mapping[str, Any]) -> bool:
+        """What gives nothing cannot vary."""
+        return not attrs.get("types")
 
     def infer(self) -> tuple[TensorType, ...]:
         """The given types."""

@@ -7,7 +7,7 @@ axis known to be empty are refused (a symbolic axis that turns out empty gives t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,7 +41,7 @@ from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import Order
+from tessera.ir.order import Order, fixed
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -126,6 +126,13 @@ class Reduce(GraphOp):
 
 class _Accumulate(Reduce):
     """Sums and products, which round."""
+
+    @classmethod
+    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """The class of the sum."""
+        type: TensorType = operands[0].type
+        dtype = attrs.get("accumulate") or default_accumulator(type.dtype)
+        return fixed(type.shape, attrs["axes"], dtype) if dtype.is_inexact else None
 
     def infer(self) -> TensorType:
         """The operand's type without the reduced axes."""

@@ -1,0 +1,296 @@
+"""Stated orders of sums: what they mean on each machine, and what `ts.deterministic` promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tessera as ts
+from tessera.config import config
+from tessera.dtypes import dtype_of
+from tessera.errors import VerifyError
+from tessera.graph.ops.cumulative import CumSum
+from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.reduce import Prod, Sum
+from tessera.graph.trace import bind
+from tessera.ir.core import Func
+from tessera.ir.hash import content_hash
+from tessera.ir.hostcall import HostFunction
+from tessera.ir.loc import Loc
+from tessera.ir.order import PART, SEQUENCE, Order, Tree, fixed
+from tessera.ir.parser import parse_func
+from tessera.ir.scalar import SCALARS
+from tessera.ir.walk import walk
+from tessera.target.machine import host, machine
+
+Array = np.ndarray[Any, Any]
+
+LEVELS = [
+    level
+    for level in ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+    if host().has(*machine(level).features)
+]
+
+
+def in_order(terms: Array, order: Order, combine: Callable[[Array, Array], Array]) -> Array:
+    """What `Order` says, along the last axis."""
+    count = terms.shape[-1]
+    size = order.split or max(count, 1)
+    parts: list[Array] = []
+    for start in range(0, max(count, 1), size):
+        part = terms[..., start : start + size]
+        width = min(order.width, 1 << max(part.shape[-1] - 1, 0).bit_length())
+        neutral = np.zeros((), terms.dtype) if combine is np.add else np.ones((), terms.dtype)
+        lanes = np.broadcast_to(neutral, (*terms.shape[:-1], width)).copy()
+        for k in range(part.shape[-1]):
+            lanes[..., k % width] = combine(lanes[..., k % width], part[..., k])
+        while width > 1:
+            width //= 2
+            lanes = combine(lanes[..., :width], lanes[..., width:])
+        parts.append(lanes[..., 0])
+    total = parts[0]
+    for part in parts[1:]:
+        total = combine(total, part)
+    return total
+
+
+def random_array(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Array:
+    """Normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def bits(x: Any) -> bytes:
+    """The bits of an array."""
+    return np.asarray(x).tobytes()
+
+
+# --- what an order is ---
+
+
+def test_orders_have_one_text_form() -> None:
+    order = Order(Tree.HALVES, 8192, 64)
+    assert str(order) == "order<halves, 8192, 64>"
+    text = (
+        "func @f(%x: f32[4, 100]) {\n"
+        f"  %r = graph.reduce_sum(%x) {{axes=[1], order={order}}} : f32[4]\n  return %r\n}}\n"
+    )
+    func = parse_func(text)
+    (op,) = func.ops
+    assert isinstance(op, Sum)
+    assert op.order == order
+    assert parse_func(str(func)).ops[0].attrs["order"] == order
+    other = parse_func(text.replace("8192, 64", "8192, 32"))
+    assert content_hash(func) != content_hash(other)
+
+
+@pytest.mark.parametrize(
+    "given", [(Tree.HALVES, 0, 3), (Tree.HALVES, -1, 4), (Tree.HALVES, 0, 1), (Tree.SEQUENCE, 0, 2)]
+)
+def test_what_is_no_order(given: tuple[Tree, int, int]) -> None:
+    with pytest.raises(VerifyError):
+        Order(*given)
+
+
+@given(
+    count=st.integers(0, 300),
+    dtype=st.sampled_from(["float32", "float64"]),
+    power=st.integers(0, 7),
+    split=st.sampled_from([0, 64, 100]),
+    op=st.sampled_from([(Sum, np.add), (Prod, np.multiply)]),
+    axis=st.sampled_from([0, 1]),
+)
+@settings(max_examples=25, deadline=None)
+def test_sums_are_in_the_order_that_they_state(
+    count: int, dtype: str, power: int, split: int, op: Any, axis: int
+) -> None:
+    cls, combine = op
+    order = Order(Tree.HALVES if power else Tree.SEQUENCE, split, 1 << power)
+    x = random_array((3, count), dtype) + (1 if cls is Prod else 0)
+    x = x.astype(dtype)
+    given = ts.asarray(x if axis else np.ascontiguousarray(x.T))
+    found = ts.jit(lambda x: bind(cls, x, axes=(axis,), order=order))(given)
+    assert bits(found) == bits(in_order(x, order, combine))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1000), (1, PART + 100)])
+def test_sums_are_the_same_on_each_machine(level: str, shape: tuple[int, ...]) -> None:
+    x = random_array(shape)
+    with config.update(cpu_level=level):
+        rows = ts.jit(ts.deterministic(lambda x: ts.sum(x, axis=1)))(ts.asarray(x))
+        columns = ts.jit(ts.deterministic(lambda x: ts.sum(x, axis=0)))(ts.asarray(x.T.copy()))
+        running = ts.jit(ts.deterministic(lambda x: ts.cumulative_sum(x, axis=1)))(ts.asarray(x))
+    f32 = dtype_of("float32")
+    assert bits(rows) == bits(in_order(x, fixed(shape, (1,), f32), np.add))
+    assert bits(columns) == bits(in_order(x, fixed(shape[::-1], (0,), f32), np.add))
+    assert bits(running) == bits(np.cumsum(x, axis=1, dtype=np.float32))
+
+
+def fused(x: Array, w: Array) -> Array:
+    """A product, each term of which is fused into the sum."""
+    total = np.zeros((x.shape[0], w.shape[1]), x.dtype)
+    for k in range(x.shape[1]):
+        a, b = np.broadcast_arrays(x[:, k, None], w[k])
+        total = SCALARS["fma"].evaluate(a.copy(), b.copy(), total)
+    return total
+
+
+@pytest.mark.parametrize("shape", [(1, 70, 33), (3, 70, 1), (1, 9, 1), (5, 70, 33), (40, 70, 48)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_are_added_one_after_the_other(
+    shape: tuple[int, int, int], turned: bool
+) -> None:
+    m, k, n = shape
+    x, w = random_array((m, k)), random_array((k, n), seed=1)
+    f = ts.jit(ts.deterministic(lambda x, w: x @ (w.T if turned else w)))
+    found = f(ts.asarray(x), ts.asarray(w.T.copy() if turned else w))
+    if not ts.jit(lambda x: x).lower(1.0).machine.fma:
+        pytest.skip("the machine rounds products before it adds them")
+    assert bits(found) == bits(fused(x, w))
+
+
+# --- the promise ---
+
+
+def layer(x: Any, w: Any) -> Any:
+    """A product, a softmax and a norm."""
+    y = ts.softmax(ts.nn.gelu(x @ w), axis=-1)
+    return (y - ts.mean(y, axis=-1, keepdims=True)) / ts.std(y, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("size", [(24, 40), (300, 200)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_do_not_depend_on_their_batch(size: tuple[int, int], turned: bool) -> None:
+    k, n = size
+    w = ts.asarray(random_array((n, k) if turned else (k, n), seed=1))
+    f = ts.jit(
+        ts.deterministic(batch_invariant=True)(lambda x, w: layer(x, w.T if turned else w))
+    )
+    x = random_array((70, k))
+    whole = np.asarray(f(ts.asarray(x), w))
+    for rows in (1, 2, 3, 8, 13, 33):
+        assert bits(f(ts.asarray(x[:rows].copy()), w)) == bits(whole[:rows]), rows
+
+
+def test_rows_of_a_large_operand_that_is_read_in_order() -> None:
+    w = ts.asarray(random_array((1030, 1024), seed=1))
+    x = random_array((64, 1030))
+    f = ts.jit(ts.deterministic(batch_invariant=True)(lambda x, w: x @ w))
+    whole = np.asarray(f(ts.asarray(x), w))
+    assert "read side by side" in str(f.lower(ts.asarray(x[:1]), w).kernels())
+    for rows in (1, 2, 20):
+        assert bits(f(ts.asarray(x[:rows].copy()), w)) == bits(whole[:rows]), rows
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: ts.nn.attention(x, x, x, causal=True),
+        lambda x: ts.abs(ts.fft.fft(x)),
+        lambda x: ts.linalg.inv(ts.swapaxes(x, -1, -2) @ x),
+        lambda x: ts.grad(lambda x: ts.sum(ts.tanh(x @ ts.swapaxes(x, -1, -2))))(x),
+    ],
+    ids=["attention", "fft", "inv", "grad"],
+)
+def test_examples_do_not_depend_on_their_batch(f: Callable[[Any], Any]) -> None:
+    x = random_array((9, 2, 40, 16))
+    run = ts.jit(ts.deterministic(batch_invariant=True)(f))
+    whole = np.asarray(run(ts.asarray(x)))
+    for count in (1, 4):
+        assert bits(run(ts.asarray(x[:count].copy()))) == bits(whole[:count])
+
+
+def sums(func: Func) -> list[Any]:
+    """The ops of a Graph that add."""
+    names = {"graph.reduce_sum", "graph.dot_general", "graph.cumsum"}
+    return [op for op in walk(func.body) if op.name in names]
+
+
+def test_derivatives_and_batches_keep_the_order() -> None:
+    f = ts.deterministic(lambda x, w: ts.sum(ts.cumulative_sum(ts.tanh(x @ w), axis=1) ** 2))
+    x, w = ts.asarray(random_array((4, 5))), ts.asarray(random_array((5, 3)))
+    for g in (f, ts.grad(f, argnums=1), ts.vmap(ts.grad(f), in_axes=(None, None), axis_size=2)):
+        for made in (ts.make_graph(g)(x, w), ts.make_graph(ts.jit(g))(x, w)):
+            found = sums(made)
+            assert found
+            assert all(op.order is not None for op in found)
+    outside = ts.make_graph(lambda x, w: f(x, w) + ts.sum(x))(x, w)
+    assert [op.order is None for op in sums(outside)].count(True) == 1
+
+
+def test_the_order_goes_down_to_the_registers() -> None:
+    f = ts.jit(ts.deterministic(lambda x: ts.sum(x, axis=1)))
+    lowered = f.lower(ts.zeros((4, 1000)))
+    assert "order=order<halves, 0, 64>" in lowered.stage("graph")
+    assert "order=order<halves, 0, 64>" in lowered.stage("schedule")
+    assert "tile.reduce" in lowered.stage("tile")
+    assert "tile<f32[64]>" in lowered.stage("tile")
+    plain = ts.jit(lambda x: ts.sum(x, axis=1)).lower(ts.zeros((4, 1000)))
+    assert "order" not in plain.stage("graph") + plain.stage("schedule")
+
+
+def test_integers_and_extremes_have_no_order() -> None:
+    f = ts.deterministic(lambda x, k: (ts.max(x), ts.sum(k), k @ k))
+    made = ts.make_graph(f)(ts.zeros(3), ts.zeros((3, 3), dtype=ts.int32))
+    assert all(op.attrs.get("order") is None for op in walk(made.body))
+
+
+def test_calls_outside_know_nothing_of_the_promise() -> None:
+    plain = ts.jit(lambda x: ts.sum(x))
+    promised = ts.deterministic(plain)
+    x = ts.zeros(5)
+    assert [float(g(x)) for g in (plain, promised, plain, promised)] == [0.0] * 4
+    assert plain.cache_size() == 2
+    with config.update(threads=1):
+        assert float(promised(x)) == 0.0
+
+
+def test_the_innermost_promise_holds_and_the_outer_one_is_not_lost() -> None:
+    inner = ts.deterministic(lambda x: ts.sum(x))
+    outer = ts.deterministic(batch_invariant=True)(lambda x: inner(x) + ts.sum(x))
+    made = ts.make_graph(outer)(ts.zeros(5))
+    assert [str(op.order) for op in sums(made)] == ["order<halves, 0, 64>"] * 2
+
+
+def clock(x: Any) -> Any:
+    """A call of the host that gives a number."""
+    function = HostFunction("clock", lambda x: (x,), Loc.unknown)
+    return bind(HostCall, (x,), function=function, types=(x.type,))
+
+
+def test_pipeline_rejects_nondet_op_in_deterministic_scope() -> None:
+    f = ts.deterministic(lambda x: clock(x)[0] if isinstance(clock(x), tuple) else clock(x))
+    for g in (f, ts.jit(f)):
+        with pytest.raises(ts.TesseraError) as caught:
+            g(ts.ones(2))
+        text = str(caught.value)
+        assert text.startswith("clock: its result may be another in each run, and <lambda> is ")
+        assert 'put the line under `with ts.effects.suspend("io"):`' in text
+        assert "tessera/" not in text
+
+
+def test_suspension_lets_a_deterministic_function_vary() -> None:
+    @ts.jit
+    @ts.deterministic
+    def f(x: Any) -> Any:
+        with ts.effects.suspend("io"):
+            y = clock(x)
+        return ts.sum(y[0] if isinstance(y, tuple) else y)
+
+    assert float(f(ts.ones(2))) == 2.0
+
+
+def test_printing_is_no_result() -> None:
+    f = ts.jit(ts.deterministic(lambda x: (ts.debug.print("{}", x), x + 1)[1]))
+    assert float(f(1.0)) == 2.0
+
+
+def test_order_of_a_scan_is_the_definition() -> None:
+    x = random_array((7, 100))
+    found = ts.jit(lambda x: bind(CumSum, x, axis=1, order=SEQUENCE))(ts.asarray(x))
+    assert bits(found) == bits(np.cumsum(x, axis=1))
