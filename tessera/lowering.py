@@ -20,6 +20,7 @@ from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
 from tessera.schedule import heuristics, plan, together
 from tessera.schedule.access import one_program
+from tessera.schedule.awake import share_awake
 from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
@@ -92,6 +93,8 @@ def to_schedule(
             program = split_for_threads(pack_products(program, machine))
         is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)
+        if not isinstance(machine, Gpu):
+            chosen = share_awake(program, chosen, machine)
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
             schedule = together.join(schedule)  # last: whose memory is whose is known
