@@ -36,7 +36,9 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
         code: list[Op] = []
         for op, old in zip(kernel.body.ops, awake[kernel].body.ops, strict=True):
             if isinstance(old, ops.Nest) and not old.tile:
-                op = choose_nest(old.rebuild(grain=1), machine)
+                asked = old.rebuild(grain=1)
+                assert isinstance(asked, ops.Nest)
+                op = choose_nest(asked, machine)
             code.append(op)
         return Block(kernel.body.args, code, ())
 
