@@ -17,6 +17,7 @@ from tessera.api.leaves import (
     strong,
     wraps_other,
 )
+from tessera.api.refs import opened
 from tessera.api.traced import Refs, Traced
 from tessera.dtypes import Kind
 from tessera.errors import CallError, DTypeError, GradError, ShapeError, api_boundary
@@ -87,9 +88,10 @@ class Problem:
         transform: str,
         holomorphic: bool = False,
     ) -> None:
-        trees = tuple([args[n] for n in argnums])
+        given_trees = tuple([args[n] for n in argnums])
         self.transform = transform
         self.name = name = argument_name(transform, fn, argnums)
+        trees, filled = opened(given_trees, f"{transform}: {name_of(fn)}")
         leaves, self.treedef = leaf_arrays(trees, name)
         given = [x for x in pytree.leaves((args, kwargs)) if isinstance(x, Array)]
         device = common_device(transform, given, given)
@@ -115,7 +117,8 @@ class Problem:
 
         def rebuild(tracers: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             full_args = list(args)
-            for n, tree in zip(argnums, pytree.unflatten(self.treedef, tracers), strict=True):
+            found = filled(pytree.unflatten(self.treedef, tracers))
+            for n, tree in zip(argnums, found, strict=True):
                 full_args[n] = tree
             return tuple(full_args), kwargs
 

@@ -16,6 +16,7 @@ from tessera.api.leaves import (
     name_of,
     parameter_names,
 )
+from tessera.api.stateful import with_refs, without_refs
 from tessera.api.traced import Refs, Traced
 from tessera.errors import CallError, OptionError, api_boundary
 from tessera.graph.array import ArrayBase
@@ -102,12 +103,16 @@ def checkpoint(
         kwargs = {name: x for name, x in kwargs.items() if name not in names}
         # None is an empty subtree: nothing of a static argument is left in the tree.
         given = tuple([None if k in statics else x for k, x in enumerate(args)])
-        leaves, treedef = leaf_arrays(
-            (given, kwargs), argument_name("checkpoint", function), "name it in `static_argnums`"
+        rest, whole = pytree.flatten((given, kwargs))
+        rest, structure, refs = without_refs(rest, whole, f"checkpoint: {name_of(function)}")
+        leaves, _ = leaf_arrays(
+            pytree.unflatten(structure, rest),
+            argument_name("checkpoint", function),
+            "name it in `static_argnums`",
         )
 
         def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            found, keywords = pytree.unflatten(treedef, values)
+            found, keywords = with_refs(values, whole, refs)
             given = [args[k] if k in statics else x for k, x in enumerate(found)]
             return tuple(given), {**keywords, **fixed}
 

@@ -25,6 +25,7 @@ from tessera.graph.array import Array
 from tessera.graph.device import using
 from tessera.graph.ops.custom import CustomCall, Rules
 from tessera.graph.placement import device_of_all
+from tessera.graph.state import running_rule
 from tessera.graph.trace import (
     Tracer,
     as_tuple,
@@ -298,7 +299,7 @@ def call_rule(
         CallError: it does not take so many.
     """
     try:
-        with _loc.unscoped(backward=backward):
+        with _loc.unscoped(backward=backward), running_rule(what):
             return rule(*args)
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.

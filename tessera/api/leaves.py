@@ -105,8 +105,7 @@ def leaf_error(x: Any, what: str, fix: str | None = None) -> TesseraError:
         return LeafError(
             f"{what} is the ref `{x.name}`",
             loc=loc.current(),
-            rule="a ref holds arrays and is none; `jit` alone takes refs as arguments, and nothing "
-            "returns them",
+            rule="a ref holds arrays and is none",
             fix="read it, `ref.get()`; or let the function find the ref outside: "
             "`lambda x: f(x, ref)`",
         )

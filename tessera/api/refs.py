@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from tessera.api.regions import joined, number
 from tessera.dtypes import DType
 from tessera.errors import CallError, DTypeError, OptionError, ShapeError, StateError, api_boundary
 from tessera.graph.namespace.manipulation import broadcast_to
-from tessera.graph.state import Cell, read, write
+from tessera.graph.state import Cell, adopt, load, read, write
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -237,6 +237,52 @@ def stand_in(ref: Ref, position: int) -> Ref:
     found.treedef = ref.treedef
     found.stand_for(position)
     return found
+
+
+def distinct(refs: Sequence[Ref], what: str) -> None:
+    """Arguments of a call have no ref twice.
+
+    Args:
+        refs: those among the arguments.
+        what: what messages call the function.
+
+    Raises:
+        StateError: one is there twice.
+    """
+    for k, ref in enumerate(refs):
+        if any([other is ref for other in refs[:k]]):
+            raise StateError(
+                f"{what} is passed the ref `{ref.name}` twice",
+                loc=loc.current(),
+                rule="a ref has one user at a time: in a call it has one name",
+                fix="pass it once",
+            )
+
+
+def opened(tree: Any, what: str) -> tuple[Any, Callable[[Any], Any]]:
+    """A tree with what refs hold in their places, and a function from such a tree to the first one,
+    whose refs then hold its arrays and tracers in the innermost trace.
+
+    Args:
+        tree: containers of arrays and refs.
+        what: what messages call the function whose argument it is.
+    """
+    leaves, treedef = pytree.flatten(tree)
+    refs = [x for x in leaves if isinstance(x, Ref)]
+    if not refs:
+        return tree, lambda found: found
+    distinct(refs, what)
+    contents = [pytree.unflatten(x.treedef, load(x)) if isinstance(x, Ref) else x for x in leaves]
+
+    def filled(found: Any) -> Any:
+        given = pytree.flatten_up_to(treedef, found)
+        for ref, value in zip(leaves, given, strict=True):
+            if isinstance(ref, Ref):
+                adopt(ref, pytree.leaves(value))
+        rest = [x if isinstance(x, Ref) else y for x, y in zip(leaves, given, strict=True)]
+        return pytree.unflatten(treedef, rest)
+
+    return pytree.unflatten(treedef, contents), filled
 
 
 _REFUSED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tessera import pytree
-from tessera.api.refs import Ref, stand_in
+from tessera.api.refs import Ref, distinct, stand_in
 from tessera.api.traced import Traced
 from tessera.errors import StateError
 from tessera.graph.array import Array
@@ -217,22 +218,22 @@ def without_refs(
         StateError: one is there twice.
     """
     refs = {k: x for k, x in enumerate(leaves) if isinstance(x, Ref)}
-    for k, ref in refs.items():
-        if any([j < k and other is ref for j, other in refs.items()]):
-            raise StateError(
-                f"{label} is passed the ref `{ref.name}` twice",
-                loc=loc.current(),
-                rule="a ref has one user at a time: in a call it has one name",
-                fix="pass it once",
-            )
+    if not refs:
+        return list(leaves), treedef, refs
+    distinct([*refs.values()], label)
+    return [x for x in leaves if not isinstance(x, Ref)], _reduced(treedef, tuple(refs)), refs
+
+
+@functools.lru_cache(1024)
+def _reduced(treedef: pytree.TreeDef, places: tuple[int, ...]) -> pytree.TreeDef:
+    """A structure without the leaves at some places."""
     # None is an empty subtree.
-    rest = [None if k in refs else x for k, x in enumerate(leaves)]
-    found, structure = pytree.flatten(pytree.unflatten(treedef, rest))
-    return found, structure, refs
+    leaves = [None if k in places else 0 for k in range(treedef.num_leaves)]
+    return pytree.structure(pytree.unflatten(treedef, leaves))
 
 
 def with_refs(
-    leaves: Sequence[Any], treedef: pytree.TreeDef, refs: dict[int, Ref], is_traced: bool
+    leaves: Sequence[Any], treedef: pytree.TreeDef, refs: dict[int, Ref], is_traced: bool = False
 ) -> Any:
     """The tree that `without_refs` took apart, with other leaves.
 
@@ -242,6 +243,8 @@ def with_refs(
         refs: the refs by their positions.
         is_traced: whether what uses them is traced, and gets what stands for them.
     """
+    if not refs:
+        return pytree.unflatten(treedef, leaves)
     rest = iter(leaves)
     names = {k: n for n, k in enumerate(refs)}
     return pytree.unflatten(

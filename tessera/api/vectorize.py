@@ -17,6 +17,8 @@ from tessera.api.leaves import (
     result_name,
     wraps_other,
 )
+from tessera.api.refs import Ref
+from tessera.api.stateful import with_refs, without_refs
 from tessera.api.traced import Rebuild, Refs, Traced
 from tessera.errors import (
     AxisError,
@@ -109,14 +111,17 @@ def vmap(
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         name = argument_name("vmap", fn)
         axes = _flat_axes(axes_in, args, "in_axes") + [0] * len(pytree.leaves(kwargs))
-        leaves, treedef = leaf_arrays((args, kwargs), name)
+        given, whole = pytree.flatten((args, kwargs))
+        given, structure, refs = without_refs(given, whole, f"vmap: {name_of(fn)}")
+        leaves, treedef = leaf_arrays(pytree.unflatten(structure, given), name)
+        axes = _without_batched(refs, axes)
         axes = _normal_axes(leaves, axes, treedef, name)
         size = _batch_size(leaves, axes, treedef, name, fn, axis_size)
         types = [
             x.type if a is None else x.type.with_shape(x.shape[:a] + x.shape[a + 1 :])
             for x, a in zip(leaves, axes, strict=True)
         ]
-        rebuild: Rebuild = functools.partial(pytree.unflatten, treedef)
+        rebuild: Rebuild = functools.partial(with_refs, treedef=whole, refs=refs)
         with contextlib.ExitStack() as stack:
             stack.enter_context(using(device_of_all(leaves)))
             if axis_name is not None:
@@ -177,6 +182,19 @@ def _check_options(axis_name: object, axis_size: object) -> None:
             loc=_loc.current(),
             rule="it is a number of examples, at least 0",
         )
+
+
+def _without_batched(refs: dict[int, Ref], axes: list[int | None]) -> list[int | None]:
+    """The axes of arrays, after those of refs are checked."""
+    for k, ref in refs.items():
+        if axes[k] is not None:
+            raise StateError(
+                f"vmap: the ref `{ref.name}` has the axis {axes[k]} in in_axes",
+                loc=_loc.current(),
+                rule="under `vmap` a ref has one value for all examples, as what is not batched",
+                fix="give None for it, as in `in_axes=(0, None)`",
+            )
+    return [axis for k, axis in enumerate(axes) if k not in refs]
 
 
 Namer = Callable[[pytree.TreeDef, int], str]

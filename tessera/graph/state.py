@@ -16,8 +16,10 @@ While a call runs that writes a cell, the cell is empty: its memory belongs to t
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +31,7 @@ from tessera.ir import loc
 from tessera.ir.effects import Effect, EffectKind
 from tessera.ir.types import TensorType
 
-_IN_RULE = "rules of derivatives and of batching run as often as a transform needs"
+_INSIDE = "what transforms trace for themselves writes no refs"
 
 
 class Cell:
@@ -38,6 +40,7 @@ class Cell:
     Attributes:
         name: what messages and programs call it.
         types: of the arrays that it holds.
+        number: counts cells.
         slot: one list, of the elements of the arrays; nothing while a call has them, or after the
             end of the cell. Taking from a list is one step for all threads.
         home: the trace that it belongs to; None if it is not local.
@@ -46,11 +49,14 @@ class Cell:
         is_deleted: whether its memory was given back.
     """
 
-    __slots__ = ("__weakref__", "home", "is_deleted", "name", "param", "slot", "types", "user")
+    __slots__ = (
+        *("__weakref__", "home", "is_deleted", "name", "number", "param", "slot", "types", "user"),
+    )
 
     def __init__(self, name: str, types: Sequence[TensorType]) -> None:
         self.name = name
         self.types = tuple(types)
+        self.number = next(_NUMBERS)
         self.slot: list[list[Any]] = []
         self.home: Trace | None = None
         self.param: int | None = None
@@ -256,9 +262,30 @@ class Touched:
 def scope_of(trace: Trace) -> Scope:
     """The scope of a trace."""
     if trace.scope is None:
-        fix = "write the ref in the function that is differentiated or batched"
-        trace.scope = Scope(trace, False, _IN_RULE, fix)
+        trace.scope = Scope(trace, False, _INSIDE)
     return trace.scope
+
+
+class _Rules(threading.local):
+    """The user's rules that run: what messages call each, and the number of the first cell that it
+    may have made itself."""
+
+    def __init__(self) -> None:
+        self.running: list[tuple[str, int]] = []
+
+
+_RULES = _Rules()
+_NUMBERS = itertools.count()
+
+
+@contextmanager
+def running_rule(what: str) -> Generator[None]:
+    """In this block runs a rule of the user, which writes no cells that are not its own."""
+    _RULES.running.append((what, next(_NUMBERS)))
+    try:
+        yield
+    finally:
+        _RULES.running.pop()
 
 
 def read(cell: Cell) -> list[Any]:
@@ -270,6 +297,13 @@ def read(cell: Cell) -> list[Any]:
 
 def write(cell: Cell, values: Sequence[Any]) -> None:
     """Makes a cell hold other arrays, at the user's line."""
+    if _RULES.running and cell.number < _RULES.running[-1][1]:
+        raise StateError(
+            f"{_RULES.running[-1][0]} writes the ref `{cell.name}`",
+            loc=loc.current(),
+            rule="rules read refs and write none: transforms call them as often as they need",
+            fix="return what is to be written, and write it outside",
+        )
     store(cell, values)
     _note(cell, EffectKind.WRITE)
 
@@ -310,6 +344,12 @@ def _contents(cell: Cell, stack: Sequence[Trace], top: int, is_read: bool) -> li
         held.is_read |= is_read
         return held.values
     return cell.contents()
+
+
+def adopt(cell: Cell, values: Sequence[Any]) -> None:
+    """In the innermost trace a cell holds arrays and tracers that are its own, as if they had been
+    there."""
+    scope_of(traces()[-1]).held[cell] = Held(list(values))
 
 
 def store(cell: Cell, values: Sequence[Any], place: loc.Loc | None = None) -> None:

@@ -445,6 +445,62 @@ def test_forward_writes_happen_once(
     assert int(count.get()) == 4
 
 
+@pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
+def test_derivatives_with_respect_to_contents(compile: Callable[..., Any]) -> None:
+    params = ts.Ref({"w": ts.asarray([1.0, 2.0]), "b": 3.0}, name="params")
+    calls = ts.Ref(0, name="calls")
+
+    def loss(ref: Any, x: Any) -> Any:
+        p = ref.get()
+        calls.update(lambda n: n + 1)
+        ref.set({"w": p["w"] * 2, "b": p["b"]})
+        return ts.sum(ref.get()["w"] * x) + p["b"] ** 2
+
+    x = ts.asarray([5.0, 7.0])
+    slope = compile(ts.grad(loss))(params, x)
+    np.testing.assert_array_equal(slope["w"], [10.0, 14.0])
+    assert float(slope["b"]) == 6.0
+    np.testing.assert_array_equal(params.get()["w"], [2.0, 4.0])
+    by_both = compile(ts.grad(loss, argnums=(1, 0)))(params, x)
+    np.testing.assert_array_equal(by_both[0], [4.0, 8.0])
+    np.testing.assert_array_equal(by_both[1]["w"], [10.0, 14.0])
+    out, tangent = ts.jvp(lambda r: r.get() ** 2, (ts.Ref(3.0),), (1.0,))
+    assert (float(out), float(tangent), int(calls.get())) == (9.0, 6.0, 2)
+    _, pull = ts.vjp(lambda r: r.get() ** 2, ts.Ref(3.0))
+    assert float(pull(1.0)[0]) == 6.0
+
+
+def test_a_step_of_an_optimizer() -> None:
+    params = ts.Ref(ts.asarray([4.0, -2.0]), name="params")
+
+    @ts.jit
+    def step(ref: Any) -> Any:
+        value, slope = ts.value_and_grad(lambda r: ts.sum(r.get() ** 2))(ref)
+        ref.update(lambda p: p - 0.25 * slope)
+        return value
+
+    assert [float(step(params)) for _ in range(3)] == [20.0, 5.0, 1.25]
+    np.testing.assert_array_equal(params.get(), [0.5, -0.25])
+    use = step.lower(params).memory()
+    assert use.donated == 8
+
+
+def test_refs_as_arguments_of_transforms() -> None:
+    ref = ts.Ref(2.0, name="scale")
+
+    def f(x: Any, r: Any) -> Any:
+        r.update(lambda v: v + 1)
+        return x * r.get()
+
+    found = ts.vmap(f, in_axes=(0, None))(ts.arange(3.0), ref)
+    np.testing.assert_array_equal(found, [0.0, 3.0, 6.0])
+    assert float(ts.jit(ts.grad(ts.checkpoint(f)))(1.0, ref)) == 4.0
+    assert float(ref.get()) == 4.0
+    assert ts.eval_shape(f, 1.0, ref).shape == ()
+    assert ts.effects.of(f)(1.0, ref).effects == ("memory(scale)",)
+    assert float(ref.get()) == 4.0
+
+
 def test_outer_derivatives_see_the_contents() -> None:
     ref = ts.Ref(0.0)
 
