@@ -26,6 +26,7 @@ from typing import Any
 from tessera.errors import StateError
 from tessera.graph.array import Array
 from tessera.graph.effects import Occurrence
+from tessera.graph.finalizers import in_finalizer
 from tessera.graph.trace import Trace, Tracer, note_effects, traces
 from tessera.ir import loc
 from tessera.ir.effects import Effect, EffectKind
@@ -65,7 +66,7 @@ class Cell:
 
     def begin(self, leaves: Sequence[Any]) -> None:
         """The first contents."""
-        stack = traces()
+        stack = _traces_here()
         if stack:
             self.home = stack[-1]
             scope_of(self.home).held[self] = Held(list(leaves))
@@ -259,6 +260,12 @@ class Touched:
     place: loc.Loc | None
 
 
+def _traces_here() -> list[Trace]:
+    """The traces that what runs here belongs to: none for a finalizer."""
+    stack = traces()
+    return [] if stack and in_finalizer(stack[0].frame, arguments=True) else stack
+
+
 def scope_of(trace: Trace) -> Scope:
     """The scope of a trace."""
     if trace.scope is None:
@@ -310,7 +317,7 @@ def write(cell: Cell, values: Sequence[Any]) -> None:
 
 def _note(cell: Cell, kind: EffectKind) -> None:
     """The function that is traced has an effect, unless the cell is local to it."""
-    if traces() and (cell.home is None or cell.param is not None):
+    if _traces_here() and (cell.home is None or cell.param is not None):
         what = f"the ref `{cell.name}`"
         note_effects([Occurrence(Effect(kind, cell.name), what, loc.current())])
 
@@ -323,7 +330,7 @@ def load(cell: Cell, is_read: bool = True) -> list[Any]:
         is_read: whether the function that is traced asks for it.
     """
     cell.check_usable()
-    stack = traces()
+    stack = _traces_here()
     return _contents(cell, stack, len(stack) - 1, is_read)
 
 
@@ -361,7 +368,7 @@ def store(cell: Cell, values: Sequence[Any], place: loc.Loc | None = None) -> No
         place: where the user's program does it, if not here.
     """
     cell.check_usable()
-    stack = traces()
+    stack = _traces_here()
     if not stack:
         cell.replace(values)
         return

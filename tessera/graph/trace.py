@@ -17,13 +17,11 @@ of what is traced: it is computed at once.
 from __future__ import annotations
 
 import ctypes
-import inspect
 import operator
 import os
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -36,10 +34,10 @@ from tessera.errors import (
     ConcretizationError,
     TracerLeakError,
     api_boundary,
-    is_internal_file,
 )
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.effects import Occurrence, marked, now_suspended
+from tessera.graph.finalizers import in_finalizer
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
 from tessera.graph.scope import Scope
@@ -440,49 +438,6 @@ def active(trace: Trace) -> Generator[Trace]:
         trace.alive = False
 
 
-_FINALIZE = cast(Any, weakref.finalize).__call__.__code__
-
-
-def _in_finalizer(trace: Trace, arguments: bool) -> bool:
-    """Whether a finalizer runs here, in the middle of what a trace records.
-
-    Args:
-        trace: the trace, which is active.
-        arguments: whether to look for callbacks of weak references and of the garbage collector,
-            too. They are known by their arguments only, which takes longer.
-    """
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame is not trace.frame:
-        code = frame.f_code
-        if code.co_name == "__del__" or code is _FINALIZE:
-            return True
-        if arguments and not is_internal_file(code.co_filename) and _is_callback(frame):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_callback(frame: FrameType) -> bool:
-    """Whether a function got what Python gives callbacks of weak references, or of the garbage
-    collector."""
-    code = frame.f_code
-    count = code.co_argcount
-    has_more = bool(code.co_flags & inspect.CO_VARARGS)
-    if not count and not has_more:
-        return False
-    found = frame.f_locals
-    names = code.co_varnames
-    given = [found.get(name) for name in names[:count]]
-    if has_more:
-        rest = found.get(names[count + code.co_kwonlyargcount])
-        given += rest if type(rest) is tuple else ()
-    if not given:
-        return False
-    dead = any([isinstance(x, weakref.ReferenceType) and x() is None for x in given])
-    phase = type(given[-1]) is dict and "generation" in given[-1] and given[-2:-1]
-    return dead or phase in (["start"], ["stop"])
-
-
 def find_trace(operands: Sequence[Any]) -> Trace | None:
     """The trace that an op with these operands belongs to, or None."""
     best: Trace | None = None
@@ -496,13 +451,13 @@ def find_trace(operands: Sequence[Any]) -> Trace | None:
                 if trace.level > level:
                     best, level = trace, trace.level
     stack = _STATE.stack
-    if best is not None and _in_finalizer(best, arguments=False):
+    if best is not None and in_finalizer(best.frame, arguments=False):
         raise _finalized(operands)
     for trace in reversed(stack):
         if trace.level <= level:
             break
         if trace.staging:
-            return best if _in_finalizer(trace, arguments=True) else trace
+            return best if in_finalizer(trace.frame, arguments=True) else trace
     return best
 
 
@@ -601,5 +556,5 @@ def is_traced_here() -> bool:
     """Whether what runs here is traced: a staging trace is active, and this is no finalizer."""
     for trace in reversed(_STATE.stack):
         if trace.staging:
-            return not _in_finalizer(trace, arguments=True)
+            return not in_finalizer(trace.frame, arguments=True)
     return False

@@ -637,6 +637,25 @@ def test_threads_trace_apart() -> None:
     assert float(ref.get()) == 1.0
 
 
+def test_finalizers_are_no_part_of_a_trace() -> None:
+    ended = ts.Ref(0, name="ended")
+    ref = ts.Ref(0.0)
+
+    class Resource:
+        def __del__(self) -> None:
+            ended.update(lambda n: n + 1)
+
+    @ts.jit
+    def f(x: Any) -> Any:
+        ref.set(x)
+        resource = Resource()
+        del resource
+        return ref.get()
+
+    assert float(f(1.0)) == float(f(1.0)) == 1.0
+    assert int(ended.get()) == 1
+
+
 def test_deletion() -> None:
     ref = ts.Ref(ts.ones(3), name="gone")
     f = ts.jit(lambda: ref.get())
