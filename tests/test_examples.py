@@ -14,6 +14,7 @@ PRINTS = {
     "custom_loop": "frequency",
     "digits": "accuracy on 359 held-out digits",
     "lstm_text": "bits per letter",
+    "quantized": "nvfp4, weights only: accuracy",
     "scientific": "sklearn.decomposition.PCA",
     "stages": "--- schedule",
     "transforms": "length scale by Newton's method",
@@ -26,6 +27,7 @@ NEEDS = {
     "custom_loop": ["tqdm"],
     "digits": ["tqdm", "sklearn"],
     "lstm_text": ["tqdm", "matplotlib"],
+    "quantized": ["sklearn"],
     "scientific": ["scipy", "sklearn"],
     "vae": ["tqdm", "matplotlib", "sklearn"],
 }

@@ -110,3 +110,7 @@ class LossScale:
         down = maximum(self.value / self.factor, self.smallest)
         kept = where(logical_and(finite, ~grows), count, asarray(0, dtype=int32))
         return replace(self, value=where(finite, up, down), counter=kept)
+
+
+# The method that `dataclass` writes, which would show in tracebacks.
+LossScale.__init__ = api_boundary(LossScale.__init__)

@@ -25,6 +25,7 @@ from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
+    is_number,
     is_sequence,
     parse_axes,
     parse_axis,
@@ -127,11 +128,13 @@ class QuantizedTensor:
         scale = self.full_scale
         return q.dequantize(self.values, scale, self.zero_point, format, self.block, wanted)
 
+    @api_boundary
     def __matmul__(self, other: Any) -> Any:
         from tessera.precision.products import quantized_matmul
 
         return quantized_matmul(self, other)
 
+    @api_boundary
     def __rmatmul__(self, other: Any) -> Any:
         from tessera.precision.products import quantized_matmul
 
@@ -181,7 +184,7 @@ def parse_format(name: str, dtype: FormatLike) -> Format:
         f"{name}: {wanted} is no quantized format",
         loc=loc.current(),
         rule="the formats are int4, int8, uint8, e4m3, e5m2, e2m1 and nvfp4",
-        fix="cast it: `x.astype(...)`" if not isinstance(dtype, str) else None,
+        fix=None if isinstance(dtype, str) else f"convert it plainly: `x.astype(ts.{wanted})`",
     )
 
 
@@ -264,7 +267,7 @@ def _affine(x: Any, block: Sequence[int], format: Format) -> tuple[Any, Any]:
     return scale, e.cast(e.minimum(e.maximum(zero, low), high), format.dtype)
 
 
-def _given(name: str, what: str, given: Any, x: Any, block: Sequence[int]) -> Any:
+def _given(name: str, given: Any, x: Any, block: Sequence[int]) -> Any:
     """A scale of the caller's: as it is, or a number for all."""
     found = as_array(name, given)
     if found.ndim:
@@ -284,7 +287,7 @@ def _given_zero(name: str, given: Any, x: Any, block: Sequence[int], format: For
                 f" {limits.max}",
             )
         given = full((), int(given), format.dtype)
-    return _given(name, "the zero point", given, x, block)
+    return _given(name, given, x, block)
 
 
 @dataclass(frozen=True)
@@ -325,7 +328,6 @@ def _parts(
             rule="what is quantized are real floating-point numbers",
             fix="cast it first: `x.astype(ts.float32)`",
         )
-    wide = e.cast(stop_gradient(found), float64 if found.dtype is float64 else float32)
     if isinstance(dtype, str) and dtype == NVFP4:
         if scale is not None or block is not None:
             raise OptionError(
@@ -334,9 +336,9 @@ def _parts(
                 rule="NVFP4 has blocks of 16 elements, and scales that come from the array",
                 fix='use "e2m1"',
             )
-        return _nvfp4(name, found, e.cast(wide, float32), -1 if axis is None else axis)
+        return _nvfp4(name, found, -1 if axis is None else axis)
     size = parse_block(name, found, axis, block)
-    if scale is not None and axis is None and block is None:
+    if scale is not None and axis is None and block is None and not is_number(scale):
         scale = as_array(name, scale)
         if scale.ndim == found.ndim:
             size = _blocks_of(found.shape, scale.shape)
@@ -351,7 +353,10 @@ def _parts(
         zero = None
         if zero_point is not None:
             zero = _given_zero(name, zero_point, found, size, format)
-        return _Parts(found, format, size, _given(name, "the scale", scale, found, size), zero)
+        if isinstance(scale, (int, float)):
+            scale = full((), scale, _wide(found))
+        return _Parts(found, format, size, _given(name, scale, found, size), zero)
+    wide = e.cast(stop_gradient(found), _wide(found))
     if symmetric:
         return _Parts(found, format, size, scale_of(amax(wide, size), format), None)
     if not format.is_integer:
@@ -363,11 +368,16 @@ def _parts(
     return _Parts(found, format, size, *_affine(wide, size, format))
 
 
-def _nvfp4(name: str, x: Any, wide: Any, axis: Any) -> _Parts:
+def _wide(x: Any) -> DType:
+    """The dtype of scales for an array."""
+    return float64 if x.dtype is float64 else float32
+
+
+def _nvfp4(name: str, x: Any, axis: Any) -> _Parts:
     """Scales in e4m3 for 16 elements each, and one in float32 for all, such that the largest scale
     is the largest e4m3 number."""
     block = parse_block(name, x, axis, NVFP4_BLOCK)
-    largest = amax(wide, block)
+    largest = amax(e.cast(stop_gradient(x), float32), block)
     top = finfo(float8_e4m3fn).max
     whole = max_(largest, tuple(range(largest.ndim)))
     factor = e.maximum(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tessera as ts
 from tessera.errors import DTypeError, ShapeError
+from tessera.runtime.dispatch.structure import structure_of
 from tests.tolerance import assert_close
 
 RNG = np.random.default_rng(1)
@@ -178,6 +179,13 @@ def test_no_array_is_dequantized_before_its_product() -> None:
         labels = [k.label for k in f.lower(x, y).kernels()]
         assert {label.split("_")[0] for label in labels} <= {"pack", "dot"}, labels
         assert sum(label.startswith("dot") for label in labels) == 1
+
+
+def test_calls_with_quantized_tensors_are_native() -> None:
+    q = ts.quantize(B, ts.int8, axis=1)
+    found = structure_of((q, {"w": ts.quantize(B, "nvfp4", axis=0)}), {}, (), ())
+    assert found is not None
+    assert found.flatten is None
 
 
 def test_what_does_not_fit() -> None:

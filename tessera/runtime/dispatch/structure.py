@@ -19,12 +19,13 @@ from typing import Any
 import optree
 
 from tessera import pytree
+from tessera.dtypes import DType
 from tessera.runtime.dispatch import words as w
 
 _Kind = optree.PyTreeKind
 
 # Constants that are the same object wherever they are equal, and those that are compared.
-_SINGLE = (bool, type(None), types.FunctionType, types.BuiltinFunctionType, type)
+_SINGLE = (bool, type(None), types.FunctionType, types.BuiltinFunctionType, type, DType)
 _COMPARED = (str, bytes, int)
 
 

@@ -1,0 +1,214 @@
+"""Mistakes with quantized tensors, calibration, loss scales and variants."""
+
+# ruff: noqa: E501 -- messages stand as they are printed
+
+from __future__ import annotations
+
+from tests.errors.message import expect
+
+
+def test_a_format_that_is_none() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones(4), ts.int16)
+        """,
+        """
+        DTypeError: quantize: int16 is no quantized format
+          at user.py:1
+            1 | ts.quantize(ts.ones(4), ts.int16)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the formats are int4, int8, uint8, e4m3, e5m2, e2m1 and nvfp4
+          fix: convert it plainly: `x.astype(ts.int16)`
+        """,
+    )
+
+
+def test_quantizing_integers() -> None:
+    expect(
+        """
+        ts.quantize(ts.asarray([1, 2]), ts.int8)
+        """,
+        """
+        DTypeError: quantize: the array is i64[2]
+          at user.py:1
+            1 | ts.quantize(ts.asarray([1, 2]), ts.int8)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: what is quantized are real floating-point numbers
+          fix: cast it first: `x.astype(ts.float32)`
+        """,
+    )
+
+
+def test_a_block_that_does_not_fill_its_axis() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones((4, 10)), ts.int4, block=16)
+        """,
+        """
+        ShapeError: quantize: dim 1 of f32[4, 10] has 10 elements, and blocks have 16
+          at user.py:1
+            1 | ts.quantize(ts.ones((4, 10)), ts.int4, block=16)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: blocks fill the dim; 0 is one block
+          fix: pad the array: `ts.pad`
+        """,
+    )
+
+
+def test_a_zero_point_out_of_range() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones(4), ts.int8, scale=0.1, zero_point=200)
+        """,
+        """
+        DTypeError: quantize: the zero point is 200
+          at user.py:1
+            1 | ts.quantize(ts.ones(4), ts.int8, scale=0.1, zero_point=200)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a zero point is one of the values of int8, -128 to 127
+        """,
+    )
+
+
+def test_a_zero_point_of_floats() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones(4), "e4m3", symmetric=False)
+        """,
+        """
+        OptionError: quantize: symmetric=False with e4m3
+          at user.py:1
+            1 | ts.quantize(ts.ones(4), "e4m3", symmetric=False)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: formats of floating-point numbers have no zero point
+        """,
+    )
+
+
+def test_a_scale_of_another_shape() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones((4, 8)), ts.int8, axis=0, scale=ts.ones((1, 8)))
+        """,
+        """
+        ShapeError: quantize: the scale is f32[1, 8] for f32[4, 8] with block=[1, 0]; dim 0 has 4 elements and 1 scales
+          at user.py:1
+            1 | ts.quantize(ts.ones((4, 8)), ts.int8, axis=0, scale=ts.ones((1, 8)))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a block of 0 has one scale along the dim; blocks of n elements fill the dim, and have a scale each
+        """,
+    )
+
+
+def test_a_scale_of_integers() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones((4, 8)), ts.int8, scale=ts.asarray([[1]]))
+        """,
+        """
+        DTypeError: quantize: the scale is i64[1, 1]
+          at user.py:1
+            1 | ts.quantize(ts.ones((4, 8)), ts.int8, scale=ts.asarray([[1]]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a scale is a floating-point number
+          fix: cast it: `scale.astype(ts.float32)`
+        """,
+    )
+
+
+def test_a_product_that_does_not_fit() -> None:
+    expect(
+        """
+        w = ts.quantize(ts.ones((8, 4)), ts.int8)
+        ts.ones((3, 5)) @ w
+        """,
+        """
+        ShapeError: matmul: x1 is f32[3, 5], x2 is f32[8, 4]; dim 1 of x1 is 5, but dim 0 of x2 is 8
+          at user.py:2
+            2 | ts.ones((3, 5)) @ w
+              | ^^^^^^^^^^^^^^^^^^^
+          rule: the dims that are summed over have equal lengths
+        """,
+    )
+
+
+def test_a_product_with_integers() -> None:
+    expect(
+        """
+        w = ts.quantize(ts.ones((2, 4)), ts.int8)
+        ts.asarray([[1, 2]]) @ w
+        """,
+        """
+        DTypeError: quantized_matmul: x1 is i64[1, 2]
+          at user.py:2
+            2 | ts.asarray([[1, 2]]) @ w
+              | ^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: an array beside a quantized tensor has floating-point numbers
+          fix: cast it: `x.astype(ts.float32)`
+        """,
+    )
+
+
+def test_a_method_of_calibration() -> None:
+    expect(
+        """
+        ts.calibrate(lambda x: x, [ts.ones(3)], ts.int8, method="median")
+        """,
+        """
+        OptionError: calibrate: method is 'median'
+          at user.py:1
+            1 | ts.calibrate(lambda x: x, [ts.ones(3)], ts.int8, method="median")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is "amax", "percentile" or "mse"
+        """,
+    )
+
+
+def test_a_loss_scale_that_does_not_grow() -> None:
+    expect(
+        """
+        ts.LossScale(8.0, factor=1.0)
+        """,
+        """
+        OptionError: LossScale: growth_interval=2000, factor=1.0, smallest=1.0, largest=16777216.0
+          at user.py:1
+            1 | ts.LossScale(8.0, factor=1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: the interval is 1 or more, the factor above 1, and 0 < smallest <= largest
+        """,
+    )
+
+
+def test_variants_without_limits() -> None:
+    expect(
+        """
+        ts.AdaptivePrecision({"a": ts.sin, "b": ts.cos}, [])
+        """,
+        """
+        OptionError: AdaptivePrecision: 2 variants and 0 limits
+          at user.py:1
+            1 | ts.AdaptivePrecision({"a": ts.sin, "b": ts.cos}, [])
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: each variant but the last one has a limit
+        """,
+    )
+
+
+def test_variants_that_are_traced() -> None:
+    expect(
+        """
+        f = ts.AdaptivePrecision({"a": ts.sin, "b": ts.cos}, [1.0])
+        ts.jit(lambda x: f(x))(1.0)
+        """,
+        """
+        ConcretizationError: AdaptivePrecision: it is called while a function is traced
+          at user.py:2 in <lambda>
+            2 | ts.jit(lambda x: f(x))(1.0)
+              |                  ^^^^
+          called from user.py:2
+            2 | ts.jit(lambda x: f(x))(1.0)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it chooses between executables, by a number that is known in a call only
+          fix: jit its variants, not the call; or choose inside with `ts.cond`
+        """,
+    )
