@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import tessera as ts
 from tessera.errors import DTypeError, ShapeError
-from tessera.runtime.dispatch.structure import structure_of
 from tests.tolerance import assert_close
 
 RNG = np.random.default_rng(1)
@@ -183,6 +182,8 @@ def test_no_array_is_dequantized_before_its_product() -> None:
 
 def test_calls_with_quantized_tensors_are_native() -> None:
     q = ts.quantize(B, ts.int8, axis=1)
+    from tessera.runtime.dispatch.structure import structure_of  # not before `ts` is loaded
+
     found = structure_of((q, {"w": ts.quantize(B, "nvfp4", axis=0)}), {}, (), ())
     assert found is not None
     assert found.flatten is None
