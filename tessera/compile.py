@@ -179,7 +179,9 @@ class Stages:
         graph = self.graph
         with config.using(self.settings):
             start = time.perf_counter()
-            schedule, arena, decisions = to_schedule(graph, self.machine, self.donated)
+            schedule, arena, decisions = to_schedule(
+                graph, self.machine, self.donated, self.settings.sentinel_set
+            )
             self._done("schedule", start, schedule)
         return schedule, arena, decisions
 
@@ -360,9 +362,13 @@ class Lowered(Stages):
 
     @functools.cached_property
     def bounds(self) -> BoundsRecord:
-        """Where the machine code reports accesses outside of buffers."""
+        """Where the machine code reports accesses outside of buffers, and what sentinels find."""
         assert self.target is not None
-        return BoundsRecord(self.traced.name, self.sites)
+        from tessera.lowering import has_unwatched
+
+        checks = self.settings.sentinel_set
+        looked_for = checks if checks and has_unwatched(self.schedule) else ()
+        return BoundsRecord(self.traced.name, self.sites, looked_for)
 
     @functools.cached_property
     def native(self) -> cpu.NativeModule:
@@ -383,7 +389,7 @@ class Lowered(Stages):
 
     def executable(self) -> Executable:
         """The callable program; without any pass where the cache has one of equal content."""
-        if self.is_checked:
+        if self.is_checked or self.settings.sentinels:
             return self._checked()
         store = programs.Store(self.traced, self.cpu, self.donated)
         # Whoever wants to see or check what the passes do has them run.
@@ -416,7 +422,10 @@ class Lowered(Stages):
         first = len(found.signature.inputs)
         fresh = [first + k for k, on in enumerate(found.signature.overwritten) if on is None]
         fresh.append(first + len(found.signature.outputs))
-        found.caller, found.main = self.bounds.checked(found.caller, fresh), None
+        record = self.bounds
+        found.caller = record.checked(found.caller, fresh if self.is_checked else ())
+        found.main = None
+        found.told = record.told if self.settings.sentinels else None
         return found
 
     def _load(self, record: programs.Record | None) -> Executable | None:

@@ -30,6 +30,10 @@ RANK_PROMOTIONS: Final = ("allow", "forbid")
 """What ``rank_promotion`` may be."""
 
 
+SENTINELS: Final = ("nan", "inf", "overflow")
+"""What ``sentinels`` may name."""
+
+
 class ConfigError(TesseraError, ValueError):
     """A setting does not exist, or cannot have this value."""
 
@@ -72,6 +76,8 @@ class Config:
             leaves its buffer; what it is to write is NaN, or -1, before
             (``TESSERA_DEBUG_BOUNDS=1``).
         scope: What the functions that run promise of their ops; no setting of its own.
+        sentinels: What compiled code for CPUs looks for in the values that it computes: some of
+            ``nan``, ``inf`` and ``overflow``, separated by commas (``TESSERA_SENTINELS=nan,inf``).
     """
 
     verify: bool
@@ -92,6 +98,7 @@ class Config:
     debug_nans: bool = False
     debug_infs: bool = False
     debug_bounds: bool = False
+    sentinels: str = ""
     scope: Hashable = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,11 +121,21 @@ class Config:
                 fix="set it (or TESSERA_RANK_PROMOTION) to one of "
                 f"{', '.join(RANK_PROMOTIONS)}",
             )
+        if not self.sentinel_set <= set(SENTINELS):
+            raise ConfigError(
+                f"config: sentinels is {self.sentinels!r}",
+                fix=f"name some of {', '.join(SENTINELS)}, separated by commas, or none",
+            )
         for name in ("memory_cache", "cuda_timeout", "cuda_graphs"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ConfigError(
                     f"config: {name} is {getattr(self, name)}, but must not be below 0"
                 )
+
+    @property
+    def sentinel_set(self) -> frozenset[str]:
+        """What compiled code looks for in the values that it computes."""
+        return frozenset(self.sentinels.split(",")) if self.sentinels else frozenset()
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""
@@ -128,7 +145,7 @@ class Config:
         """The settings that compiled code depends on, for cache keys."""
         return (
             self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
-            self.rank_promotion, self.scope,
+            self.rank_promotion, self.scope, self.sentinels,
         )  # fmt: skip
 
 
@@ -167,6 +184,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         debug_nans=_switch(env, "TESSERA_DEBUG_NANS"),
         debug_infs=_switch(env, "TESSERA_DEBUG_INFS"),
         debug_bounds=_switch(env, "TESSERA_DEBUG_BOUNDS"),
+        sentinels=env.get("TESSERA_SENTINELS", "").replace(" ", ""),
     )
 
 
@@ -330,6 +348,11 @@ class Settings:
     def debug_bounds(self) -> bool:
         """Whether compiled code checks its accesses to memory."""
         return self.current().debug_bounds
+
+    @property
+    def sentinels(self) -> str:
+        """What compiled code looks for in the values that it computes."""
+        return self.current().sentinels
 
     def dumps(self, name: str) -> bool:
         """Whether a layer or pass of this name writes its programs."""

@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+from tessera.errors import NotYetError
 from tessera.graph.spec import GRAPH
+from tessera.ir import loc
 from tessera.ir.core import Block, Func, Module, Op
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim
@@ -37,6 +39,7 @@ from tessera.schedule.ops import (
 )
 from tessera.schedule.pack_products import pack_products
 from tessera.schedule.read_in_order import read_in_order
+from tessera.schedule.sentinels import has_unwatched, put_sentinels
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import Axis
@@ -56,6 +59,7 @@ from tessera.tile.spec import TILE
 __all__ = [
     "SPECS",
     "count_kernels",
+    "has_unwatched",
     "is_quick",
     "to_schedule",
     "to_target",
@@ -74,7 +78,10 @@ SPECS: dict[str, Spec] = {
 
 
 def to_schedule(
-    graph: Func, machine: Machine | Gpu, donated: Collection[int] = ()
+    graph: Func,
+    machine: Machine | Gpu,
+    donated: Collection[int] = (),
+    sentinels: Collection[str] = (),
 ) -> tuple[Func, Dim, tuple[Decision, ...]]:
     """Kernels with tilings and places, the bytes of their arena, and what fusion decided.
 
@@ -82,7 +89,16 @@ def to_schedule(
         graph: the program.
         machine: what it is for.
         donated: the inputs whose memory it may write to.
+        sentinels: what values are looked at for.
     """
+    if sentinels and isinstance(machine, Gpu):
+        raise NotYetError(
+            f"sentinels: {graph.name} is compiled for {machine}",
+            loc=loc.current(),
+            rule="sentinels are there in programs for CPUs",
+            fix="leave `check=` out and use `ts.debug.nans()`, which looks at results, or run it "
+            "with arrays of the host",
+        )
     with one_program():
         lowered = lower_graph(graph, machine=machine)
         if isinstance(machine, Gpu):
@@ -98,6 +114,8 @@ def to_schedule(
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
             schedule = together.join(schedule)  # last: whose memory is whose is known
+        if sentinels:
+            schedule = put_sentinels(schedule, sentinels)  # nothing else depends on them
     return schedule, arena, lowered.decisions
 
 

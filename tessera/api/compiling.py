@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import check_callable
+from tessera.api.sentinels import checks_of
 from tessera.api.static import as_tuple_of
 from tessera.compile import STAGES
 from tessera.errors import OptionError, api_boundary
@@ -28,6 +29,7 @@ def jit(
     max_traces: int | None = None,
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
+    check: str | Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
 def jit(
@@ -41,6 +43,7 @@ def jit(
     max_traces: int | None = None,
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
+    check: str | Sequence[str] = (),
 ) -> JitFunction[P, R]: ...
 @api_boundary
 def jit(
@@ -54,6 +57,7 @@ def jit(
     max_traces: int | None = None,
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
+    check: str | Sequence[str] = (),
 ) -> Any:
     """Compiles a function of arrays.
 
@@ -77,6 +81,9 @@ def jit(
             `f.specializations()`.
         effects: the effects that it may have, by the names of `ts.effects`; another is an
             `EffectError` when it is traced. None for any.
+        check: what its compiled code looks for, of "nan", "inf", "overflow" and "bounds", such as
+            "nan,inf"; what it finds is a `NonFiniteError` that names the operation, or a
+            `MemoryAccessError`. It holds where the function is the outermost that is compiled.
 
     Returns:
         A function of the same signature, with `.lower(*args)`.
@@ -94,6 +101,7 @@ def jit(
     donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
     donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
     declared = None if effects is None else as_tuple_of(str, effects, "jit: effects")
+    checks = checks_of("jit", check)
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
@@ -107,6 +115,7 @@ def jit(
             donate_argnames=donated_names,
             max_specializations=max_specializations,
             effects=declared,
+            check=checks,
         )
 
     return wrap if fn is None else wrap(fn)
@@ -141,5 +150,6 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
             stages,
             donate_argnums=fn.donate_argnums,
             donate_argnames=fn.donate_argnames,
+            check=fn.check,
         )
     return JitFunction(fn, dump=stages)

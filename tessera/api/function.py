@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.sentinels import checks_of
 from tessera.api.static import as_tuple_of
 from tessera.api.traced import Traced
 from tessera.errors import GradError, NotYetError, api_boundary
@@ -77,6 +78,7 @@ def function(
     max_traces: int | None = None,
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
+    check: str | Sequence[str] = (),
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
 def function(
@@ -90,6 +92,7 @@ def function(
     max_traces: int | None = None,
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
+    check: str | Sequence[str] = (),
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
 
@@ -102,6 +105,7 @@ def function(
         max_traces: likewise.
         max_specializations: likewise.
         effects: likewise.
+        check: likewise.
 
     Returns:
         A jitted function with `.source`, `.options`, `.profile()` and `.autotune()`.
@@ -122,6 +126,7 @@ def function(
         "max_traces": max_traces,
         "max_specializations": max_specializations,
         "effects": None if effects is None else as_tuple_of(str, effects, "function: effects"),
+        "check": checks_of("function", check),
     }
 
     @api_boundary

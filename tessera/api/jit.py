@@ -30,6 +30,7 @@ from tessera.api.owned import owned as owned_inputs
 from tessera.api.refs import Ref
 from tessera.api.retrace import Traces, compiled_once_more
 from tessera.api.running import gathered_on, run, run_with_refs
+from tessera.api.sentinels import checking
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import (
     Arguments,
@@ -105,6 +106,7 @@ class JitFunction(Called, Generic[P, R]):
         donate_argnames: Sequence[str] = (),
         max_specializations: int | None = None,
         effects: Sequence[str] | None = None,
+        check: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -121,6 +123,7 @@ class JitFunction(Called, Generic[P, R]):
         self._dump = tuple(dump)
         self._traces = Traces(fn, max_traces)
         self._limit = max_specializations
+        self.check = tuple(check)
         self._near = nearby(fn)
         self.effects = None if effects is None else Declared(name_of(fn), effects)
         if max_specializations is not None and max_specializations < 1:
@@ -151,7 +154,8 @@ class JitFunction(Called, Generic[P, R]):
         try:
             pytree.pause_at_exit()
             next(self._calls)
-            result: Any = self._call(args, kwargs)
+            with checking(self.check):
+                result: Any = self._call(args, kwargs)
             if self._donated is not None:
                 self._give_away(self._donated, args, kwargs)
             return result
@@ -225,6 +229,7 @@ class JitFunction(Called, Generic[P, R]):
         if not entry.donated or self._donated is None:
             return ()
         watched = is_watching(config.current())
+        watched = watched or entry.told is not None
         own = [k for k in entry.donated if k < len(leaves)]
         owned = () if watched else owned_inputs(leaves, inputs, own)
         self._give_away(self._donated, args, kwargs)
@@ -464,14 +469,14 @@ class JitFunction(Called, Generic[P, R]):
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
-        if self.generic is not None and machine is None and where == CPU:
-            settings = config.current().key()
-            found = self.generic.lowered(call, settings, self._trace_generic)
-            if found is not None:
-                return found.to_schedule()
-        with using(CPU if machine is not None else where):
+        with checking(self.check), using(CPU if machine is not None else where):
+            if self.generic is not None and machine is None and where == CPU:
+                settings = config.current().key()
+                found = self.generic.lowered(call, settings, self._trace_generic)
+                if found is not None:
+                    return found.to_schedule()
             traced = self._trace(call)
-        return lowered_for(traced.graph, where, machine, self._donated_inputs(traced, call))
+            return lowered_for(traced.graph, where, machine, self._donated_inputs(traced, call))
 
     @api_boundary
     def why_retraced(self) -> str:
@@ -505,8 +510,12 @@ class JitFunction(Called, Generic[P, R]):
         where = device_of_all(call.arrays)
         with using(where):
             traced = self._trace(call)
-        donated = self._donated_inputs(traced, call)
-        lower = functools.partial(lowered_for, traced.graph, where, None, donated)
+
+        def lower() -> Any:
+            with checking(self.check):
+                donated = self._donated_inputs(traced, call)
+                return lowered_for(traced.graph, where, None, donated)
+
         return TracedCall(name_of(self._fn), traced, lower)
 
     def cache_size(self) -> int:

@@ -6,12 +6,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tessera import pytree
+from tessera.api.sentinels import look_closer
 from tessera.api.signature import Entry
 from tessera.api.watch import check_outputs
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device
 from tessera.graph.placement import common_device, moved
 from tessera.graph.state import Cell
+from tessera.ir.core import Func
 
 
 def run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int] = ()) -> Any:
@@ -29,7 +31,8 @@ def run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int]
         outputs = entry.executable.run_on(given, {first + k for k in owned})
     else:
         outputs = entry.run(given)
-    return _result(entry, given, outputs, watched)
+    _look_at(entry, given, outputs, watched)
+    return _result(entry, outputs)
 
 
 def run_with_refs(
@@ -59,19 +62,27 @@ def run_with_refs(
             outputs = entry.executable.run_on(given, {*free, *[first + k for k in owned]})
         else:
             outputs = entry.run(given)
-        if watched:
-            found = [Array(x) for x in outputs]
-            check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], found)
+        _look_at(entry, given, outputs, watched)
         return outputs
 
-    outputs = state.run(cells, given, program, watched)
-    return _result(entry, (), outputs, False)
+    outputs = state.run(cells, given, program, watched or entry.told is not None)
+    return _result(entry, outputs)
 
 
-def _result(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched: bool) -> Any:
-    results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
+def _look_at(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched: bool) -> None:
+    """Fails where results are watched, or sentinels have told of something, that is wrong."""
+    if entry.told is not None and entry.told(outputs):
+        func: Func = entry.lowered.traced
+        dims = dict(zip(func.dims, entry.dims, strict=bool(entry.dims)))
+        inputs = [Array(x) for x in given]
+        look_closer(func, entry.loc, inputs, [Array(x) for x in outputs], dims)
     if watched:
-        check_outputs(entry.lowered.traced, entry.loc, [Array(x) for x in given], results)
+        inputs, found = [Array(x) for x in given], [Array(x) for x in outputs]
+        check_outputs(entry.lowered.traced, entry.loc, inputs, found)
+
+
+def _result(entry: Entry, outputs: Sequence[Any]) -> Any:
+    results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
 
 

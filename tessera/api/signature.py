@@ -154,6 +154,7 @@ class Entry:
         donated: the arguments whose memory results may take, if some do.
         dims: values of the run-time dims of the program.
         state: the refs that it uses; None without any.
+        told: whether sentinels have found something, see `Executable`.
     """
 
     __slots__ = (
@@ -169,6 +170,7 @@ class Entry:
         "run",
         "start",
         "state",
+        "told",
         "treedef",
         "types",
     )
@@ -185,7 +187,9 @@ class Entry:
         state: State | None = None,
     ) -> None:
         self.state = state
-        overwrites = isinstance(executable, Executable) and executable.overwrites
+        is_native = isinstance(executable, Executable)
+        overwrites = is_native and executable.overwrites
+        self.told = executable.told if is_native else None
         self.donated = tuple(donated) if overwrites else ()
         self.lowered = lowered
         self.executable: Any = executable

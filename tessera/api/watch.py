@@ -14,14 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from tessera.api.sentinels import (
+    HARMLESS,
+    MAX_SHOWN,
+    fix_of,
+    is_harmless,
+    is_suspect,
+    look_closer,
+)
 from tessera.config import Config, config
 from tessera.dtypes import dtype_of
 from tessera.errors import NonFiniteError
 from tessera.graph import interp
 from tessera.graph.array import Array
-from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import title
-from tessera.graph.ops.elementwise import Elementwise, Mul
+from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.trace import Engine, as_tuple, current_engine, install_engine, items_of
 from tessera.graph.transforms.silence import silenced_block
 from tessera.ir import loc
@@ -29,22 +36,11 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op
 from tessera.ir.loc import Loc
 
-# What only moves or states values gives none that are new.
-_HARMLESS = frozenset({Family.REARRANGE, Family.GENERATE, Family.HOST})
-
-MAX_SHOWN = 6
-"""Elements of an operand that are shown, if it has more."""
-
 
 def is_watching(settings: Config) -> bool:
     """Whether the settings ask for it."""
     return settings.debug_nans or settings.debug_infs
 
-
-_BACKWARD_FIX = (
-    "choose the operand, not the result: `ts.sqrt(ts.where(x > 0, x, 1))`, as the derivative of "
-    "what `ts.where` does not choose is computed all the same"
-)
 
 _LOCK = threading.Lock()
 _watchers = 0
@@ -80,10 +76,14 @@ class WatchedEngine:
         """The results of one op."""
         found = self.engine.evaluate(cls, operands, attrs)
         settings = config.current()
-        if is_watching(settings) and getattr(cls, "family", None) not in _HARMLESS:
+        is_quiet = getattr(cls, "family", None) in HARMLESS
+        if is_watching(settings) and not is_quiet:
             results = as_tuple(found)
             if any(_wrong(x, settings) for x in results):
                 self._explain(cls, operands, attrs, results)
+        if settings.sentinels and not is_quiet and any(map(is_suspect, as_tuple(found))):
+            func, flat = _alone(cls, operands, attrs)
+            look_closer(func, None, flat, (), {})
         return found
 
     def _explain(
@@ -93,19 +93,27 @@ class WatchedEngine:
         attrs: dict[str, Any],
         results: Sequence[Any],
     ) -> None:
-        flat: list[Array] = [x for item in operands for x in items_of(item)]
-        builder = Builder([x.type for x in flat])
-        values = iter(builder.args)
-        groups: list[Any] = []
-        for item in operands:
-            several = isinstance(item, (tuple, list))
-            found = tuple([next(values) for _ in items_of(item)])
-            groups.append(found if several else found[0])
-        op = cls(*groups, **attrs)
+        func, flat = _alone(cls, operands, attrs)
+        (op,) = func.ops
         if op.regions:
-            builder.add(op)
-            explain(builder.func("f", op.results), flat)
+            explain(func, flat)
         raise _error(op, [x.host for x in flat], [x.host for x in results], loc.current())
+
+
+def _alone(
+    cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
+) -> tuple[Func, list[Array]]:
+    """A Graph of one operation, and its inputs."""
+    flat: list[Array] = [x for item in operands for x in items_of(item)]
+    builder = Builder([x.type for x in flat])
+    values = iter(builder.args)
+    groups: list[Any] = []
+    for item in operands:
+        several = isinstance(item, (tuple, list))
+        found = tuple([next(values) for _ in items_of(item)])
+        groups.append(found if several else found[0])
+    op = builder.add(cls(*groups, **attrs))
+    return builder.func("f", op.results), flat
 
 
 def check_outputs(
@@ -149,8 +157,7 @@ def explain(func: Func, inputs: Sequence[Array], traced: Loc | None = None) -> N
     here = loc.current()
 
     def observe(op: Op, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
-        harmless = getattr(op, "family", None) in _HARMLESS or bool(op.regions)
-        if not harmless and any(_word(x, settings) for x in results):
+        if not is_harmless(op) and any(_word(x, settings) for x in results):
             place = op.loc if traced is None else op.loc.inside(traced).called_from(here)
             raise _error(op, operands, results, place)
 
@@ -183,7 +190,7 @@ def _error(
         loc=place,
         rule=_rule(settings),
         notes=notes,
-        fix=_BACKWARD_FIX if place.is_backward and isinstance(op, Mul) else None,
+        fix=fix_of(op, place),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tessera.debug.breakpoint import breakpoint
 from tessera.debug.callback import callback, print
-from tessera.debug.modes import disable_jit, nans
+from tessera.debug.modes import disable_jit, nans, sentinels
 from tessera.debug.shapes import shapes
 
-__all__ = ["breakpoint", "callback", "disable_jit", "nans", "print", "shapes"]
+__all__ = ["breakpoint", "callback", "disable_jit", "nans", "print", "sentinels", "shapes"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from tessera.api.sentinels import checking, checks_of
 from tessera.api.watch import watching
 from tessera.config import config
 
@@ -31,6 +32,39 @@ def disable_jit(disable: bool = True) -> Generator[None, None, None]:
         x is 2.0
     """
     with config.update(disable_jit=disable):
+        yield
+
+
+@contextmanager
+def sentinels(check: str | Sequence[str] = "nan,inf,bounds") -> Generator[None, None, None]:
+    """Compiles sentinels into functions, within a ``with`` block or as a decorator.
+
+    What is called inside is compiled once more, with code that looks for NaN and infinities where
+    they first appear, and for accesses outside of buffers; operations outside of compiled functions
+    are looked at one by one. Code that runs outside of the block is as it was.
+
+    Args:
+        check: some of "nan", "inf", "overflow" (an infinity of finite operands that is no value at
+            a pole, as 1 / 0 is) and "bounds", separated by commas.
+
+    Raises:
+        OptionError: there is no such check.
+        NonFiniteError: an operation gave NaN of operands without NaN, or an infinity of finite
+            ones. The error says which, on which line, where, of which values, in the forward or
+            the backward pass, and in which step of a loop.
+        MemoryAccessError: compiled code left a buffer.
+
+    Example:
+        >>> import tessera as ts
+        >>> f = ts.jit(lambda x: ts.sum(ts.exp(x)))
+        >>> with ts.debug.sentinels():
+        ...     try:
+        ...         f(ts.asarray([1.0, 1000.0]))
+        ...     except ts.errors.NonFiniteError as error:
+        ...         print(error.what)
+        exp: the result has Inf at [1], in the forward pass
+    """
+    with checking(checks_of("sentinels", check)), watching():
         yield
 
 

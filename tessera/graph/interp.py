@@ -27,10 +27,26 @@ Observer = Callable[[Op, Sequence[np.ndarray], Sequence[np.ndarray]], None]
 """Gets each op as it has been computed, those in regions included, its operands and its results."""
 
 
+class Around:
+    """An op whose regions are being computed.
+
+    Attributes:
+        op: the op.
+        runs: how often each region has begun.
+        inputs: what the latest one is given.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.runs: dict[Block, int] = {}
+        self.inputs: Sequence[np.ndarray] = ()
+
+
 class _State(threading.local):
     def __init__(self) -> None:
         self.dims: dict[str, int] = {}
         self.observer: Observer | None = None
+        self.around: list[Around] = []
 
 
 _STATE = _State()
@@ -56,12 +72,18 @@ def run(
     Raises:
         ShapeError: the inputs' shapes contradict the arguments' types.
     """
-    outer = _STATE.dims, _STATE.observer
-    _STATE.dims, _STATE.observer = dict(dims or {}), observer
+    outer = _STATE.dims, _STATE.observer, _STATE.around
+    _STATE.dims, _STATE.observer, _STATE.around = dict(dims or {}), observer, []
     try:
         return run_block(func.body, inputs)
     finally:
-        _STATE.dims, _STATE.observer = outer
+        _STATE.dims, _STATE.observer, _STATE.around = outer
+
+
+def around() -> list[Around]:
+    """For an observer: the ops in whose regions the op stands that was computed last, outermost
+    first."""
+    return list(_STATE.around)
 
 
 def run_block(
@@ -76,10 +98,19 @@ def run_block(
     """
     outer = _STATE.dims
     _STATE.dims = bind_dims(block.args, inputs, {**outer, **(dims or {})})
+    if _STATE.around:
+        around = _STATE.around[-1]
+        around.runs[block] = around.runs.get(block, 0) + 1
+        around.inputs = inputs
     try:
         env: dict[Value, np.ndarray] = dict(zip(block.args, inputs, strict=True))
         for op in block.ops:
+            is_around = bool(op.regions) and _STATE.observer is not None
+            if is_around:
+                _STATE.around.append(Around(op))
             found = evaluate_op(op, [env[v] for v in op.operands])
+            if is_around:
+                _STATE.around.pop()
             env.update(zip(op.results, found, strict=True))
             if _STATE.observer is not None:
                 _STATE.observer(op, [env[v] for v in op.operands], found)

@@ -1,8 +1,10 @@
-"""What compiled code says about its accesses to memory, in the mode that checks them.
+"""What compiled code says about its accesses to memory, in the mode that checks them, and about
+its values where it has sentinels.
 
 A program that was compiled with checks reports the first access outside of a buffer into four words
 (`target/llvm/bad_access.py`), and goes on without it. Whoever called the program looks there, and
-raises the error.
+raises the error. Sentinels report there too: the first of all reports counts. They tell that there
+is a NaN or an infinity; whoever called looks for the operation (`api/sentinels.py`).
 
 Memory that such a program is given to write begins as in the interpreters, every byte `POISON`, so
 that what reads before anything was written sees NaN, or -1, and not what luck left there.
@@ -12,9 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tessera.dtypes import dtype_of
 from tessera.errors import MemoryAccessError
 from tessera.runtime.memory import pointer
 from tessera.target.llvm.bad_access import RECORD
@@ -29,18 +34,23 @@ class BoundsRecord:
     Args:
         program: its name, for messages.
         sites: its accesses, in the order of their numbers.
+        looked_for: what its results are looked at for after each call: some of `nan` and `inf`.
 
     Attributes:
         symbols: the record's address, by the name under which the program imports it.
     """
 
-    def __init__(self, program: str, sites: Sequence[Site]) -> None:
+    def __init__(
+        self, program: str, sites: Sequence[Site], looked_for: Collection[str] = ()
+    ) -> None:
         self._program = program
         self._sites = tuple(sites)
+        self._looked_for = frozenset(looked_for)
         self._words: Any = (ctypes.c_int64 * 4)()
         # Calls of one program take turns, for there is one record. A function of the host that the
         # program calls may call it again.
         self._lock = threading.RLock()
+        self._found = threading.local()
         self.symbols: Mapping[str, int] = {RECORD: ctypes.addressof(self._words)}
 
     def checked(self, run: Callable[..., Any], fresh: Sequence[int]) -> Callable[..., Any]:
@@ -61,11 +71,24 @@ class BoundsRecord:
                 found = run(*args)
                 number, at, low, high = [int(word) for word in self._words]
                 self._words[:] = (0, 0, 0, 0)
-            if number:
+            if number < 0:
+                self._found.is_bad = True
+            elif number:
                 raise self._error(self._sites[number - 1], at - low, high - low)
             return found
 
         return call
+
+    def told(self, outputs: Sequence[np.ndarray[Any, Any]]) -> bool:
+        """Whether sentinels have found something in the last call on this thread, or results have
+        it that no sentinel looks at; asked again, only the latter.
+
+        Args:
+            outputs: the results of the call.
+        """
+        found: bool = getattr(self._found, "is_bad", False)
+        self._found.is_bad = False
+        return found or any([_is_bad(x, self._looked_for) for x in outputs])
 
     def _error(self, site: Site, at: int, size: int) -> MemoryAccessError:
         unit = "byte" if site.size == 1 else "bytes"
@@ -78,3 +101,11 @@ class BoundsRecord:
             fix="if the line says mode='promise_in_bounds', its indices are not; else this is a "
             "mistake of Tessera's: please report it",
         )
+
+
+def _is_bad(x: np.ndarray[Any, Any], looked_for: Collection[str]) -> bool:
+    """Whether an array has NaN or infinities that are looked for."""
+    if not looked_for or not dtype_of(x.dtype).is_inexact:
+        return False
+    has_nan = "nan" in looked_for and bool(np.isnan(x).any())
+    return has_nan or (bool({*looked_for} - {"nan"}) and bool(np.isinf(x).any()))

@@ -64,6 +64,10 @@ class Executable:
         main: the address of the native entry, where nothing but calling it is needed; else None.
         releases: whether it does so much that other Python threads run meanwhile; with symbolic
             dims, that depends on them.
+
+    Attributes:
+        told: whether sentinels have found something in the last call on this thread, which had
+            these results; asked again it says no. None where the program has no sentinels.
     """
 
     __slots__ = (
@@ -78,6 +82,7 @@ class Executable:
         "main",
         "releases",
         "signature",
+        "told",
     )
 
     def __init__(
@@ -89,6 +94,7 @@ class Executable:
         releases: bool = True,
     ) -> None:
         self.main = main
+        self.told: Callable[[Sequence[Data]], bool] | None = None
         self.releases = releases
         self.signature = signature
         self.caller = caller

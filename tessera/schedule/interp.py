@@ -23,7 +23,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import loop_ops, ops, sort_ops
+from tessera.schedule import loop_ops, ops, sentinel_ops, sort_ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -345,6 +345,11 @@ def _bitcast(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, .
     return bitcast_array(points.values[op.x], op.dtype)
 
 
+def _sentinel(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    if 0 not in grid and points.values[op.bad].any():
+        raise VerifyError(f"{op.name}: a value {op.fn}", loc=op.loc)
+
+
 def combine_all(fn: ScalarFn, value: Array, count: int) -> Array:
     """The first `count` dims of an array, combined; the identity of nothing."""
     dtype = dtype_of(value.dtype)
@@ -449,6 +454,7 @@ RULES: Mapping[
     ops.Contract: _contract,
     ops.Scan: _scan,
     ops.ScanFrom: _scan,
+    sentinel_ops.Sentinel: _sentinel,
     loop_ops.Recur: _recur,
     loop_ops.Repeat: _repeat,
 }

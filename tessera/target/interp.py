@@ -381,6 +381,10 @@ def _bad_access(s: Interpreter, op: t.BadAccess) -> None:
     raise fail(op, f"access {op.site} at byte {at - low} of {high - low}")
 
 
+def _sentinel(s: Interpreter, op: t.Sentinel) -> None:
+    raise fail(op, f"a value {op.fn}")
+
+
 def _alloca(s: Interpreter, op: t.Alloca) -> None:
     data = np.full(op.count * op.dtype.itemsize, POISON, np.uint8)
     s.values[op.result] = Pointer(data, 0, "scratch memory")
@@ -455,6 +459,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Alloca: _alloca,
     t.Limit: _limit,
     t.BadAccess: _bad_access,
+    t.Sentinel: _sentinel,
     t.For: run_for,
     t.While: run_while,
     t.If: run_if,

@@ -407,6 +407,20 @@ class BadAccess(TargetOp):
         return ()
 
 
+class Sentinel(TargetOp):
+    """Tells the runtime that a value is what `fn` asks for (`isnan` or `isinf`); the first thing
+    that is told counts, bad accesses included.
+    """
+
+    name = "target.sentinel"
+    effects = IO
+    fn: ScalarFn = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
 class Alloca(TargetOp):
     """Scratch memory private to one call: `count` elements, 64-byte aligned."""
 

@@ -36,6 +36,7 @@ from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
+from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -478,6 +479,11 @@ def _part(s: Interpreter, op: t.Part) -> None:
     s.values[op.result] = Memory(data, f"{memory.name} from byte {op.offset} on")
 
 
+def _sentinel(s: Interpreter, op: Sentinel) -> None:
+    if s.values[op.bad]:
+        raise fail(op, f"a value {op.fn}")
+
+
 def _launch(s: Interpreter, op: t.Launch) -> None:
     func = s.module.funcs.get(op.kernel)
     if func is None:
@@ -541,6 +547,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Arena: _arena,
     t.Limit: _limit,
     t.Part: _part,
+    Sentinel: _sentinel,
     t.Launch: _launch,
     Together: _together,
     t.HostCall: _host_call,

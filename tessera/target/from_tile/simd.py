@@ -41,6 +41,7 @@ from tessera.target.from_tile.lowering import (
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import Together
+from tessera.tile.sentinel_ops import Sentinel
 
 # --- rules ---
 
@@ -366,6 +367,11 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
     s.env[op.result] = s.emit(t.PtrAdd(s.arena, s.dim(op.offset), loc=s.loc))
 
 
+def _sentinel(s: Lowering, op: Sentinel) -> None:
+    told = s.region((), lambda _: (s.emit(t.Sentinel(op.fn, loc=s.loc)), ())[1])
+    s.emit(t.If(s.scalar(op.bad), told, s.region((), lambda _: ()), loc=s.loc))
+
+
 def _limit(s: Lowering, op: tile.Limit) -> None:
     s.env[op.result] = s.emit(t.Limit(s.ptr(op.mem), s.dim(op.size), loc=s.loc))
 
@@ -446,6 +452,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.If: _if,
     tile.Arena: _arena,
     tile.Limit: _limit,
+    Sentinel: _sentinel,
     tile.Launch: _launch,
     Together: _together,
     tile.HostCall: _host_call,

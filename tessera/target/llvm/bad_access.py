@@ -1,4 +1,5 @@
-"""LLVM text of reports about accesses outside of buffers: `target.bad_access`.
+"""LLVM text of reports about accesses outside of buffers and of sentinels: `target.bad_access`,
+`target.sentinel`.
 
 The runtime gives four words, `tessera_bad_access` (`runtime/bounds.py`): the number of the access
 and 1, the byte, and where the buffer begins and ends. Who changes the first from 0 writes the
@@ -11,6 +12,10 @@ from tessera.target import ops as t
 from tessera.target.llvm.text import Writer
 
 RECORD = "tessera_bad_access"
+
+FOUND = ("isnan", "isinf")
+"""What sentinels look for. The first word is -1 where one has found what stands here first, and so
+on; the others are then not written."""
 
 _REPORT = "tessera.report"
 
@@ -38,3 +43,10 @@ def bad_access(w: Writer, op: t.BadAccess) -> None:
     w.declare(_REPORT, _TEXT)
     places = ", ".join([w.typed(v) for v in (op.at, op.low, op.high)])
     w.put(f"call void @{_REPORT}(i64 {op.site + 1}, {places})")
+
+
+def sentinel(w: Writer, op: t.Sentinel) -> None:
+    """Reports it: no call, which would have the registers of the loop around it saved."""
+    w.declare(_REPORT, _TEXT)
+    number = -1 - FOUND.index(op.fn.name)
+    w.assign(f"cmpxchg ptr @{RECORD}, i64 0, i64 {number} monotonic monotonic")

@@ -526,6 +526,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Parallel: parallel.parallel,
     t.Together: parallel.together,
     t.BadAccess: bad_access.bad_access,
+    t.Sentinel: bad_access.sentinel,
     **host.RULES,
 }
 

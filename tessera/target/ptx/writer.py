@@ -167,6 +167,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Together: _refuse,
     t.Limit: _refuse,
     t.BadAccess: _refuse,
+    t.Sentinel: _refuse,
     t.Apply: _refuse,
     t.Lanes: _refuse,
     t.Splat: _refuse,

@@ -37,6 +37,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops
 from tessera.schedule import ops as s
+from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
 from tessera.tile.lowering import (
@@ -69,6 +70,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Contract: reduction.contract,
     s.Scan: scanning.scan,
     s.ScanFrom: scanning.scan,
+    Sentinel: pointwise.sentinel,
     loop_ops.Recur: recurring.recur,
     loop_ops.Repeat: recurring.repeat,
 }

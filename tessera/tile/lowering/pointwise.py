@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from tessera.dtypes import Kind, bool_, float32, uint32, uint64
 from tessera.errors import CompileError
+from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
+from tessera.schedule import sentinel_ops
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
 from tessera.tile.ops import tile_type
+from tessera.tile.sentinel_ops import Sentinel
 
 
 def const(low: State, op: s.Const, point: Point) -> Val:
@@ -38,6 +41,17 @@ def apply(low: State, op: s.Map, point: Point) -> Val:
 def cast(low: State, op: s.Cast, point: Point) -> Val:
     """A conversion."""
     return low.cast(low.get(op.x, point), op.dtype)
+
+
+def sentinel(low: State, op: sentinel_ops.Sentinel, point: Point) -> None:
+    """Tells of the points of the nest, not of those beyond its ends."""
+    em = low.em
+    checked = [k for k, dim in enumerate(point.dims) if dim.checked]
+    bad = em.all_of([low.get(op.bad, point).parts[0], *[low.inside(point, k) for k in checked]])
+    assert bad is not None
+    for _ in tile_type(bad).shape:
+        bad = em.pure(t.Reduce, bad, SCALARS["or"], 0)
+    em.add(Sentinel(bad, op.fn, loc=op.loc))
 
 
 def bitcast(low: State, op: s.Bitcast, point: Point) -> Val:
