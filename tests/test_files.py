@@ -1,6 +1,6 @@
 """What passes and lowerings print: `tests/files/<layer>/{passes,emit}/*.ir`, checked by filecheck.
 
-The first line says what runs, `// RUN: <what> [<machine>]`; the program follows, then lines with
+The first line says what runs, `// RUN: <what> [with <sentinels>] [<machine>]`; the program follows, then lines with
 `CHECK` directives. What runs is one of
 
 - `graph: <pass> <pass>...`: passes of Graphs by name;
@@ -53,12 +53,12 @@ def run_passes(text: str, names: list[str]) -> str:
     return str(run_pipeline(func, passes, PassContext(verify=True)))
 
 
-def lower_to(text: str, stage: str, target: Machine) -> str:
+def lower_to(text: str, stage: str, target: Machine, sentinels: str = "") -> str:
     """The program at a later stage."""
     module = parse_module(text)
     (layer,) = {op.name.split(".")[0] for func in module.funcs.values() for op in func.ops}
     if layer == "graph":
-        with config.update(verify=True):
+        with config.update(verify=True, sentinels=sentinels):
             return Lowered(module.entry, target).stage(stage)
     verify_module(module, SPECS[layer])
     return lower_module_to(module, layer, stage, target)
@@ -76,13 +76,15 @@ def lower_module_to(module: Module, layer: str, stage: str, target: Machine) -> 
 
 def run(text: str) -> str:
     """What the file's first line asks for."""
-    first = re.match(r"// RUN: (?:(graph): )?([\w ]+?)(?: (x86-64[-\w]*))?\n", text)
+    first = re.match(
+        r"// RUN: (?:(graph): )?([\w ]+?)(?: with ([\w,]+))?(?: (x86-64[-\w]*))?\n", text
+    )
     assert first, "the first line of the file says what runs"
-    layer, what, level = first.groups()
+    layer, what, sentinels, level = first.groups()
     if layer:
         return run_passes(text, what.split())
     assert what in STAGES, f"{what} is no stage"
-    return lower_to(text, what, machine(level or DEFAULT))
+    return lower_to(text, what, machine(level or DEFAULT), sentinels or "")
 
 
 @pytest.mark.parametrize("path", CASES, ids=name_of)

@@ -22,7 +22,7 @@ import numpy as np
 from tessera.dtypes import dtype_of
 from tessera.errors import MemoryAccessError
 from tessera.runtime.memory import pointer
-from tessera.target.llvm.bad_access import RECORD
+from tessera.target.llvm.bad_access import BAD_VALUE, RECORD
 
 if TYPE_CHECKING:
     from tessera.target.passes.check_bounds import Site
@@ -71,7 +71,7 @@ class BoundsRecord:
                 found = run(*args)
                 number, at, low, high = [int(word) for word in self._words]
                 self._words[:] = (0, 0, 0, 0)
-            if number < 0:
+            if number == BAD_VALUE:
                 self._found.is_bad = True
             elif number:
                 raise self._error(self._sites[number - 1], at - low, high - low)

@@ -347,7 +347,7 @@ def _bitcast(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, .
 
 def _sentinel(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
     if 0 not in grid and points.values[op.bad].any():
-        raise VerifyError(f"{op.name}: a value {op.fn}", loc=op.loc)
+        raise VerifyError(f"{op.name}: a value is bad", loc=op.loc)
 
 
 def combine_all(fn: ScalarFn, value: Array, count: int) -> Array:

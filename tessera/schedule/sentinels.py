@@ -3,17 +3,16 @@
     %y = schedule.map([%x]) {fn=log} : f32          %y = schedule.map([%x]) {fn=log} : f32
     schedule.store(%b, %y, []) {index=[i]}   ==>    schedule.store(%b, %y, []) {index=[i]}
                                                     %n = schedule.map([%y]) {fn=isnan} : bool
-                                                    schedule.sentinel(%n) {fn=isnan}
+                                                    schedule.sentinel(%n)
 
-In: a program with places and tiles. Out: the same program, which computes the same bits, with one
-sentinel for NaN and one for infinities in each nest that may give some. They may tell of a value
-that no operation of the user's gave, never the other way round; whoever is told looks closer.
+In: a program with places and tiles. Out: the same program, which computes the same bits, with
+sentinels in nests that may give NaN or infinities. They may tell of a value that no operation of
+the user's gave, never the other way round; whoever is told looks closer.
 
 - What is NaN makes most of what is computed of it NaN. Only values at the ends of such chains are
   looked at: those that are stored, and those that something takes that may hide a NaN.
-- An infinity is looked for where it is made of finite operands, for programs are full of those
-  that are wanted, such as -inf where something is masked out. Sums and products of matrices are
-  looked at as a whole.
+- So are infinities where the program means none. Where it may, as -inf for what is masked out, an
+  infinity is looked for where it is made of finite operands (`infinities.py`).
 - Overflow is an infinity of finite operands that is no value at a pole, as 1 / 0 and log(0) are.
 - A branch of a `select` is looked at where it is chosen, if nothing else takes it.
 - What a contraction reads is not looked at one by one: its sums show it. Nor are the steps of
@@ -23,7 +22,7 @@ that no operation of the user's gave, never the other way round; whoever is told
 from __future__ import annotations
 
 import cmath
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op, Value
@@ -34,6 +33,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import Dependence
+from tessera.schedule.infinities import Infinities
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.sentinel_ops import Sentinel
 
@@ -61,11 +61,20 @@ GROWS = POLES | frozenset((
 POLE_AT_ZERO = {"div": 1, "floordiv": 1, "pow": 0}
 """The operand for which 0 is a pole."""
 
+KEEPS_INF = frozenset((
+    "add", "sub", "mul", "neg", "abs", "square", "sqrt", "fma", "floor", "ceil", "trunc", "round",
+    "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
+))  # fmt: skip
+"""Functions whose result is no number if an operand is infinite."""
+
+_SUMS = ("add", "mul", "logaddexp")
+
 
 def put_sentinels(func: Func, checks: Collection[str]) -> Func:
     """The program with sentinels for these checks."""
-    unwatched = has_unwatched(func)
-    return with_bodies(func, lambda kernel: _kernel(kernel.body, checks, unwatched))
+    meant = Infinities(func)
+    settings = _Settings(frozenset(checks), has_unwatched(func), meant)
+    return with_bodies(func, lambda kernel: _kernel(kernel.body, settings))
 
 
 def has_unwatched(func: Func) -> bool:
@@ -80,13 +89,34 @@ def _is_unwatched(op: Op) -> bool:
     return isinstance(op, (ops.HostCall, ops.Scan))
 
 
-def _kernel(block: Block, checks: Collection[str], unwatched: bool) -> Block:
+class _Settings:
+    """What is looked for in a program.
+
+    Attributes:
+        nan: whether NaN is.
+        inf: whether infinities are, those at poles included.
+        grows: functions that may give an infinity that is to be told.
+        poles: where 0 as an operand excuses it.
+        unwatched: whether what is read may be bad already.
+        meant: the values that may be infinite because the program means them to be.
+    """
+
+    def __init__(self, checks: frozenset[str], unwatched: bool, meant: Infinities) -> None:
+        self.nan = "nan" in checks
+        self.inf = bool(checks & {"inf", "overflow"})
+        self.grows = GROWS if "inf" in checks else GROWS - POLES
+        self.poles = {} if "inf" in checks else POLE_AT_ZERO
+        self.unwatched = unwatched
+        self.meant = meant
+
+
+def _kernel(block: Block, settings: _Settings) -> Block:
     code: list[Op] = []
     for op in block.ops:
         if isinstance(op, Each):
-            op = op.rebuild(regions=[_kernel(op.body, checks, unwatched)])
+            op = op.rebuild(regions=[_kernel(op.body, settings)])
         elif isinstance(op, ops.Nest):
-            op = op.rebuild(regions=[_Watching(op.body, checks, unwatched).block(op.body)])
+            op = op.rebuild(regions=[_Watching(op.body, settings).block(op.body)])
         code.append(op)
     return Block(block.args, code, block.outputs)
 
@@ -100,23 +130,31 @@ def _is_inexact(value: Value) -> bool:
     return dtype is not None and dtype.is_inexact
 
 
+def _is_complex(value: Value) -> bool:
+    dtype = _dtype(value)
+    return dtype is not None and dtype.is_complex
+
+
 class _Watching:
     """The body of a nest.
 
     Attributes:
         users: the ops that take a value, and those whose region yields it.
         yielded: values that a region yields.
-        may: values that may be NaN by what the nest does.
+        nan: values that may be NaN by what the nest does.
+        inf: values that may be infinite by what it does, none of which is meant to be.
         conditions: for each value those under which it is used.
+        env: what values have become.
     """
 
-    def __init__(self, body: Block, checks: Collection[str], unwatched: bool) -> None:
-        self.checks = frozenset(checks)
-        self.unwatched = unwatched
+    def __init__(self, body: Block, settings: _Settings) -> None:
+        self.settings = settings
         self.dependence = Dependence(body)
         self.users: dict[Value, list[Op]] = {}
         self.yielded: set[Value] = set()
-        self.may: set[Value] = set()
+        self.nan: set[Value] = set()
+        self.inf: set[Value] = set()
+        self.env: dict[Value, Value] = {}
         self.conditions: dict[Value, list[tuple[Value, bool]]] = {}
         self._note(body)
 
@@ -126,60 +164,67 @@ class _Watching:
                 self.users.setdefault(value, []).append(op)
             if isinstance(op, loop_ops.LOOPS):
                 # What is carried may be anything from the second step on.
-                self.may.update(*[region.args for region in op.regions])
+                args = [v for region in op.regions for v in region.args if _is_inexact(v)]
+                self.nan.update(args)
+                self.inf.update([v for v in args if not self.settings.meant.has(v)])
             for region in op.regions:
                 self._note(region)
                 for value in region.outputs:
                     self.users.setdefault(value, []).append(op)
                     self.yielded.add(value)
-            if op.results and self._may_be_nan(op):
-                self.may.update(op.results)
+            results = [v for v in op.results if _is_inexact(v)]
+            if results and self._may_be_nan(op):
+                self.nan.update(results)
+            if results and self._may_be_infinite(op):
+                self.inf.update([v for v in results if not self.settings.meant.has(v)])
 
-    # --- NaN ----------------------------------------------------------------------------------
+    # --- what values may be -------------------------------------------------------------------
 
     def _may_be_nan(self, op: Op) -> bool:
         """Whether the results of an op may be NaN although what was read was not."""
-        if not any(_is_inexact(v) for v in op.results):
-            return False
         match op:
             case ops.Load():
-                return self.unwatched
+                return self.settings.unwatched
             case ops.Map():
                 makes = op.fn.name not in NO_NAN
                 # What may be NaN and is hidden is looked at before.
-                return makes or (op.fn.name not in HIDES_NAN and self._of_nan(op.operands))
+                return makes or (op.fn.name not in HIDES_NAN and _any(op.operands, self.nan))
             case ops.Cast():
                 dtype = _dtype(op.result)
                 # Formats without infinities have NaN for what is too large.
-                return self._of_nan(op.operands) or (dtype is not None and dtype.bits < 16)
+                return _any(op.operands, self.nan) or (dtype is not None and dtype.bits < 16)
             case ops.Reduce():
-                return op.fn.name in ("add", "mul", "logaddexp") or self._of_nan(op.body.outputs)
-            case ops.Contract() | loop_ops.Recur() | loop_ops.Repeat():
-                return True
+                return op.fn.name in _SUMS or _any(op.body.outputs, self.nan)
             case _:
-                return False
+                return isinstance(op, (ops.Contract, *loop_ops.LOOPS))
 
-    def _of_nan(self, values: Sequence[Value]) -> bool:
-        return any(v in self.may for v in values)
-
-    def _keeps_nan(self, op: Op, value: Value) -> bool:
-        """Whether an op gives NaN if it is given NaN, and somebody looks at what it gives."""
+    def _may_be_infinite(self, op: Op) -> bool:
+        """Whether the results of an op may be infinite although what was read was not."""
         match op:
+            case ops.Load():
+                return self.settings.unwatched
             case ops.Map():
-                is_float = _is_inexact(op.result) and not _is_complex(op.result)
-                keeps = is_float and op.fn.name not in HIDES_NAN
+                kept = op.fn.name in KEEPS_INF and _any(op.operands, self.inf)
+                return kept or self.makes_infinity(op)
             case ops.Cast():
-                keeps = _is_inexact(op.result) and not _is_complex(value)
-            case ops.Reduce() | ops.Contract():
-                keeps = True
-            case loop_ops.Recur():
-                keeps = value in op.init or value in op.body.outputs
+                return _any(op.operands, self.inf) or self.makes_infinity(op)
+            case ops.Reduce():
+                return op.fn.name in _SUMS or _any(op.body.outputs, self.inf)
             case _:
-                return False
-        if not keeps:
-            return False
-        is_only = self.users[value] == [op]
-        return is_only or not any([self.guard(v) for v in op.results])
+                return isinstance(op, (ops.Contract, *loop_ops.LOOPS))
+
+    def makes_infinity(self, op: Op) -> bool:
+        """Whether an op may give an infinity that is to be told of other operands."""
+        if isinstance(op, ops.Map):
+            return op.fn.name in self.settings.grows
+        if isinstance(op, ops.Cast):
+            source, dtype = _dtype(op.x), _dtype(op.result)
+            assert source is not None
+            assert dtype is not None
+            return source.is_inexact and source.bits > dtype.bits
+        return isinstance(op, (ops.Contract, loop_ops.Repeat)) or (
+            isinstance(op, ops.Reduce) and op.fn.name in _SUMS
+        )
 
     # --- where values are used ----------------------------------------------------------------
 
@@ -189,7 +234,6 @@ class _Watching:
         found = self.conditions.get(value)
         if found is not None:
             return found
-        self.conditions[value] = []
         found = []
         users = self.users.get(value, [])
         op = users[0] if len(users) == 1 else None
@@ -201,15 +245,57 @@ class _Watching:
         self.conditions[value] = found
         return found
 
+    def _is_shown(self, value: Value, bad: set[Value]) -> bool:
+        """Whether something that is looked at is bad if a value is.
+
+        Args:
+            value: the value.
+            bad: those that may be NaN, or infinite.
+        """
+        users = self.users.get(value, [])
+        for op in users:
+            keeps = self._keeps_nan(op, value) if bad is self.nan else self._keeps_inf(op, value)
+            results = [v for v in op.results if _is_inexact(v)]
+            if not keeps or not all(v in bad for v in results):
+                continue
+            if len(users) == 1 or not any([self.guard(v) for v in results]):
+                return True
+        return False
+
+    def _keeps_nan(self, op: Op, value: Value) -> bool:
+        """Whether an op gives NaN if it is given NaN."""
+        match op:
+            case ops.Map():
+                is_float = _is_inexact(op.result) and not _is_complex(op.result)
+                return is_float and op.fn.name not in HIDES_NAN
+            case ops.Cast():
+                return _is_inexact(op.result) and not _is_complex(value)
+            case loop_ops.Recur():
+                return value in op.init or value in op.body.outputs
+            case _:
+                return isinstance(op, (ops.Reduce, ops.Contract))
+
+    def _keeps_inf(self, op: Op, value: Value) -> bool:
+        """Whether an op gives what is no number if it is given an infinity."""
+        match op:
+            case ops.Map():
+                is_divided = op.fn.name == "div" and op.args[0] is value is not op.args[1]
+                keeps = op.fn.name in KEEPS_INF or is_divided
+                return keeps and not _is_complex(op.result)
+            case ops.Reduce():
+                return op.fn.name in ("add", "mul")
+            case _:
+                return self._keeps_nan(op, value)
+
     # --- sentinels ----------------------------------------------------------------------------
 
-    def block(self, block: Block) -> Block:
-        """A block with sentinels at its end; itself if there are none."""
+    def block(self, block: Block, watched: bool = True) -> Block:
+        """A block with sentinels at its end, if it is to be watched; itself if nothing is new."""
         code: list[Op] = []
-        env: dict[Value, Value] = {}
+        env = self.env
         for op in block.ops:
             inner = isinstance(op, (ops.Reduce, ops.ArgReduce, ops.Scan, loop_ops.Recur))
-            regions = [self.block(region) if inner else region for region in op.regions]
+            regions = [self.block(region, watched and inner) for region in op.regions]
             operands = [env.get(v, v) for v in op.operands]
             if regions != list(op.regions) or operands != list(op.operands):
                 fresh = op.rebuild(operands, regions)
@@ -217,64 +303,43 @@ class _Watching:
                 code.append(fresh)
             else:
                 code.append(op)
-        found = _Sentinels(env, self.dependence)
-        for op in block.ops:
+        found = _Sentinels(self)
+        for op in block.ops if watched else ():
             for value in op.results:
-                if "nan" in self.checks and self.is_end(value):
-                    found.add("isnan", value, (), self.guard(value))
-            if self.checks & {"inf", "overflow"}:
-                poles = {} if "inf" in self.checks else POLE_AT_ZERO
-                for value in op.results if self.may_overflow(op) else ():
-                    found.infinity(op, value, poles, self.guard(value))
+                if _is_inexact(value):
+                    self.look(op, value, found)
         code += found.code()
-        if code == list(block.ops):
-            return block
-        return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+        outputs = [env.get(v, v) for v in block.outputs]
+        is_same = code == list(block.ops) and outputs == list(block.outputs)
+        return block if is_same else Block(block.args, code, outputs)
 
-    def is_end(self, value: Value) -> bool:
-        """Whether a value may be NaN, and nothing that is looked at shows it."""
-        if value not in self.may or not _is_inexact(value):
-            return False
-        return not any([self._keeps_nan(op, value) for op in self.users.get(value, ())])
-
-    def may_overflow(self, op: Op) -> bool:
-        """Whether an op may give an infinity that is to be told."""
-        if not any([_is_inexact(v) for v in op.results]):
-            return False
-        match op:
-            case ops.Map():
-                return op.fn.name in (GROWS if "inf" in self.checks else GROWS - POLES)
-            case ops.Cast():
-                source, dtype = _dtype(op.x), _dtype(op.result)
-                assert source is not None
-                assert dtype is not None
-                return source.is_inexact and source.bits > dtype.bits
-            case ops.Reduce():
-                return op.fn.name in ("add", "mul", "logaddexp")
-            case _:
-                return isinstance(op, (ops.Contract, loop_ops.Repeat))
+    def look(self, op: Op, value: Value, found: _Sentinels) -> None:
+        """Notes what a value is looked at for."""
+        settings = self.settings
+        nan = settings.nan and value in self.nan and not self._is_shown(value, self.nan)
+        if settings.inf and settings.meant.has(value):
+            if self.makes_infinity(op):
+                found.made_infinity(op, value)
+        elif settings.inf and value in self.inf and not self._is_shown(value, self.inf):
+            found.add("isfinite", value)
+            return
+        if nan:
+            found.add("isnan", value)
 
 
-def _is_complex(value: Value) -> bool:
-    dtype = _dtype(value)
-    return dtype is not None and dtype.is_complex
+def _any(values: Sequence[Value], some: set[Value]) -> bool:
+    return any(v in some for v in values)
 
 
 class _Sentinels:
-    """The sentinels of one block.
+    """The sentinels of one block. What is the same all along a row is told of once."""
 
-    Args:
-        env: what values of the block have become.
-        dependence: on which axes they depend. What is the same all along a row is told of once.
-    """
-
-    def __init__(self, env: Mapping[Value, Value], dependence: Dependence) -> None:
-        self.env = env
-        self.dependence = dependence
+    def __init__(self, around: _Watching) -> None:
+        self.around = around
         self.loc = Loc.unknown
         self.ops: list[Op] = []
         self.made: dict[tuple[object, ...], Value] = {}
-        self.bad: dict[tuple[str, frozenset[str]], tuple[Value, Loc]] = {}
+        self.bad: dict[frozenset[str], tuple[Value, Loc]] = {}
 
     def map(self, name: str, *args: Value) -> Value:
         """A scalar function, once for equal operands."""
@@ -286,63 +351,45 @@ class _Sentinels:
             found = self.made[key] = op.result
         return found
 
-    def add(
-        self,
-        name: str,
-        value: Value,
-        conditions: Sequence[Value],
-        guard: Sequence[tuple[Value, bool]],
-    ) -> None:
-        """A value that is looked at, under conditions, and where a guard holds."""
+    def add(self, name: str, value: Value, conditions: Sequence[Value] = ()) -> None:
+        """A value that is bad if it is NaN, or infinite, or no number, and conditions hold."""
         op = value.op
         assert op is not None
         self.loc = op.loc
-        looks = "isnan" if name == "isnan" else "isinf"
-        bad = self.map(name, self.env.get(value, value))
+        env, dependence = self.around.env, self.around.dependence.values
+        bad = self.map(name, env.get(value, value))
         if name == "isfinite":
             bad = self.map("not", bad)
         for condition in conditions:
             bad = self.map("and", bad, condition)
-        axes = self.dependence.values[value]
-        for condition, wanted in guard:
-            axes = axes | self.dependence.values[condition]
-            holds = self.env.get(condition, condition)
+        axes = dependence[value]
+        for condition, wanted in self.around.guard(value):
+            axes = axes | dependence[condition]
+            holds = env.get(condition, condition)
             bad = self.map("and", bad, holds if wanted else self.map("not", holds))
-        before = self.bad.get((looks, axes))
-        if before is not None:
-            bad, loc = self.map("or", before[0], bad), before[1]
-        else:
-            loc = op.loc
-        self.bad[looks, axes] = bad, loc
+        before, loc = self.bad.get(axes, (None, op.loc))
+        self.bad[axes] = (bad if before is None else self.map("or", before, bad)), loc
 
-    def infinity(
-        self,
-        op: Op,
-        value: Value,
-        poles: Mapping[str, int],
-        guard: Sequence[tuple[Value, bool]],
-    ) -> None:
+    def made_infinity(self, op: Op, value: Value) -> None:
         """An infinity that is looked for where it is made of what is finite."""
         self.loc = op.loc
         if op.regions:  # what it was made of is not at hand any more
-            if _is_inexact(value):
-                self.add("isfinite", value, (), guard)
+            self.add("isfinite", value)
             return
-        given = [self.env.get(v, v) for v in op.operands]
+        given = [self.around.env.get(v, v) for v in op.operands]
         conditions = [self.map("isfinite", v) for v in given if not _is_finite(v)]
-        at = poles.get(op.fn.name) if isinstance(op, ops.Map) else None
+        at = self.around.settings.poles.get(op.fn.name) if isinstance(op, ops.Map) else None
         if at is not None:
             dtype = _dtype(given[at])
             assert dtype is not None
             zero = ops.Const(0.0, dtype, loc=op.loc)
             self.ops.append(zero)
             conditions.append(self.map("ne", given[at], zero.result))
-        self.add("isinf", value, conditions, guard)
+        self.add("isinf", value, conditions)
 
     def code(self) -> list[Op]:
         """The ops."""
-        told = [Sentinel(bad, SCALARS[fn], loc=loc) for (fn, _), (bad, loc) in self.bad.items()]
-        return [*self.ops, *told]
+        return [*self.ops, *[Sentinel(bad, loc=loc) for bad, loc in self.bad.values()]]
 
 
 def _is_finite(value: Value) -> bool:

@@ -382,7 +382,7 @@ def _bad_access(s: Interpreter, op: t.BadAccess) -> None:
 
 
 def _sentinel(s: Interpreter, op: t.Sentinel) -> None:
-    raise fail(op, f"a value {op.fn}")
+    raise fail(op, "a value is bad")
 
 
 def _alloca(s: Interpreter, op: t.Alloca) -> None:

@@ -408,13 +408,12 @@ class BadAccess(TargetOp):
 
 
 class Sentinel(TargetOp):
-    """Tells the runtime that a value is what `fn` asks for (`isnan` or `isinf`); the first thing
-    that is told counts, bad accesses included.
+    """Tells the runtime that a value is not what it should be; the first thing that is told counts,
+    bad accesses included.
     """
 
     name = "target.sentinel"
     effects = IO
-    fn: ScalarFn = attr()
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

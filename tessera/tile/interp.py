@@ -481,7 +481,7 @@ def _part(s: Interpreter, op: t.Part) -> None:
 
 def _sentinel(s: Interpreter, op: Sentinel) -> None:
     if s.values[op.bad]:
-        raise fail(op, f"a value {op.fn}")
+        raise fail(op, "a value is bad")
 
 
 def _launch(s: Interpreter, op: t.Launch) -> None:

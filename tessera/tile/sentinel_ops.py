@@ -6,22 +6,18 @@ from tessera.dtypes import bool_
 from tessera.errors import VerifyError
 from tessera.ir.core import Value
 from tessera.ir.effects import IO
-from tessera.ir.opdef import attr, operand
-from tessera.ir.scalar import ScalarFn
+from tessera.ir.opdef import operand
 from tessera.ir.types import Type
 from tessera.tile.ops import TileOp
 from tessera.tile.types import TileType
 
 
 class Sentinel(TileOp):
-    """Tells the runtime, if the bool scalar holds, that a value is what `fn` asks for (`isnan` or
-    `isinf`). The first sentinel that tells something counts.
-    """
+    """Tells the runtime, if the bool scalar holds, that a value is not what it should be."""
 
     name = "tile.sentinel"
     effects = IO
     bad: Value = operand()
-    fn: ScalarFn = attr()
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

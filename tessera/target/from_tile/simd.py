@@ -368,7 +368,7 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
 
 
 def _sentinel(s: Lowering, op: Sentinel) -> None:
-    told = s.region((), lambda _: (s.emit(t.Sentinel(op.fn, loc=s.loc)), ())[1])
+    told = s.region((), lambda _: (s.emit(t.Sentinel(loc=s.loc)), ())[1])
     s.emit(t.If(s.scalar(op.bad), told, s.region((), lambda _: ()), loc=s.loc))
 
 

@@ -13,9 +13,8 @@ from tessera.target.llvm.text import Writer
 
 RECORD = "tessera_bad_access"
 
-FOUND = ("isnan", "isinf")
-"""What sentinels look for. The first word is -1 where one has found what stands here first, and so
-on; the others are then not written."""
+BAD_VALUE = -1
+"""The first word where a sentinel was the first; the others are then not written."""
 
 _REPORT = "tessera.report"
 
@@ -48,5 +47,4 @@ def bad_access(w: Writer, op: t.BadAccess) -> None:
 def sentinel(w: Writer, op: t.Sentinel) -> None:
     """Reports it: no call, which would have the registers of the loop around it saved."""
     w.declare(_REPORT, _TEXT)
-    number = -1 - FOUND.index(op.fn.name)
-    w.assign(f"cmpxchg ptr @{RECORD}, i64 0, i64 {number} monotonic monotonic")
+    w.assign(f"cmpxchg ptr @{RECORD}, i64 0, i64 {BAD_VALUE} monotonic monotonic")

@@ -51,7 +51,7 @@ def sentinel(low: State, op: sentinel_ops.Sentinel, point: Point) -> None:
     assert bad is not None
     for _ in tile_type(bad).shape:
         bad = em.pure(t.Reduce, bad, SCALARS["or"], 0)
-    em.add(Sentinel(bad, op.fn, loc=op.loc))
+    em.add(Sentinel(bad, loc=op.loc))
 
 
 def bitcast(low: State, op: s.Bitcast, point: Point) -> Val:
