@@ -1,7 +1,7 @@
 """What passes and lowerings print: `tests/files/<layer>/{passes,emit}/*.ir`, checked by filecheck.
 
-The first line says what runs, `// RUN: <what> [with <sentinels>] [<machine>]`; the program follows, then lines with
-`CHECK` directives. What runs is one of
+The first line says what runs, `// RUN: <what> [with <sentinels>] [<machine>]`; the program follows,
+then lines with `CHECK` directives. What runs is one of
 
 - `graph: <pass> <pass>...`: passes of Graphs by name;
 - a stage of `Lowered` (`schedule`, `tile`, `target`, `llvm`): the program, in whatever earlier
