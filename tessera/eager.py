@@ -26,18 +26,18 @@ from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
-from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.hostcall import HostCall, specs
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.remote import Remote
 from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
-from tessera.ir.effects import is_removable
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
+from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
@@ -189,8 +189,11 @@ class Eager:
             return self._control(cls, flat, groups, attrs)
         if cls is HostCall:
             # Without machine code around it: results stay results, exceptions exceptions.
-            found = attrs["function"]([x.host for x in flat])
-            return tuple([Array(x) for x in found]) if len(found) != 1 else Array(found[0])
+            types = specs(attrs.get("types", ()))
+            found = attrs["function"].checked([x.host for x in flat], types)
+            # Copies: the function may keep what it gave, and change it.
+            results = [Array(np.array(x)) for x in found]
+            return tuple(results) if len(results) != 1 else results[0]
         if issubclass(cls, LibraryCall):
             return self._library_call(cls, flat, attrs)
         return self._compute(cls, flat, groups, attrs)
@@ -415,7 +418,7 @@ class Eager:
         if found is None:
             found = self._executable(func)
             # What calls the host does so with a function of its own each time.
-            if is_removable(op.get_effects()):
+            if not any([isinstance(inner, HostCall) for inner in walk(func.body)]):
                 self._cache[key] = found
         return tuple([Array(x) for x in found.run([x.contiguous for x in flat])])
 

@@ -30,6 +30,7 @@ from tessera.api.derivatives import custom_jvp, custom_vjp
 from tessera.api.determinism import deterministic
 from tessera.api.ensure import ensure
 from tessera.api.function import Function, autodiff, function
+from tessera.api.host import io_callback, pure_callback
 from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction
 from tessera.api.linear import linear_transpose
@@ -104,6 +105,7 @@ __all__ = [
     "function",
     "grad",
     "hessian",
+    "io_callback",
     "jacfwd",
     "jacrev",
     "jit",
@@ -117,6 +119,7 @@ __all__ = [
     "pmin",
     "ppermute",
     "psum",
+    "pure_callback",
     "reduce",
     "remat",
     "scan",

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from tessera import pytree
-from tessera.debug.callback import call_host
+from tessera.api.host import Call
 from tessera.errors import TesseraError, api_boundary, is_glue_file, is_internal_frame
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
@@ -86,7 +86,7 @@ def breakpoint(
         ]
         Prompt(shown, stdin, stdout).run()
 
-    call_host("debug.breakpoint", stop, given, {})
+    Call("debug.breakpoint", stop, given, {}, named=False).tell()
 
 
 def _frames(limit: int) -> list[_Frame]:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import builtins
 import string
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-
-from tessera import pytree
-from tessera.api.leaves import check_callable, name_of, owned, to_array
+from tessera.api.host import Call
+from tessera.api.leaves import check_callable
 from tessera.errors import CallError, api_boundary
-from tessera.graph.array import Array, ArrayBase
-from tessera.graph.ops.hostcall import HostCall
-from tessera.graph.trace import Tracer, bind, recorded_call
+from tessera.graph.array import Array
+from tessera.graph.trace import Tracer
 from tessera.ir import loc
-from tessera.ir.hostcall import Data, HostFunction
 
 
 @api_boundary
@@ -51,7 +47,7 @@ def callback(
     """
     del ordered
     check_callable("debug.callback", callback, "pass its arguments after it")
-    call_host(f"debug.callback of {name_of(callback)}", callback, args, kwargs)
+    Call("debug.callback", callback, args, kwargs).tell()
 
 
 @api_boundary
@@ -82,45 +78,7 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, **kwargs: Any) -> None:
     def write(*args: Any, **kwargs: Any) -> None:
         builtins.print(fmt.format(*args, **kwargs), flush=True)
 
-    call_host("debug.print", write, args, kwargs)
-
-
-def call_host(
-    name: str,
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> None:
-    """Calls a function with what traced values turn out to be, whenever the program gets here.
-
-    Args:
-        name: what messages call it.
-        fn: the function; arrays are `ts.Array`s to it.
-        args: its arguments.
-        kwargs: its keyword arguments.
-    """
-    leaves, treedef = pytree.flatten((tuple(args), kwargs))
-    operands: list[Any] = []
-    places: list[int] = []
-    for k, leaf in enumerate(leaves):
-        if isinstance(leaf, (ArrayBase, np.ndarray)):
-            array = to_array(cast("Any", leaf))
-            if array is not None:
-                operands.append(owned(array, cast("Any", leaf)))
-                places.append(k)
-    # What belongs to a trace must not be kept alive by a program that outlives it.
-    rest = [None if isinstance(x, Tracer) else x for x in leaves]
-
-    def run(*values: Data) -> tuple[()]:
-        found = list(rest)
-        for k, value in zip(places, values, strict=True):
-            found[k] = Array(value)
-        args, kwargs = pytree.unflatten(treedef, found)
-        fn(*args, **kwargs)
-        return ()
-
-    function = HostFunction(name, run, loc.current(), recorded_call())
-    bind(HostCall, tuple(operands), function=function)
+    Call("debug.print", write, args, kwargs, named=False).tell()
 
 
 def _check_format(fmt: object, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

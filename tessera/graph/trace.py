@@ -41,6 +41,7 @@ from tessera.graph.finalizers import in_finalizer
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
 from tessera.graph.scope import Scope
+from tessera.graph.transforms.silence import recorded
 from tessera.ir import assumptions
 from tessera.ir import loc as _loc
 from tessera.ir.assumptions import Assumptions
@@ -313,6 +314,8 @@ class Trace:
             else self.lift(item)
             for item in operands
         ]
+        if not self.abstract and known is None:
+            attrs = {k: recorded(v) if isinstance(v, Block) else v for k, v in attrs.items()}
         fresh: dict[str, Any] = {
             k: clone_block(v, {}) if isinstance(v, Block) else v for k, v in attrs.items()
         }

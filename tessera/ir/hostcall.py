@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tessera.errors import ShapeError, TesseraError
+from tessera.errors import DTypeError, ShapeError, TesseraError
 from tessera.ir.loc import Loc, current
 from tessera.ir.routines import ROUTINES, run_routine
 
@@ -26,9 +27,24 @@ if TYPE_CHECKING:
 
 Data: TypeAlias = "npt.NDArray[Any]"
 
+Spec: TypeAlias = "tuple[tuple[int | None, ...], np.dtype[Any]]"
+"""The shape and the dtype of a result; None for a dim of any size."""
+
+
+class _State(threading.local):
+    failures = 0
+
+
+_STATE = _State()
+
+
+def failures() -> int:
+    """How many calls of the host have ended in an exception in this thread."""
+    return _STATE.failures
+
 
 class HostFunction:
-    """A function of arrays, for ops to call. Equal to itself only.
+    """A function of arrays, for ops to call. Equal to itself only, but for those with a key.
 
     Text: `host<print, 3>`, the name for readers and the number; it can be read back in the same
     process, for as long as the function lives.
@@ -39,9 +55,11 @@ class HostFunction:
         loc: where the user asked for the call.
         traced: where the program that has the call was called as it was traced, if that is some
             other call than the one that runs it.
+        labels: what messages call the results.
+        key: functions with equal keys compute the same, and are equal.
     """
 
-    __slots__ = ("__weakref__", "loc", "name", "number", "run", "traced")
+    __slots__ = ("__weakref__", "key", "labels", "loc", "name", "number", "run", "traced")
 
     _numbers: ClassVar[itertools.count[int]] = itertools.count()
     _known: ClassVar[weakref.WeakValueDictionary[int, HostFunction]] = weakref.WeakValueDictionary()
@@ -52,11 +70,15 @@ class HostFunction:
         run: Callable[..., Sequence[Data]],
         loc: Loc,
         traced: Loc | None = None,
+        labels: Sequence[str] = (),
+        key: Hashable = None,
     ) -> None:
         self.name = name
         self.run = run
         self.loc = loc
         self.traced = traced
+        self.labels = tuple(labels)
+        self.key = key
         self.number = next(self._numbers)
         self._known[self.number] = self
 
@@ -67,29 +89,56 @@ class HostFunction:
         """
         try:
             return tuple(self.run(*[np.array(x) for x in inputs]))
-        except TesseraError as error:
-            error.at(self.place())
-            raise
-        except Exception as error:
-            place = self.place().render()
-            if place and not getattr(error, "__notes__", None):
-                error.add_note(f"raised in {self.name}, {place}")
+        except BaseException as error:
+            _STATE.failures += 1
+            if isinstance(error, TesseraError):
+                error.at(self.place())
+            elif isinstance(error, Exception) and not getattr(error, "__notes__", None):
+                place = self.place().render()
+                if place:
+                    error.add_note(f"raised in {self.name}, {place}")
             raise
 
-    def fill(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> None:
-        """Calls it with operands, and stores the results in other arrays.
+    def checked(self, inputs: Sequence[Data], specs: Sequence[Spec]) -> tuple[Data, ...]:
+        """The results for operands, which are of the shapes and dtypes that they should be.
 
         Raises:
-            ShapeError: a result has another shape or dtype than its array.
+            ShapeError: a result has another shape.
+            DTypeError: a result has another dtype.
         """
-        for value, target in zip(self(inputs), outputs, strict=True):
-            if value.shape != target.shape or value.dtype != target.dtype:
-                raise ShapeError(
-                    f"{self.name}: the result is {value.dtype}{list(value.shape)}, not "
-                    f"{target.dtype}{list(target.shape)}",
-                    rule="a host function gives what it was said to give",
-                )
+        found = self(inputs)
+        for k, (value, (shape, dtype)) in enumerate(zip(found, specs, strict=True)):
+            same = value.ndim == len(shape) and all(
+                [want is None or n == want for n, want in zip(value.shape, shape, strict=True)]
+            )
+            if same and value.dtype == dtype:
+                continue
+            _STATE.failures += 1
+            label = self.labels[k] if k < len(self.labels) else "the result"
+            raise (DTypeError if same else ShapeError)(
+                f"{self.name}: {label} is {_show(value.shape, value.dtype)}, not "
+                f"{_show(shape, dtype)}",
+                loc=self.place(),
+                rule="a host function gives what it was said to give",
+                fix=f"convert it, by `.astype({dtype})`, or change what it is said to give"
+                if same
+                else "change what it returns, or what it is said to give",
+            )
+        return found
+
+    def fill(self, inputs: Sequence[Data], outputs: Sequence[Data]) -> None:
+        """Calls it with operands, and stores the results in other arrays; see `checked`."""
+        found = self.checked(inputs, [(target.shape, target.dtype) for target in outputs])
+        for value, target in zip(found, outputs, strict=True):
             target[...] = value
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or self.key is None or not isinstance(other, HostFunction):
+            return self is other
+        return self.key == other.key
+
+    def __hash__(self) -> int:
+        return object.__hash__(self) if self.key is None else hash(self.key)
 
     def place(self) -> Loc:
         """Where the call stands, within the call of the program that runs now."""
@@ -118,6 +167,10 @@ class HostFunction:
         if found is None:
             raise parser.error(f"there is no host function {number} any more")
         return found
+
+
+def _show(shape: Sequence[int | None], dtype: np.dtype[Any]) -> str:
+    return f"{dtype}[{', '.join(['?' if n is None else str(n) for n in shape])}]"
 
 
 class LibraryFunction(HostFunction):

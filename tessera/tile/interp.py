@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
-from tessera.errors import ShapeError, VerifyError
+from tessera.errors import DTypeError, ShapeError, VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Module, Op, Value
@@ -516,7 +516,7 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
     given = [_bools(x) for x in arrays[:inputs]]
     try:
         function.fill(given, arrays[inputs:])
-    except ShapeError as error:
+    except (DTypeError, ShapeError) as error:
         raise fail(op, error.what) from None
 
 

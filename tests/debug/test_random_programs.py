@@ -18,7 +18,8 @@ Program = Callable[[Any], Any]
 class Maker:
     """Makes programs, functions of one number to one number, out of random statements."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, asks: bool = False) -> None:
+        self.asks = asks
         self.random = random.Random(seed)
         self.told: list[tuple[int, float]] = []
         self.count = 0
@@ -37,6 +38,8 @@ class Maker:
     def statement(self, depth: int) -> Program:
         """One statement."""
         simple = [self.tell, self.compute, self.tell_unused]
+        if self.asks:
+            simple += [self.ask, self.ask_unused, self.work_out]
         nested = [self.cond, self.fori, self.scan, self.call, self.checkpoint, self.while_]
         return self.random.choice(simple + (nested * 2 if depth else []))(depth)
 
@@ -59,6 +62,36 @@ class Maker:
             return x
 
         return run
+
+    def ask(self, depth: int) -> Program:
+        """What the host says depends on how often it was asked."""
+        self.count += 1
+        number, kind = self.count, ts.ShapeDtypeStruct((), ts.float32)
+
+        def answer(v: Any) -> float:
+            self.told.append((number, round(float(v), 3)))
+            return 0.01 * len(self.told)
+
+        return lambda x: x + ts.io_callback(answer, kind, ts.stop_gradient(x))
+
+    def ask_unused(self, depth: int) -> Program:
+        """Nobody uses the answer."""
+        ask = self.ask(depth)
+
+        def run(x: Any) -> Any:
+            ask(x * 2)
+            return x
+
+        return run
+
+    def work_out(self, depth: int) -> Program:
+        """The host computes, and is told nothing."""
+        a, kind = self.random.choice([0.5, 2.0]), ts.ShapeDtypeStruct((), ts.float32)
+
+        def work(v: Any) -> float:
+            return a * float(v)
+
+        return lambda x: x + ts.pure_callback(work, kind, ts.stop_gradient(x))
 
     def compute(self, depth: int) -> Program:
         a, b = self.random.choice([0.5, 1.0, -1.0]), self.random.choice([0.0, 1.0])
@@ -104,7 +137,7 @@ class Maker:
     def heard(self, run: Callable[[], Any]) -> list[tuple[int, float]]:
         """What the host is told."""
         self.told.clear()
-        run()
+        self.value = run()
         return list(self.told)
 
 
@@ -121,6 +154,48 @@ def test_the_host_is_told_the_same(seed: int) -> None:
     assert maker.heard(lambda: ts.jit(ts.grad(program))(x)) == wanted
     assert maker.heard(lambda: ts.grad(program)(x)) == wanted
     assert maker.heard(lambda: ts.jit(lambda x: ts.jvp(program, (x,), (1.0,)))(x)) == wanted
+
+
+@pytest.mark.parametrize("seed", range(30, 38))
+def test_the_host_is_asked_the_same(seed: int) -> None:
+    """It is asked once for each time that a program gets there, also where a derivative runs a part
+    of the program again, and its answers are those that everything is computed with."""
+    maker = Maker(seed, asks=True)
+    program = maker.program(2)
+    x = ts.asarray(0.75)
+    with ts.debug.disable_jit():
+        wanted = maker.heard(lambda: program(x))
+        value = float(maker.value)
+        maker.heard(lambda: ts.jvp(program, (x,), (1.0,)))
+        slope = float(maker.value[1])
+    with ts.config.update(verify=True):
+        assert maker.heard(lambda: ts.jit(program)(x)) == wanted
+    assert float(maker.value) == pytest.approx(value, rel=1e-5)
+    for f in (program, ts.jit(program), ts.checkpoint(program)):
+        for mode in (lambda f: f, ts.jit):
+            grad = mode(ts.grad(f))
+            assert maker.heard(lambda grad=grad: grad(x)) == wanted
+            assert float(maker.value) == pytest.approx(slope, rel=1e-4)
+    assert maker.heard(lambda: ts.jit(lambda x: ts.jvp(program, (x,), (1.0,)))(x)) == wanted
+    assert float(maker.value[1]) == pytest.approx(slope, rel=1e-4)
+    twice = ts.jit(ts.grad(program))
+    assert [maker.heard(lambda: twice(x)) for _ in range(2)] == [wanted] * 2
+
+
+@pytest.mark.parametrize("seed", range(40, 46))
+def test_examples(seed: int) -> None:
+    """The host is told of each example what it is told without the others."""
+    maker = Maker(seed)
+    program = maker.program(2)
+    xs = ts.asarray([0.75, -0.5, 2.0])
+    with ts.debug.disable_jit():
+        single = [maker.heard(lambda x=x: program(x)) for x in xs]
+    wanted = sorted([told for one in single for told in one])
+    eager = maker.heard(lambda: ts.vmap(program)(xs))
+    assert sorted(eager) == wanted
+    assert maker.heard(lambda: ts.jit(ts.vmap(program))(xs)) == eager
+    assert maker.heard(lambda: ts.jit(ts.grad(lambda x: ts.sum(ts.vmap(program)(x))))(xs)) == eager
+    assert sorted(maker.heard(lambda: ts.jit(ts.vmap(ts.grad(program)))(xs))) == wanted
 
 
 @pytest.mark.parametrize("seed", [20, 21, 22])

@@ -46,10 +46,11 @@ def require_inside(type: TensorType, axis: int, index: Any, inside: Any, size: A
     function = HostFunction("index check", check, loc.current(), recorded_call())
     operands = (index, inside, size)
     if not is_tracing() and not any(isinstance(x, Tracer) for x in operands):
-        bind(HostCall, operands, function=function)  # at once: a conditional would be compiled
+        # At once: a conditional would be compiled.
+        bind(HostCall, operands, function=function, suspended=True)
         return
     args = [Value(x.type) for x in operands]
-    call = Block(args, [HostCall(args, function)], ())
+    call = Block(args, [HostCall(args, function, suspended=True)], ())
     nothing = Block([Value(x.type) for x in operands], [], ())
     wrong = any_(ops.not_(inside), tuple(range(inside.ndim)))
     bind(Cond, wrong, operands, then=call, otherwise=nothing)

@@ -142,8 +142,8 @@ class Checkpoint(Call):
         saved = self.policy.choose(forward, residuals)
         wanted = [*forward.outputs[:split], *saved] if outs is None else saved
         values = dict(zip(forward.args, known, strict=True))
-        if wanted:
-            body = eliminate_dead(Block(forward.args, forward.ops, wanted))
+        body = eliminate_dead(Block(forward.args, forward.ops, wanted))
+        if wanted or body.ops:
             found = self.applied(known, body)
             if outs is None:
                 outs = found[:split]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.dtypes import bool_
+from tessera.dtypes import bool_, int64
 from tessera.errors import NotDifferentiableError, ShapeError, VerifyError
 from tessera.graph.ops.base import Family, GraphOp, Linear, is_inexact
 from tessera.graph.ops.elementwise import select
@@ -20,7 +20,8 @@ from tessera.graph.transforms.differentiate import jvp, linearize, transpose, ze
 from tessera.graph.transforms.evaluate import bind_op
 from tessera.graph.transforms.silence import silenced_block
 from tessera.graph.transforms.vectorize import vmap
-from tessera.ir.core import Block, Func, Value
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import TensorType
@@ -47,6 +48,34 @@ class Control(GraphOp):
 
     family = Family.CONTROL
     isolated = True
+
+
+def one_by_one(
+    op: Op, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
+) -> tuple[Sequence[Any], Sequence[int | None]]:
+    """The batch rule of an op with effects that not all examples have: a loop over these.
+
+    Args:
+        op: the op on one example.
+        operands: arrays.
+        axes: the batch axis of each, None where all examples have the same.
+        size: how many examples there are.
+    """
+    args = [Value(t) for t in types_of(op.operands)]
+    inner = op.rebuild(args)
+    consts = [k for k, axis in enumerate(axes) if axis is None]
+    rows = {k: axis for k, axis in enumerate(axes) if axis is not None}
+    lead = [Value(TensorType((), int64)), *[args[k] for k in (*consts, *rows)]]
+    outs = bind(
+        Op.registry["graph.scan"],
+        tuple([operands[k] for k in consts]),
+        (),
+        tuple([move_axis(operands[k], axis, 0) for k, axis in rows.items()]),
+        length=size,
+        body=Block(lead, [inner], inner.results),
+    )
+    found = as_tuple(outs)
+    return found, [0] * len(found)
 
 
 class Call(Control):
@@ -226,8 +255,10 @@ class Cond(Control):
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
         """Unbatched predicate: a conditional of batched branches. Batched: both branches and a
-        select.
+        select; or one example after the other, if a branch does what cannot be undone.
         """
+        if axes[0] is not None and not is_removable(self.get_effects()):
+            return one_by_one(self, operands, axes, size)
         pred, *args = operands
         graphs: list[tuple[Func, list[Any]]] = []
         for block in (self.then, self.otherwise):
@@ -386,7 +417,7 @@ class While(Control):
         new_body = Block([*lead, *ct_args, *carry, *tangent_args], graph.ops, graph.outputs)
         new_body = new_body if together else silenced_block(new_body)
         cond_args = [Value(x.type) for x in captured], [Value(v.type) for v in ct_args]
-        cond = self.cond
+        cond = self.cond if together else silenced_block(self.cond)
         new_cond = Block(
             [
                 *cond_args[0],
@@ -428,7 +459,7 @@ class While(Control):
         """Carried values are batched where they may differ between examples.
 
         Where the condition does, all of them are, and an example for which it is false keeps its
-        values.
+        values. If the loop does what cannot be undone, there is then one for each example.
         """
         split = len(self.consts)
         cond_func, body_func = Func("cond", self.cond), Func("body", self.body)
@@ -448,6 +479,8 @@ class While(Control):
             batch_to_front(x, a, size) if b else x
             for x, a, b in zip(operands[split:], axes[split:], batched, strict=True)
         ]
+        if cond_axis is not None and not is_removable(self.get_effects()):
+            return one_by_one(self, operands, axes, size)
         n_cond, n_body = len(cond_captured), len(body_captured)
         consts = (*cond_captured, *body_captured, *operands[:split])
         types = [x.type for x in (*consts, *init)]

@@ -53,8 +53,8 @@ class Policy:
             if not found:
                 continue
             assert isinstance(op, GraphOp)
-            # What has no operands is made again for nothing; what has effects must not run again.
-            if op.operands and (self.saves(op) or _is_once(op)):
+            # What has effects must not run again; what has no operands is made again for nothing.
+            if _is_once(op) or (op.operands and self.saves(op)):
                 saved.extend(found)
             else:
                 wanted.update(op.operands)
@@ -127,7 +127,7 @@ class _Closure:
         for op in reversed(self.ops):
             if any(v in wanted for v in op.results):
                 wanted.update(op.operands)
-                if op.operands:
+                if op.operands or _is_once(op):
                     found.extend(op.results)
         self.candidates = [v for v in reversed(found) if v in wanted]
 
