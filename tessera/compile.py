@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -42,6 +42,7 @@ from tessera.target.machine import Machine, host, machine
 
 if TYPE_CHECKING:
     from tessera.schedule.fusion import Decision
+    from tessera.target.llvm.modules import ModuleText
     from tessera.target.passes.check_bounds import Site
 
 GRAPH_PASSES: tuple[Pass, ...] = (
@@ -339,16 +340,21 @@ class Lowered(Stages):
 
     @functools.cached_property
     @young_garbage_only()
-    def llvm(self) -> str:
-        """LLVM IR text."""
-        from tessera.lowering import write_module
+    def modules(self) -> tuple[ModuleText, ...]:
+        """LLVM IR text, in modules that are compiled by themselves."""
+        from tessera.lowering import write_modules
 
         target = self.target
         start = time.perf_counter()
-        text = write_module(target, self.cpu, ENTRY)
+        modules = tuple(write_modules(target, self.cpu, ENTRY))
         self.context.record("llvm text", time.perf_counter() - start)
-        self.context.write("llvm", lambda: text, ".ll")
-        return text
+        self.context.write("llvm", lambda: _joined(modules), ".ll")
+        return modules
+
+    @property
+    def llvm(self) -> str:
+        """LLVM IR text; the modules of a long program one after the other."""
+        return _joined(self.modules)
 
     @functools.cached_property
     def call_sites(self) -> tuple[CallSite, ...]:
@@ -373,11 +379,17 @@ class Lowered(Stages):
     @functools.cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
-        text = self.llvm
+        name = self.traced.name
+        sources = [
+            cpu.Source(module.text, self.cpu, name, optimize=not module.is_glue)
+            for module in self.modules
+        ]
         start = time.perf_counter()
         imports = _imports(self.host_calls, threads.shares_work(self.target))
         imports.update(self.bounds.symbols)
-        module = cpu.compile_text(text, self.cpu, name=self.traced.name, imports=imports)
+        module = cpu.compile_sources(
+            sources, imports=imports, threads=config.current().threads
+        )
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
         return module
@@ -403,7 +415,7 @@ class Lowered(Stages):
         signature = self.signature
         store.put(
             programs.Record(
-                native.key, native.symbols, self.arena, not small, shares_work, self.call_sites,
+                native.keys, native.symbols, self.arena, not small, shares_work, self.call_sites,
                 signature.overwritten,
             )
         )  # fmt: skip
@@ -449,6 +461,10 @@ class Lowered(Stages):
         )
         self.context.record("load", time.perf_counter() - start)
         return found
+
+
+def _joined(modules: Sequence[ModuleText]) -> str:
+    return "\n".join([module.text for module in modules])
 
 
 def _imports(calls: HostCalls, shares_work: bool) -> dict[str, int]:

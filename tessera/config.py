@@ -171,7 +171,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Config:
         dump_dir=env.get("TESSERA_DUMP_DIR", "tessera-dump"),
         cpu_level=env.get("TESSERA_CPU_LEVEL") or None,
         cache_dir=env.get("TESSERA_CACHE_DIR", os.path.join(base, "tessera")),
-        threads=int(threads) if threads else _usable_cpus(),
+        threads=int(threads) if threads else usable_cpus(),
         memory_cache=int(_number(env, "TESSERA_MEMORY_CACHE", _usual_memory_cache())),
         assembler=env.get("TESSERA_ASSEMBLER", "").strip().lower() or "auto",
         matmul_precision=env.get("TESSERA_MATMUL_PRECISION", "").strip().lower() or "float32",
@@ -202,7 +202,8 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     return float(value) if value else default
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> int:
+    """How many CPUs this process may run on now."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

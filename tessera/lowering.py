@@ -45,7 +45,7 @@ from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import Axis
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
-from tessera.target.llvm.writer import write_module
+from tessera.target.llvm.modules import write_modules
 from tessera.target.machine import Machine
 from tessera.target.passes.check_bounds import Site, check_bounds
 from tessera.target.passes.legalize import legalize
@@ -65,7 +65,7 @@ __all__ = [
     "to_target",
     "to_tile",
     "verify_target",
-    "write_module",
+    "write_modules",
 ]
 
 SPECS: dict[str, Spec] = {

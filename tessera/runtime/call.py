@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.runtime.cache import default_cache
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.codegen import Source
+from tessera.runtime.engine import Loaded, load
 from tessera.runtime.memory import DATA_OFFSET, KNOWN_LAYOUT, TYPE_OFFSET, pointer
 from tessera.target.machine import machine
 

@@ -1,7 +1,8 @@
 """Native modules: LLVM text made callable in this process.
 
 ``compile_text`` takes the text of one module and gives a ``NativeModule``, which has the addresses
-of its functions and makes Python callables out of those that are entries.
+of its functions and makes Python callables out of those that are entries. ``compile_sources`` makes
+one of several texts.
 
 >>> from tessera.target.machine import machine
 >>> text = "define void @nothing(ptr %words) { ret void }"
@@ -10,45 +11,54 @@ of its functions and makes Python callables out of those that are entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tessera.errors import CompileError
-from tessera.runtime import engine
+from tessera.runtime import codegen, engine
 from tessera.runtime.cache import ObjectCache, default_cache
 from tessera.runtime.call import Caller, make_builtin, make_caller
+from tessera.runtime.codegen import Source
 from tessera.target.machine import Machine
 
-__all__ = ["Caller", "NativeModule", "compile_text", "make_builtin", "make_caller"]
+__all__ = [
+    "Caller",
+    "NativeModule",
+    "Source",
+    "compile_sources",
+    "compile_text",
+    "make_builtin",
+    "make_caller",
+]
 
 
 class NativeModule:
-    """Machine code of one module, loaded into this process for as long as this object lives."""
+    """Machine code of one program, loaded into this process for as long as this object lives."""
 
-    __slots__ = ("__weakref__", "_loaded", "_source")
+    __slots__ = ("__weakref__", "_loaded", "_sources")
 
-    def __init__(self, source: engine.Source, loaded: engine.Loaded) -> None:
-        self._source = source
+    def __init__(self, sources: Sequence[Source], loaded: engine.Loaded) -> None:
+        self._sources = tuple(sources)
         self._loaded = loaded
 
     @property
     def name(self) -> str:
         """The name it was compiled under."""
-        return self._source.name
+        return self._sources[0].name
 
     @property
     def machine(self) -> Machine:
         """The machine that it was compiled for."""
-        return self._source.machine
+        return self._sources[0].machine
 
     @property
     def text(self) -> str:
-        """The LLVM text that it was made from."""
-        return self._source.text
+        """The LLVM text that it was made from, its modules one after the other."""
+        return "\n".join([source.text for source in self._sources])
 
     @property
-    def key(self) -> str:
-        """The key of its object file in the cache."""
-        return self._source.key()
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its object files in the cache, one a module."""
+        return tuple([source.key() for source in self._sources])
 
     @property
     def cached(self) -> bool:
@@ -84,11 +94,11 @@ class NativeModule:
 
     def llvm(self) -> str:
         """The LLVM text after optimisation."""
-        return engine.optimized_text(self._source)
+        return "\n".join([codegen.optimized_text(source) for source in self._sources])
 
     def assembly(self) -> str:
         """The assembly text."""
-        return engine.assembly_text(self._source)
+        return "\n".join([codegen.assembly_text(source) for source in self._sources])
 
     def __repr__(self) -> str:
         return f"NativeModule({self.name!r}, {self.machine}, {', '.join(self.symbols)})"
@@ -122,5 +132,28 @@ def compile_text(
         CompileError: LLVM rejects the text, the machine lacks something that the text uses, or a
             declared function does not exist.
     """
-    source = engine.Source(text, machine, name, optimize, unroll)
-    return NativeModule(source, engine.load(source, cache or default_cache(), imports))
+    source = Source(text, machine, name, optimize, unroll)
+    return compile_sources([source], cache=cache, imports=imports)
+
+
+def compile_sources(
+    sources: Sequence[Source],
+    *,
+    cache: ObjectCache | None = None,
+    imports: Mapping[str, int] | None = None,
+    threads: int = 1,
+) -> NativeModule:
+    """Compile LLVM modules that use each other's functions, and load them together.
+
+    Args:
+        sources: The modules, all for one machine and of one name.
+        cache: Where objects are kept; by default the cache of this user.
+        imports: Addresses of functions that the texts declare and no library has.
+        threads: How many threads may compile; what they make is the same for any number.
+
+    Raises:
+        CompileError: As `compile_text`.
+    """
+    return NativeModule(
+        sources, engine.load_all(sources, cache or default_cache(), imports, threads)
+    )

@@ -35,12 +35,12 @@ from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.intexpr import Dim, parse
 from tessera.ir.parser import parse_type
 from tessera.runtime.cache import ObjectCache, default_cache
-from tessera.runtime.engine import llvm_version
+from tessera.runtime.codegen import llvm_version
 from tessera.runtime.hostcall import CallSite
 from tessera.schedule.types import BufType
 from tessera.target.machine import Machine
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raise it when the form of records changes."""
 
 # A source that is newer than this may not be what runs here.
@@ -52,7 +52,7 @@ class Record:
     """What a program needs to run, besides its Graph.
 
     Attributes:
-        code: the key of its machine code in the cache of objects.
+        code: the keys of its machine code in the cache of objects, one a module.
         symbols: what the machine code exports.
         arena: bytes of scratch memory.
         release_gil: whether other threads of Python run meanwhile.
@@ -61,7 +61,7 @@ class Record:
         overwritten: for each output the donated input whose memory it takes.
     """
 
-    code: str
+    code: tuple[str, ...]
     symbols: tuple[str, ...]
     arena: Dim
     release_gil: bool
@@ -187,7 +187,7 @@ def _write(record: Record, functions: Sequence[HostFunction]) -> dict[str, Any] 
 
 def _read(stored: Mapping[str, Any], functions: Sequence[HostFunction]) -> Record:
     return Record(
-        stored["code"],
+        tuple(stored["code"]),
         tuple(stored["symbols"]),
         parse(stored["arena"]),
         stored["release_gil"],

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.runtime.cache import default_cache
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.codegen import Source
+from tessera.runtime.engine import Loaded, load
 from tessera.target.machine import machine
 
 PARAMETERS = range(4, 18)

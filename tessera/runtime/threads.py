@@ -29,7 +29,8 @@ from collections.abc import Mapping
 from tessera.ir.core import Module
 from tessera.ir.walk import walk
 from tessera.runtime.cache import default_cache
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.codegen import Source
+from tessera.runtime.engine import Loaded, load
 from tessera.runtime.threads_text import has_threads, pool_text, serial_text
 from tessera.target import ops as t
 from tessera.target.llvm.parallel import PARALLEL, THREADS

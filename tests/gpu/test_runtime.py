@@ -16,6 +16,7 @@ from tessera import dtypes
 from tessera.config import config
 from tessera.graph.device import DeviceError
 from tessera.runtime.cache import ObjectCache
+from tessera.runtime.codegen import Source
 from tessera.runtime.cuda import driver, transfer
 from tessera.runtime.cuda.device import CudaDevice, cuda_device
 from tessera.runtime.cuda.errors import (
@@ -35,7 +36,7 @@ from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.cuda.module import CudaModule, DriverAssembler, Kernel, load_cubin
 from tessera.runtime.cuda.stream import Event, Stream
 from tessera.runtime.cuda.tensormap import tensor_maps
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.target.machine import machine
 from tests.gpu.kernels import add_one, script
 

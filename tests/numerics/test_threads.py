@@ -196,8 +196,8 @@ STEPS = [
     (lowering, "lower_program"),
     (lowering, "lower_module"),
     (lowering, "legalize"),
-    (lowering, "write_module"),
-    (pipeline.cpu, "compile_text"),
+    (lowering, "write_modules"),
+    (pipeline.cpu, "compile_sources"),
     (pipeline, "Executable"),
 ]
 

@@ -24,8 +24,9 @@ from tessera.dtypes import (
 )
 from tessera.graph.dlpack import minimum_version
 from tessera.runtime.cache import default_cache
+from tessera.runtime.codegen import Source
 from tessera.runtime.cuda.errors import ForeignBufferError
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.target.machine import machine
 
 CUDA, CUDA_HOST, CUDA_MANAGED = 2, 3, 13

@@ -33,6 +33,7 @@ import numpy.typing as npt
 from tessera.config import Config, config
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import Caller, Word, make_caller
+from tessera.runtime.codegen import Source
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.errors import INTERRUPTED, TIMED_OUT, CudaError
 from tessera.runtime.cuda.launcher_text import IMPORTS, LAUNCHER_TEXT
@@ -40,7 +41,7 @@ from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.cuda.module import Kernel, kernel_at
 from tessera.runtime.cuda.record import LaunchRecord, new_record
 from tessera.runtime.cuda.watchdog import hang_error, watch_microseconds
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.target.machine import machine
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from tessera.graph.remote import Remote
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import make_builtin
+from tessera.runtime.codegen import Source
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda import launch as launching
 from tessera.runtime.cuda.launch import raise_failure
@@ -41,7 +42,7 @@ from tessera.runtime.cuda.starter_text import (
     SLOW_FINALIZER,
     starter_text,
 )
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
 from tessera.runtime.remote import Job
 from tessera.target.machine import machine

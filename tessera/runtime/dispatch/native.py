@@ -20,10 +20,11 @@ from tessera.graph.array import Array
 from tessera.graph.remote import Remote
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
+from tessera.runtime.codegen import Source
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
 from tessera.runtime.memory import aligned_sized
 from tessera.target.machine import machine

@@ -34,7 +34,7 @@ def parallel(w: Writer, op: t.Parallel) -> None:
         w.put(f"store {w.typed(arg)}, ptr %arg{k}, align 8")
     piece = f"{op.callee}.piece"
     if piece not in w.pieces:
-        w.pieces[piece] = _piece(piece, op)
+        w.pieces[piece] = _piece(w, piece, op)
     _share(w, piece, "%args", w.typed(op.count), op.grain)
 
 
@@ -64,7 +64,7 @@ def together(w: Writer, op: t.Together) -> None:
             count, grain = 1, 1
         piece = f"{call.callee}.{'piece' if isinstance(call, t.Parallel) else 'whole'}"
         if piece not in w.pieces:
-            w.pieces[piece] = _piece(piece, call)
+            w.pieces[piece] = _piece(w, piece, call)
         fields = f"ptr @{piece}, i64 {words}, i64 {count}, i64 {grain}, i64 {first}"
         rows.append(f"{_PART} {{ {fields} }}")
         first += -(-count // grain)
@@ -131,7 +131,7 @@ done:
 }""").substitute(part=_PART).splitlines()
 
 
-def _piece(name: str, op: t.Parallel | t.Call) -> list[str]:
+def _piece(w: Writer, name: str, op: t.Parallel | t.Call) -> list[str]:
     """A function that calls another one with arguments from memory; for a piece of it, with its
     ends."""
     lines = [f"define internal void @{name}(ptr %args, i64 %lo, i64 %hi) #0 {{", "entry:"]
@@ -143,4 +143,4 @@ def _piece(name: str, op: t.Parallel | t.Call) -> list[str]:
         words.append(f"{text} %word{k}")
     ends = ["i64 %lo", "i64 %hi"] if isinstance(op, t.Parallel) else []
     call = ", ".join([*words, *ends])
-    return [*lines, f"  call void @{op.callee}({call})", "  ret void", "}"]
+    return [*lines, f"  call void {w.callee(op.callee)}({call})", "  ret void", "}"]

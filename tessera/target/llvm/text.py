@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -84,6 +85,21 @@ Rule = Callable[..., None]
 """Writes one op: `rule(writer, op)`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A function of the text that may stand in a module of its own.
+
+    Attributes:
+        lines: the function.
+        needs: the names of what it uses: functions, and what the text declares.
+        declaration: the line that another module has instead.
+    """
+
+    lines: list[str]
+    needs: Collection[str]
+    declaration: str
+
+
 class Writer:
     """Writes one module."""
 
@@ -102,6 +118,8 @@ class Writer:
         self.labels = 0
         self.label = "entry"
         self.declared: dict[str, str] = {}
+        # What the function at hand uses.
+        self.needs: dict[str, None] = {}
         self.words: dict[Value, int] = {}
         # Whether the function stores past the caches.
         self.streams = False
@@ -153,6 +171,12 @@ class Writer:
     def declare(self, name: str, text: str) -> None:
         """Declares an external function once."""
         self.declared[name] = text
+        self.needs[name] = None
+
+    def callee(self, name: str) -> str:
+        """A function of the program, where it is used."""
+        self.needs[name] = None
+        return f"@{name}"
 
     # --- functions ---
 
@@ -161,26 +185,35 @@ class Writer:
         for func in module.funcs.values():
             if func is not module.entry:
                 self.func(func)
+        return self.finish(module, entry)
+
+    def finish(self, module: Module, entry: str) -> str:
+        """The whole module, once its other functions are written."""
         self.entry(module.entry, entry)
-        for lines in self.pieces.values():
-            self.lines += lines
-        width = self.machine.vector_bits
-        self.lines.append(
-            # A kernel is launched from many places; inlined, it would be compiled once for each.
-            f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" '
-            f'"min-legal-vector-width"="{width}" }}'
-        )
-        if any(func.outputs for func in module.funcs.values()):
-            self.lines.append(
-                "attributes #1 = { nounwind noinline willreturn memory(none) "
-                f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
-            )
+        self.lines += self.attributes(any(func.outputs for func in module.funcs.values()))
         self.lines += list(self.declared.values())
         return "\n".join(self.lines) + "\n"
 
-    def func(self, func: Func) -> None:
+    def attributes(self, has_results: bool) -> list[str]:
+        """The attributes of kernels and the entry, and those of functions with results."""
+        width = self.machine.vector_bits
+        found = [
+            # A kernel is launched from many places; inlined, it would be compiled once for each.
+            f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" '
+            f'"min-legal-vector-width"="{width}" }}'
+        ]
+        if has_results:
+            found.append(
+                "attributes #1 = { nounwind noinline willreturn memory(none) "
+                f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
+            )
+        return found
+
+    def func(self, func: Func) -> Part:
         """One function."""
         self.label = "entry"
+        self.needs = {}
+        first = len(self.lines)
         params: list[str] = []
         for arg in func.args:
             self.names[arg] = self.fresh()
@@ -198,14 +231,18 @@ class Writer:
             self.put("fence seq_cst")
         self.put(f"ret {self.typed(func.outputs[0])}" if func.outputs else "ret void")
         self.lines.append("}")
+        types = ", ".join([type_text(arg.type) for arg in func.args])
+        declaration = f"declare hidden {result} @{func.name}({types}) {attributes}"
+        return Part(self.lines[first:], self.needs, declaration)
 
     def entry(self, main: Func, name: str) -> None:
-        """The external function: main, with its arguments in 64-bit words.
+        """The external function: main, with its arguments in 64-bit words, and what runs pieces.
 
         A pointer is read again for each use. A program may have hundreds, most of them used once or
         twice: in registers from the start on they would all be spilled.
         """
         self.label = "entry"
+        self.needs = {}
         self.lines.append(f"define void @{name}(ptr %words) #0 {{")
         self.start("entry")
         top = len(self.lines)
@@ -221,6 +258,8 @@ class Writer:
             self.lines[top:top] = self.frame(self.parameters)
         if self.shared:
             self.lines[top:top] = [f"  %shared = alloca [{self.shared} x i64], align 64"]
+        for lines in self.pieces.values():
+            self.lines += lines
 
     def word(self, position: int, value: Value) -> str:
         """Reads an argument of main."""

@@ -491,12 +491,12 @@ def _if(w: Writer, op: t.If) -> None:
 
 
 def _call(w: Writer, op: t.Call) -> None:
-    w.put(f"call void @{op.callee}({', '.join(w.typed(a) for a in op.args)})")
+    w.put(f"call void {w.callee(op.callee)}({', '.join(w.typed(a) for a in op.args)})")
 
 
 def _apply(w: Writer, op: t.Apply) -> None:
     args = ", ".join(w.typed(a) for a in op.args)
-    w.names[op.result] = w.assign(f"call {type_text(op.type)} @{op.callee}({args})")
+    w.names[op.result] = w.assign(f"call {type_text(op.type)} {w.callee(op.callee)}({args})")
 
 
 RULES: Mapping[type[Op], Rule] = {

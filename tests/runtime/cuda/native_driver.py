@@ -10,7 +10,8 @@ import ctypes
 from collections.abc import Mapping
 
 from tessera.runtime.cache import ObjectCache
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.codegen import Source
+from tessera.runtime.engine import Loaded, load
 from tessera.target.machine import machine
 
 _FIELDS = (

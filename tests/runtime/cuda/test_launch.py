@@ -15,6 +15,7 @@ import pytest
 from tessera.config import config
 from tessera.runtime.cache import ObjectCache
 from tessera.runtime.call import make_caller
+from tessera.runtime.codegen import Source
 from tessera.runtime.cuda import launch as launch_module
 from tessera.runtime.cuda.device import CudaDevice
 from tessera.runtime.cuda.errors import CudaError, HangError, LaunchError
@@ -31,7 +32,7 @@ from tessera.runtime.cuda.launch import (
 from tessera.runtime.cuda.launcher_text import IMPORTS
 from tessera.runtime.cuda.module import Kernel, load_cubin
 from tessera.runtime.cuda.stream import Stream
-from tessera.runtime.engine import Loaded, Source, load
+from tessera.runtime.engine import Loaded, load
 from tessera.runtime.memory import pointer
 from tessera.target.machine import machine
 from tests.runtime.cuda.fake_driver import FakeDriver
