@@ -35,6 +35,7 @@ from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction
 from tessera.api.linear import linear_transpose
 from tessera.api.loops import map, scan
+from tessera.api.precision import policy
 from tessera.api.refs import Ref
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
 from tessera.api.vectorize import vmap
@@ -117,6 +118,7 @@ __all__ = [
     "pmax",
     "pmean",
     "pmin",
+    "policy",
     "ppermute",
     "psum",
     "pure_callback",

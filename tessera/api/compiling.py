@@ -7,11 +7,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import check_callable
+from tessera.api.precision import as_policy
 from tessera.api.sentinels import checks_of
 from tessera.api.static import as_tuple_of
 from tessera.compile import STAGES
 from tessera.errors import OptionError, api_boundary
 from tessera.ir import loc
+from tessera.ir.numerics import Policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +32,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    policy: Policy | str | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
 def jit(
@@ -44,6 +47,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    policy: Policy | str | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
 def jit(
@@ -58,6 +62,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    policy: Policy | str | None = None,
 ) -> Any:
     """Compiles a function of arrays.
 
@@ -84,6 +89,8 @@ def jit(
         check: what its compiled code looks for, of "nan", "inf", "overflow" and "bounds", such as
             "nan,inf"; what it finds is a `NonFiniteError` that names the operation, or a
             `MemoryAccessError`. It holds where the function is the outermost that is compiled.
+        policy: the numerics policy of its operations, as by `ts.policy`; None for that which is in
+            force where it is traced.
 
     Returns:
         A function of the same signature, with `.lower(*args)`.
@@ -102,6 +109,7 @@ def jit(
     donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
     declared = None if effects is None else as_tuple_of(str, effects, "jit: effects")
     checks = checks_of("jit", check)
+    numerics = None if policy is None else as_policy("jit", policy)
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
@@ -116,6 +124,7 @@ def jit(
             max_specializations=max_specializations,
             effects=declared,
             check=checks,
+            policy=numerics,
         )
 
     return wrap if fn is None else wrap(fn)
@@ -151,5 +160,6 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
             donate_argnums=fn.donate_argnums,
             donate_argnames=fn.donate_argnames,
             check=fn.check,
+            policy=fn.policy,
         )
     return JitFunction(fn, dump=stages)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.precision import as_policy
 from tessera.api.sentinels import checks_of
 from tessera.api.static import as_tuple_of
 from tessera.api.traced import Traced
@@ -19,6 +20,7 @@ from tessera.graph.ops.base import is_inexact
 from tessera.graph.placement import device_of_all
 from tessera.graph.transforms.differentiate import linearize, transpose
 from tessera.ir import loc as _loc
+from tessera.ir.numerics import Policy
 from tessera.ir.types import TensorType
 
 P = ParamSpec("P")
@@ -79,6 +81,7 @@ def function(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    policy: Policy | str | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
 def function(
@@ -93,6 +96,7 @@ def function(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    policy: Policy | str | None = None,
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
 
@@ -106,6 +110,7 @@ def function(
         max_specializations: likewise.
         effects: likewise.
         check: likewise.
+        policy: likewise.
 
     Returns:
         A jitted function with `.source`, `.options`, `.profile()` and `.autotune()`.
@@ -127,6 +132,7 @@ def function(
         "max_specializations": max_specializations,
         "effects": None if effects is None else as_tuple_of(str, effects, "function: effects"),
         "check": checks_of("function", check),
+        "policy": None if policy is None else as_policy("function", policy),
     }
 
     @api_boundary

@@ -27,6 +27,7 @@ from tessera.api.leaves import (
 from tessera.api.matching import annotations_of, nearby
 from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import owned as owned_inputs
+from tessera.api.precision import Policy, under
 from tessera.api.refs import Ref
 from tessera.api.retrace import Traces, compiled_once_more
 from tessera.api.running import gathered_on, run, run_with_refs
@@ -107,6 +108,7 @@ class JitFunction(Called, Generic[P, R]):
         max_specializations: int | None = None,
         effects: Sequence[str] | None = None,
         check: Sequence[str] = (),
+        policy: Policy | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
@@ -126,6 +128,7 @@ class JitFunction(Called, Generic[P, R]):
         self.check = tuple(check)
         self._near = nearby(fn)
         self.effects = None if effects is None else Declared(name_of(fn), effects)
+        self.policy = policy
         if max_specializations is not None and max_specializations < 1:
             raise OptionError(
                 f"jit: max_specializations is {max_specializations}",
@@ -287,15 +290,14 @@ class JitFunction(Called, Generic[P, R]):
     # --- compiling ---
 
     def _trace(self, call: Arguments, types: Sequence[TensorType] | None = None) -> Traced:
-        name = argument_name("jit", self._fn)
-        traced = Traced(
+        traced = under(self.policy, Traced)(
             self._fn,
             call.rebuild(is_traced=True),
-            [x.type for x in call.leaves] if types is None else types,
+            types or [x.type for x in call.leaves],
             None,
             "jit",
             staging=True,
-            input_name=lambda k: name(call.treedef, k),
+            input_name=lambda k: argument_name("jit", self._fn)(call.treedef, k),
             is_function=True,
             refs=Refs.INPUTS,
         )
@@ -439,7 +441,7 @@ class JitFunction(Called, Generic[P, R]):
         """Where `jit` is disabled: the function itself, on arrays and to arrays as always."""
         call = self._flatten(args, kwargs, keep=True)
         args, kwargs = call.rebuild()(call.leaves)
-        found: Any = self._fn(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+        found = under(self.policy, self._fn)(*args, **kwargs)  # pyright: ignore[reportCallIssue]
         leaves, treedef = leaf_arrays(found, result_name("jit", self._fn))
         return pytree.unflatten(treedef, leaves)
 
@@ -592,6 +594,7 @@ class JitFunction(Called, Generic[P, R]):
         return f"jit({self.title}){self._shown()}, {len(self._compiled)} compiled"
 
     def _shown(self) -> str:
-        """The effects that are declared, else those found so far, as the end of a name."""
+        """The effects that are declared, else those found so far, and the policy, behind a name."""
         found = self._found if self.effects is None else self.effects.effects
-        return f", effects=[{text(found)}]" if found or self.effects is not None else ""
+        shown = f", effects=[{text(found)}]" if found or self.effects is not None else ""
+        return shown if self.policy is None else f"{shown}, policy={self.policy}"

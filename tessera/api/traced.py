@@ -12,11 +12,13 @@ from tessera.api.leaves import leaf_arrays, name_of, result_name
 from tessera.errors import CallError, TesseraError
 from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
+from tessera.graph.precision import current
 from tessera.graph.state import Scope, Touched, store
 from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
 from tessera.ir import loc
 from tessera.ir.core import Func
 from tessera.ir.effects import Effect, text
+from tessera.ir.numerics import POLICY
 from tessera.ir.types import TensorType
 
 Rebuild = Callable[[Sequence[Any]], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -96,9 +98,13 @@ class Traced:
         if is_function:
             graph = self.graph
             self.effects = {**occurrences(graph.body), **trace.noted}
+            said: dict[str, str] = {}
             if self.effects:
-                said = {**graph.attrs, EFFECTS: text(frozenset(self.effects))}
-                self.graph = Func(graph.name, graph.body, graph.dims, said)
+                said[EFFECTS] = text(frozenset(self.effects))
+            if (policy := current()) is not None:
+                said[POLICY] = str(policy)
+            if said:
+                self.graph = Func(graph.name, graph.body, graph.dims, {**graph.attrs, **said})
         elif trace.noted:
             note_effects(trace.noted.values())
         self.types: list[TensorType] = [x.type for x in self.leaves]

@@ -6,7 +6,11 @@ Invariants of a function, numbered as the messages are:
  A3  a weak value is an argument, a constant, or computed from weak values alone: anything else has
      the dtype of an array;
  A4  attributes mention only dims that the function declares;
- A5  a function that says its effects (`effects="io"`) has no others, but for suspended ones.
+ A5  a function that says its effects (`effects="io"`) has no others, but for suspended ones;
+ A6  an op that adds or multiplies floating-point numbers up says in what, in no narrower dtype than
+     that of its operands;
+ A7  only conversions give floating-point numbers of a narrower dtype than they take;
+ A8  the policy of a function (`policy="Training(bf16 -> f32)"`) is one.
 
 That a region uses nothing but its own arguments is V7: all ops with regions are isolated.
 """
@@ -16,13 +20,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
+from tessera.dtypes import bool_
+from tessera.errors import TesseraError
 from tessera.graph.effects import EFFECTS, escaping
-from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.blocks import Blocks
 from tessera.graph.ops.checks import may_be_nonneg
+from tessera.graph.ops.elementwise import Bitcast, Cast
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.effects import parse_text, show, uncovered
 from tessera.ir.intexpr import IntExpr, symbols
+from tessera.ir.numerics import POLICY, Policy
 from tessera.ir.types import TensorType
 from tessera.ir.verify import Spec, violation
 from tessera.ir.walk import walk
@@ -79,6 +87,52 @@ def check_effects(func: Func) -> None:
             raise violation("A5", func, op, message)
 
 
+_ACCUMULATING = (Family.REDUCE, Family.CONTRACT, Family.SCAN)
+_KEEPING = (*_ACCUMULATING, Family.ELEMENTWISE, Family.REARRANGE, Family.SCATTER)
+
+
+def check_precision(func: Func) -> None:
+    """A6, A7."""
+    for op in walk(func.body):
+        if not isinstance(op, GraphOp) or op.family not in _KEEPING:
+            continue
+        widest = max([_width(v) for v in op.operands], default=0)
+        if not widest:
+            continue
+        if op.family in _ACCUMULATING:
+            _check_accumulator(func, op, widest)
+        for value in op.results:
+            if 0 < _width(value) < widest and not isinstance(op, (Cast, Bitcast)):
+                message = f"{op.name} gives {value!r} from numbers of {widest} bits; only casts do"
+                raise violation("A7", func, op, message)
+
+
+def _check_accumulator(func: Func, op: GraphOp, widest: int) -> None:
+    found = op.accumulates()
+    if found is None:
+        raise violation("A6", func, op, f"{op.name} does not say in what it accumulates")
+    if found.is_float and found.bits < widest:
+        message = f"{op.name} accumulates numbers of {widest} bits in {found}"
+        raise violation("A6", func, op, message)
+
+
+def check_policy(func: Func) -> None:
+    """A8."""
+    said = func.attrs.get(POLICY)
+    if said is None:
+        return
+    try:
+        Policy.parse(said)
+    except TesseraError as error:
+        raise violation("A8", func, None, error.what) from None
+
+
+def _width(value: Value) -> int:
+    """The bits of floating-point numbers; 0 for others."""
+    dtype = value.type.dtype if isinstance(value.type, TensorType) else bool_
+    return dtype.bits if dtype.is_float else 0
+
+
 def _is_weak(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.weak
 
@@ -102,7 +156,7 @@ def bound_names(op: Op) -> tuple[str, ...]:
 GRAPH = Spec(
     "graph",
     ops=(GraphOp,),
-    checks=(check_types, check_weak, check_dims, check_effects),
+    checks=(check_types, check_weak, check_dims, check_effects, check_precision, check_policy),
     binds=bound_names,
 )
 """The spec of the Graph layer."""

@@ -82,7 +82,8 @@ ACTIVE = ctypes.c_int64()
 _active_lock = threading.RLock()
 
 
-def _count(change: int) -> None:
+def count_active(change: int) -> None:
+    """Leaves calls to Python, not to native code, for as long as the count is not 0."""
     with _active_lock:
         ACTIVE.value += change
 
@@ -428,7 +429,7 @@ def active(trace: Trace) -> Generator[Trace]:
     """Makes a trace the innermost one of this thread; it is dead afterwards."""
     stack = _STATE.stack
     stack.append(trace)
-    _count(1)
+    count_active(1)
     trace.level = len(stack)
     # Of the `with` statement: `contextlib` stands between.
     trace.frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
@@ -437,7 +438,7 @@ def active(trace: Trace) -> Generator[Trace]:
     finally:
         trace.frame = None
         stack.pop()
-        _count(-1)
+        count_active(-1)
         trace.alive = False
 
 

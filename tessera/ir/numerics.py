@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=Enum)
 
+POLICY: Final = "policy"
+"""The attribute of a function with the text of the policy that it was traced under."""
+
 
 class Rounding(Enum):
     """Which of the two neighbours of a number in a narrower format it becomes."""

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import ALL, Kind
-from tessera.errors import DTypeError, LeafError, MissingNameError, ShapeError, api_boundary
+from tessera.errors import (
+    AROUND,
+    DTypeError,
+    LeafError,
+    MissingNameError,
+    ShapeError,
+    api_boundary,
+)
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.array_protocols import RankError
 from tessera.graph.device import Device, parse_device
@@ -103,7 +110,7 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
         start = ENGINE[0].starters.get(cls)
         if start is not None and (found := start(self, other)) is not NotImplemented:
             return found
-        if type(self) is Array:
+        if type(self) is Array and not AROUND:
             a = self.storage
             if a.dtype in dtypes:
                 if type(other) is Array:

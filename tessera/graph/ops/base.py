@@ -94,6 +94,11 @@ class GraphOp(Op):
         """The meaning of the op, in NumPy: an array, or a tuple of arrays for several results."""
         raise MissingRuleError(self.name, "evaluate")
 
+    def accumulates(self) -> DType | None:
+        """The dtype in which an op that adds or multiplies up does so; None for one that does not.
+        """
+        return None
+
     def jvp(
         self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any]
     ) -> Sequence[Any]:

@@ -63,6 +63,10 @@ class DotGeneral(GraphOp):
         """The dtype in which products are formed and added."""
         return default_accumulator(self.dtype or tensor(self, 0).dtype)
 
+    def accumulates(self) -> DType | None:
+        """The dtype of products and sums."""
+        return self.accumulate
+
     @classmethod
     def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
         """One product after the other."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tessera.dtypes import int64
+from tessera.dtypes import DType, int64
 from tessera.graph.ops.base import Family, GraphOp, linear
 from tessera.graph.ops.checks import check_axis, normalize_axis, tensor
 from tessera.graph.ops.elementwise import (
@@ -77,6 +77,10 @@ class Cumulative(GraphOp):
     def row(self) -> ScalarFn:
         """The combining row of the scalar table."""
         return SCALARS[self.fn]
+
+    def accumulates(self) -> DType | None:
+        """The operand's dtype: all sums on the way are results."""
+        return tensor(self, 0).dtype
 
     @classmethod
     def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:

@@ -171,6 +171,14 @@ def unit(key: Any, shape: Sequence[Any], dtype: DType) -> Any:
     return sub(bitcast(bits, float32), 1.0)
 
 
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether all numbers of a format are numbers of another."""
+    a, b = GRIDS[wide], GRIDS[narrow]
+    # Subnormal numbers of the one may be normal ones of the other.
+    reaches = a.least - a.mantissa <= b.least - b.mantissa
+    return a.mantissa >= b.mantissa and reaches and a.largest >= b.largest
+
+
 def round_cast(
     x: Any,
     dtype: DType,
@@ -190,10 +198,7 @@ def round_cast(
         key: for stochastic rounding, a key `u32[2]`.
     """
     source: DType = x.dtype
-    exact = GRIDS[dtype].mantissa >= GRIDS[source].mantissa
-    exact = exact and GRIDS[dtype].least <= GRIDS[source].least
-    exact = exact and GRIDS[dtype].largest >= GRIDS[source].largest
-    if not exact:
+    if not holds(dtype, source):
         wide = float64 if source is float64 else float32
         x = cast(x, wide)
         if saturated:
@@ -217,6 +222,7 @@ __all__ = [
     "RoundTo",
     "Saturate",
     "flush",
+    "holds",
     "round_cast",
     "round_stochastic",
     "round_to",

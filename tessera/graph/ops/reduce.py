@@ -93,6 +93,10 @@ class Reduce(GraphOp):
         """The dtype in which elements are combined."""
         return self.accumulate or tensor(self, 0).dtype
 
+    def accumulates(self) -> DType | None:
+        """The accumulator."""
+        return self.accumulator
+
     @property
     def kept(self) -> tuple[int, ...]:
         """The axes that are not reduced."""
@@ -320,6 +324,10 @@ class ArgReduce(GraphOp):
     def row(self) -> ScalarFn:
         """The row of the scalar table that compares."""
         return SCALARS[self.fn]
+
+    def accumulates(self) -> DType | None:
+        """The operand's dtype, in which elements are compared."""
+        return tensor(self, 0).dtype
 
     def infer(self) -> TensorType:
         """i64, without the axis."""
