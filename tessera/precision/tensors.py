@@ -39,7 +39,7 @@ from tessera.graph.ops.quantize import Format, spread_blocks
 from tessera.graph.ops.reduce import max_, min_
 from tessera.graph.ops.reshape import broadcast, full, full_like, reshape, transpose
 from tessera.ir import loc
-from tessera.ir.intexpr import Dim
+from tessera.ir.intexpr import Dim, evaluate, symbols
 from tessera.pytree import register_dataclass
 
 FormatLike: TypeAlias = DTypeLike
@@ -160,12 +160,19 @@ def _blocks_of(shape: Sequence[Dim], scales: Sequence[Dim]) -> tuple[int, ...]:
     for n, m in zip(shape, scales, strict=False):
         if m == n:
             found.append(1)
-        elif m == 1 or not isinstance(n, int) or not isinstance(m, int) or not m:
-            found.append(0)
         else:
-            found.append(n // m)
+            scales_there = _example(m)
+            found.append(0 if m == 1 or not scales_there else _example(n) // scales_there)
     return (*found, *[0] * (len(shape) - len(found)))
 
+
+def _example(dim: Dim) -> int:
+    """A size that a dim has for symbols which all blocks in use divide. A dim and one for each of
+    its blocks have a constant quotient, so one example tells it."""
+    return evaluate(dim, dict.fromkeys(symbols(dim), _DIVISIBLE))
+
+
+_DIVISIBLE = 2**20 * 3**4 * 5**3 * 7 * 11
 
 # --- schemes ----------------------------------------------------------------------------------
 
@@ -218,7 +225,11 @@ def parse_block(
                 f"{name}: dim {k} of {x.type.strong()} has {n} elements, and blocks have {size}",
                 loc=loc.current(),
                 rule="blocks fill the dim; 0 is one block",
-                fix="pad the array: `ts.pad`" if size > 0 else None,
+                fix=None
+                if size < 0
+                else "pad the array: `ts.pad`"
+                if isinstance(n, int)
+                else f'say that they do: `ts.constrain("{n} % {size} == 0")`',
             )
     return found
 

@@ -212,3 +212,27 @@ def test_variants_that_are_traced() -> None:
           fix: jit its variants, not the call; or choose inside with `ts.cond`
         """,
     )
+
+
+def test_a_block_of_a_size_that_nothing_is_known_of() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x: ts.Tensor["S", ts.float32]):
+            return ts.quantize(x, ts.int8, block=16).values
+        f(ts.ones(32))
+        """,
+        """
+        ShapeError: quantize: dim 0 of f32[S] has S elements, and blocks have 16
+          at user.py:3 in f
+            3 |     return ts.quantize(x, ts.int8, block=16).values
+              |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:4
+            4 | f(ts.ones(32))
+              | ^^^^^^^^^^^^^^
+          rule: blocks fill the dim; 0 is one block
+          S is any size: that of `x: dim 0 "S"`
+          `x` is Tensor["S", f32] at user.py:2
+          fix: say that they do: `ts.constrain("S % 16 == 0")`
+        """,
+    )

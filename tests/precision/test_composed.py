@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.errors import NonFiniteError
 from tests.tolerance import assert_close
 
 RNG = np.random.default_rng(5)
@@ -130,3 +131,47 @@ def test_products_in_training_with_fp8_both_ways() -> None:
     a, b, c = meant(A, "e4m3"), meant(W, "e4m3"), meant(ct, "e5m2")
     assert_close(grads[0], (c @ b.T).astype(np.float32), length=32)
     assert_close(grads[1], (a.T @ c).astype(np.float32), length=32)
+
+
+def test_blocks_of_a_size_that_is_known_later() -> None:
+    """A condition says that blocks fill the axis; both sizes that it allows run one executable."""
+
+    @ts.jit
+    @ts.constrain("S % 16 == 0")
+    def f(x: ts.Tensor["B", "S", ts.float32], y: ts.Tensor["S", 8, ts.float32]) -> Any:  # noqa: F821, UP037
+        blocks = ts.quantize(x, "e4m3", block=16)
+        assert blocks.block == (1, 16)
+        product = ts.quantize(x, "nvfp4") @ ts.quantize(y, ts.int4, block=(16, 1))
+        return blocks.dequantize(), product
+
+    for n in (16, 48):
+        x, y = (RNG.normal(size=s).astype(np.float32) for s in ((3, n), (n, 8)))
+        back, product = f(x, y)
+        plain = ts.quantize(x, "e4m3", block=16).dequantize()
+        np.testing.assert_array_equal(np.asarray(back), np.asarray(plain))
+        wanted = ts.quantize(x, "nvfp4") @ ts.quantize(y, ts.int4, block=(16, 1))
+        assert_close(product, np.asarray(wanted), length=n)
+    assert len(f.compiled()) == 1
+
+
+def test_the_same_bits_for_each_batch() -> None:
+    w = ts.quantize(W, ts.int8, axis=1)
+    v = ts.quantize(W, "e4m3", axis=1)
+
+    @ts.jit
+    @ts.deterministic(batch_invariant=True)
+    def f(x: Any) -> Any:
+        return ts.quantize(x, ts.int8, axis=0) @ w, ts.quantize(x, "e4m3", axis=0) @ v, x @ w
+
+    whole = f(A)
+    for k in range(6):
+        for a, b in zip(f(A[k : k + 1]), whole, strict=True):
+            np.testing.assert_array_equal(np.asarray(a)[0], np.asarray(b)[k])
+
+
+def test_sentinels_see_through_quantization() -> None:
+    """NaN becomes 0 in integers; the operation that makes one is told nevertheless."""
+    f = ts.jit(lambda x, y: ts.quantize(x / y, ts.int8, scale=0.1).values, check="nan")
+    assert not np.asarray(f(ts.zeros(3), ts.ones(3))).any()
+    with pytest.raises(NonFiniteError, match="divide: the result has NaN"):
+        f(ts.zeros(3), ts.asarray([1.0, 0.0, 1.0]))
