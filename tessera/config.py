@@ -75,7 +75,7 @@ class Config:
         debug_bounds: Compile code for CPUs that checks each access to memory, and fails where one
             leaves its buffer; what it is to write is NaN, or -1, before
             (``TESSERA_DEBUG_BOUNDS=1``).
-        scope: What the functions that run promise of their ops; no setting of its own.
+        promise: What the functions that run promise of their ops; no setting of its own.
         sentinels: What compiled code for CPUs looks for in the values that it computes: some of
             ``nan``, ``inf`` and ``overflow``, separated by commas (``TESSERA_SENTINELS=nan,inf``).
         policy: The numerics policy in force, set by ``ts.policy``; None for none.
@@ -100,7 +100,7 @@ class Config:
     debug_infs: bool = False
     debug_bounds: bool = False
     sentinels: str = ""
-    scope: Hashable = field(default=None, repr=False)
+    promise: Hashable = field(default=None, repr=False)
     policy: Hashable = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class Config:
         """The settings that compiled code depends on, for cache keys."""
         return (
             self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
-            self.rank_promotion, self.scope, self.sentinels, self.policy,
+            self.rank_promotion, self.promise, self.sentinels, self.policy,
         )  # fmt: skip
 
 
@@ -223,8 +223,8 @@ OVERRIDDEN: Final = ctypes.c_int64()
 """Whether a `with` block ever put settings in force, for native code: contexts are copied, so that
 they may outlive the block."""
 
-# Scopes and policies have blocks of their own.
-_NAMES: Final = tuple([f.name for f in fields(Config) if f.name not in ("scope", "policy")])
+# Promises and policies have blocks of their own.
+_NAMES: Final = tuple([f.name for f in fields(Config) if f.name not in ("promise", "policy")])
 
 
 class Settings:

@@ -11,7 +11,7 @@ from tessera.graph.device import CPU
 from tessera.graph.effects import FIELD, now_suspended
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.placement import device_of_all
-from tessera.graph.scope import Scope
+from tessera.graph.promise import Promise
 from tessera.graph.trace import items_of
 from tessera.ir import loc
 from tessera.ir.core import Op
@@ -19,16 +19,18 @@ from tessera.ir.effects import uncovered
 
 
 @dataclass(frozen=True, slots=True)
-class Deterministic(Scope):
+class Deterministic(Promise):
     """The promise that results are the same bits in each run.
 
     Attributes:
         function: the name of the function that promises it.
         batch_invariant: whether a row of a result depends on no other row of the batch.
+        stream: where its random numbers come from.
     """
 
     function: str
     batch_invariant: bool = False
+    stream: Any = None
 
     def attributes(
         self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]

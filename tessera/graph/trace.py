@@ -40,7 +40,7 @@ from tessera.graph.effects import Occurrence, marked, now_suspended
 from tessera.graph.finalizers import in_finalizer
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
-from tessera.graph.scope import Scope
+from tessera.graph.promise import Promise
 from tessera.graph.transforms.silence import recorded
 from tessera.ir import assumptions
 from tessera.ir import loc as _loc
@@ -488,9 +488,9 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
         One array or tracer, or a tuple of them when the op has several results.
     """
     if OVERRIDDEN.value:
-        scope = _loc.scope()
-        if isinstance(scope, Scope):
-            attrs = scope.attributes(cls, operands, attrs)
+        promise = _loc.promise()
+        if isinstance(promise, Promise):
+            attrs = promise.attributes(cls, operands, attrs)
     if not _STATE.stack and all([type(x) is Array for x in operands]):
         return ENGINE[0].evaluate(cls, operands, attrs)
     trace = find_trace(operands)

@@ -93,23 +93,23 @@ class Loc:
 
     Attributes:
         is_backward: whether what is there was derived in reverse from what the user asked for.
-        scope: what the functions around it promise of ops; None where they promise nothing.
+        promise: what the functions around it promise of ops; None where they promise nothing.
     """
 
-    __slots__ = ("_frames", "_raw", "is_backward", "scope")
+    __slots__ = ("_frames", "_raw", "is_backward", "promise")
 
     unknown: ClassVar[Loc]
 
     _raw: tuple[tuple[CodeType, int], ...]
     _frames: tuple[Frame, ...] | None
     is_backward: bool
-    scope: Hashable
+    promise: Hashable
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
         self._raw = ()
         self._frames = tuple(frames)
         self.is_backward = False
-        self.scope = None
+        self.promise = None
 
     def backward(self) -> Loc:
         """The same place, for what runs backwards."""
@@ -119,7 +119,7 @@ class Loc:
         found._raw = self._raw
         found._frames = self._frames
         found.is_backward = True
-        found.scope = self.scope
+        found.promise = self.promise
         return found
 
     def inside(self, call: Loc) -> Loc:
@@ -138,7 +138,7 @@ class Loc:
     def _with(self, frames: tuple[Frame, ...]) -> Loc:
         found = Loc(frames)
         found.is_backward = self.is_backward
-        found.scope = self.scope
+        found.promise = self.promise
         return found
 
     @classmethod
@@ -189,7 +189,7 @@ Loc.unknown = Loc()
 class _State(threading.local):
     override: Loc | None = None
     is_backward: bool = False
-    scope: Hashable = None
+    promise: Hashable = None
 
 
 _state = _State()
@@ -224,24 +224,24 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
     loc.is_backward = _state.is_backward
-    loc.scope = scope()
+    loc.promise = promise()
     return loc
 
 
 install_locator(current)
 
 
-def scope() -> Hashable:
+def promise() -> Hashable:
     """What the functions around what runs now promise of ops.
 
     Inside ``scoped(loc)`` it is that of the location: what is derived from an op keeps what was
     promised of it.
     """
     if _state.override is not None:
-        return _state.override.scope
+        return _state.override.promise
     settings = config.override.get()
-    found = None if settings is None else settings.scope
-    return _state.scope if found is None else found
+    found = None if settings is None else settings.promise
+    return _state.promise if found is None else found
 
 
 def _decide_skip(frame: FrameType) -> bool:
@@ -298,10 +298,10 @@ class unscoped:
         self._backward = backward
 
     def __enter__(self) -> None:
-        self._outer = _state.override, _state.is_backward, _state.scope
+        self._outer = _state.override, _state.is_backward, _state.promise
         if _state.override is not None:
             _state.is_backward = _state.override.is_backward
-            _state.scope = _state.override.scope
+            _state.promise = _state.override.promise
             _state.override = None
         _state.is_backward = _state.is_backward or self._backward
 
@@ -311,7 +311,7 @@ class unscoped:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _state.override, _state.is_backward, _state.scope = self._outer
+        _state.override, _state.is_backward, _state.promise = self._outer
 
 
 def _resolve(code: CodeType, lasti: int) -> Frame:

@@ -28,6 +28,7 @@ from tessera.random.derived import (
 from tessera.random.discrete import bernoulli, categorical, rademacher, randint
 from tessera.random.gammas import beta, dirichlet, gamma, loggamma
 from tessera.random.keys import bits, fold_in, key, split
+from tessera.random.streams import next_key
 from tessera.random.truncated import truncated_normal
 from tessera.random.vectors import ball, multivariate_normal
 
@@ -57,6 +58,7 @@ __all__ = [
     "lognormal",
     "maxwell",
     "multivariate_normal",
+    "next_key",
     "normal",
     "orthogonal",
     "pareto",

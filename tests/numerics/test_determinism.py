@@ -294,3 +294,110 @@ def test_order_of_a_scan_is_the_definition() -> None:
     x = random_array((7, 100))
     found = ts.jit(lambda x: bind(CumSum, x, axis=1, order=SEQUENCE))(ts.asarray(x))
     assert bits(found) == bits(np.cumsum(x, axis=1))
+
+
+# --- random streams ---
+
+
+@ts.deterministic(seed=3)
+def draws(x: Any) -> Any:
+    """Draws twice, and once in each step of a loop."""
+    first = ts.random.normal(ts.random.next_key(), (2,))
+    second = ts.random.normal(ts.random.next_key(), (2,))
+
+    def body(carry: Any, _: Any) -> Any:
+        return carry + 1, ts.random.normal(ts.random.next_key(), (2,))
+
+    _, rest = ts.scan(body, x, None, length=3)
+    return ts.concat([first, second, ts.reshape(rest, (6,))])
+
+
+def test_each_draw_of_each_call_has_its_own_key() -> None:
+    draws.step.set(0)
+    found = np.concatenate([np.asarray(draws(0.0)) for _ in range(3)])
+    assert len(set(found.tolist())) == found.size
+    assert int(draws.step.get()) == 3
+
+
+def test_draws_depend_on_seed_function_and_step_only() -> None:
+    draws.step.set(0)
+    eager = [np.asarray(draws(0.0)) for _ in range(3)]
+    for f in (ts.jit(draws), ts.jit(lambda x: draws(x) + 0), draws):
+        draws.step.set(0)
+        assert [bits(f(0.0)) for _ in range(3)] == [bits(x) for x in eager]
+    draws.step.set(1)
+    assert bits(draws(0.0)) == bits(eager[1])
+    other = ts.deterministic(seed=4)(draws._fn)  # pyright: ignore[reportPrivateUsage]
+    assert not set(np.asarray(other(0.0)).tolist()) & set(np.concatenate(eager).tolist())
+
+
+def test_two_deterministic_functions_share_no_program_of_draws() -> None:
+    noise = ts.jit(lambda: ts.random.normal(ts.random.next_key(), (2,)))
+    a = ts.deterministic(seed=1)(lambda: noise())
+    b = ts.deterministic(seed=2)(lambda: noise())
+    found = [bits(a()), bits(b()), bits(a()), bits(b())]
+    assert len(set(found)) == 4
+    a.step.set(0)
+    assert bits(a()) == found[0]
+
+
+def test_examples_of_a_named_axis_draw_for_themselves() -> None:
+    draws.step.set(0)
+    named = np.asarray(ts.vmap(draws, axis_name="i")(ts.zeros(3)))
+    assert len(set(named.ravel().tolist())) == named.size
+    draws.step.set(0)
+    plain = np.asarray(ts.vmap(draws)(ts.zeros(3)))
+    draws.step.set(0)
+    assert bits(plain) == bits(np.stack([np.asarray(draws(0.0))] * 3))
+
+
+def test_dropout_drops_the_same_backwards_and_when_computed_again() -> None:
+    def loss(x: Any) -> Any:
+        kept = ts.checkpoint(lambda x: ts.tanh(ts.nn.dropout(ts.random.next_key(), x, 0.5)))
+        y = kept(x)
+        return ts.sum(y), y
+
+    f = ts.deterministic(loss)
+    (_, y), g = ts.jit(ts.value_and_grad(f, has_aux=True))(ts.ones(64))
+    assert bits(np.asarray(y) != 0) == bits(np.asarray(g) != 0)
+    assert 0 < np.count_nonzero(np.asarray(y)) < 64
+    assert int(f.step.get()) == 1
+
+
+def test_a_call_that_fails_draws_the_same_again() -> None:
+    fails = [True]
+
+    @ts.deterministic
+    def f() -> Any:
+        found = ts.random.normal(ts.random.next_key(), (2,))
+        if fails:
+            fails.clear()
+            raise KeyError("once")
+        return found
+
+    with pytest.raises(KeyError):
+        f()
+    first = bits(f())
+    f.step.set(0)
+    assert bits(f()) == first
+
+
+def test_draws_are_the_random_effect_and_not_state() -> None:
+    assert [row[0] for row in ts.effects.of(draws)(0.0).rows] == ["random"]
+
+
+def test_keys_need_a_deterministic_function() -> None:
+    with pytest.raises(ts.TesseraError) as caught:
+        ts.random.next_key()
+    assert str(caught.value).startswith("random.next_key: no deterministic function is running")
+    with pytest.raises(ts.TesseraError, match="the seed is 'a'"):
+        ts.deterministic(seed="a")  # type: ignore[call-overload]
+
+
+def test_methods_can_be_deterministic() -> None:
+    class Model:
+        @ts.deterministic
+        def call(self, x: Any) -> Any:
+            return ts.sum(x) + 0 * ts.random.normal(ts.random.next_key())
+
+    assert float(Model().call(ts.ones(3))) == 3.0

@@ -8,8 +8,8 @@ from typing import Any
 from tessera.ir.core import Op
 
 
-class Scope(Hashable):
-    """What functions promise of the ops in them; see `ir/loc.py`."""
+class Promise(Hashable):
+    """What a function promises of the ops in it; see `ir/loc.py`."""
 
     __slots__ = ()
 
