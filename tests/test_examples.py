@@ -15,6 +15,7 @@ PRINTS = {
     "digits": "accuracy on 359 held-out digits",
     "lstm_text": "bits per letter",
     "quantized": "nvfp4, weights only: accuracy",
+    "ring_cache": "30 tokens, 1 program",
     "scientific": "sklearn.decomposition.PCA",
     "stages": "--- schedule",
     "transforms": "length scale by Newton's method",

@@ -42,7 +42,7 @@ from tessera.api.signature import (
     lowered_for,
     refs_of,
 )
-from tessera.api.stateful import State, bind_call, contents
+from tessera.api.stateful import State, bind_call, contents, device_of_refs
 from tessera.api.static import StaticArguments
 from tessera.api.traced import Refs, Traced
 from tessera.api.watch import is_watching
@@ -218,6 +218,8 @@ class JitFunction(Called, Generic[P, R]):
             self._entries.pop(key, None)
             return self._call(args, kwargs)
         owned = self._take(entry, leaves, inputs, args, kwargs)
+        if entry.state.device is not CPU:
+            inputs = [moved(x, entry.state.device).contiguous for x in leaves]
         return run_with_refs(entry, cells, inputs, is_watching(config.current()), owned)
 
     def _take(
@@ -316,6 +318,11 @@ class JitFunction(Called, Generic[P, R]):
         self._note(call, device)
         with using(device):
             traced = self._trace(call)
+        elsewhere = device_of_refs(traced, call.leaves)
+        if device is CPU and elsewhere is not CPU:
+            device = elsewhere
+            with using(device):
+                traced = self._trace(call)
         if any([type(x) is Tracer for x in traced.captured]) or (
             traced.touched and is_recording()
         ):

@@ -65,7 +65,8 @@ def run_with_refs(
         _look_at(entry, given, outputs, watched)
         return outputs
 
-    outputs = state.run(cells, given, program, watched or entry.told is not None)
+    keeps = watched or entry.told is not None or not entry.donated
+    outputs = state.run(cells, given, program, keeps)
     return _result(entry, outputs)
 
 

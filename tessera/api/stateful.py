@@ -17,7 +17,7 @@ from tessera.errors import StateError
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device
 from tessera.graph.ops.hostcall import HostCall
-from tessera.graph.placement import differ, moved
+from tessera.graph.placement import device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.state import Cell, load, store
 from tessera.graph.trace import note_effects
@@ -168,6 +168,23 @@ def _calls_host(block: Block) -> bool:
 def contents(refs: Sequence[Ref]) -> list[Array]:
     """What refs hold."""
     return [x for ref in refs for x in ref.contents()]
+
+
+def device_of_refs(traced: Traced, leaves: Sequence[Any]) -> Device:
+    """Where a function runs because of the refs that it finds outside: where they are, if none of
+    its arguments has a device of its own.
+
+    Args:
+        traced: the function.
+        leaves: its arguments.
+    """
+    if not traced.touched or any([not (x.type.weak or not x.ndim) for x in leaves]):
+        return CPU
+    return device_of_all([x for ref in traced.touched for x in _outside(ref.cell)] or leaves)
+
+
+def _outside(cell: Cell) -> list[Array]:
+    return [] if cell.home is not None else cell.contents()
 
 
 def bind_call(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Sym
+from tessera.ir.intexpr import Dim, FloorDiv, Mod, Sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.types import Place, PlaceKind
+from tessera.schedule.types import Axis, Place, PlaceKind
 
 
 def delay_updates(func: Func, donated: Collection[int]) -> Func:
@@ -120,9 +120,7 @@ def _changes_each_once(nest: Op, source: Value, target: Value) -> bool:
         return False
     if store.buf is not target:
         return False
-    names = {axis.name for axis in nest.axes}
-    plain = {dim.name for dim in store.index if isinstance(dim, Sym)}
-    if names - plain:
+    if not all([_tells(store.index, axis) for axis in nest.axes]):
         return False
     return store in nest.body.ops and all(
         isinstance(one, ops.Load)
@@ -131,6 +129,40 @@ def _changes_each_once(nest: Op, source: Value, target: Value) -> bool:
         and (one.index, tuple(one.dyn)) == (store.index, tuple(store.dyn))
         for one in loads
     )
+
+
+def _tells(index: Sequence[Dim], axis: Axis) -> bool:
+    """Whether an index tells where a point lies along an axis: it has that number, or all of its
+    digits, such as `i // 16` and `i % 16`."""
+    digits: dict[int, int | None] = {}
+    for dim in index:
+        found = _digit(dim, axis.name)
+        if found is not None and digits.get(found[0], 0) is not None:
+            digits[found[0]] = found[1]
+    place: int | None = 1
+    while place in digits:
+        base = digits[place]
+        place = None if base is None else place * base
+    extent = axis.extent
+    return place is None or (isinstance(extent, int) and place >= extent)
+
+
+def _digit(dim: Dim, name: str) -> tuple[int, int | None] | None:
+    """What an index has of a number: that divided by the first, modulo the second if that is
+    there."""
+    if isinstance(dim, Sym):
+        return (1, None) if dim.name == name else None
+    if not isinstance(dim, (FloorDiv, Mod)) or not isinstance(dim.den, int):
+        return None
+    inner = _digit(dim.num, name)
+    if inner is None:
+        return None
+    place, base = inner
+    if isinstance(dim, Mod):
+        return (place, dim.den) if base is None or base % dim.den == 0 else None
+    if base is None:
+        return place * dim.den, None
+    return (place * dim.den, base // dim.den) if base % dim.den == 0 else None
 
 
 def without_copies(op: ops.Kernel, inputs: Sequence[Place], outputs: Sequence[Place]) -> Block:

@@ -460,3 +460,37 @@ def test_an_op_that_a_gpu_lacks_says_so(gpu: FakeBackend) -> None:
     for _ in range(2):
         with pytest.raises(ts.TesseraError, match="a library of the host computes it"):
             ts.linalg.cholesky(on_gpu([[1, 0], [0, 1]]))
+
+
+# --- refs -----------------------------------------------------------------------------------------
+
+
+def test_a_ref_on_a_device(gpu: FakeBackend) -> None:
+    ref = ts.Ref(on_gpu(grid(3)), name="state")
+
+    def step(r: Any, x: Any) -> Any:
+        r.update(lambda v: v + x)
+        return r.get() * 2
+
+    passed = ts.jit(step)
+    close(passed(ref, 1.0), (grid(3) + 1) * 2)
+    close(ref.get(), grid(3) + 1)
+    found = ts.jit(lambda x: step(ref, x))
+    close(found(on_gpu(np.ones(3))), (grid(3) + 2) * 2)
+    # Without an argument that says where, a program runs where its refs are.
+    close(ts.jit(lambda: step(ref, 1.0))(), (grid(3) + 3) * 2)
+    ref[0] = 0.0
+    close(ref.get(), np.concatenate([[0], grid(3)[1:] + 3]))
+    scanned = ts.jit(lambda: ts.scan(lambda c, y: (c, ref.update(lambda v: v + y)), 0, ts.ones(2)))
+    scanned()
+    close(ref.get(), np.concatenate([[2], grid(3)[1:] + 5]))
+
+
+def test_a_ref_goes_where_it_is_written(gpu: FakeBackend) -> None:
+    ref = ts.Ref(grid(3), name="state")
+    add = ts.jit(lambda x: ref.update(lambda v: v + x))
+    add(on_gpu(np.ones(3)))
+    close(ref.get(), grid(3) + 1)
+    with pytest.raises(DeviceError, match="jit: <lambda> uses the ref `state`"):
+        add(ts.ones(3))
+    close(ref.get(), grid(3) + 1)

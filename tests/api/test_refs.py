@@ -343,6 +343,33 @@ def test_memory_is_used_again() -> None:
     assert float(ts.sum(ref.get())) == 5 * 1024
 
 
+@pytest.mark.parametrize("shape", [(8, 4, 16), (6, 3, 5, 7), (9, 64)])
+def test_parts_of_any_shape_are_written_in_place(shape: tuple[int, ...]) -> None:
+    ring = ts.Ref(ts.zeros(shape), name="ring")
+
+    def push(ref: Any, i: Any, row: Any) -> Any:
+        ref[i % shape[0]] = row
+        return ts.sum(ref.get())
+
+    def push_all(ref: Any, rows: Any) -> Any:
+        return ts.scan(lambda i, row: (i + 1, push(ref, i, row)), 0, rows)[1]
+
+    size = int(np.prod(shape)) * 4
+    rows = np.arange(2 * np.prod(shape), dtype=np.float32).reshape(-1, *shape[1:])
+    step, many = ts.jit(push), ts.jit(push_all)
+    assert step.lower(ring, 0, rows[0]).memory().donated == size
+    assert many.lower(ring, rows).memory().donated == size
+    other = ts.Ref(ts.zeros(shape))
+    sums = np.asarray(many(other, rows))
+    wanted = np.zeros(shape, np.float32)
+    for k, row in enumerate(rows):
+        wanted[k % shape[0]] = row
+        np.testing.assert_allclose(step(ring, k, row), wanted.sum(), rtol=1e-5)
+        np.testing.assert_allclose(sums[k], wanted.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(ring.get(), wanted)
+    np.testing.assert_array_equal(other.get(), wanted)
+
+
 def test_containers() -> None:
     ref = ts.Ref({"mean": ts.zeros(3), "count": 0}, name="statistics")
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from tessera import dtypes as dt
 from tessera.errors import CompileError
@@ -26,7 +28,8 @@ from tessera.ir.parser import parse_func
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph
 from tessera.schedule.plan import may_share, plan
-from tessera.schedule.types import BufType, Place, PlaceKind
+from tessera.schedule.sharing import _tells
+from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tests.schedule.lowering import Placed, check, compare, lowered, random_inputs, traced, typed
 from tests.schedule.test_fusion import layer, normalise, softmax
 
@@ -200,6 +203,24 @@ def test_a_scatter_may_lie_on_what_it_copies() -> None:
     func, size = planned(fn, *types)
     assert_disjoint(func, size)
     check(fn, *types)
+
+
+@given(
+    st.integers(1, 48),
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8, 16]), st.sampled_from([1, 2, 3, 4, 8, 0])),
+        max_size=3,
+    ),
+)
+def test_an_index_that_tells_the_point(extent: int, digits: list[tuple[int, int]]) -> None:
+    i = sym("i")
+    index = [i // place % base if base else i // place for place, base in digits]
+    points = [tuple([evaluate(d, {"i": k}) for d in index]) for k in range(extent)]
+    is_told = len(set(points)) == extent
+    if _tells(index, Axis("i", extent)):
+        assert is_told
+    if [base for _, base in digits] == [0] or digits in ([(16, 0), (1, 16)], [(4, 4), (1, 4)]):
+        assert _tells(index, Axis("i", extent)) is is_told
 
 
 def test_scratch_of_a_sort_is_free_afterwards() -> None:
