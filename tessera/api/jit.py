@@ -26,6 +26,7 @@ from tessera.api.leaves import (
 )
 from tessera.api.matching import annotations_of, nearby
 from tessera.api.native_calls import NativeCalls
+from tessera.api.owned import donated_leaves, give_away
 from tessera.api.owned import owned as owned_inputs
 from tessera.api.precision import Policy, under
 from tessera.api.refs import Ref
@@ -52,7 +53,6 @@ from tessera.config import config
 from tessera.errors import OptionError, TesseraError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
-from tessera.graph.donation import donate
 from tessera.graph.placement import device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_recording, is_traced_here
@@ -160,7 +160,7 @@ class JitFunction(Called, Generic[P, R]):
             with checking(self.check):
                 result: Any = self._call(args, kwargs)
             if self._donated is not None:
-                self._give_away(self._donated, args, kwargs)
+                give_away(self._donated, args, kwargs, name_of(self._fn))
             return result
         except BaseException as error:
             hide_own_frames(error)
@@ -237,23 +237,8 @@ class JitFunction(Called, Generic[P, R]):
         watched = watched or entry.told is not None
         own = [k for k in entry.donated if k < len(leaves)]
         owned = () if watched else owned_inputs(leaves, inputs, own)
-        self._give_away(self._donated, args, kwargs)
+        give_away(self._donated, args, kwargs, name_of(self._fn))
         return owned
-
-    def _donated_leaves(self, call: Arguments) -> list[int]:
-        """Which of the leaves are donated."""
-        if self._donated is None:
-            return []
-        args, kwargs = call.rebuild()(range(len(call.leaves)))
-        return [k for k in pytree.leaves(self._donated.pick(args, kwargs)) if type(k) is int]
-
-    def _give_away(
-        self, donated: StaticArguments, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Takes the memory of donated arguments, where the call was not only recorded."""
-        if any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]) or is_traced_here():
-            return
-        donate(pytree.leaves(donated.pick(args, kwargs)), name_of(self._fn))
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> JitFunction[P, R]: ...
@@ -371,7 +356,7 @@ class JitFunction(Called, Generic[P, R]):
     ) -> Entry:
         lowered: Stages
         captured: list[Any] = traced.captured
-        donated = self._donated_leaves(call)
+        donated = donated_leaves(self._donated, call)
         state = State.of(traced, name_of(self._fn), device)
         if state is not None:
             donated += state.donated(len(call.leaves))
@@ -454,7 +439,7 @@ class JitFunction(Called, Generic[P, R]):
 
     def _donated_inputs(self, traced: Traced, call: Arguments) -> list[int]:
         """Which inputs of the Graph are donated: what is captured comes first."""
-        donated = self._donated_leaves(call)
+        donated = donated_leaves(self._donated, call)
         state = State.of(traced, name_of(self._fn), CPU)
         donated += [] if state is None else state.donated(len(call.leaves))
         return [len(traced.captured) + k for k in donated]

@@ -1,4 +1,4 @@
-"""Which donated arguments nobody but the call has: only their memory is written to."""
+"""Donated arguments: which nobody but the call has, as only their memory is written to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,37 @@ from typing import Any
 
 import numpy as np
 
+from tessera import pytree
+from tessera.api.signature import Arguments
+from tessera.api.static import StaticArguments
 from tessera.graph.array import Array
+from tessera.graph.donation import donate
+from tessera.graph.trace import Tracer, is_traced_here
 from tessera.runtime.memory import is_all_its_own
+
+
+def donated_leaves(donated: StaticArguments | None, call: Arguments) -> list[int]:
+    """Which of the leaves of a call are donated."""
+    if donated is None:
+        return []
+    args, kwargs = call.rebuild()(range(len(call.leaves)))
+    return [k for k in pytree.leaves(donated.pick(args, kwargs)) if type(k) is int]
+
+
+def give_away(
+    donated: StaticArguments, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> None:
+    """Takes the memory of donated arguments, where the call was not only recorded.
+
+    Args:
+        donated: which they are.
+        args: what the user gave.
+        kwargs: what the user gave.
+        name: that of the function.
+    """
+    if any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]) or is_traced_here():
+        return
+    donate(pytree.leaves(donated.pick(args, kwargs)), name)
 
 
 def owned(leaves: Sequence[Any], inputs: Sequence[Any], donated: Iterable[int]) -> list[int]:
