@@ -126,7 +126,7 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random")
+_PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random", "verify")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from tessera import policies as policies
     from tessera import pytree as pytree
     from tessera import random as random
+    from tessera import verify as verify
     from tessera.api import *
     from tessera.graph.array import *
     from tessera.graph.device import *
@@ -189,7 +190,7 @@ _OWN_NAMES = (
     *("complex128", "complex64", "config", "debug", "e", "errors", "fft", "float16", "float32"),
     *("float64", "float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8"),
     *("linalg", "nan", "newaxis", "pi", "policies", "pytree", "uint16", "uint32", "uint64"),
-    "uint8",
+    *("uint8", "verify"),
 )
 
 

@@ -151,6 +151,10 @@ class NonFiniteError(TesseraError, FloatingPointError):
     """An operation gave NaN or an infinity while somebody watched for these."""
 
 
+class NumericsError(TesseraError, ArithmeticError):
+    """A promise about numbers does not hold, or is not proved."""
+
+
 class MemoryAccessError(TesseraError, RuntimeError):
     """Compiled code left a buffer while somebody watched for that."""
 

@@ -1,0 +1,140 @@
+"""What numerics analysis says of each op of a Graph holds for what the interpreter computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.dtypes import dtype_of
+from tessera.errors import TesseraError
+from tessera.graph import interp
+from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.control import While
+from tessera.graph.transforms.evaluate import trace_function
+from tessera.ir.core import Func, Op
+from tessera.ir.interval import ANY, Interval, of_array
+from tessera.ir.types import TensorType
+from tessera.ir.walk import walk as walk_ops
+from tessera.verify.graph_walk import Known, Walk
+from tests.differential.programs import random_program
+from tests.numerics.samples import Sample, case_id, cases
+
+
+def sizes(dim: Any) -> tuple[int, float]:
+    return (dim, dim) if isinstance(dim, int) else (1, math.inf)
+
+
+def analysed(graph: Func, intervals: Sequence[Interval]) -> tuple[Walk, list[Interval]]:
+    """The walk over a Graph whose arguments are in intervals, and where its results are."""
+    walk = Walk(sizes)
+    given: list[Known] = []
+    for value, interval in zip(graph.args, intervals, strict=True):
+        assert isinstance(value.type, TensorType)
+        given.append(Known(walk.leaf(value.type, interval)))
+    outs = walk.block(graph.body, given)
+    return walk, [walk.interval(x) for x in outs]
+
+
+def outside(x: np.ndarray, bound: Interval) -> bool:
+    return not of_array(x).within(bound)
+
+
+def check(graph: Func, intervals: Sequence[Interval], arrays: Sequence[np.ndarray]) -> None:
+    """Each op's results, and the Graph's, lie where the walk says."""
+    walk, results = analysed(graph, intervals)
+    wrong: list[str] = []
+
+    def observe(op: Op, operands: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+        for x, bound in zip(found, walk.records[op].results, strict=True):
+            if outside(x, bound):
+                inputs = [str(of_array(v)) for v in operands]
+                wrong.append(f"{op!r} of {inputs} gave {of_array(x)}, not in {bound}")
+
+    with np.errstate(all="ignore"):
+        outs = interp.run(graph, arrays, observer=observe)
+    for x, bound in zip(outs, results, strict=True):
+        if outside(x, bound):
+            wrong.append(f"the result is {of_array(x)}, not in {bound}")
+    assert not wrong, "\n".join(wrong[:3])
+
+
+def drawn(rng: np.random.Generator, like: np.ndarray, x: Interval) -> np.ndarray:
+    """An array of numbers in an interval; integers, which may be indices, are as they are."""
+    if not dtype_of(like.dtype).is_float:
+        return like
+    wide = like.astype(np.float64)
+    low = max(float(x.lo), -1e30)
+    high = min(float(x.hi), 1e30)
+    found = np.where(rng.random(like.shape) < 0.3, rng.choice([low, high], like.shape),
+                     low + (high - low) * rng.random(like.shape))  # fmt: skip
+    if x.has_infinity:
+        ends = [v for v in (x.lo, x.hi) if math.isinf(v)]
+        found = np.where(rng.random(like.shape) < 0.2, rng.choice(ends, like.shape), found)
+    if x.nan:
+        found = np.where(rng.random(like.shape) < 0.1, math.nan, found)
+    found = np.where(rng.random(like.shape) < 0.1, wide, found)
+    with np.errstate(all="ignore"):
+        clipped = found.astype(like.dtype)
+        outside = ~((found >= x.lo) & (found <= x.hi)) & ~np.isnan(found)
+        return np.where(outside, like, clipped).astype(like.dtype)
+
+
+def intervals_like(arrays: Sequence[np.ndarray], how: str) -> list[Interval]:
+    found: list[Interval] = []
+    for x in arrays:
+        near = of_array(x)
+        if how == "near" or not dtype_of(x.dtype).is_float:
+            found.append(near)
+        elif how == "wide":
+            found.append(near.join(Interval(-50.0, 50.0)))
+        else:
+            found.append(ANY)
+    return found
+
+
+@pytest.mark.parametrize("case", cases(), ids=case_id)
+def test_every_op(case: tuple[type[GraphOp], Sample]) -> None:
+    _, sample = case
+    types = [TensorType(x.shape, dtype_of(x.dtype)) for x in sample.xs]
+    graph, captured = trace_function(lambda *xs: _outputs(sample.fn(*xs)), types, "test", "f")
+    rng = np.random.default_rng(0)
+    known = [np.asarray(x) for x in captured]
+    for how in ("near",) if loops(graph) else ("near", "wide", "any"):
+        bounds = intervals_like(sample.xs, how)
+        for k in range(3):
+            arrays = [drawn(rng, x, b) if k else x for x, b in zip(sample.xs, bounds, strict=True)]
+            try:
+                check(graph, [*map(of_array, known), *bounds], [*known, *arrays])
+            except TesseraError:
+                assert k  # a library may refuse numbers that are not the sample's
+
+
+def loops(graph: Func) -> bool:
+    """Whether it may run for ever, of infinite numbers for instance."""
+    return any(isinstance(op, While) for op in walk_ops(graph.body))
+
+
+def _outputs(found: Any) -> list[Any]:
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_programs(first: int) -> None:
+    for seed in range(first, first + 20):
+        program = random_program(seed)
+        graph = program.graph(False)
+        rng = np.random.default_rng(seed)
+        for how in ("near",) if loops(graph) else ("near", "any"):
+            arrays = program.arrays(rng)
+            bounds = intervals_like(arrays, how)
+            again = [drawn(rng, x, b) for x, b in zip(arrays, bounds, strict=True)]
+            try:
+                check(graph, bounds, arrays)
+                check(graph, bounds, again)
+            except AssertionError as error:
+                error.add_note(f"seed {seed}, {how}: {', '.join(program.names)}")
+                raise
