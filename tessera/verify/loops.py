@@ -151,7 +151,9 @@ def _final(
     count = len(types)
     walk.recording, before = False, walk.recording
     # Whom to blame is what makes infinities of finite numbers.
-    finite = [x.without_nan().meet(finite_range(t.dtype)) for x, t in zip(begin, types, strict=True)]
+    finite = [
+        x.without_nan().meet(finite_range(t.dtype)) for x, t in zip(begin, types, strict=True)
+    ]
     found = step(_leaves(walk, types, finite, blame))
     walk.recording = before
     grown = [a | x.blame for a, x in zip(blame, found[:count], strict=True)]

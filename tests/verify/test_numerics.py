@@ -57,7 +57,7 @@ def stable_softmax(x: Any) -> Any:
 
 
 def test_stable_softmax_numerics() -> None:
-    """Softmax without its maximum overflows, and a witness shows it; with it, a proof says never."""
+    """Softmax without its maximum overflows, as a witness shows; with it, it is proved not to."""
     wrong = report(naive_softmax, "f32[4, 8]")
     assert wrong.verdict is REFUTED
     assert wrong.culprit == "exp"
@@ -191,7 +191,8 @@ def test_witnesses(name: str) -> None:
     assert found.verdict is REFUTED, found
     assert found.culprit == culprit, found
     assert found.witness is not None
-    assert found.loc is not None and found.loc.frames
+    assert found.loc is not None
+    assert found.loc.frames
 
 
 def test_a_witness_is_the_same_again() -> None:
@@ -224,7 +225,7 @@ def test_sizes_with_bounds() -> None:
 
     assert ts.verify.numerics(mean, bounded=HUNDRED).report().is_proved
 
-    def endless(x: ts.Tensor["B", ts.float32]) -> Any:  # noqa: F821
+    def endless(x: ts.Tensor["B", ts.float32]) -> Any:  # noqa: UP037
         return ts.sum(x * x) / x.shape[0]
 
     with pytest.warns(NumericsWarning, match="the sizes B may be any"):
