@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.effects import parse_text, show
-from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.intexpr import Dim
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
 from tessera.runtime import cpu, engine, programs, threads
@@ -42,6 +41,7 @@ from tessera.target.machine import Machine, host, machine
 
 if TYPE_CHECKING:
     from tessera.schedule.fusion import Decision
+    from tessera.schedule.memory_use import MemoryUse
     from tessera.target.llvm.modules import ModuleText
     from tessera.target.passes.check_bounds import Site
 
@@ -105,35 +105,6 @@ class KernelInfo:
     def __str__(self) -> str:
         times = f" x{self.count}" if self.count > 1 else ""
         return f"{self.label}{times}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Bytes that a call holds at once.
-
-    Attributes:
-        inputs: of its arguments, and of the constants that the function refers to.
-        outputs: of its results.
-        arena: of everything in between, which shares memory by when it is needed.
-        donated: of results that take the memory of donated arguments.
-    """
-
-    inputs: int
-    outputs: int
-    arena: int
-    donated: int = 0
-
-    @property
-    def peak(self) -> int:
-        """What the call needs: all of them, but once what is an argument and then a result."""
-        return self.inputs + self.outputs + self.arena - self.donated
-
-    def __str__(self) -> str:
-        donated = f" ({self.donated} of them donated)" if self.donated else ""
-        return (
-            f"{self.inputs} bytes of inputs, {self.outputs} of outputs{donated}, {self.arena} in "
-            f"between; {self.peak} at the peak"
-        )
 
 
 class Stages:
@@ -247,30 +218,25 @@ class Stages:
         return self
 
     def memory(self, **dims: int) -> MemoryUse:
-        """The bytes that a call holds at once, known before it runs.
+        """The bytes that a call holds at once, known before it runs, and the largest buffers.
 
         Args:
-            **dims: a number for each symbolic dim.
+            **dims: a number for each symbolic dim; formulas have those that are left out.
 
         Raises:
-            OptionError: a symbolic dim has no number, or there is no such dim.
+            OptionError: there is no such dim.
         """
-        signature = self.signature
-        if set(dims) != set(signature.dims):
+        from tessera.schedule.memory_use import memory_use
+
+        names = self.traced.dims
+        if not set(dims) <= set(names):
             raise OptionError(
-                f"memory: {self.traced.name} is given {', '.join(sorted(dims)) or 'no dims'}",
-                rule=f"its symbolic dims are {', '.join(signature.dims) or 'none'}",
-                fix="write `lowered.memory(S=128)` for a dim S" if signature.dims else None,
+                f"memory: {self.traced.name} is given {', '.join(sorted(dims))}",
+                rule=f"its symbolic dims are {', '.join(names) or 'none'}",
+                fix="write `lowered.memory(S=128)` for a dim S" if names else None,
             )
-
-        def total(parts: tuple[tuple[tuple[Dim, ...], DType], ...]) -> int:
-            sizes = [math.prod(int(evaluate(d, dims)) for d in shape) for shape, _ in parts]
-            return sum(n * dtype.itemsize for n, (_, dtype) in zip(sizes, parts, strict=True))
-
-        arena = int(evaluate(signature.arena, dims))
-        on_inputs = zip(signature.outputs, signature.overwritten, strict=True)
-        donated = total(tuple([part for part, on in on_inputs if on is not None]))
-        return MemoryUse(total(signature.inputs), total(signature.outputs), arena, donated)
+        with config.using(self.settings):
+            return memory_use(self.schedule, self.arena).at_sizes(dims)
 
     def why(self) -> str:
         """The fusion decisions, one per line, then which kernels threads share."""

@@ -9,11 +9,14 @@ from typing import Any
 
 from tessera.api.annotations import CONDITIONS, DTypeVar, PolicedDType, TensorSpec
 from tessera.api.generic import ShapeGeneric
-from tessera.api.jit import JitFunction
+from tessera.api.inspection import Inspected
 from tessera.api.matching import annotations_of
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.dtypes import DType, default_float
+from tessera.errors import OptionError
+from tessera.ir import loc
 from tessera.ir.assumptions import Assumptions
+from tessera.ir.intexpr import substitute, symbols
 from tessera.ir.types import TensorType
 
 
@@ -31,7 +34,7 @@ def annotated_types(
     nothing: dict[str, ShapeDtypeStruct] = {}
     given_fn: Any = fn
     stated = getattr(given_fn, CONDITIONS, ())
-    inner: Callable[..., Any] = given_fn.function if isinstance(given_fn, JitFunction) else fn
+    inner: Callable[..., Any] = fn.function if isinstance(fn, Inspected) else fn
     annotations = annotations_of(inner, stated)
     if annotations is None:
         return nothing, None
@@ -49,6 +52,29 @@ def annotated_types(
     if not found:
         return nothing, None
     return found, ShapeGeneric(inner, annotations, stated, None, lambda _: None).facts()
+
+
+def sized(
+    types: Mapping[str, ShapeDtypeStruct], dims: Mapping[str, int]
+) -> dict[str, ShapeDtypeStruct]:
+    """Types with sizes in the place of names.
+
+    Raises:
+        OptionError: there is no dim of a name.
+    """
+    names = {n for x in types.values() for d in x.type.shape for n in symbols(d)}
+    unknown = sorted(set(dims) - names)
+    if unknown:
+        raise OptionError(
+            f"memory: there is no dim {unknown[0]}",
+            loc=loc.current(),
+            rule=f"the names in the annotations are {', '.join(sorted(names)) or 'none'}",
+        )
+    found: dict[str, ShapeDtypeStruct] = {}
+    for name, x in types.items():
+        shape = [substitute(d, dims) for d in x.type.shape]
+        found[name] = ShapeDtypeStruct.of(x.type.with_shape(shape))
+    return found
 
 
 def _is_named(parameter: inspect.Parameter) -> bool:

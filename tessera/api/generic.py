@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.api.annotations import Stated, TensorSpec
 from tessera.api.classes import (
@@ -49,6 +49,9 @@ from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
 from tessera.ir.intfunction import as_function
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from tessera.schedule.memory_use import MemoryUse
 
 MOST_CLASSES = 4096
 """More are not listed."""
@@ -233,6 +236,31 @@ class ShapeGeneric:
         if program is None:
             return None
         return self._specialized(program, self.classes.of(_numbers(sizes))).lowered
+
+    def memory(self, call: Arguments, settings: Hashable, trace: Trace) -> MemoryUse | None:
+        """What the program needs that would run a call."""
+        sizes = self.check(call)
+        program = self._program(call, sizes, settings, trace)
+        if program is None:
+            return None
+        env = _numbers(sizes)
+        found = self._specialized(program, self.classes.of(env))
+        names = zip(found.lowered.traced.dims, found.values, strict=True)
+        return found.lowered.memory(**{own: env[name] // n for own, (name, n) in names})
+
+    def for_all_sizes(self, call: Arguments, trace: Trace) -> Lowered:
+        """The program for sizes that no class of their own has.
+
+        Args:
+            call: types of arguments, whose dims may be names.
+            trace: traces the function for them.
+        """
+        with assumptions.assuming(self.facts()):
+            types = [x.type for x in call.leaves]
+            shapes = [[substitute(d, self._equal) for d in type.shape] for type in types]
+            pairs = zip(types, shapes, strict=True)
+            traced = trace(call, [type.with_shape(shape) for type, shape in pairs])
+        return lower_graph(traced.graph)
 
     def _program(
         self, call: Arguments, sizes: Sizes, settings: Hashable, trace: Trace

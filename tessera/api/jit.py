@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from tessera import pytree
-from tessera.api.annotations import CONDITIONS
+from tessera.api.annotated_types import annotated_types, sized
 from tessera.api.bound import BoundJit
-from tessera.api.classes import Specializations
 from tessera.api.collectives import named_axes
 from tessera.api.effects import Declared
 from tessera.api.generic import ShapeGeneric
+from tessera.api.inspection import Inspected
 from tessera.api.leaves import (
     argument_name,
     leaf_arrays,
@@ -24,7 +24,7 @@ from tessera.api.leaves import (
     parameter_names,
     result_name,
 )
-from tessera.api.matching import annotations_of, nearby
+from tessera.api.matching import nearby
 from tessera.api.native_calls import NativeCalls
 from tessera.api.owned import donated_leaves, give_away
 from tessera.api.owned import owned as owned_inputs
@@ -36,7 +36,6 @@ from tessera.api.sentinels import checking
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import (
     Arguments,
-    CacheInfo,
     Entry,
     TracedCall,
     arguments_of,
@@ -50,16 +49,19 @@ from tessera.api.watch import is_watching
 from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.config import config
-from tessera.errors import OptionError, TesseraError, api_boundary, hide_own_frames
+from tessera.errors import OptionError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
 from tessera.graph.placement import device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_recording, is_traced_here
 from tessera.ir import assumptions, loc
-from tessera.ir.effects import PURE, Effects, text
+from tessera.ir.effects import PURE, Effects
 from tessera.ir.types import TensorType
-from tessera.runtime.dispatch.native import Called, call_natively
+from tessera.runtime.dispatch.native import call_natively
+
+if TYPE_CHECKING:
+    from tessera.schedule.memory_use import MemoryUse
 
 _MOST_SHAPES = 8192
 """So many shapes of a function with annotated ones are remembered, and then forgotten."""
@@ -89,7 +91,7 @@ def _prepared(
     return inputs, device
 
 
-class JitFunction(Called, Generic[P, R]):
+class JitFunction(Inspected, Generic[P, R]):
     """A function that is traced and compiled once per signature. Made by `jit`.
 
     Calls like earlier ones are run by native code (`runtime/dispatch`); `__call__` is for the
@@ -316,15 +318,6 @@ class JitFunction(Called, Generic[P, R]):
             raise compiled_once_more(self._fn, [x.type for x in call.leaves], self._limit)
         return self._compile_entry(key, traced, device, call)
 
-    @functools.cached_property
-    def generic(self) -> ShapeGeneric | None:
-        """The programs for all sizes of a function with annotated shapes."""
-        stated = getattr(self, CONDITIONS, ())
-        annotations = annotations_of(self._fn, stated, self._near)
-        if annotations is None:
-            return None
-        return ShapeGeneric(self._fn, annotations, stated, self._limit, self._add_compiled)
-
     def _generic_entry(
         self, generic: ShapeGeneric, key: Hashable, call: Arguments, device: Device
     ) -> Entry | None:
@@ -381,18 +374,6 @@ class JitFunction(Called, Generic[P, R]):
                 self._misses += 1
                 self._compiled.append(lowered)
             return known
-
-    def _print(self, lowered: Stages) -> None:
-        """Prints the stages that were asked for."""
-        for stage in self._dump:
-            print(f"// {stage} of {name_of(self._fn)}\n{lowered.stage(stage)}\n")
-
-    def _add_compiled(self, lowered: Stages) -> None:
-        """Notes a program for a class of sizes."""
-        self._print(lowered)
-        with self._lock:
-            self._misses += 1
-            self._compiled.append(lowered)
 
     def _call_traced(self, call: Arguments) -> Any:
         """Inside another trace."""
@@ -473,21 +454,56 @@ class JitFunction(Called, Generic[P, R]):
             return lowered_for(traced.graph, where, machine, self._donated_inputs(traced, call))
 
     @api_boundary
-    def why_retraced(self) -> str:
-        """Why the function was traced as often as it was.
+    def memory(self, *args: Any, **dims: int) -> MemoryUse:
+        """The most memory that a call holds at once, as it is planned before anything runs.
+
+        Args:
+            *args: arguments: arrays, or `ts.ShapeDtypeStruct` in their places. Those that are left
+                out have the types of their annotations, in float32 if these have no dtype; of a
+                function without annotations, it is the program that was compiled last.
+            **dims: sizes by the names in annotations; what is left out stays a name.
 
         Returns:
-            A line for each trace: where it was called, and which argument's shape, dtype, weak type
-            or static value was new, against the nearest signature that was there.
+            The bytes of arguments, results and what is in between, each a number or a formula in
+            the dims, `peak`, and the largest `buffers` with the lines that ask for them.
+
+        Raises:
+            OptionError: there is nothing to tell of, or no dim of a name.
 
         Example:
             >>> import tessera as ts
-            >>> f = ts.jit(lambda x: x + 1)
-            >>> _ = f(ts.ones(3)), f(ts.ones(4))
-            >>> print(f.why_retraced().splitlines()[-1].partition(": ")[2])
-            argument `x` has shape [4], not [3]
+            >>> @ts.jit
+            ... def f(x: ts.Tensor["N", 4]):
+            ...     return ts.sum(x * x, axis=1)
+            >>> f.memory().peak, f.memory(N=100).peak
+            (20*N, 2000)
         """
-        return self._traces.explain()
+        with checking(self.check):
+            if args:
+                return self._memory(self._flatten(args, {}, types_only=True), dims)
+            found, _ = annotated_types(self, (), {})
+            if found:
+                return self._memory(self._flatten((), sized(found, dims), types_only=True), {})
+            if not self._compiled:
+                raise OptionError(
+                    f"memory: {name_of(self._fn)} has not been compiled yet",
+                    loc=loc.current(),
+                    rule="what a call needs depends on the types of its arguments",
+                    fix="give them: `f.memory(ts.ShapeDtypeStruct((8, 128), ts.float32))`",
+                )
+            return self._compiled[-1].memory(**dims)
+
+    def _memory(self, call: Arguments, dims: Mapping[str, int]) -> MemoryUse:
+        """What a call needs, for types of arguments whose dims may be names."""
+        generic = self.generic
+        if generic is not None:
+            if any([not isinstance(d, int) for x in call.leaves for d in x.type.shape]):
+                return generic.for_all_sizes(call, self._trace).memory(**dims)
+            found = generic.memory(call, config.current().key(), self._trace_generic)
+            if found is not None:
+                return found
+        traced = self._trace(call)
+        return lower_graph(traced.graph, self._donated_inputs(traced, call)).memory(**dims)
 
     @api_boundary
     def trace(self, *args: Any, **kwargs: Any) -> TracedCall:
@@ -512,46 +528,6 @@ class JitFunction(Called, Generic[P, R]):
 
         return TracedCall(name_of(self._fn), traced, lower)
 
-    def cache_size(self) -> int:
-        """How many programs are compiled."""
-        return len(self._compiled)
-
-    def cache_info(self) -> CacheInfo:
-        """How often it was called, and how often that took compiling.
-
-        Example:
-            >>> import tessera as ts
-            >>> f = ts.jit(lambda x: x + 1)
-            >>> _ = f(ts.ones(3)), f(ts.zeros(3)), f(ts.ones(4))
-            >>> f.cache_info()
-            CacheInfo(hits=1, misses=2, maxsize=None, currsize=2)
-        """
-        slow = int(repr(self._calls)[len("count(") : -1])
-        calls = slow + self._table.calls
-        return CacheInfo(calls - self._misses, self._misses, None, len(self._compiled))
-
-    @api_boundary
-    def specializations(self) -> Specializations:
-        """The classes of sizes that have an executable of their own, for a function with annotated
-        shapes: that many are compiled at most, for each set of dtypes, structures and static values
-        that it is called with.
-
-        Example:
-            >>> import tessera as ts
-            >>> S = ts.dim("S", 1, 4096, anchors=[128], tile=16)
-            >>> @ts.jit
-            ... def f(x: ts.Tensor[S, "D"]):
-            ...     return x * 2
-            >>> _ = f(ts.ones((3, 4))), f(ts.ones((48, 5)))
-            >>> f.specializations()
-            S == 128: not compiled yet
-            S % 16 == 0: compiled
-            all other sizes: compiled
-        """
-        if self.generic is None:
-            return Specializations(())
-        return self.generic.specializations()
-
     def clear_cache(self) -> None:
         """Forgets all programs and traces; the next call compiles again."""
         with self._lock:
@@ -562,31 +538,3 @@ class JitFunction(Called, Generic[P, R]):
             self._calls, self._misses = itertools.count(), 0
             self._native = NativeCalls(self._statics)
             self._table = self._native.table
-
-    @property
-    def title(self) -> str:
-        """The name of the function, with its annotated shapes if it has some."""
-        try:
-            generic = self.generic
-        except TesseraError:  # a mistake in the annotations, for calls to tell
-            generic = None
-        return name_of(self._fn) if generic is None else generic.annotations.show()
-
-    def compiled(self) -> list[Stages]:
-        """The lowered programs that are compiled, in order."""
-        return list(self._compiled)
-
-    def why(self) -> str:
-        """What fusion decided for each compiled program, and why; and for annotated shapes, what of
-        the sizes was proved, and what calls are asked for."""
-        found = [lowered.why() for lowered in self.compiled()]
-        return "\n\n".join([*([] if self.generic is None else self.generic.why()), *found])
-
-    def __repr__(self) -> str:
-        return f"jit({self.title}){self._shown()}, {len(self._compiled)} compiled"
-
-    def _shown(self) -> str:
-        """The effects that are declared, else those found so far, and the policy, behind a name."""
-        found = self._found if self.effects is None else self.effects.effects
-        shown = f", effects=[{text(found)}]" if found or self.effects is not None else ""
-        return shown if self.policy is None else f"{shown}, policy={self.policy}"
