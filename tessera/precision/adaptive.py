@@ -20,9 +20,11 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.reshape import reshape
 from tessera.graph.trace import is_traced_here
 from tessera.ir import loc
+from tessera.precision.apart import apart
 from tessera.precision.tensors import amax
 
 
+@apart
 def largest_magnitude(*args: Any, **kwargs: Any) -> Any:
     """The largest magnitude in all floating-point arrays among arguments; 0 without any."""
     found: Any = asarray(0.0)

@@ -26,6 +26,7 @@ from tessera.graph.namespace.taking import take
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.reshape import reshape
 from tessera.ir import loc
+from tessera.precision.apart import apart
 from tessera.precision.tensors import FormatLike, amax, parse_format, quantize, scale_of
 
 CANDIDATES = 64
@@ -72,6 +73,7 @@ class AmaxHistory:
         return cls(zeros((length,), dtype=float32))
 
     @api_boundary
+    @apart
     def update(self, x: ArrayLike) -> AmaxHistory:
         """The history after a step; as it was, if a magnitude is infinite or NaN.
 
@@ -84,6 +86,7 @@ class AmaxHistory:
         return replace(self, history=where(isfinite(largest), moved, self.history))
 
     @api_boundary
+    @apart
     def scale(self, dtype: FormatLike, margin: int = 0) -> ArrayBase:
         """The scale for the next step: with it, the largest magnitude that the history has becomes
         the format's largest value.
@@ -151,6 +154,7 @@ def calibrate(
             rule="it is above 0, and at most 100",
         )
 
+    @apart
     def size_of(x: Any) -> Any:
         found = as_array("calibrate", x)
         block = _block(found, axis)
@@ -179,6 +183,7 @@ def _block(x: Any, axis: int | Sequence[int] | None) -> tuple[int, ...]:
     return tuple([int(k in own) for k in range(x.ndim)])
 
 
+@apart
 def _largest(a: Any, b: Any) -> Any:
     if a.shape != b.shape:
         raise ShapeError(
@@ -192,7 +197,7 @@ def _largest(a: Any, b: Any) -> Any:
 def _least_error(f: Any, batches: Sequence[Any], sizes: Any, dtype: FormatLike) -> Any:
     """The fractions of the largest magnitudes with which all batches lose least."""
     format = parse_format("calibrate", dtype)
-    parts = linspace(1 / CANDIDATES, 1, CANDIDATES, dtype=float32)
+    parts: Any = apart(linspace)(1 / CANDIDATES, 1, CANDIDATES, dtype=float32)
 
     def loss(x: Any, size: Any, part: Any) -> Any:
         wide = e.cast(as_array("calibrate", x), float32)
@@ -201,6 +206,7 @@ def _least_error(f: Any, batches: Sequence[Any], sizes: Any, dtype: FormatLike) 
         return find_sum(square(found - wide), axis=gone, keepdims=True)
 
     def losses(sizes: Any, *batch: Any) -> Any:
+        @apart
         def each(x: Any, size: Any) -> Any:
             return vmap(partial(loss, x, size))(parts)
 
@@ -209,8 +215,9 @@ def _least_error(f: Any, batches: Sequence[Any], sizes: Any, dtype: FormatLike) 
     lose = jit(losses)
     total: Any = lose(sizes, *batches[0])
     for batch in batches[1:]:
-        total = pytree.map_(add, total, lose(sizes, *batch))
+        total = pytree.map_(apart(add), total, lose(sizes, *batch))
 
+    @apart
     def best(size: Any, lost: Any) -> Any:
         return size * take(parts, argmin(lost, axis=0))
 

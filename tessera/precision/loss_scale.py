@@ -16,6 +16,7 @@ from tessera.graph.namespace.searching import where
 from tessera.graph.namespace.utility import all as find_all
 from tessera.graph.ops import elementwise as e
 from tessera.ir import loc
+from tessera.precision.apart import apart
 
 
 @pytree.register_dataclass
@@ -66,6 +67,7 @@ class LossScale:
         object.__setattr__(self, "counter", asarray(self.counter, dtype=int32))
 
     @api_boundary
+    @apart
     def scale(self, loss: Any) -> Any:
         """The loss, or every array of a tree, times the scale, in its own dtype."""
 
@@ -76,6 +78,7 @@ class LossScale:
         return pytree.map_(scaled, loss)
 
     @api_boundary
+    @apart
     def unscale(self, grads: Any) -> tuple[Any, LossScale, ArrayBase]:
         """Gradients of a scaled loss without the scale, and the scale of the next step.
 

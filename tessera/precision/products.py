@@ -32,6 +32,7 @@ from tessera.graph.ops.quantize import Format, dequantize, spread_blocks
 from tessera.graph.ops.reduce import sum_
 from tessera.graph.ops.reshape import expand_dims, full, full_like, reshape
 from tessera.ir import loc
+from tessera.precision.apart import apart
 from tessera.precision.tensors import QuantizedTensor
 
 
@@ -49,6 +50,7 @@ class _Integers:
 
 
 @api_boundary
+@apart
 def quantized_matmul(
     x1: ArrayLike | QuantizedTensor,
     x2: ArrayLike | QuantizedTensor,
@@ -65,7 +67,8 @@ def quantized_matmul(
     Args:
         x1: an array or quantized tensor `[..., n, k]`; an array may be a vector `[k]`.
         x2: likewise `[..., k, m]`.
-        dtype: the result's; None is that of the operand that is an array, else float32.
+        dtype: the result's; None is that of the operand that is an array, else float32, also
+            beside an array of 8 bits. No policy in force changes it.
 
     Returns:
         An array `[..., n, m]`.
@@ -90,7 +93,7 @@ def quantized_matmul(
     wanted = float32 if dtype is None else parse_dtype("quantized_matmul", dtype)
     if dtype is None and arrays:
         wanted = arrays[0].dtype
-        if len(arrays) == 2:
+        if len(arrays) == 2 or wanted.is_storage:
             wanted = float32
     out = e.cast(_product(given[0], given[1], wanted), wanted)
     kept = [n for k, n in enumerate(out.shape) if k - out.ndim + 2 not in squeezed]

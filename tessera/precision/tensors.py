@@ -40,6 +40,7 @@ from tessera.graph.ops.reduce import max_, min_
 from tessera.graph.ops.reshape import broadcast, full, full_like, reshape, transpose
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, evaluate, symbols
+from tessera.precision.apart import apart
 from tessera.pytree import register_dataclass
 
 FormatLike: TypeAlias = DTypeLike
@@ -117,6 +118,7 @@ class QuantizedTensor:
         )
 
     @api_boundary
+    @apart
     def dequantize(self, dtype: DTypeLike | None = None) -> ArrayBase:
         """The array that it stands for.
 
@@ -403,6 +405,7 @@ def _nvfp4(name: str, x: Any, axis: Any) -> _Parts:
 
 
 @api_boundary
+@apart
 def quantize(
     x: ArrayLike,
     dtype: FormatLike,
@@ -456,6 +459,7 @@ def quantize(
 
 
 @api_boundary
+@apart
 def fake_quantize(
     x: ArrayLike,
     dtype: FormatLike,

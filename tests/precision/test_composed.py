@@ -175,3 +175,58 @@ def test_sentinels_see_through_quantization() -> None:
     assert not np.asarray(f(ts.zeros(3), ts.ones(3))).any()
     with pytest.raises(NonFiniteError, match="divide: the result has NaN"):
         f(ts.zeros(3), ts.asarray([1.0, 0.0, 1.0]))
+
+
+def everything() -> dict[str, Any]:
+    """What the functions of this package give for some numbers that are not short."""
+    scale = ts.LossScale(1000.123, factor=1.7, growth_interval=1)
+    grads, after, _ = scale.unscale({"w": ts.asarray(A)})
+    history = ts.AmaxHistory.empty(3).update(A).update(np.float32(A * 1.23))
+    q, w = ts.quantize(A, ts.int8, axis=0), ts.quantize(W, "nvfp4", axis=0)
+    batches = [A, np.float32(A * 1.1)]
+    adaptive = ts.AdaptivePrecision({"a": lambda x: x, "b": lambda x: x}, [1.2345])
+    adaptive(A)
+    return {
+        "gradients": grads["w"],
+        "next scale": after.value,
+        "scaled": scale.scale(ts.asarray(1.2345)),
+        "history": history.history,
+        "history's scale": history.scale("e4m3", 1),
+        "values": q.values,
+        "scales": q.scale,
+        "back": q.dequantize(),
+        "products": q @ w,
+        "beside an array": A @ w,
+        "fake": ts.fake_quantize(A, "e4m3"),
+        "squared error": ts.calibrate(lambda x: x, batches, ts.int8, method="mse", axis=1),
+        "percentile": ts.calibrate(lambda x: x, batches, ts.int8, method="percentile"),
+        "measured": np.float64(adaptive.switches[0].measured),
+    }
+
+
+@pytest.mark.parametrize("policy", ["Training", "Inference"])
+def test_a_policy_changes_no_scale(policy: str) -> None:
+    """Nor what is computed with them; the user's functions do obey it."""
+    wanted = everything()
+    third = np.float32(1 / 3)
+    with ts.policy(getattr(ts.policies, policy)()) as p:
+        found = everything()
+        scale = ts.calibrate(lambda x: x * third, [ts.asarray(A)], ts.int8)
+        y = ts.asarray(A) * third
+    for name, x in wanted.items():
+        a, b = np.asarray(found[name]), np.asarray(x)
+        assert a.dtype == b.dtype, name
+        np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64), err_msg=name)
+    assert y.dtype is p.storage
+    top = np.abs(np.asarray(y).astype(np.float32)).max()
+    np.testing.assert_array_equal(np.asarray(scale), [[top / np.float32(127)]])
+
+
+def test_products_beside_an_array_of_8_bits() -> None:
+    """They are float32: the array's own format would not hold them."""
+    x = ts.asarray(A * 100).astype(ts.float8_e4m3fn)
+    w = ts.quantize(W * 100, ts.int8, axis=1)
+    found = x @ w
+    assert found.dtype is ts.float32
+    wanted = np.asarray(x).astype(np.float64) @ np.asarray(w.dequantize()).astype(np.float64)
+    assert_close(found, wanted.astype(np.float32), length=32)
