@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tessera.ir.core import Block, Op
-from tessera.ir.effects import PURE, Effect, EffectKind, Effects, covers, uncovered
+from tessera.ir.effects import MEMORY, PURE, Effect, EffectKind, Effects, covers, uncovered
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.loc import Loc
 from tessera.ir.walk import map_ops
@@ -114,9 +114,15 @@ def _what(op: Op, effect: Effect) -> str:
 
 
 def escaping(op: Op) -> Effects:
-    """The effects of an op without regions that belong to the signature of what has it."""
+    """The effects of an op without regions that belong to the signature of what has it.
+
+    A read without a target is of the op's operands, which are values in a Graph: a barrier's, which
+    is not to be merged.
+    """
     effects = op.get_effects()
-    return PURE if effects and op.attrs.get(FIELD) else effects
+    if not effects or op.attrs.get(FIELD):
+        return PURE
+    return frozenset([e for e in effects if e.target or e.kind not in MEMORY])
 
 
 def effects_of(block: Block) -> Effects:

@@ -52,7 +52,9 @@ READ_WRITE: Effects = READ | WRITE
 RANDOM: Effects = frozenset({Effect(EffectKind.RANDOM)})
 IO: Effects = frozenset({Effect(EffectKind.IO)})
 
-_MEMORY = frozenset({EffectKind.READ, EffectKind.WRITE})
+MEMORY = frozenset({EffectKind.READ, EffectKind.WRITE})
+"""The kinds that users call `memory`."""
+
 _REPEATABLE = frozenset({EffectKind.RANDOM, EffectKind.COLLECTIVE})
 _REMOVABLE = _REPEATABLE | {EffectKind.READ}
 
@@ -98,7 +100,7 @@ def commute(a: Effects, b: Effects) -> bool:
                 continue
             if x.kind is EffectKind.READ and y.kind is EffectKind.READ:
                 continue
-            both_memory = x.kind in _MEMORY and y.kind in _MEMORY
+            both_memory = x.kind in MEMORY and y.kind in MEMORY
             named = both_memory or x.kind is y.kind is EffectKind.COLLECTIVE
             distinct = bool(x.target) and bool(y.target) and x.target != y.target
             if (x.kind is y.kind or both_memory) and not (named and distinct):
@@ -117,7 +119,7 @@ _FORM = re.compile(r"\s*(\w+)\s*(?:\(\s*([^()]*?)\s*\)\s*)?")
 
 def user_name(effect: Effect) -> str:
     """What users call an effect: `memory(NAME)` for a read or a write."""
-    if effect.kind in _MEMORY:
+    if effect.kind in MEMORY:
         return f"memory({effect.target})" if effect.target else "memory"
     return str(effect)
 

@@ -71,6 +71,7 @@ CONTROL: dict[str, Callable[[Any], Any]] = {
     "condition of a loop": lambda x: ts.while_loop(lambda c: tell(c)[0] < 0, lambda c: c, x),
     "map": lambda x: ts.map(tell, x),
     "checkpoint": ts.checkpoint(tell),
+    "grad of checkpoint": ts.grad(ts.checkpoint(lambda x: ts.sum(ts.sin(ts.sin(tell(x)))))),
     "vmap": ts.vmap(tell),
     "grad": ts.grad(lambda x: ts.sum(tell(x))),
     "jvp": lambda x: ts.jvp(tell, (x,), (x,)),

@@ -183,6 +183,7 @@ def test_order_in_control_flow(mode: Any) -> None:
 PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     # What would be merged, removed, moved out of loops, or run side by side if it were pure.
     "twice the same": lambda ask, x: ask(x) - ask(x),
+    "a function called twice": lambda ask, x: (lambda f: f(x) - f(x))(ts.jit(ask)),
     "nobody uses it": lambda ask, x: (ask(x), ask(x), x)[2],
     "the same in each step": lambda ask, x: ts.fori_loop(0, 3, lambda i, c: c + ask(1.0), x),
     "a loop nobody uses": lambda ask, x: (ts.fori_loop(0, 2, lambda i, c: ask(c), x), x)[1],
@@ -192,6 +193,12 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "between kernels": lambda ask, x: ts.sum(ts.exp(ts.ones(40) * ask(ts.sum(ts.ones(40) * x)))),
     "independent kernels": lambda ask, x: [
         ts.sum(ts.sin(ts.ones(9) * ask(x))), ts.sum(ts.cos(ts.ones(7) * ask(x + 1))), ask(x + 2),
+    ],
+    "independent jobs": lambda ask, x: [
+        ask(y[0]) + y[1] for y in [ts.sin(ts.ones(60_000) * x * k) for k in range(4)]
+    ],
+    "jobs between calls": lambda ask, x: [
+        ask(ts.sum(ts.sin(ts.arange(60_000.0) * x * k))) for k in range(4)
     ],
     "constants": lambda ask, x: ask(1.0) + ask(2.0) + ask(1.0),
     "of no steps": lambda ask, x: ts.fori_loop(0, 0, lambda i, c: ask(c), x),
