@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.api import checkpoint_policies, custom_batching, effects
-from tessera.api.annotations import Tensor, accum, constrain, dim, dtype_var
+from tessera.api.annotations import Tensor, constrain, dim, dtype_var
 from tessera.api.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from tessera.api.checkpoint import checkpoint, checkpoint_name, remat
 from tessera.api.collectives import (
@@ -35,6 +35,7 @@ from tessera.api.jacobians import hessian, jacfwd, jacrev
 from tessera.api.jit import JitFunction
 from tessera.api.linear import linear_transpose
 from tessera.api.loops import map, scan
+from tessera.api.modifiers import accum, fp32_master, loss_scale, saturate, stochastic_round
 from tessera.api.precision import policy
 from tessera.api.refs import Ref
 from tessera.api.shapes import ShapeDtypeStruct, closure_convert, eval_shape, make_graph
@@ -103,6 +104,7 @@ __all__ = [
     "ensure",
     "eval_shape",
     "fori_loop",
+    "fp32_master",
     "function",
     "grad",
     "hessian",
@@ -113,6 +115,7 @@ __all__ = [
     "jvp",
     "linear_transpose",
     "linearize",
+    "loss_scale",
     "make_graph",
     "map",
     "pmax",
@@ -124,8 +127,10 @@ __all__ = [
     "pure_callback",
     "reduce",
     "remat",
+    "saturate",
     "scan",
     "select",
+    "stochastic_round",
     "switch",
     "value_and_grad",
     "vjp",

@@ -12,10 +12,11 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tessera.dtypes import ALL, DType, dtype_of
-from tessera.errors import NotYetError, OptionError, TesseraError, api_boundary
+from tessera.errors import OptionError, TesseraError, api_boundary
 from tessera.ir import loc
 from tessera.ir.constraints import Condition, Relation, condition, parse_conditions
 from tessera.ir.intexpr import Dim, IntExpr, Sym, parse, sym, symbols
+from tessera.ir.numerics import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,37 +110,29 @@ class DTypeVar:
 
 
 @dataclass(frozen=True)
-class Accumulate:
-    """`@ accum(f32)` behind a dtype: sums and products of it are formed in another one."""
-
-    dtype: DType
-
-    def __rmatmul__(self, stored: object) -> PolicedDType:
-        if not isinstance(stored, DType):
-            return NotImplemented
-        default = _accumulator(stored)
-        if self.dtype is not default:
-            raise NotYetError(
-                f"accum: {stored.full_name} @ accum({self.dtype.full_name})",
-                loc=loc.current(),
-                rule=f"sums and products of {stored.full_name} are formed in {default.full_name}",
-                fix=f"write `@ ts.accum(ts.{default.full_name})`, or leave it out",
-            )
-        return PolicedDType(stored, self)
-
-    def __str__(self) -> str:
-        return f"accum({self.dtype})"
-
-
-@dataclass(frozen=True)
 class PolicedDType:
-    """A dtype with what is said of the arithmetic on it: `bf16 @ accum(f32)`."""
+    """A dtype with what is said of the arithmetic on it: `bf16 @ accum(f32)`.
+
+    Attributes:
+        dtype: the dtype.
+        policy: the fields that are said.
+    """
 
     dtype: DType
-    policy: Accumulate
+    policy: Policy
+
+    @property
+    def changes(self) -> Policy | None:
+        """The policy; None if all that it says is the accumulator that the dtype has anyhow."""
+        from tessera.graph.ops.reduce import default_accumulator
+
+        usual = Policy(accumulate=default_accumulator(self.dtype))
+        return None if self.policy in (usual, Policy()) else self.policy
 
     def __str__(self) -> str:
-        return f"{self.dtype} @ {self.policy}"
+        return f"{self.dtype} @ {self.policy.modifiers()}"
+
+    __repr__ = __str__
 
 
 DTypeSpec: TypeAlias = DType | DTypeVar | PolicedDType
@@ -198,12 +191,6 @@ class Choice:
 
 def _quoted(d: Dim) -> str:
     return str(d) if isinstance(d, int) else f'"{d}"'
-
-
-def _accumulator(dtype: DType) -> DType:
-    from tessera.graph.ops.reduce import default_accumulator
-
-    return default_accumulator(dtype)
 
 
 def _parse_dim(text: str) -> Dim:
@@ -413,22 +400,6 @@ def dtype_var(name: str, *allowed: Any) -> DTypeVar:
         'float32'
     """
     return DTypeVar(name, tuple([dtype_of(d) for d in allowed]))
-
-
-@api_boundary
-def accum(dtype: Any) -> Accumulate:
-    """Behind a dtype of an annotation, `bf16 @ ts.accum(f32)`: what sums and products of it are
-    formed in.
-
-    Raises:
-        NotYetError: it is another dtype than the one that they are formed in.
-
-    Example:
-        >>> import tessera as ts
-        >>> ts.Tensor["B", "D", ts.bfloat16 @ ts.accum(ts.float32)]
-        Tensor["B", "D", bf16 @ accum(f32)]
-    """
-    return Accumulate(dtype_of(dtype))
 
 
 @api_boundary

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
-from tessera.api.annotations import Stated, TensorSpec
+from tessera.api.annotations import PolicedDType, Stated, TensorSpec
 from tessera.api.classes import (
     Case,
     Classes,
@@ -315,7 +315,16 @@ class ShapeGeneric:
                 else:
                     shape.append(substitute(dim, self._equal))
             types[place.leaf] = type.with_shape(shape)
-        return tuple(types)
+        return tuple(self.under_policies(call, types))
+
+    def under_policies(self, call: Arguments, types: Sequence[TensorType]) -> list[TensorType]:
+        """The types of the leaves with the policies of their annotations."""
+        found = list(types)
+        for place in self.places(call):
+            dtype = place.spec.dtype
+            if place.leaf is not None and isinstance(dtype, PolicedDType):
+                found[place.leaf] = found[place.leaf].with_policy(dtype.changes)
+        return found
 
     def _trace(
         self, call: Arguments, types: Sequence[TensorType], sizes: Sizes, trace: Trace
@@ -451,6 +460,12 @@ class ShapeGeneric:
 _WORD = re.compile(r"[^\W\d]\w*")
 _SIDE = r"([\w*/%+() -]*?[\w)])"
 _DIFFERENCE = re.compile(rf"(?:: {_SIDE} and {_SIDE}|is {_SIDE}, but dim \d+ of \w+ is {_SIDE})$")
+
+
+def leaf_types(generic: ShapeGeneric | None, call: Arguments) -> list[TensorType]:
+    """The types of the leaves of a call, for a trace that is of these sizes."""
+    types = [x.type for x in call.leaves]
+    return types if generic is None else generic.under_policies(call, types)
 
 
 def _sides(what: str) -> list[str]:

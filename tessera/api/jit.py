@@ -15,7 +15,7 @@ from tessera.api.annotated_types import annotated_types, sized
 from tessera.api.bound import BoundJit
 from tessera.api.collectives import named_axes
 from tessera.api.effects import Declared
-from tessera.api.generic import ShapeGeneric
+from tessera.api.generic import ShapeGeneric, leaf_types
 from tessera.api.inspection import Inspected
 from tessera.api.leaves import (
     argument_name,
@@ -279,10 +279,11 @@ class JitFunction(Inspected, Generic[P, R]):
     # --- compiling ---
 
     def _trace(self, call: Arguments, types: Sequence[TensorType] | None = None) -> Traced:
-        traced = under(self.policy, Traced)(
+        types = types or leaf_types(self.generic, call)
+        traced = under(self.policy, Traced, types)(
             self._fn,
             call.rebuild(is_traced=True),
-            types or [x.type for x in call.leaves],
+            types,
             None,
             "jit",
             staging=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from tessera.graph.array import ArrayBase
 from tessera.graph.precision import in_force
 from tessera.ir import loc
 from tessera.ir.numerics import Policy
+from tessera.ir.types import TensorType
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,7 +21,7 @@ R = TypeVar("R")
 @api_boundary
 def policy(
     p: Policy | str, /, *, key: ArrayBase | None = None
-) -> AbstractContextManager[Policy]:
+) -> AbstractContextManager[None]:
     """Puts a numerics policy in force: for a `with` block, or as a decorator, for calls of a
     function.
 
@@ -60,6 +61,10 @@ def as_policy(name: str, p: Any) -> Policy:
     return p
 
 
-def under(p: Policy | None, fn: Callable[P, R]) -> Callable[P, R]:
-    """A function under a policy of its own, if it has one."""
-    return fn if p is None else functools.wraps(fn)(in_force(p)(fn))
+def under(
+    p: Policy | None, fn: Callable[P, R], types: Sequence[TensorType] = ()
+) -> Callable[P, R]:
+    """A function under a policy of its own, if it has one, or under those of its arguments."""
+    if p is None and all([t.policy is None for t in types]):
+        return fn
+    return functools.wraps(fn)(in_force(p)(fn))

@@ -107,7 +107,8 @@ class Traced:
                 self.graph = Func(graph.name, graph.body, graph.dims, {**graph.attrs, **said})
         elif trace.noted:
             note_effects(trace.noted.values())
-        self.types: list[TensorType] = [x.type for x in self.leaves]
+        # What is said of the arithmetic on arrays ends with the function.
+        self.types: list[TensorType] = [x.type.with_policy(None) for x in self.leaves]
 
     def results(self, operands: Sequence[Any]) -> tuple[Any, ...]:
         """The results of the Graph for operands, recorded or computed."""

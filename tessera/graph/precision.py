@@ -8,9 +8,10 @@ products, convolutions, layers (`OPERATIONS`). Under a policy, `f(x, y)` is
 - `converted`: floating-point operands become `compute`, by rounding to the nearest, saturated and
   flushed if the policy does so;
 - `widened`: and then `accumulate`, where that holds all numbers of `compute`. All of `f` is
-  computed in it, its sums and products, and what stands between them;
+  computed in it, its sums and products, and what stands between them. A policy that rounds in
+  another way than to the nearest, or saturates or flushes, widens to float32 at least;
 - `rounded`: floating-point results become `storage`, in the policy's mode. Without `storage` they
-  have the dtype that `f` gives for converted operands.
+  have the dtype that the converted operands have together.
 
 Each step is an op, of which there is none where nothing changes. Functions that move elements or
 choose among them, conversions, and control flow are no operations, nor are decompositions and
@@ -37,7 +38,8 @@ from tessera.graph.namespace.arguments import as_array, is_numpy
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.precision import holds, round_cast
 from tessera.graph.ops.rearrange import concatenate, full
-from tessera.graph.trace import Trace, count_active, traces
+from tessera.graph.ops.reduce import default_accumulator
+from tessera.graph.trace import Trace, Tracer, count_active, traces
 from tessera.ir import loc
 from tessera.ir.numerics import Denormals, Policy, Rounding
 
@@ -74,6 +76,9 @@ class Words:
 
 _WORDS: ContextVar[Words | None] = ContextVar("tessera.rounding", default=None)
 
+_INSIDE: ContextVar[bool] = ContextVar("tessera.inside_operation", default=False)
+"""Whether an operation is being computed: what it consists of is part of it."""
+
 
 def current() -> Policy | None:
     """The policy in force."""
@@ -88,21 +93,23 @@ def _with(settings: Config, policy: Policy | None) -> Config:
 
 
 @contextmanager
-def in_force(policy: Policy, key: Any = None) -> Generator[Policy]:
+def in_force(policy: Policy | None, key: Any = None) -> Generator[None]:
     """Puts a policy in force for a block, in this thread.
 
     Args:
-        policy: the policy; one that says nothing ends that of an outer block.
+        policy: the policy; one that says nothing ends that of an outer block, None leaves it. Those
+            of arrays are obeyed in any case.
         key: for stochastic rounding.
     """
-    stated = None if policy.is_default else policy
+    stated = current() if policy is None else policy
+    stated = None if stated is None or stated.is_default else stated
     words = _WORDS.get() if key is None else Words(key, _jitted())
     token = _WORDS.set(words)
     AROUND.append(operation)
     count_active(1)
     try:
         with config.using(_with(config.current(), stated)):
-            yield policy
+            yield
     finally:
         count_active(-1)
         AROUND.pop()
@@ -116,15 +123,21 @@ def _jitted() -> Trace | None:
 
 def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of a public function under the policy in force."""
+    if fn.__module__ not in OPERATIONS:
+        return fn(*args, **kwargs)
     settings = config.current()
     policy = cast("Policy | None", settings.policy)
-    if policy is None or fn.__module__ not in OPERATIONS:
-        return fn(*args, **kwargs)
     leaves, treedef = pytree.flatten((args, kwargs))
+    for x in leaves:
+        if isinstance(x, Tracer) and x.type.policy is not None:
+            policy = x.type.policy if policy is None else x.type.policy.over(policy)
+    if policy is None or _INSIDE.get():
+        return fn(*args, **kwargs)
     dtypes = [_dtype(x) for x in leaves]
     if any([d is not None and d.is_complex for d in dtypes]):
         return fn(*args, **kwargs)
-    with config.using(_with(settings, None)):
+    token = _INSIDE.set(True)
+    try:
         own: list[DType] = []
         for k, dtype in enumerate(dtypes):
             if dtype is not None and dtype.is_float and not _is_weak(leaves[k]):
@@ -132,10 +145,11 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
                 own.append(compute)
                 leaves[k] = _operand(policy, as_array(fn.__name__, leaves[k]), compute)
         given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
-        result = fn(*given[0], **given[1])
-        if kwargs.get("dtype") is not None:
-            return result
-        return _results(policy, result, own)
+        with config.using(_with(settings, None)):
+            result = fn(*given[0], **given[1])
+        return result if kwargs.get("dtype") is not None else _results(policy, result, own)
+    finally:
+        _INSIDE.reset(token)
 
 
 def _dtype(x: object) -> DType | None:
@@ -154,6 +168,8 @@ def _operand(policy: Policy, x: Any, compute: DType) -> Any:
     saturate = policy.saturate and x.dtype is not compute
     x = round_cast(x, compute, Rounding.NEAREST_EVEN, saturate, flush)
     wide = policy.accumulate
+    if wide is None and policy.rounds:
+        wide = default_accumulator(compute)
     return ops.cast(x, wide) if wide is not None and holds(wide, compute) else x
 
 
@@ -161,9 +177,7 @@ def _results(policy: Policy, result: Any, own: list[DType]) -> Any:
     leaves, treedef = pytree.flatten(result)
     for k, x in enumerate(leaves):
         if isinstance(x, ArrayBase) and x.dtype.is_float:
-            kept = policy.storage
-            if kept is None:
-                kept = result_type(*own) if own and x.dtype is policy.accumulate else x.dtype
+            kept = policy.storage or (result_type(*own) if own else x.dtype)
             leaves[k] = _rounded(policy, x, kept)
     return pytree.unflatten(treedef, leaves)
 

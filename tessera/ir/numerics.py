@@ -128,6 +128,11 @@ class Policy:
         """The same policy with some fields changed."""
         return replace(self, **changes)
 
+    def over(self, other: Policy) -> Policy:
+        """What this policy says, and where it says nothing, what another one does."""
+        own = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+        return replace(other, **own)
+
     def __str__(self) -> str:
         preset = _preset_text(self)
         if preset is not None:

@@ -90,6 +90,12 @@ class TensorType(Type):
         """The same type with another dtype."""
         return TensorType(self.shape, dtype, self.weak, self.policy)
 
+    def with_policy(self, policy: Policy | None) -> TensorType:
+        """The same type under another policy."""
+        if policy is self.policy:
+            return self
+        return TensorType(self.shape, self.dtype, self.weak, policy)
+
     def strong(self) -> TensorType:
         """The same type without weakness."""
         return TensorType(self.shape, self.dtype, False, self.policy) if self.weak else self

@@ -93,6 +93,84 @@ def test_what_is_no_condition(wrong: Callable[[], Any]) -> None:
 def test_an_accumulator_that_is_not_the_one() -> None:
     with pytest.raises(NotYetError, match="are formed in float32"):
         ts.bfloat16 @ ts.accum(ts.bfloat16)
+    with pytest.raises(NotYetError, match="are formed in float64"):
+        ts.float64 @ ts.accum(ts.float32)
+    with pytest.raises(OptionError, match="saturate: behind int8"):
+        ts.int8 @ ts.saturate
+    with pytest.raises(OptionError, match="saturate: it decorates a value of type int"):
+        ts.saturate(3)  # pyright: ignore[reportArgumentType]
+
+
+def test_modifiers_of_arguments_are_obeyed() -> None:
+    big = ts.asarray([1e8, 1.0, -1e8])
+
+    @ts.jit
+    def total(x: ts.Tensor["N", ts.float32 @ ts.accum(ts.float64)]) -> Any:
+        return ts.sum(x)
+
+    @ts.jit
+    def product(x: ts.Tensor[3, ts.float32 @ ts.accum(ts.float64)], y: Any) -> Any:
+        return x @ y, y * 2
+
+    assert float(total(big)) == 1.0
+    assert total(big).type == ts.ones(()).type
+    assert float(product(big, ts.ones(3))[0]) == 1.0
+    assert "%0: f32[N] @ accum(f64)" in str(total.lower(big).stage("graph"))
+    graph = str(product.lower(big, ts.ones(3)).stage("graph"))
+    assert "graph.dot_general(%2, %3) {contract=[[0], [0]]} : f64[] @ accum(f64)" in graph
+    assert "%1: f32[3])" in graph  # nothing is said of the other one
+    assert ts.jit(lambda x: total(x) + 1)(big) == 2.0
+    assert repr(total).startswith('jit(total(x: Tensor["N", f32 @ accum(f64)]))')
+
+    @ts.jit
+    def usual(x: ts.Tensor["N", ts.bfloat16 @ ts.accum(ts.float32)]) -> Any:
+        return ts.sum(x)
+
+    assert "@" not in str(usual.lower(ts.ones(3, dtype=ts.bfloat16)).stage("graph"))[7:]
+
+    @ts.jit
+    def random(x: ts.Tensor["N", ts.bfloat16 @ ts.stochastic_round], key: Any) -> Any:
+        with ts.policy(ts.Policy(), key=key):
+            return x * 1.004
+
+    drawn = np.asarray(random(ts.ones(1000, dtype=ts.bfloat16), ts.random.key(0)))
+    assert sorted(set(drawn.astype(np.float64).tolist())) == [1.0, 1.0078125]
+
+
+def test_modifiers_print_as_they_are_written() -> None:
+    found = ts.bfloat16 @ ts.accum(ts.float32) @ ts.stochastic_round @ ts.saturate @ ts.fp32_master
+    assert str(found) == "bf16 @ accum(f32) @ stochastic_round @ saturate @ fp32_master"
+    assert str(ts.bfloat16 @ ts.loss_scale(8)) == "bf16 @ loss_scale(8.0)"
+    assert repr(ts.accum(ts.float64)) == "accum(f64)"
+
+
+def test_modifiers_decorate_functions() -> None:
+    @ts.accum(ts.float64)
+    @ts.saturate
+    def f(x: Any) -> Any:
+        return ts.sum(x) * 1e38
+
+    x = ts.asarray([1e8, 1.0, -1e8])
+    assert float(f(x)) == float(np.float32(1e38))
+    assert float(ts.jit(f)(x * 100)) == np.finfo(np.float32).max
+    with ts.policy(ts.policies.Training()):
+        assert f(x).dtype is ts.bfloat16
+
+
+def test_loss_scale_is_taken_away_again() -> None:
+    """A gradient that vanishes in float16 does not, where cotangents are scaled."""
+    x = ts.full((4,), 1e-4, dtype=ts.float16)
+
+    def loss(w: Any) -> Any:
+        return ts.sum((w.astype(ts.float16) * x) * ts.full((4,), 1e-4, dtype=ts.float16))
+
+    w = ts.ones(4)
+    assert np.asarray(ts.grad(loss)(w)).max() < 6.1e-8
+    scaled = ts.grad(ts.loss_scale(2.0**12)(loss))
+    for found in (scaled(w), ts.jit(scaled)(w)):
+        assert found.dtype is ts.float32
+        assert abs(np.asarray(found) - 1e-8).max() < 1e-10
+    assert ts.loss_scale(8)(loss)(w) == loss(w)
 
 
 def test_type_checkers_see_arrays(tmp_path: Path) -> None:

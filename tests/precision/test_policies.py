@@ -56,8 +56,8 @@ def defined(fn: Callable[..., Array], p: Policy, *xs: Array) -> Array:
     """What a function of NumPy arrays is under a policy."""
     own = [p.compute or dtype_of(x.dtype) for x in xs]
     given = [converted(x, d, p, Rounding.NEAREST_EVEN) for x, d in zip(xs, own, strict=True)]
-    if p.accumulate is not None:
-        given = [cast_array(x, p.accumulate) for x in given]
+    if p.accumulate is not None or p.rounds:
+        given = [cast_array(x, p.accumulate or float32) for x in given]
     return converted(np.asarray(fn(*given)), p.storage or own[0], p, p.rounding)
 
 
@@ -71,7 +71,7 @@ POLICIES = [
     ts.policies.Inference(),
     ts.Policy(storage="f32", compute="bf16", accumulate="f64"),
     ts.Policy(accumulate="f64"),
-    ts.Policy(storage="bf16", accumulate="f32", rounding="toward_zero"),
+    ts.Policy(storage="bf16", rounding="toward_zero"),
     ts.Policy(storage="f8e5m2", compute="f16", accumulate="f32", rounding="up", saturate=True),
     ts.Policy(storage="f16", accumulate="f32", rounding="down", denormals="flush"),
 ]
