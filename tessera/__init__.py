@@ -126,7 +126,7 @@ _MODULES = (
 )
 
 # Packages that are names as such.
-_PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random", "verify")
+_PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random", "replay", "verify")
 
 if TYPE_CHECKING:
     from tessera import debug as debug
@@ -136,6 +136,7 @@ if TYPE_CHECKING:
     from tessera import policies as policies
     from tessera import pytree as pytree
     from tessera import random as random
+    from tessera import replay as replay
     from tessera import verify as verify
     from tessera.api import *
     from tessera.graph.array import *

@@ -36,7 +36,7 @@ LAYERS = (
     ("lowering", "compile", "compile_gpu"),
     ("eager_sizes", "eager", "eager_remote"),
     ("api",),
-    ("debug", "policies", "verify"),
+    ("debug", "policies", "replay", "verify"),
     ("fft", "linalg"),
     ("random",),
     ("stdlib", "nn", "state", "distributed", "interop", "deploy", "tools", "testing",

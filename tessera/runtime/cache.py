@@ -97,9 +97,9 @@ class ObjectCache:
             if not self._is_private():
                 return
             _make_private(os.path.dirname(path))
-            _write(path, _header(data) + data)
+            write_file(path, _header(data) + data)
             if note:
-                _write(_note(path), note.encode())
+                write_file(_note(path), note.encode())
         except OSError:
             return
         self._account(_HEADER + len(data) + len(note))
@@ -241,7 +241,7 @@ def _unlink(path: str) -> bool:
 _writes = itertools.count()
 
 
-def _write(path: str, content: bytes) -> None:
+def write_file(path: str, content: bytes) -> None:
     """Put a private file in its place at once."""
     folder = os.path.dirname(path)
     name = f".{os.getpid()}-{threading.get_ident()}-{next(_writes)}-{time.time_ns()}.tmp"
