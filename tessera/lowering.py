@@ -24,6 +24,7 @@ from tessera.schedule import heuristics, plan, together
 from tessera.schedule.access import one_program
 from tessera.schedule.awake import share_awake
 from tessera.schedule.block_ops import Each, nests_of
+from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.ops import (
@@ -110,7 +111,7 @@ def to_schedule(
         is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)
         if not isinstance(machine, Gpu):
-            chosen = share_awake(program, chosen, machine)
+            chosen = fetch_ahead(share_awake(program, chosen, machine))
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
             schedule = together.join(schedule)  # last: whose memory is whose is known

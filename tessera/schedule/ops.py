@@ -367,7 +367,8 @@ class Holds(ScheduleOp):
 
 class Load(ScheduleOp):
     """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not
-    touched: `fill`.
+    touched: `fill`. With `ahead`, a CPU has the row fetched that is so many points further along
+    the last axis but one.
     """
 
     name = "schedule.load"
@@ -377,6 +378,7 @@ class Load(ScheduleOp):
     index: tuple[Dim, ...] = attr()
     where: tuple[Dim, ...] = attr(())
     fill: Number = attr(0)
+    ahead: int = attr(0)
 
     def infer(self) -> Type:
         """The buffer's element."""

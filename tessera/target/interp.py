@@ -30,6 +30,7 @@ from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import ops as t
+from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import PtrType, VecType
 from tessera.tile.interp import (
     INDEX_FNS,
@@ -381,6 +382,10 @@ def _bad_access(s: Interpreter, op: t.BadAccess) -> None:
     raise fail(op, f"access {op.site} at byte {at - low} of {high - low}")
 
 
+def _prefetch(s: Interpreter, op: Prefetch) -> None:
+    """Changes nothing."""
+
+
 def _sentinel(s: Interpreter, op: t.Sentinel) -> None:
     raise fail(op, "a value is bad")
 
@@ -460,6 +465,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Limit: _limit,
     t.BadAccess: _bad_access,
     t.Sentinel: _sentinel,
+    Prefetch: _prefetch,
     t.For: run_for,
     t.While: run_while,
     t.If: run_if,

@@ -36,6 +36,7 @@ from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
+from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
 
@@ -479,6 +480,10 @@ def _part(s: Interpreter, op: t.Part) -> None:
     s.values[op.result] = Memory(data, f"{memory.name} from byte {op.offset} on")
 
 
+def _prefetch(s: Interpreter, op: Prefetch) -> None:
+    """Changes nothing."""
+
+
 def _sentinel(s: Interpreter, op: Sentinel) -> None:
     if s.values[op.bad]:
         raise fail(op, "a value is bad")
@@ -548,6 +553,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Limit: _limit,
     t.Part: _part,
     Sentinel: _sentinel,
+    Prefetch: _prefetch,
     t.Launch: _launch,
     Together: _together,
     t.HostCall: _host_call,

@@ -18,8 +18,10 @@ from tessera.target.from_tile.lowering import (
     is_power,
     row_type,
 )
+from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
+from tessera.tile import prefetch_ops
 from tessera.tile.types import MemType
 
 CLOSE = 4
@@ -393,6 +395,15 @@ def gather(s: Lowering, op: tile.Gather) -> None:
             pair = () if mask is None else (mask, fill)
             values.append(s.emit(t.Gather(ptr, offset, pair, dtype, loc=s.loc)))
     s.define(op.result, values)
+
+
+def prefetch(s: Lowering, op: prefetch_ops.Prefetch) -> None:
+    """In bytes."""
+    assert isinstance(op.mem.type, MemType)
+    size = op.mem.type.dtype.itemsize
+    (offset,) = s.rows(op.offset).values
+    at = s.map("mul", offset, s.index(size))
+    s.emit(Prefetch(s.ptr(op.mem), at, size * op.count, loc=s.loc))
 
 
 def scatter(s: Lowering, op: tile.Scatter) -> None:

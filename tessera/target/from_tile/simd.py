@@ -41,6 +41,7 @@ from tessera.target.from_tile.lowering import (
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import Together
+from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 
 # --- rules ---
@@ -453,6 +454,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Arena: _arena,
     tile.Limit: _limit,
     Sentinel: _sentinel,
+    Prefetch: memory.prefetch,
     tile.Launch: _launch,
     Together: _together,
     tile.HostCall: _host_call,

@@ -25,6 +25,7 @@ from tessera.target.llvm.text import (
     type_text,
 )
 from tessera.target.machine import Feature, Machine
+from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 
 
@@ -409,6 +410,14 @@ def _scatter(w: Writer, op: t.Scatter) -> None:
     )
 
 
+def _prefetch(w: Writer, op: Prefetch) -> None:
+    """For reading, into all caches."""
+    at = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.offset)}")
+    for line in range(0, op.bytes, w.machine.cacheline):
+        place = w.assign(f"getelementptr i8, ptr {at}, i64 {line}") if line else at
+        w.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+
+
 def _alloca(w: Writer, op: t.Alloca) -> None:
     w.names[op.result] = w.assign(f"alloca [{op.count} x i{8 * op.dtype.itemsize}], align 64")
 
@@ -518,6 +527,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,
+    Prefetch: _prefetch,
     t.For: _for,
     t.While: _while,
     t.If: _if,

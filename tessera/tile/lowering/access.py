@@ -18,6 +18,10 @@ from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape, common_shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val
 from tessera.tile.ops import Number, tile_type
+from tessera.tile.prefetch_ops import Prefetch
+
+MOST_FETCHED = 2048
+"""Bytes of a row that are fetched ahead: by then a prefetcher knows where it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,20 @@ def load(low: State, op: s.Load, point: Point) -> Val:
         full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
         parts.append(low.em.reshape(value, full))
     return Val(tuple(parts), point.names)
+
+
+def prefetch(low: State, op: s.Load, count: Dim) -> None:
+    """Has the elements fetched that a load reads from here on, as many as one load may fetch."""
+    em = low.em
+    leaf = low.leaf(Point(), low.dyn(op.dyn, Point()))
+    strides = low.buffer(op.buf).element_strides()
+    offset = em.index(sum([e * n for e, n in zip(op.index, strides, strict=True)], 0), leaf)
+    dtype = low.buffer(op.buf).dtype
+    parts = 2 if dtype.is_complex else 1
+    offset = em.map("mul", offset, em.const(parts, int64)) if parts > 1 else offset
+    most = MOST_FETCHED // dtype.itemsize
+    count = parts * (min(count, most) if isinstance(count, int) else most)
+    em.add(Prefetch(low.memory[op.buf], offset, count, loc=em.loc))
 
 
 def _read(

@@ -37,6 +37,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops
 from tessera.schedule import ops as s
+from tessera.schedule.fetching import behind
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
@@ -256,6 +257,8 @@ class _Loops:
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
+        self.fetched = [op for op in nest.body.ops if isinstance(op, s.Load) and op.ahead]
+        self.code = nest.body.ops
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
             self.stages[self.stage(op, depths)].append(op)
@@ -313,6 +316,8 @@ class _Loops:
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
+        if k == len(self.plans) - 2 and not point.dims:
+            self.fetch(self.plans[k], i)
         with self.em.bound({self.plans[k].axis.name: i}):
             self.axis(k + 1, point)
 
@@ -331,6 +336,18 @@ class _Loops:
 
         bounds = (em.index(low), em.index(plan.high), em.const(1, int64))
         em.loop(bounds, (), row, plan.parallel)
+
+    def fetch(self, plan: _AxisPlan, i: Value) -> None:
+        """Fetches what rows ahead of the i-th one read, those of the next program too."""
+        em, low, lane = self.em, self.low, self.plans[-1]
+        before = dict(low.env)
+        for op in self.fetched:
+            later = em.map("add", i, em.const(op.ahead, int64))
+            later = em.map("min", later, em.index(plan.axis.extent - 1))
+            with em.bound({plan.axis.name: later, lane.axis.name: em.index(lane.low)}):
+                low.run(behind(self.code, op.dyn), Point())
+                access.prefetch(low, op, lane.axis.extent)
+            low.env = dict(before)
 
     def rest(self, k: int, plan: _AxisPlan, full: Dim, point: Point) -> None:
         """Rows after the full tiles: as many at once as there are, if that is known."""

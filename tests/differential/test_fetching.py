@@ -1,0 +1,85 @@
+"""Rows of large arrays at places that data tell, which are fetched ahead: at every level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera.errors import ParseError
+from tessera.ir.parser import parse_func
+from tessera.schedule import ops
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import all_ops, traced, typed
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+RNG = np.random.default_rng(11)
+
+
+def check(fn: Any, table: Any, *rest: Any, level: str = "x86-64-v3", ahead: bool = True) -> None:
+    """Runs a program of a table, places and other operands at all levels."""
+    inputs: list[np.ndarray] = []
+    for type in (table, *rest):
+        made: np.ndarray = RNG.standard_normal(type.shape)
+        if type.dtype.is_integer:
+            made = RNG.integers(-table.shape[0], table.shape[0], type.shape)
+        inputs.append(made.astype(type.dtype.np))
+    lowered = check_levels(traced(fn, table, *rest), inputs, machine=machine(level))
+    marks = [op.ahead for op in all_ops(lowered.schedule, ops.Load) if op.dyn]
+    assert any(marks) is ahead
+    assert ("tile.prefetch" in lowered.stage("tile")) is ahead
+    assert ("@llvm.prefetch" in lowered.stage("llvm")) is ahead
+
+
+def rows(x: Any, places: Any) -> Any:
+    return ts.take(x, places, axis=0)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("many", [1, 2, 7, 40, 100])
+def test_rows(many: int, level: str) -> None:
+    """More and fewer rows than are fetched ahead, and than a program has."""
+    check(rows, typed(4100, 67), typed(many, dtype=dt.int32), level=level, ahead=many > 1)
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.complex64])
+def test_dtypes(dtype: dt.DType) -> None:
+    check(rows, typed(2100, 600 // dtype.itemsize * 2, dtype=dtype), typed(20, dtype=dt.int64))
+
+
+def test_long_rows_are_fetched_in_part() -> None:
+    check(rows, typed(70, 5000), typed(19, dtype=dt.int32))
+
+
+def test_with_work_on_the_rows() -> None:
+    def fn(x: Any, places: Any, y: Any) -> Any:
+        return ts.tanh(ts.take(x, places, axis=0)) * y + ts.take(x, places + 1, axis=0)
+
+    check(fn, typed(4100, 70), typed(30, dtype=dt.int32), typed(30, 70))
+
+
+def test_small_tables_and_short_rows_are_near() -> None:
+    check(rows, typed(50, 70), typed(30, dtype=dt.int32), ahead=False)
+    check(rows, typed(40000, 16), typed(30, dtype=dt.int32), ahead=False)
+
+
+def test_places_along_the_rows_are_no_rows() -> None:
+    def fn(x: Any, places: Any) -> Any:
+        return ts.take(x, places, axis=1)
+
+    check(fn, typed(600, 600), typed(300, dtype=dt.int32), ahead=False)
+
+
+def test_a_prefetch_takes_memory_and_an_offset() -> None:
+    with pytest.raises(ParseError, match="prefetch takes memory and an i64 scalar"):
+        parse_func(
+            "func @k(%x: mem<f32>) {\n"
+            "  %n = tile.const() {value=0, dtype=i32} : tile<i32[]>\n"
+            "  tile.prefetch(%x, %n) {count=4}\n  return\n}"
+        )
+    with pytest.raises(ParseError, match="prefetch takes a pointer and an i64 offset"):
+        parse_func("func @k(%x: i64) {\n  target.prefetch(%x, %x) {bytes=64}\n  return\n}")
