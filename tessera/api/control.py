@@ -23,6 +23,7 @@ from tessera.api.leaves import (
     name_of,
 )
 from tessera.api.loops import counted
+from tessera.api.refs import Carried
 from tessera.api.regions import Carry, Closed, Region, check_bool, joined, result_text
 from tessera.dtypes import bool_, default_int
 from tessera.errors import CallError, DTypeError, ShapeError, StateError, api_boundary
@@ -259,6 +260,18 @@ def while_loop(
         >>> float(ts.while_loop(lambda x: x < 100, lambda x: 2 * x, 3.0))
         192.0
     """
+    refs = Carried("while_loop", init)
+    if refs.refs:
+
+        @functools.wraps(cond_fn)
+        def test(value: Any) -> Any:
+            return cond_fn(refs.within(value))
+
+        @functools.wraps(body_fn)
+        def turn(value: Any) -> Any:
+            return refs.without(body_fn(refs.within(value)))
+
+        return refs.within(while_loop(test, turn, refs.first))
     if python_control.is_python():
         is_done, found = python_control.while_loop("while_loop", cond_fn, body_fn, init)
         if is_done:
@@ -307,6 +320,14 @@ def fori_loop(
     for name, x in zip(("lower", "upper"), limits, strict=True):
         check_integer(f"fori_loop: {name}", x.type, "limits are integers")
     check_callable("fori_loop", body_fn)
+    refs = Carried("fori_loop", init)
+    if refs.refs:
+
+        @functools.wraps(body_fn)
+        def turn(i: Any, value: Any) -> Any:
+            return refs.without(body_fn(i, refs.within(value)))
+
+        return refs.within(fori_loop(lower, upper, turn, refs.first, unroll=unroll))
     if _is_number(lower) and _is_number(upper):
         return counted(int(lower), int(upper), body_fn, init, 1 if unroll is None else unroll)
     if unroll is not None:

@@ -19,10 +19,8 @@ from tessera.api.generic import ShapeGeneric, leaf_types
 from tessera.api.inspection import Inspected
 from tessera.api.leaves import (
     argument_name,
-    leaf_arrays,
     name_of,
     parameter_names,
-    result_name,
 )
 from tessera.api.matching import nearby
 from tessera.api.native_calls import NativeCalls
@@ -31,7 +29,7 @@ from tessera.api.owned import owned as owned_inputs
 from tessera.api.precision import Policy, under
 from tessera.api.refs import Ref
 from tessera.api.retrace import Traces, compiled_once_more
-from tessera.api.running import gathered_on, run, run_with_refs
+from tessera.api.running import as_python, gathered_on, run, run_with_refs
 from tessera.api.sentinels import checking
 from tessera.api.shapes import ShapeDtypeStruct
 from tessera.api.signature import (
@@ -413,11 +411,7 @@ class JitFunction(Inspected, Generic[P, R]):
 
     def _run_as_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where `jit` is disabled: the function itself, on arrays and to arrays as always."""
-        call = self._flatten(args, kwargs, keep=True)
-        args, kwargs = call.rebuild()(call.leaves)
-        found = under(self.policy, self._fn)(*args, **kwargs)  # pyright: ignore[reportCallIssue]
-        leaves, treedef = leaf_arrays(found, result_name("jit", self._fn))
-        return pytree.unflatten(treedef, leaves)
+        return under(self.policy, as_python)(self._fn, self._flatten(args, kwargs, keep=True))
 
     def _donated_inputs(self, traced: Traced, call: Arguments) -> list[int]:
         """Which inputs of the Graph are donated: what is captured comes first."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tessera import pytree
 from tessera.api import python_control
 from tessera.api.leaves import check_callable, leaf_arrays, leaf_name, strong
+from tessera.api.refs import Carried
 from tessera.api.regions import Carry, Closed, Region, result_text
 from tessera.api.vectorize import vmap
 from tessera.dtypes import default_int
@@ -71,6 +72,10 @@ def scan(
         (6.0, Array([1., 3., 6.], dtype=float32))
     """
     check_callable("scan", f)
+    refs = Carried("scan", init)
+    if refs.refs:
+        found = scan(_with_carried(f, refs), refs.first, xs, length, reverse, unroll)
+        return refs.within(found[0]), found[1]
     carry = Carry("scan", init)
     rows, x_tree = leaf_arrays(xs, leaf_name("scan", "xs"))
     rows = [strong(x) for x in rows]
@@ -109,6 +114,21 @@ def scan(
         pytree.unflatten(carry.treedef, results[:count]),
         pytree.unflatten(y_tree, results[count:]),
     )
+
+
+def _with_carried(
+    f: Callable[[Any, Any], tuple[Any, Any]], refs: Carried
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """A step of a scan that carries refs, as one that carries none."""
+
+    @functools.wraps(f)
+    def step(carry: Any, x: Any) -> Any:
+        found = cast("tuple[Any, ...]", f(refs.within(carry), x))
+        if type(found) is tuple and len(found) == 2:
+            return refs.without(found[0]), found[1]
+        return found
+
+    return step
 
 
 def _tree(treedef: pytree.TreeDef) -> Any:

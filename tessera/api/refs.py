@@ -285,6 +285,54 @@ def opened(tree: Any, what: str) -> tuple[Any, Callable[[Any], Any]]:
     return pytree.unflatten(treedef, contents), filled
 
 
+class Carried:
+    """The refs in what a loop carries: each step has them, and none is replaced by another.
+
+    Args:
+        name: the public function, for messages.
+        init: the first carried value.
+
+    Attributes:
+        first: it without its refs.
+    """
+
+    def __init__(self, name: str, init: Any) -> None:
+        self.name = name
+        leaves, self.treedef = pytree.flatten(init)
+        self.refs = {k: x for k, x in enumerate(leaves) if isinstance(x, Ref)}
+        self.first = init
+        if self.refs:
+            distinct([*self.refs.values()], f"{name}: the loop")
+            self.first = self.without(init)
+
+    def without(self, value: Any) -> Any:
+        """What a step carries on, without its refs."""
+        if not self.refs:
+            return value
+        leaves, treedef = pytree.flatten(value)
+        for k, x in enumerate(leaves):
+            if isinstance(x, Ref) and (treedef != self.treedef or self.refs.get(k) is not x):
+                raise StateError(
+                    f"{self.name}: a step carries on the ref `{x.name}` where it was not",
+                    loc=loc.current(),
+                    rule="a loop carries a ref as it is: what changes are its contents",
+                    fix="write the ref, and return it in its place",
+                )
+        # None is an empty subtree.
+        rest = [None if isinstance(x, Ref) else x for x in leaves]
+        return pytree.unflatten(treedef, rest)
+
+    def within(self, value: Any) -> Any:
+        """A carried value with the refs."""
+        if not self.refs:
+            return value
+        rest = iter(pytree.leaves(value))
+        places = range(self.treedef.num_leaves)
+        return pytree.unflatten(
+            self.treedef, [self.refs[k] if k in self.refs else next(rest) for k in places]
+        )
+
+
 _REFUSED = (
     *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
     *("__rtruediv__", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__", "__pow__"),

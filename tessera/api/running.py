@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tessera import pytree
+from tessera.api.leaves import leaf_arrays, name_of, result_name
 from tessera.api.sentinels import look_closer
-from tessera.api.signature import Entry
+from tessera.api.signature import Arguments, Entry
+from tessera.api.stateful import with_refs, without_refs
 from tessera.api.watch import check_outputs
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device
@@ -67,7 +69,7 @@ def run_with_refs(
 
     keeps = watched or entry.told is not None or not entry.donated
     outputs = state.run(cells, given, program, keeps)
-    return _result(entry, outputs)
+    return state.with_returned(_result(entry, outputs), cells)
 
 
 def _look_at(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched: bool) -> None:
@@ -85,6 +87,15 @@ def _look_at(entry: Entry, given: Sequence[Any], outputs: Sequence[Any], watched
 def _result(entry: Entry, outputs: Sequence[Any]) -> Any:
     results: list[Any] = [Array(x, t) for x, t in zip(outputs, entry.types, strict=True)]
     return results[0] if entry.is_leaf else pytree.unflatten(entry.treedef, results)
+
+
+def as_python(fn: Callable[..., Any], call: Arguments) -> Any:
+    """The result of a function that is not compiled, on arrays and as arrays."""
+    args, kwargs = call.rebuild()(call.leaves)
+    leaves, whole = pytree.flatten(fn(*args, **kwargs))
+    rest, treedef, refs = without_refs(leaves, whole, f"jit: {name_of(fn)}")
+    arrays, _ = leaf_arrays(pytree.unflatten(treedef, rest), result_name("jit", fn))
+    return with_refs(arrays, whole, refs)
 
 
 def gathered_on(

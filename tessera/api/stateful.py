@@ -52,7 +52,11 @@ class State:
             is_own = param is not None and ref.cell.home is traced.trace
             self._found.append(param if is_own and param is not None else weakref.ref(ref.cell))
         self.is_fallible = _calls_host(traced.graph.body)
-        traced.touched = []  # which keeps refs alive
+        order = [ref.cell for ref in traced.touched]
+        self._returned = {k: order.index(cell) for k, cell in traced.returned.items()}
+        self._whole = traced.whole
+        # What is kept keeps no refs alive.
+        traced.touched, traced.returned = [], {}
 
     @staticmethod
     def of(traced: Traced, label: str, device: Device) -> State | None:
@@ -92,6 +96,16 @@ class State:
                 )
             found.append(cell)
         return found
+
+    def with_returned(self, result: Any, cells: Sequence[Cell]) -> Any:
+        """The result of the function, of which all but refs is given, for the refs of a call."""
+        if not self._returned:
+            return result
+        rest = iter(pytree.leaves(result))
+        known = self._returned
+        places = range(self._whole.num_leaves)
+        found = [cells[known[k]] if k in known else next(rest) for k in places]
+        return pytree.unflatten(self._whole, found)
 
     def run(
         self,
@@ -215,7 +229,8 @@ def bind_call(
     for cell, place, is_written in zip(cells, state.places, state.written, strict=True):
         if is_written:
             store(cell, [next(rest) for _ in cell.types], place)
-    return pytree.unflatten(traced.treedef, found[: state.results])
+    result = pytree.unflatten(traced.treedef, found[: state.results])
+    return state.with_returned(result, cells)
 
 
 def without_refs(

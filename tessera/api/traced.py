@@ -8,12 +8,13 @@ from contextlib import nullcontext
 from enum import Enum
 from typing import Any
 
+from tessera import pytree
 from tessera.api.leaves import leaf_arrays, name_of, result_name
 from tessera.errors import CallError, TesseraError
 from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
 from tessera.graph.precision import current
-from tessera.graph.state import Scope, Touched, store
+from tessera.graph.state import Cell, Scope, Touched, store
 from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
 from tessera.ir import loc
 from tessera.ir.core import Func
@@ -53,6 +54,8 @@ class Traced:
             refs; its outputs are the output leaves and the contents of written refs.
         captured: the captured values.
         touched: the refs that are inputs, or outputs.
+        returned: those of them that are in the result, by their positions among all of its leaves.
+        whole: the structure of the result with these.
         leaves: the output leaves, as tracers or arrays.
         types: their types.
         treedef: structure of the result.
@@ -86,6 +89,9 @@ class Traced:
                     else scope.input_name(k - len(types))
                 )
             result = _call(kind, fn, *rebuild(tracers))
+            self.returned: dict[int, Cell] = {}
+            if refs is Refs.INPUTS:
+                result = self._take_refs(result, scope)
             self.leaves, self.treedef = leaf_arrays(
                 result, result_name(kind, fn), "return arrays, numbers, or containers of them"
             )
@@ -109,6 +115,18 @@ class Traced:
             note_effects(trace.noted.values())
         # What is said of the arithmetic on arrays ends with the function.
         self.types: list[TensorType] = [x.type.with_policy(None) for x in self.leaves]
+
+    def _take_refs(self, result: Any, scope: Scope) -> Any:
+        """A result without the refs in it that come from outside: they are returned as they are."""
+        leaves, self.whole = pytree.flatten(result)
+        self.returned = {k: x for k, x in enumerate(leaves) if isinstance(x, Cell) and x.is_outer()}
+        if not self.returned:
+            return result
+        for cell in self.returned.values():
+            scope.touch(cell)
+        # None is an empty subtree.
+        rest = [None if k in self.returned else x for k, x in enumerate(leaves)]
+        return pytree.unflatten(self.whole, rest)
 
     def results(self, operands: Sequence[Any]) -> tuple[Any, ...]:
         """The results of the Graph for operands, recorded or computed."""

@@ -127,6 +127,11 @@ class Cell:
         if self.is_deleted or (self.home is not None and not self.home.alive):
             raise self.unusable()
 
+    def is_outer(self) -> bool:
+        """Whether the innermost trace has it from outside; fails where it is of no use."""
+        self.check_usable()
+        return self.param is not None or self.home is not traces()[-1]
+
     def unusable(self) -> StateError:
         """The error for a cell that has no contents here."""
         what = f"use of the ref `{self.name}`"
@@ -227,6 +232,11 @@ class Scope:
     def input_name(self, k: int) -> str:
         """What messages call an input of the trace that is contents of a cell."""
         return f"in the ref `{self.names[k]}`"
+
+    def touch(self, cell: Cell) -> None:
+        """Makes a cell one of those that the trace has touched."""
+        if cell not in self.held:
+            self.take(cell)
 
     def finish(self) -> list[Touched]:
         """Ends the scope; gives the cells that are not local: all that are inputs of the program,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 import tracemalloc
@@ -416,6 +417,105 @@ def test_one_program_for_all_refs_of_a_type() -> None:
     assert [float(ref[0]) for ref in refs] == [3.0, 3.0, 3.0, 4.0]
 
 
+def test_refs_from_outside_may_be_returned() -> None:
+    other = ts.Ref(5.0, name="other")
+
+    @ts.jit
+    def f(cache: Any, x: Any) -> Any:
+        cache["k"].update(lambda v: v + x)
+        return {"y": cache["k"].get() * 2, "cache": cache}, other
+
+    cache = {"k": ts.Ref(1.0, name="k"), "unused": ts.Ref(0, name="unused")}
+    for compiled in (f, ts.jit(lambda *args: f(*args))):
+        for x in (1.0, 2.0):
+            before = float(cache["k"].get())
+            found, third = compiled(cache, x)
+            assert found["cache"]["k"] is cache["k"]
+            assert found["cache"]["unused"] is cache["unused"]
+            assert third is other
+            assert float(found["y"]) == 2 * (before + x)
+    assert ts.jit(lambda r: r)(other) is other
+    assert ts.eval_shape(f, cache, 1.0)[0]["y"].shape == ()
+
+
+@pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
+@pytest.mark.parametrize("is_python", [False, True])
+def test_refs_are_carried(compile: Callable[..., Any], is_python: bool) -> None:
+    def push(cache: Any, x: Any) -> Any:
+        cache["rows"][cache["count"]] = x
+        return {"rows": cache["rows"], "count": cache["count"] + 1}
+
+    def by_scan(cache: Any) -> Any:
+        return ts.scan(lambda c, x: (push(c, x), x), cache, ts.arange(4.0))[0]
+
+    def by_fori(cache: Any) -> Any:
+        return ts.fori_loop(0, 4, lambda i, c: push(c, i), cache)
+
+    def by_while(cache: Any) -> Any:
+        return ts.while_loop(lambda c: c["count"] < 4, lambda c: push(c, c["count"]), cache)
+
+    def by_fori_of_arrays(cache: Any) -> Any:
+        return ts.fori_loop(0, ts.asarray(4), lambda i, c: push(c, i), cache)
+
+    for run in (by_scan, by_fori, by_while, by_fori_of_arrays):
+        rows = ts.Ref(ts.zeros(4), name="rows")
+        with ts.debug.disable_jit(is_python):
+            found = compile(run)({"rows": rows, "count": 0})
+        assert found["rows"] is rows
+        assert int(found["count"]) == 4
+        np.testing.assert_array_equal(rows.get(), np.arange(4))
+
+
+def test_dataclasses_of_refs() -> None:
+    @ts.pytree.register_dataclass
+    @dataclasses.dataclass
+    class Cache:
+        rows: Any
+        count: Any
+
+        def append(self, row: Any) -> Cache:
+            self.rows[self.count.get()] = row
+            self.count.update(lambda n: n + 1)
+            return self
+
+    def new() -> Cache:
+        return Cache(ts.Ref(ts.zeros((3, 2)), name="rows"), ts.Ref(0, name="count"))
+
+    append = ts.jit(lambda cache, row: cache.append(row))
+    for _ in range(2):
+        cache = new()
+        for k in range(3):
+            cache = append(cache, ts.full(2, k + 1.0))
+        np.testing.assert_array_equal(cache.rows.get(), [[1, 1], [2, 2], [3, 3]])
+    assert append.cache_size() == 1
+
+
+def test_annotated_shapes() -> None:
+    total = ts.Ref(0.0, name="total")
+    S = ts.dim("S", 1, 64)
+
+    @ts.jit
+    def f(x: ts.Tensor[S]) -> Any:
+        total.update(lambda t: t + ts.sum(x))
+        return x * total.get()
+
+    for n, wanted in ((3, 3.0), (5, 8.0), (3, 11.0)):
+        np.testing.assert_array_equal(f(ts.ones(n)), np.full(n, wanted))
+    with pytest.raises(ValueError, match="of 2 dims"):
+        f(ts.ones((2, 2)))
+    assert float(total.get()) == 11.0
+
+
+@pytest.mark.parametrize("size", [1, 1 << 12])
+def test_sentinels(size: int) -> None:
+    ref = ts.Ref(ts.ones(size))
+    f = ts.jit(lambda x: ref.update(lambda v: v / x), check="nan,inf")
+    f(2.0), f(2.0)
+    with pytest.raises(FloatingPointError, match="Inf"):
+        f(0.0)
+    np.testing.assert_array_equal(ref.get(), np.full(size, 0.25))
+
+
 def test_a_ref_that_is_gone_is_not_used() -> None:
     box = [ts.Ref(1.0)]
     f = ts.jit(lambda: box[0].get())
@@ -724,8 +824,13 @@ def test_refs_are_no_arrays() -> None:
     for use in uses:
         with pytest.raises(StateError, match="use of the ref `state` as an array"):
             use()
-    for use in (lambda: ts.sum(ref), lambda: ts.jit(lambda: ref)(), lambda: ts.grad(ts.sum)(ref)):
-        with pytest.raises(LeafError, match="the ref `state`"):
+    for use in (
+        lambda: ts.sum(ref),
+        lambda: ts.grad(ts.sum)(ref),
+        lambda: ts.vmap(lambda x: ref)(ts.ones(2)),
+        lambda: ts.jit(ts.Ref)(1.0),
+    ):
+        with pytest.raises(LeafError, match=r"the ref `(state|ref)`"):
             use()
     assert ref == ref
     assert len({ref, ref}) == 1

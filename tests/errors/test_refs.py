@@ -548,19 +548,36 @@ def test_result_of_a_transform() -> None:
     )
 
 
-def test_carried() -> None:
+def test_scanned() -> None:
     expect(
         """
-        total = ts.Ref(0.0, name="total")
-        ts.scan(lambda c, x: (c, x), total, ts.ones(3))
+        total = ts.Ref(ts.zeros(3), name="total")
+        ts.scan(lambda c, x: (c, x), 0.0, total)
         """,
         """
-        LeafError: scan: the carried value is the ref `total`
+        LeafError: scan: xs is the ref `total`
           at user.py:2
-            2 | ts.scan(lambda c, x: (c, x), total, ts.ones(3))
-              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            2 | ts.scan(lambda c, x: (c, x), 0.0, total)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: a ref holds arrays and is none
           fix: read it, `ref.get()`; or let the function find the ref outside: `lambda x: f(x, ref)`
+        """,
+    )
+
+
+def test_carried_and_replaced() -> None:
+    expect(
+        """
+        old, new = ts.Ref(0.0, name="old"), ts.Ref(0.0, name="new")
+        ts.fori_loop(0, 3, lambda i, refs: (refs[1], refs[0]), (old, new))
+        """,
+        """
+        StateError: fori_loop: a step carries on the ref `new` where it was not
+          at user.py:2
+            2 | ts.fori_loop(0, 3, lambda i, refs: (refs[1], refs[0]), (old, new))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a loop carries a ref as it is: what changes are its contents
+          fix: write the ref, and return it in its place
         """,
     )
 
