@@ -48,6 +48,13 @@ _ATTR, _OPERAND = FieldKind.ATTR, FieldKind.OPERAND
 _OPERANDS = FieldKind.OPERANDS
 
 
+def _same_types(some: Sequence[Value], others: Sequence[Value]) -> bool:
+    for a, b in zip(some, others, strict=True):
+        if a is not b and a.type is not b.type and a.type != b.type:
+            return False
+    return True
+
+
 class Op:
     """One operation. Subclasses declare their fields; see `ir/opdef.py`.
 
@@ -186,11 +193,14 @@ class Op:
             fresh.update(attrs)
         fresh["operands"], fresh["regions"] = inputs, blocks
         old = self.results
-        if attrs or blocks or [v.type for v in inputs] != [v.type for v in self.operands]:
-            types = op.infer()
-            found = types if isinstance(types, tuple) else (types,)
-        else:
-            found = [v.type for v in old]
+        if not attrs and not blocks and _same_types(inputs, self.operands):
+            if len(old) == 1:
+                fresh["results"] = (Value(old[0].type, old[0].name, op),)
+            else:
+                fresh["results"] = tuple([Value(v.type, v.name, op) for v in old])
+            return op
+        types = op.infer()
+        found = types if isinstance(types, tuple) else (types,)
         names = [v.name for v in old[: len(found)]] + [""] * (len(found) - len(old))
         fresh["results"] = tuple([Value(t, n, op) for t, n in zip(found, names, strict=True)])
         return op

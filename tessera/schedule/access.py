@@ -19,10 +19,15 @@ MemoryOp = ops.Load | ops.Store | ops.Scan
 def offset(op: MemoryOp) -> Dim:
     """The element offset that a memory op addresses, not simplified."""
     assert isinstance(op.buf.type, BufType)
-    total: Dim = 0
-    for i, stride in zip(op.index, op.buf.type.element_strides(), strict=True):
-        total = total + i * stride
-    return total
+    key = (op.index, op.buf.type.element_strides())
+    found = _known.offsets.get(key)
+    if found is None:
+        found = 0
+        for i, stride in zip(*key, strict=True):
+            found = found + i * stride
+        if _known.within is not None:
+            _known.offsets[key] = found
+    return found
 
 
 def is_affine(e: Dim) -> bool:
@@ -31,9 +36,19 @@ def is_affine(e: Dim) -> bool:
 
 
 class _Known(threading.local):
-    """What is known of axes by themselves, while a program is lowered."""
+    """What is known of axes and expressions by themselves, while a program is lowered.
+
+    Attributes:
+        within: the ranges of axes; None outside of programs.
+        offsets: by index and strides.
+        strides: by offset and axis.
+    """
 
     within: dict[tuple[Axis, ...], Facts] | None = None
+
+    def __init__(self) -> None:
+        self.offsets: dict[tuple[tuple[Dim, ...], tuple[Dim, ...]], Dim] = {}
+        self.strides: dict[tuple[Dim, str], Dim | None] = {}
 
 
 _known = _Known()
@@ -41,14 +56,16 @@ _known = _Known()
 
 @contextmanager
 def one_program() -> Generator[None, None, None]:
-    """Within the block, nests of equal axes share what is proved about them: layers of a network
-    are alike. It ends with the program, so that code does not depend on what was compiled before.
+    """Within the block, nests of equal axes share what is proved about them, and their memory
+    accesses what follows from their indices: layers of a network are alike. It ends with the
+    program, so that code does not depend on what was compiled before.
     """
     outer, _known.within = _known.within, {}
     try:
         yield
     finally:
         _known.within = outer
+        _known.offsets, _known.strides = {}, {}
 
 
 def ranges(axes: Iterable[Axis], facts: Facts | None = None) -> Facts:
@@ -94,10 +111,14 @@ class Access:
         """Elements that one step along the axis moves; None where that varies."""
         if axis not in symbols(self.offset):
             return 0
+        key = (self.offset, axis)
+        if key in _known.strides:
+            return _known.strides[key]
         found = linear_in(self.offset, (axis,))
-        if found is None or axis in symbols(found[1]):
-            return None
-        return found[0][axis]
+        stride = None if found is None or axis in symbols(found[1]) else found[0][axis]
+        if _known.within is not None:
+            _known.strides[key] = stride
+        return stride
 
 
 def accesses(nest: ops.Nest, facts: Facts | None = None) -> list[Access]:

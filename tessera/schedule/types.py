@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -57,19 +58,28 @@ class BufType(Type):
 
     def element_strides(self) -> tuple[Dim, ...]:
         """The strides in elements, row-major ones computed."""
-        if self.strides is not None:
-            return self.strides
-        result: list[Dim] = []
-        step: Dim = 1
-        for dim in reversed(self.shape):
-            result.append(step)
-            step = step * dim
-        return tuple(reversed(result))
+        return _row_major(self.shape) if self.strides is None else self.strides
 
     @property
     def size(self) -> Dim:
         """The number of elements."""
-        return prod(self.shape)
+        return _size(self.shape)
+
+
+# Programs have few shapes and ask often.
+@functools.lru_cache(1 << 12)
+def _size(shape: tuple[Dim, ...]) -> Dim:
+    return prod(shape)
+
+
+@functools.lru_cache(1 << 12)
+def _row_major(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    result: list[Dim] = []
+    step: Dim = 1
+    for dim in reversed(shape):
+        result.append(step)
+        step = step * dim
+    return tuple(reversed(result))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ as masks do, is computed in the block. What is wide has a row of N elements and 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -86,15 +87,17 @@ def _block(block: Block, options: BlockRows) -> Block:
         code.append(op)
     if env:
         block = Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    program = _Program(block)
     tried: set[Op] = set()
     while True:
-        seed = next((op for op in block.ops if op not in tried and _is_seed(op, options)), None)
+        ops = program.block.ops
+        seed = next((op for op in ops if op not in tried and _is_seed(op, options)), None)
         if seed is None:
-            return block
+            return program.block
         tried.add(seed)
         for side in (0, 1):
             try:
-                block = _Rows(block, seed, side, options).run()
+                program = _Program(_Rows(program, seed, side, options).run())
                 break
             except Refused:
                 continue
@@ -113,12 +116,13 @@ def reasons_against(block: Block, options: BlockRows) -> list[str]:
         options: its options.
     """
     found: dict[str, None] = {}
+    program = _Program(block)
     for op in block.ops:
         for region in op.regions if not isinstance(op, Blocks) else ():
             found.update(dict.fromkeys(reasons_against(region, options)))
         for side in (0, 1) if _is_seed(op, options) else ():
             try:
-                _Rows(block, op, side, options).run()
+                _Rows(program, op, side, options).run()
             except Refused as reason:
                 if str(reason):
                     text = f"dot_general {op.results[0].type}: not in blocks of rows, {reason}"
@@ -163,6 +167,23 @@ class _Step:
     summed: frozenset[int] = frozenset()
 
 
+class _Program:
+    """A block, and what reads what in it.
+
+    Attributes:
+        places: of each op, where it stands.
+        users: of each value, the ops that read it, in their order.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.places = {op: k for k, op in enumerate(block.ops)}
+        self.users: dict[Value, list[Op]] = {}
+        for op in block.ops:
+            for value in op.operands:
+                self.users.setdefault(value, []).append(op)
+
+
 class _Rows:
     """The blocks that begin with one product.
 
@@ -174,9 +195,10 @@ class _Rows:
         columns: elements of a row.
     """
 
-    def __init__(self, block: Block, seed: Op, side: int, options: BlockRows) -> None:
+    def __init__(self, program: _Program, seed: Op, side: int, options: BlockRows) -> None:
         assert isinstance(seed, DotGeneral)
-        self.block = block
+        self.program = program
+        self.block = program.block
         self.options = options
         self.seed = seed
         shape = _static(seed.result)
@@ -238,18 +260,24 @@ class _Rows:
         return None if step is None or step.summed else step.result
 
     def spread(self) -> None:
-        """Finds the ops that can work on blocks."""
-        for op in self.block.ops:
-            if op in self.steps or len(op.results) != 1:
+        """Finds the ops that can work on blocks: of what reads them, one after the other."""
+        places, users = self.program.places, self.program.users
+        found = list({places[op] for op in users.get(self.seed.results[0], ())})
+        heapq.heapify(found)
+        looked_at = set(found)
+        while found:
+            op = self.block.ops[heapq.heappop(found)]
+            if len(op.results) != 1:
                 continue
-            known = [self.cut_of(v) for v in op.operands]
-            if all(cut is None for cut in known):
-                continue
-            step = self.step(op, known)
+            step = self.step(op, [self.cut_of(v) for v in op.operands])
             if step is None or not self.covers(step):
                 continue
             if all(self.fits(v, cut) for v, cut in zip(op.operands, step.operands, strict=True)):
                 self.steps[op] = step
+                for user in () if step.summed else users.get(op.results[0], ()):
+                    if places[user] not in looked_at:
+                        looked_at.add(places[user])
+                        heapq.heappush(found, places[user])
 
     def covers(self, step: _Step) -> bool:
         """Whether each block of the result is computed once, or added to a sum."""
@@ -320,10 +348,8 @@ class _Rows:
         """Chooses what reads rows, and all that this needs."""
         products = 0
         reduces = False
-        for op in reversed(self.block.ops):
-            step = self.steps.get(op)
-            if step is None:
-                continue
+        for op in sorted(self.steps, key=self.program.places.__getitem__, reverse=True):
+            step = self.steps[op]
             if any(self.is_wide(v) for v in self.own(op)):
                 self.kept.add(op)
                 products += isinstance(op, DotGeneral)
