@@ -128,10 +128,11 @@ def _product(a: Any, b: Any, wanted: DType) -> Any:
         return _scaled(_integers(_as_int8(a), _as_int8(b)), a, b)
     if len(both) == 2 and uniform and a.values.dtype is b.values.dtype:
         return _scaled(matrix_product(a.values, b.values, float32), a, b)
-    # What is exact in it is multiplied in 16 bits; sums are in float32.
     inner = float64 if wanted is float64 else float32
-    narrow = [x.dtype for x in (a, b) if not isinstance(x, QuantizedTensor)]
-    work = narrow[0] if uniform and narrow in ([bfloat16], [float16]) else inner
+    # Values of all formats are exact in 16 bits, which more machines multiply; sums are in float32.
+    arrays = [x.dtype for x in (a, b) if not isinstance(x, QuantizedTensor)]
+    narrow = arrays in ([], [bfloat16], [float16])
+    work = (arrays or [bfloat16])[0] if uniform and narrow else inner
     left, right = (_floats(x, side, work, inner) for side, x in enumerate((a, b)))
     return _scaled(matrix_product(left, right, inner), a, b)
 

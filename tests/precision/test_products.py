@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tessera as ts
+from tessera.compile_gpu import LoweredGpu
 from tessera.errors import DTypeError, ShapeError
+from tessera.target.gpu import gpu
 from tests.tolerance import assert_close
 
 RNG = np.random.default_rng(1)
@@ -178,6 +180,36 @@ def test_no_array_is_dequantized_before_its_product() -> None:
         labels = [k.label for k in f.lower(x, y).kernels()]
         assert {label.split("_")[0] for label in labels} <= {"pack", "dot"}, labels
         assert sum(label.startswith("dot") for label in labels) == 1
+
+
+@pytest.mark.unchecked
+def test_gpus_multiply_the_values_themselves() -> None:
+    """One kernel, with the instruction for the format; scales are in its epilogue."""
+    x = RNG.normal(size=(256, 256)).astype(np.float32)
+    f8, i8 = ts.quantize(x, "e4m3"), ts.quantize(x, ts.int8, axis=0)
+    for a, b, word in (
+        (i8, ts.quantize(x, ts.int8, axis=1), "s32.s8.s8.s32"),
+        (f8, f8, "f32.e4m3.e4m3.f32"),
+        (ts.quantize(x, "e5m2"), f8, "f32.bf16.bf16.f32"),
+        (ts.asarray(x).astype(ts.bfloat16), ts.quantize(x, ts.int8, axis=1), "f32.bf16.bf16.f32"),
+    ):
+        lowered = LoweredGpu(ts.make_graph(lambda a, b: a @ b)(a, b), gpu("sm_90a"))
+        assert len(lowered.kernels()) == 1
+        assert f".{word}" in str(lowered.ptx)
+
+
+def test_values_of_all_formats_are_exact_in_16_bits() -> None:
+    for dtype, low, high in ((ts.int8, -128, 128), (ts.uint8, 0, 256), (ts.int4, -8, 8)):
+        values = np.arange(low, high).astype(dtype.np).astype(np.float64)
+        differences = np.arange(low - high + 1, high - low).astype(np.float64)
+        for x in (values, differences):
+            for wide in (ts.bfloat16, ts.float16):
+                np.testing.assert_array_equal(x.astype(wide.np).astype(np.float64), x)
+    for dtype in (ts.float8_e4m3fn, ts.float8_e5m2):
+        codes = np.arange(256, dtype=np.uint8).view(dtype.np).astype(np.float64)
+        codes = codes[np.isfinite(codes)]
+        for wide in (ts.bfloat16, ts.float16):
+            np.testing.assert_array_equal(codes.astype(wide.np).astype(np.float64), codes)
 
 
 def test_calls_with_quantized_tensors_are_native() -> None:
