@@ -209,7 +209,8 @@ def test_a_policy_changes_no_scale(policy: str) -> None:
     """Nor what is computed with them; the user's functions do obey it."""
     wanted = everything()
     third = np.float32(1 / 3)
-    with ts.policy(getattr(ts.policies, policy)()) as p:
+    p = getattr(ts.policies, policy)()
+    with ts.policy(p):
         found = everything()
         scale = ts.calibrate(lambda x: x * third, [ts.asarray(A)], ts.int8)
         y = ts.asarray(A) * third
