@@ -43,6 +43,19 @@ def convolved(x: Any, k: Any) -> Any:
     return ts.conv_general(image(x), ts.reshape(k, (1, 1, 4, 4))[:, :, :2, :2], (1, 1), "SAME")
 
 
+def stateful(x: Any, w: Any) -> Any:
+    last, rows = ts.Ref(x[0] * 0, name="last"), ts.Ref(x * 0, name="rows")
+
+    def step(i: Any, row: Any) -> Any:
+        last.update(lambda s: ts.tanh(s @ w + row))
+        rows[i] = last.get()
+        ts.cond(row[0] > 0, lambda: last.update(lambda s: s / 2), lambda: None)
+        return i + 1, ts.sum(last.get())
+
+    _, sums = ts.scan(step, 0, x)
+    return rows.get(), last.get(), sums
+
+
 def random(draw: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, w: draw(ts.random.fold_in(ts.random.key(3), ts.argmax(x)), x)
 
@@ -65,6 +78,8 @@ LANGUAGE: dict[str, Callable[..., Any]] = {
     "convolution": convolved,
     "gradient of a convolution": lambda x, w: ts.grad(lambda k: ts.sum(convolved(x, k) ** 2))(w),
     "top_k": lambda x, w: ts.top_k(x, 2),
+    "refs": stateful,
+    "gradient with refs": lambda x, w: ts.grad(lambda w: ts.sum(stateful(x, w)[0] ** 2))(w),
     "at": lambda x, w: x.at[1, ts.asarray([0, 2], device=x.device)].add(5.0),
     "einsum": lambda x, w: ts.einsum("ij,jk,ik->i", x, w, x),
     "cumulative_prod": lambda x, w: ts.cumulative_prod(x, axis=1),

@@ -248,6 +248,105 @@ def test_random_programs_in_python(program: list[Statement]) -> None:
         check_program(program, ts.jit)
 
 
+class Cell:
+    """What a ref is without tracing: a variable."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def get(self) -> Any:
+        return self.value
+
+    def set(self, value: Any) -> None:
+        self.value = value
+
+
+_smooth = st.one_of(
+    st.tuples(st.just("mix"), _ref, _ref, _ref),
+    st.tuples(st.just("bend"), _ref),
+    st.tuples(st.just("loop"), _ref, _ref, st.integers(1, 3)),
+    st.tuples(st.just("keep"), _ref, _ref),
+    st.tuples(st.just("choose"), _ref, _ref, _ref),
+)
+
+
+def run_smooth(program: list[Statement], cells: list[Any], is_traced: bool) -> None:
+    """Runs a program that has derivatives, on refs with loops of ours, or on variables with
+    Python's."""
+    for name, a, *rest in program:
+        b = cells[rest[0]] if rest else cells[a]
+        if name == "mix":
+            cells[a].set(ts.sin(b.get() * cells[rest[1]].get()) + cells[a].get() / 2)
+        elif name == "bend":
+            cells[a].set(ts.tanh(cells[a].get()))
+        elif name == "keep" and is_traced:
+            f = ts.checkpoint(lambda v, a=a: cells[a].set(ts.cos(v) + cells[a].get()))
+            f(b.get())
+        elif name == "keep":
+            cells[a].set(ts.cos(b.get()) + cells[a].get())
+        elif name == "choose" and is_traced:
+            ts.cond(
+                ts.sum(b.get()) > 0,
+                lambda a=a, rest=rest: cells[a].set(cells[a].get() * cells[rest[1]].get()),
+                lambda: None,
+            )
+        elif name == "choose":
+            cells[a].set(
+                ts.where(
+                    ts.sum(b.get()) > 0, cells[a].get() * cells[rest[1]].get(), cells[a].get()
+                )
+            )
+        elif is_traced:
+
+            def step(i: Any, c: Any, a: int = a, b: Any = b) -> Any:
+                cells[a].set(ts.sin(cells[a].get() + c))
+                return c * 0.5 + b.get()
+
+            ts.fori_loop(0, rest[1], step, b.get())
+        else:
+            c = b.get()
+            for _ in range(rest[1]):
+                cells[a].set(ts.sin(cells[a].get() + c))
+                c = c * 0.5 + b.get()
+
+
+@given(st.lists(_smooth, min_size=1, max_size=6), st.booleans())
+@settings(max_examples=20)
+def test_random_derivatives(program: list[Statement], is_compiled: bool) -> None:
+    """Those of programs with refs are those of the same programs without state."""
+    starts = [ts.asarray(row) for row in np.sin(np.arange(COUNT * 2.0)).reshape(COUNT, 2)]
+    refs = [ts.Ref(start, name=f"r{k}") for k, start in enumerate(starts)]
+    kept: list[Any] = []
+
+    def loss(x: Any, cells: list[Any], is_traced: bool) -> Any:
+        cells[0].set(x)
+        run_smooth(program, cells, is_traced)
+        contents = [cell.get() for cell in cells]
+        return sum(ts.sum(c * (k + 1.0)) for k, c in enumerate(contents)), contents
+
+    def with_refs(x: Any) -> Any:
+        return loss(x, refs, True)[0]
+
+    def without(x: Any) -> Any:
+        total, contents = loss(x, [Cell(start) for start in starts], False)
+        kept[:] = [contents]
+        return total
+
+    x = ts.asarray([0.3, -0.8], dtype=ts.float64)
+    wanted, slope = ts.value_and_grad(without)(x)
+    compile: Any = ts.jit if is_compiled else lambda f: f
+    found, own = compile(ts.value_and_grad(with_refs))(x)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_allclose(own, slope, rtol=1e-11, atol=1e-13)
+    for ref, start in zip(refs, starts, strict=True):
+        ref.set(start)
+    _, along = compile(lambda x: ts.jvp(with_refs, (x,), (ts.ones_like(x),)))(x)
+    np.testing.assert_allclose(along, ts.sum(slope), rtol=1e-11, atol=1e-13)
+    without(x)
+    for ref, value in zip(refs, kept[0], strict=True):
+        np.testing.assert_allclose(ref.get(), value, rtol=1e-12)
+
+
 # --- what single functions do ---------------------------------------------------------------------
 
 
