@@ -188,15 +188,19 @@ class Eager:
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         if cls is HostCall:
-            # Without machine code around it: results stay results, exceptions exceptions.
-            types = specs(attrs.get("types", ()))
-            found = attrs["function"].checked([x.host for x in flat], types)
-            # Copies: the function may keep what it gave, and change it.
-            results = [Array(np.array(x)) for x in found]
+            results = self._host_call(flat, attrs)
             return tuple(results) if len(results) != 1 else results[0]
         if issubclass(cls, LibraryCall):
             return self._library_call(cls, flat, attrs)
         return self._compute(cls, flat, groups, attrs)
+
+    def _host_call(self, flat: list[Array], attrs: dict[str, Any]) -> list[Array]:
+        """A call of the host, without machine code around it: results stay results, exceptions
+        exceptions."""
+        types = specs(attrs.get("types", ()))
+        found = attrs["function"].checked([x.host for x in flat], types)
+        # Copies: the function may keep what it gave, and change it.
+        return [Array(np.array(x)) for x in found]
 
     def _elsewhere(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of an op on a device that is not the host."""

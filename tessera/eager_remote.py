@@ -118,6 +118,10 @@ class RemoteEager(Eager):
             return self._reshape(flat[0], attrs)
         return self._run(cls, flat, groups, attrs)
 
+    def _host_call(self, flat: list[Array], attrs: dict[str, Any]) -> list[Array]:
+        """The host is on the host; its results are moved."""
+        return [moved(x, self.device) for x in super()._host_call(flat, attrs)]
+
     def _library_call(
         self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
     ) -> Any:

@@ -13,6 +13,7 @@ from tessera.api.static import as_tuple_of
 from tessera.compile import STAGES
 from tessera.errors import OptionError, api_boundary
 from tessera.ir import loc
+from tessera.ir.effects import show
 from tessera.ir.numerics import Policy
 
 P = ParamSpec("P")
@@ -160,6 +161,7 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
             donate_argnums=fn.donate_argnums,
             donate_argnames=fn.donate_argnames,
             check=fn.check,
+            effects=None if fn.effects is None else show(fn.effects.effects),
             policy=fn.policy,
         )
     return JitFunction(fn, dump=stages)

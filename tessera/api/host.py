@@ -193,8 +193,8 @@ class Call:
         attrs: dict[str, Any] = {"function": function, "types": tuple(types)}
         if batching is not None:
             attrs |= {"pure": True, "batching": batching}
-        found = bind(HostCall, tuple(self.operands), **attrs)
-        return pytree.unflatten(treedef, as_tuple(found))
+        results = as_tuple(bind(HostCall, tuple(self.operands), **attrs))
+        return pytree.unflatten(treedef, results)
 
     def _call(self, values: Sequence[Data]) -> Any:
         found = list(self.rest)

@@ -10,12 +10,14 @@ from typing import Any
 
 from tessera import pytree
 from tessera.api.leaves import leaf_arrays, name_of, result_name
+from tessera.config import config
 from tessera.errors import CallError, TesseraError
 from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
 from tessera.graph.precision import current
 from tessera.graph.state import Cell, Scope, Touched, store
 from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
+from tessera.graph.transforms.silence import recorded
 from tessera.ir import loc
 from tessera.ir.core import Func
 from tessera.ir.effects import Effect, text
@@ -104,6 +106,10 @@ class Traced:
         if is_function:
             graph = self.graph
             self.effects = {**occurrences(graph.body), **trace.noted}
+            settings = config.current()
+            if settings.debug_nans or settings.debug_infs or settings.sentinels:
+                # It may be run once more, to find where a number comes from.
+                graph = self.graph = graph.with_body(recorded(graph.body))
             said: dict[str, str] = {}
             if self.effects:
                 said[EFFECTS] = text(frozenset(self.effects))

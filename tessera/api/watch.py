@@ -30,10 +30,10 @@ from tessera.graph.array import Array
 from tessera.graph.ops.checks import title
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.trace import Engine, as_tuple, current_engine, install_engine, items_of
-from tessera.graph.transforms.silence import silenced_block
+from tessera.graph.transforms.silence import recorded, silenced_block
 from tessera.ir import loc
 from tessera.ir.builder import Builder
-from tessera.ir.core import Func, Op
+from tessera.ir.core import Block, Func, Op
 from tessera.ir.loc import Loc
 
 
@@ -74,8 +74,10 @@ class WatchedEngine:
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""
-        found = self.engine.evaluate(cls, operands, attrs)
         settings = config.current()
+        if is_watching(settings) or settings.sentinels:
+            attrs = {k: recorded(v) if isinstance(v, Block) else v for k, v in attrs.items()}
+        found = self.engine.evaluate(cls, operands, attrs)
         is_quiet = getattr(cls, "family", None) in HARMLESS
         if is_watching(settings) and not is_quiet:
             results = as_tuple(found)

@@ -222,6 +222,17 @@ def test_undeclared_effect_of_a_declared_callee() -> None:
         ts.function(effects=["io"])(lambda x: strict(x))(X)
 
 
+def test_methods_and_compile_keep_what_is_declared() -> None:
+    class Model:
+        @ts.function(effects=[], static_argnums=0)
+        def step(self, x: Any) -> Any:
+            return tell(x)
+
+    for run in (Model().step, ts.compile(ts.function(effects=[])(tell))):
+        with pytest.raises(EffectError, match="has the effect `io`"):
+            run(X)
+
+
 def test_undeclared_collective() -> None:
     f = ts.function(effects=["collective(j)"])(gather)
     with pytest.raises(EffectError, match=r"gather has the effect `collective\(i\)`"):

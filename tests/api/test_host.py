@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import DTypeError, NotYetError, PytreeError, ShapeError
+from tessera.errors import DTypeError, NonFiniteError, NotYetError, PytreeError, ShapeError
 from tessera.graph import interp as graph_interp
 from tessera.schedule import interp as schedule_interp
 from tessera.target import interp as target_interp
@@ -558,3 +558,41 @@ def test_on_a_gpu() -> None:
         for call in (ts.io_callback, ts.pure_callback):
             with pytest.raises(NotYetError, match="its results are wanted on a GPU"):
                 ts.jit(lambda x, call=call: call(lambda x: x, x, x) + 1)(x)
+
+
+def test_on_a_gpu_without_a_program() -> None:
+    """Results of eager calls are on the device of the arguments."""
+    with fake_gpu(), ts.device("cuda:0"):
+        x = ts.asarray([1.0, 8.0])
+        ask: Any = lambda x: ts.pure_callback(np.cbrt, x, x)  # noqa: E731
+        value = ts.vjp(lambda x: x * ask(ts.stop_gradient(x)), x)[0]
+        for found in (ask(x), ts.vmap(ask)(x), value / x):
+            assert (found.device, found.tolist()) == (x.device, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("where", ["call", "branch", "top"])
+def test_watched_programs(where: str) -> None:
+    """What looks for a NaN runs a program again, and asks nobody again."""
+    counter = Counter()
+
+    def f(x: Any) -> Any:
+        def inner(x: Any) -> Any:
+            return ts.sqrt(x - ts.io_callback(counter, F32, x))
+
+        if where == "branch":
+            return ts.cond(x > 0, inner, lambda x: x, x) * 2
+        return (ts.jit(inner) if where == "call" else inner)(x) * 2
+
+    for run in (ts.jit(f, check="nan"), ts.debug.sentinels, ts.debug.nans):
+        counter.asked.clear()
+        counter.asked.append(None)  # the second answer is greater than the argument
+        if run in (ts.debug.sentinels, ts.debug.nans):
+            for mode in (ts.jit, lambda f: f):
+                counter.asked[1:] = []
+                with run(), pytest.raises(NonFiniteError, match=r"^sqrt: "):
+                    mode(f)(1.5)
+                assert counter.asked[1:] == [[1.5]]
+        else:
+            with pytest.raises(NonFiniteError, match=r"^sqrt: "):
+                run(1.5)
+            assert counter.asked[1:] == [[1.5]]

@@ -54,9 +54,9 @@ def _quiet(op: Op) -> Op | None:
         raise NotDifferentiableError(
             f"{function.name}: its results are needed twice",
             loc=op.loc,
-            rule="forward mode along directions that come later (`ts.linearize`) runs a while loop "
-            "twice, and the host is asked once",
-            fix="call it before the loop, or use `ts.scan` or `ts.jvp`",
+            rule="a derivative runs the loop, branch or call that it is in a second time, and the "
+            "host is asked once",
+            fix="call it before, and pass the results",
         )
     return op.rebuild(function=ReplayedFunction(function))
 
