@@ -320,3 +320,22 @@ def test_adaptive_precision_that_cannot_be() -> None:
     by = ts.AdaptivePrecision({"a": f, "b": f}, [1], measure=lambda x: x)
     with pytest.raises(OptionError, match="the measure is no number"):
         by(ts.ones(2))
+
+
+def test_policies_make_variants() -> None:
+    """One function, compiled under two policies; which one a call takes, the numbers say."""
+    w = RNG.normal(size=(8, 4)).astype(np.float32)
+
+    def f(x: Any) -> Any:
+        return ts.tanh(x @ ts.asarray(w) / 1e6)
+
+    short = ts.Policy(compute=ts.float16, accumulate=ts.float32, storage=ts.float32)
+    adaptive = ts.AdaptivePrecision({"f16": ts.policy(short)(f), "f32": f}, [65504])
+    adaptive.compile(ts.ones((3, 8)))
+    for size, name in ((1.0, "f16"), (1e6, "f32")):
+        x = (RNG.uniform(-1, 1, size=(3, 8)) * size).astype(np.float32)
+        x[0, 0] = size
+        found = adaptive(x)
+        assert adaptive.chosen == name
+        wanted = ts.policy(short)(f)(x) if name == "f16" else f(ts.asarray(x))
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5, atol=1e-6)
