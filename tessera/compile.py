@@ -23,6 +23,7 @@ from tessera.errors import OptionError
 from tessera.graph.effects import EFFECTS
 from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
+from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
@@ -60,6 +61,11 @@ CPU_PASSES: tuple[BlockRows, ...] = (
 )
 """What comes after them for a CPU, whose caches keep what a GPU keeps in registers. Each can say
 why it left something as it was."""
+
+GPU_PASSES: tuple[Pass, ...] = (
+    NarrowProducts(),  # last: constants that are cast are folded, and casts of casts are gone
+)
+"""What comes after them for a GPU, which has instructions for products of narrow numbers."""
 
 ENTRY = "tessera_run"
 
@@ -137,7 +143,7 @@ class Stages:
     def graph(self) -> Func:
         """The Graph after its passes."""
         with config.using(self.settings):
-            own = () if isinstance(self.machine, Gpu) else CPU_PASSES
+            own = GPU_PASSES if isinstance(self.machine, Gpu) else CPU_PASSES
             graph = run_pipeline(self.traced, (*GRAPH_PASSES, *own), self.context)
             self._check("graph", graph)
             return graph
@@ -462,7 +468,7 @@ def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
     return type.shape, type.dtype
 
 
-_PASS_NAMES = frozenset(p.name for p in (*GRAPH_PASSES, *CPU_PASSES))
+_PASS_NAMES = frozenset(p.name for p in (*GRAPH_PASSES, *CPU_PASSES, *GPU_PASSES))
 _PROGRAMS = itertools.count()
 
 

@@ -23,7 +23,7 @@ from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
 
-from tessera.compile import CPU_PASSES, ENTRY, GRAPH_PASSES, STAGES, Lowered
+from tessera.compile import CPU_PASSES, ENTRY, GPU_PASSES, GRAPH_PASSES, STAGES, Lowered
 from tessera.config import config
 from tessera.ir.core import Module
 from tessera.ir.parser import parse_func, parse_module
@@ -37,7 +37,7 @@ from tessera.target.spec import verify as verify_target
 from tests.ir.layers import FILES, SPECS, op_classes
 
 CASES = sorted([*FILES.glob("*/passes/*.ir"), *FILES.glob("*/emit/*.ir")])
-PASSES = {p.name: p for p in (*GRAPH_PASSES, *CPU_PASSES)}
+PASSES = {p.name: p for p in (*GRAPH_PASSES, *CPU_PASSES, *GPU_PASSES)}
 DEFAULT = "x86-64-v3"
 
 

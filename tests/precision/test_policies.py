@@ -433,3 +433,19 @@ def test_nothing_changes_without_a_policy() -> None:
     assert before == str(ts.make_graph(f)(ts.ones(3)))
     assert "round" not in before
     assert "saturate" not in before
+
+
+@pytest.mark.unchecked
+def test_products_of_a_gpu_read_narrow_operands() -> None:
+    """Forwards and backwards, policies come to products of what is stored, added in float32."""
+    x, w = ts.ShapeDtypeStruct((64, 64), float32), ts.ShapeDtypeStruct((64, 64), float32)
+
+    def loss(w: Any, x: Any) -> Any:
+        return ts.sum(ts.square(x @ w)).astype(ts.float32)
+
+    lowered = ts.jit(ts.grad(loss, argnums=(0, 1)), policy=TRAINING).lower(w, x, machine="sm_90a")
+    graph = str(lowered.stage("graph"))
+    products = [line for line in graph.splitlines() if "dot_general" in line]
+    assert len(products) == 3
+    assert all("dtype=f32} : f32[64, 64]" in line for line in products)
+    assert "f32.bf16.bf16.f32" in str(lowered.stage("ptx"))
