@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from tessera.dtypes import DType, float32, iinfo
 from tessera.ir.interval import (
     ANY,
@@ -58,6 +60,7 @@ from tessera.ir.interval_functions import (
     waves,
     xor,
 )
+from tessera.ir.scalar import scalar
 
 
 def apply(row: str, operands: Sequence[Interval], dtype: DType) -> Interval:
@@ -68,6 +71,8 @@ def apply(row: str, operands: Sequence[Interval], dtype: DType) -> Interval:
         operands: one interval per operand.
         dtype: that of the operands of comparisons and tests, of the result for all else.
     """
+    if "." in row:
+        return _formatted(row, operands[0], dtype)
     rule = RULES.get(row)
     if rule is None or dtype.is_complex:
         return ANY
@@ -417,6 +422,24 @@ RULES: dict[str, Rule] = {
     "imag": lambda xs, dtype: point(0.0),
     "conj": same_number,
 }
+
+
+def _formatted(row: str, x: Interval, dtype: DType) -> Interval:
+    """Rounding to a format, saturation and flushing: rows that are called `round.bf16.up`.
+
+    All of them keep the order of numbers, so the ends bound what is between them.
+    """
+    if x.is_empty:
+        return x
+    ends = [row, row]
+    if row.endswith(".stochastic"):
+        # One of the two neighbours.
+        ends = [row.replace("stochastic", way) for way in ("down", "up")]
+    numbers = [np.asarray(float(v)).astype(dtype.np) for v in (x.lo, x.hi)]
+    low, high = [float(scalar(r).evaluate(v)) for r, v in zip(ends, numbers, strict=True)]
+    if math.isnan(low) or math.isnan(high):
+        return full_range(dtype)
+    return Interval(low, high, x.nan)
 
 
 # --- conversion ---------------------------------------------------------------------------------

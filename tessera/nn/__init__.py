@@ -35,7 +35,7 @@ from tessera.nn.activations import (
     swish,
     tanh,
 )
-from tessera.nn.attention import attention
+from tessera.nn.attention import attention, attention_safe
 from tessera.nn.exponentials import log_softmax, logsumexp, softmax, standardize
 from tessera.nn.layers import conv, dense, dropout
 from tessera.nn.normalization import (
@@ -48,6 +48,7 @@ from tessera.nn.normalization import (
 
 __all__ = [
     "attention",
+    "attention_safe",
     "celu",
     "conv",
     "dense",

@@ -273,14 +273,19 @@ def _scaled(x: Any, axes: Sequence[int], epsilon: float) -> tuple[Any, Any]:
 
     Where its elements are above 1; without an epsilon, which tells how small is 0, also below.
     """
-    words, exponent = (uint64, 0x7FF << 52) if x.dtype is float64 else (uint32, 0xFF << 23)
     least = float(finfo(x.dtype).smallest_normal)
     top = ops.maximum(largest_along(ops.abs_(x), axes), 1.0 if epsilon else least)
-    power = ops.bitcast(ops.and_(ops.bitcast(top, words), exponent), x.dtype)
+    power = power_below(top)
     # The largest power has an inverse that is no normal number, which some devices take for 0.
     inverse = ops.maximum(ops.div(1.0, power), least)
     inverse = stop_gradient(inverse)
     return ops.mul(x, inverse), inverse
+
+
+def power_below(x: Any) -> Any:
+    """The power of two not above a positive normal number. Without a derivative."""
+    words, exponent = (uint64, 0x7FF << 52) if x.dtype is float64 else (uint32, 0xFF << 23)
+    return ops.bitcast(ops.and_(ops.bitcast(x, words), exponent), x.dtype)
 
 
 def _first(x: Any, axes: Sequence[int]) -> Any:

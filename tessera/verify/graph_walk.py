@@ -17,6 +17,7 @@ import numpy as np
 from tessera.dtypes import DType, finfo, int64
 from tessera.graph.ops.base import GraphOp, Rearrange
 from tessera.graph.ops.checkpoint import Barrier, Name
+from tessera.graph.ops.composite import Composite
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.control import Call, Cond, While
 from tessera.graph.ops.cumulative import Cumulative
@@ -185,6 +186,8 @@ class Walk:
     def _control(self, op: Op, given: Sequence[Known]) -> list[Known] | None:
         if isinstance(op, Call):
             return self.block(op.body, given)
+        if isinstance(op, Composite):
+            return self._unrecorded(op.expansion().body, given)
         if isinstance(op, Barrier | Name):
             return list(given)
         if isinstance(op, Cond):
@@ -194,6 +197,14 @@ class Walk:
 
             return scan(self, op, given) if isinstance(op, Scan) else while_loop(self, op, given)
         return None
+
+    def _unrecorded(self, block: Block, given: Sequence[Known]) -> list[Known]:
+        """What a block gives whose ops are no ops of the program."""
+        self.recording, before = False, self.recording
+        try:
+            return self.block(block, given)
+        finally:
+            self.recording = before
 
     def _cond(self, op: Cond, given: Sequence[Known]) -> list[Known]:
         pred, args = given[0].term, given[1:]
@@ -348,7 +359,7 @@ def _elementwise(walk: Walk, op: Elementwise, given: Sequence[Term]) -> Term:
         dtype = next(d for d in dtypes if d.is_complex)
     elif dtype.is_bool:
         dtype = dtypes[-1]  # that of what is compared, or chosen from
-    return walk.terms.apply(op.scalar, tuple(given), dtype)
+    return walk.terms.apply(op.row.name, tuple(given), dtype)
 
 
 def _broadcast(walk: Walk, op: Broadcast, given: Sequence[Term]) -> Term:
