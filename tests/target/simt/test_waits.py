@@ -114,7 +114,7 @@ func @turn(%x: ptr<global>, %y: ptr<global>) {
 
 
 @pytest.mark.parametrize("mode", ["eager", "lazy"])
-def test_each_slot_waits_for_its_own_copies(mode: str) -> None:
+def test_cp_async_sequence_correctness(mode: str) -> None:
     func = synchronize(parse_func(TURN))
     order = [op for op in func.ops if isinstance(op, (g.AsyncWait, g.Barrier, t.Load))]
     kinds = [type(op) for op in order]
