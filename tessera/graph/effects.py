@@ -101,8 +101,10 @@ def occurrences(block: Block) -> dict[Effect, Occurrence]:
                 for effect, occurrence in occurrences(region).items():
                     found.setdefault(effect, occurrence)
             continue
-        for effect in sorted(escaping(op), key=str):
-            found.setdefault(effect, Occurrence(effect, _what(op, effect), op.loc))
+        effects = escaping(op)
+        if effects:
+            for effect in sorted(effects, key=str):
+                found.setdefault(effect, Occurrence(effect, _what(op, effect), op.loc))
     return found
 
 

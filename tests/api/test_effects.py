@@ -116,6 +116,14 @@ def test_through_rules() -> None:
     assert effects(lambda x: ts.jvp(cube, (x,), (x,)), X) == ["io"]
 
 
+def test_through_batching_rules() -> None:
+    f = ts.custom_batching.custom_vmap(lambda x: x * 2)
+    f.def_vmap(lambda size, batched, x: (tell(x) * 2, True))
+    assert effects(f, X) == []
+    assert effects(ts.vmap(f), X) == ["io"]
+    assert effects(ts.vmap(ts.jit(f)), X) == ["io"]
+
+
 def test_collectives_belong_to_functions_of_examples() -> None:
     found: list[Any] = []
 
