@@ -122,7 +122,6 @@ _MODULES = (
     "tessera.graph.namespace.taking",
     "tessera.graph.namespace.utility",
     "tessera.graph.placement",
-    "tessera.precision",
 )
 
 # Packages that are names as such.
@@ -185,6 +184,12 @@ def _load() -> None:
     _loaded[:] = _MODULES
 
 
+# Names of `tessera.precision`, which most programs do not use: it is loaded when one is asked for.
+_OF_PRECISION = (
+    *("AdaptivePrecision", "AmaxHistory", "LossScale", "QuantizedTensor", "calibrate"),
+    *("fake_quantize", "quantize", "quantized_matmul"),
+)
+
 # What `dir` shows and `import *` takes, besides the names of the modules above.
 _OWN_NAMES = (
     *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
@@ -198,7 +203,7 @@ _OWN_NAMES = (
 def _public_names() -> list[str]:
     _load()
     names = {name for path in _MODULES for name in sys.modules[path].__all__}
-    return sorted(names.union(_OWN_NAMES) - {"ArrayBase"})
+    return sorted(names.union(_OWN_NAMES, _OF_PRECISION) - {"ArrayBase"})
 
 
 def __getattr__(name: str) -> Any:
@@ -208,6 +213,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tessera.{name}")
     if not name.startswith("_") or name == "__array_namespace_info__":
         _load()
+        if name in _OF_PRECISION:
+            globals()[name] = getattr(importlib.import_module("tessera.precision"), name)
         if name in globals():
             return globals()[name]
     if name.startswith("_"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -339,3 +341,16 @@ def test_policies_make_variants() -> None:
         assert adaptive.chosen == name
         wanted = ts.policy(short)(f)(x) if name == "f16" else f(ts.asarray(x))
         np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5, atol=1e-6)
+
+
+def test_programs_that_use_none_of_it_load_none_of_it() -> None:
+    code = (
+        "import sys, tessera as ts; ts.jit(lambda x: x + 1)(1.0);"
+        "print('tessera.precision' in sys.modules, 'quantize' in dir(ts));"
+        "from tessera import quantize; print(quantize is ts.quantize)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "True"]
+    module = importlib.import_module("tessera.precision")
+    assert all(getattr(ts, name) is getattr(module, name) for name in module.__all__)
+    assert {*module.__all__} <= {*dir(ts)}
