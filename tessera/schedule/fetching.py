@@ -7,9 +7,10 @@ other. The kernel does know it: it reads the place some rows ahead, and has the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.walk import map_ops
+from tessera.ir.walk import map_ops, walk
 from tessera.schedule import ops
 from tessera.schedule.access import accesses
 from tessera.schedule.dependence import Dependence
@@ -30,23 +31,20 @@ PLAIN = (ops.Const, ops.Index, ops.Load, ops.Map, ops.Cast, ops.Bitcast)
 
 
 def fetch_ahead(func: Func) -> Func:
-    """The program with `ahead` on the loads of such rows, after tiles have been chosen."""
+    """The program with `ahead` on what reads such rows, after tiles have been chosen."""
 
     def body(kernel: ops.Kernel) -> Block:
         code = [_fetched(op) if isinstance(op, ops.Nest) else op for op in kernel.body.ops]
         return Block(kernel.body.args, code, ())
 
-    nests = [op for kernel in func.body.ops for op in _loads(kernel)]
-    return with_bodies(func, body) if nests else func
+    return with_bodies(func, body) if any(_reads(op) for op in walk(func.body)) else func
 
 
-def _loads(op: Op) -> Iterable[ops.Load]:
-    """The loads of an op's regions whose places data tell."""
-    for region in op.regions:
-        for inner in region.ops:
-            if isinstance(inner, ops.Load) and inner.dyn:
-                yield inner
-            yield from _loads(inner)
+def _reads(op: Op) -> TypeGuard[ops.Load | ops.Store]:
+    """Whether an op reads an element at a place that data tell."""
+    if isinstance(op, ops.Store):
+        return bool(op.dyn) and op.combine is not None
+    return isinstance(op, ops.Load) and bool(op.dyn) and not op.where
 
 
 def behind(code: Sequence[Op], values: Iterable[Value]) -> list[Op]:
@@ -64,22 +62,23 @@ def _fetched(nest: ops.Nest) -> ops.Nest:
     if len(nest.tile) < 2 or nest.tile[-1] == 1 or max(nest.tile[:-1]) > 1:
         return nest
     row, lane = nest.axes[-2:]
-    if nest.warps or row.name in nest.ordered or not isinstance(lane.extent, int):
+    if nest.warps or not isinstance(lane.extent, int):
         return nest
     depends = Dependence(nest.body).values
     written = {op.buf for op in nest.body.ops if isinstance(op, ops.Store)}
     runs = {a.op: a.stride(lane.name) == 1 for a in accesses(nest)}
     found: set[int] = set()
     for place, op in enumerate(nest.body.ops):
-        if not isinstance(op, ops.Load) or not op.dyn:
+        if not _reads(op):
             continue
         code = behind(nest.body.ops, op.dyn)
-        read = {op.buf, *[one.buf for one in code if isinstance(one, ops.Load)]}
+        loads = [one for one in code if isinstance(one, ops.Load)]
+        read = {one.buf for one in (loads if isinstance(op, ops.Store) else (op, *loads))}
         names = frozenset[str]().union(*[depends[v] for v in op.dyn])
         is_plain = all(isinstance(one, PLAIN) for one in code) and read.isdisjoint(written)
-        is_plain = is_plain and not any(one.where for one in code if isinstance(one, ops.Load))
+        is_plain = is_plain and not any(one.where for one in loads)
         known = row.name in names and lane.name not in names
-        if is_plain and known and runs[op] and not op.where and _is_far(op, lane.extent):
+        if is_plain and known and runs[op] and _is_far(op, lane.extent):
             found.add(place)
     if not found:
         return nest
@@ -90,7 +89,7 @@ def _fetched(nest: ops.Nest) -> ops.Nest:
     return new
 
 
-def _is_far(op: ops.Load, extent: int) -> bool:
+def _is_far(op: ops.Load | ops.Store, extent: int) -> bool:
     """Whether rows of so many elements are long enough, and what they are of is large."""
     assert isinstance(op.buf.type, BufType)
     size, each = op.buf.type.size, op.buf.type.dtype.itemsize

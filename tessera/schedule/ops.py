@@ -394,8 +394,9 @@ class Store(ScheduleOp):
     """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf =
     combine(buf, value), which `atomic` lets points of the nest do that meet in one element: all of
     them are combined, in any order. With `streaming`, nobody is going to read it soon: a CPU writes
-    past its caches, if `least` is not negative. With `keeps`, a row of `buf` holds what the passes
-    over the row share until the last one writes it (`schedule/keeping.py`).
+    past its caches, if `least` is not negative. With `ahead` and `combine`, it has the row fetched
+    that is so many points further along the last axis but one. With `keeps`, a row of `buf` holds
+    what the passes over the row share until the last one writes it (`schedule/keeping.py`).
     """
 
     name = "schedule.store"
@@ -409,6 +410,7 @@ class Store(ScheduleOp):
     atomic: bool = attr(False)
     streaming: bool = attr(False)
     least: Dim = attr(0)
+    ahead: int = attr(0)
     keeps: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:

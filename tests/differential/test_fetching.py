@@ -29,7 +29,7 @@ def check(fn: Any, table: Any, *rest: Any, level: str = "x86-64-v3", ahead: bool
             made = RNG.integers(-table.shape[0], table.shape[0], type.shape)
         inputs.append(made.astype(type.dtype.np))
     lowered = check_levels(traced(fn, table, *rest), inputs, machine=machine(level))
-    marks = [op.ahead for op in all_ops(lowered.schedule, ops.Load) if op.dyn]
+    marks = [op.ahead for kind in (ops.Load, ops.Store) for op in all_ops(lowered.schedule, kind)]
     assert any(marks) is ahead
     assert ("tile.prefetch" in lowered.stage("tile")) is ahead
     assert ("@llvm.prefetch" in lowered.stage("llvm")) is ahead
@@ -60,6 +60,18 @@ def test_with_work_on_the_rows() -> None:
         return ts.tanh(ts.take(x, places, axis=0)) * y + ts.take(x, places + 1, axis=0)
 
     check(fn, typed(4100, 70), typed(30, dtype=dt.int32), typed(30, 70))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_that_are_added_to(level: str) -> None:
+    """Places may meet, and those that are none are left out."""
+
+    def fn(x: Any, places: Any, y: Any) -> Any:
+        return ts.asarray(x).at[places].add(y)
+
+    rest = (typed(40, dtype=dt.int32), typed(40, 67))
+    check(fn, typed(4100, 67), *rest, level=level)
+    check(lambda x, places, y: fn(x, places + 3000, y), typed(4100, 67), *rest, level=level)
 
 
 def test_small_tables_and_short_rows_are_near() -> None:

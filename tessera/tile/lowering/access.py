@@ -136,8 +136,8 @@ def load(low: State, op: s.Load, point: Point) -> Val:
     return Val(tuple(parts), point.names)
 
 
-def prefetch(low: State, op: s.Load, count: Dim) -> None:
-    """Has the elements fetched that a load reads from here on, as many as one load may fetch."""
+def prefetch(low: State, op: s.Load | s.Store, count: Dim) -> None:
+    """Has the elements fetched that an op reads from here on, as many as one op may fetch."""
     em = low.em
     leaf = low.leaf(Point(), low.dyn(op.dyn, Point()))
     strides = low.buffer(op.buf).element_strides()

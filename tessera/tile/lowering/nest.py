@@ -257,7 +257,8 @@ class _Loops:
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
-        self.fetched = [op for op in nest.body.ops if isinstance(op, s.Load) and op.ahead]
+        memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
+        self.fetched = [op for op in memory if op.ahead]
         self.code = nest.body.ops
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
