@@ -71,6 +71,7 @@ def cond(
     """
     ((choice,), _) = leaf_arrays((pred,), lambda treedef, k: "cond: pred")
     check_bool("cond: pred", choice.type)
+    (true_fn, false_fn), operands = _with_refs("cond", (true_fn, false_fn), operands)
     if python_control.is_python() and python_control.is_known(choice):
         chosen = true_fn if bool(choice) else false_fn
         return python_control.call("cond", chosen, operands)
@@ -112,6 +113,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         raise CallError(
             "switch: there are no functions", loc=loc.current(), rule="one or more are given"
         )
+    functions, operands = _with_refs("switch", functions, operands)
     ((choice,), _) = leaf_arrays((index,), lambda treedef, k: "switch: index")
     check_integer("switch: index", choice.type)
     if python_control.is_python() and python_control.is_known(choice):
@@ -126,6 +128,24 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     args = [number, *closed.captured, *closed.state, *leaves]
     results = _decide(number, closed.blocks, 0, args)
     return pytree.unflatten(regions[0].traced.treedef, closed.finish(results))
+
+
+def _with_refs(
+    name: str, functions: Sequence[Callable[..., Any]], operands: tuple[Any, ...]
+) -> tuple[list[Callable[..., Any]], tuple[Any, ...]]:
+    """Functions that find the refs among operands, and the other operands."""
+    refs = Carried(name, operands)
+    if not refs.refs:
+        return list(functions), operands
+
+    def finding(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def run(*args: Any) -> Any:
+            return fn(*refs.within(args))
+
+        return run
+
+    return [finding(fn) for fn in functions], refs.first
 
 
 def _decide(index: Any, blocks: Sequence[Block], first: int, args: Sequence[Any]) -> Any:

@@ -12,8 +12,9 @@ from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
 from tessera.api.precision import as_policy
 from tessera.api.sentinels import checks_of
+from tessera.api.stateful import with_refs, without_refs
 from tessera.api.static import as_tuple_of
-from tessera.api.traced import Traced
+from tessera.api.traced import Refs, Traced
 from tessera.errors import GradError, NotYetError, api_boundary
 from tessera.graph.device import using
 from tessera.graph.ops.base import is_inexact
@@ -174,17 +175,23 @@ def autodiff(fn: Callable[P, R]) -> Callable[P, R]:
     @api_boundary
     @functools.wraps(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        leaves, treedef = leaf_arrays((args, kwargs), name)
+        given, whole = pytree.flatten((args, kwargs))
+        given, structure, refs = without_refs(given, whole, f"autodiff: {name_of(fn)}")
+        leaves, treedef = leaf_arrays(pytree.unflatten(structure, given), name)
         types = [x.type for x in leaves]
         key = (treedef, tuple(types))
         if key not in checked:
 
             def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-                return pytree.unflatten(treedef, values)
+                return with_refs(values, whole, refs)
 
             with using(device_of_all(leaves)):
+                # What it writes to refs is thrown away, too.
                 traced = Traced(
-                    fn, rebuild, types, None, "autodiff", staging=True, is_function=True
+                    *(fn, rebuild, types, None, "autodiff"),
+                    staging=True,
+                    is_function=True,
+                    refs=Refs.OUTPUTS,
                 )
                 _check(traced, types, name_of(fn))
             checked.add(key)

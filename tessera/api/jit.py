@@ -407,7 +407,8 @@ class JitFunction(Inspected, Generic[P, R]):
 
     def _note(self, call: Arguments, device: Device) -> None:
         settings = config.current().key()
-        self._traces.note(call.leaves, call.treedef, call.statics, settings, device)
+        held = call.held(self._fn)
+        self._traces.note(call.leaves, call.treedef, call.statics, settings, device, held)
 
     def _run_as_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where `jit` is disabled: the function itself, on arrays and to arrays as always."""

@@ -212,13 +212,20 @@ class Ref(Cell):
         (type,) = self.types
         return type
 
+    def __reduce__(self) -> tuple[type[Ref], tuple[Any, str]]:
+        # Copies, and what is pickled, are refs of their own.
+        return Ref, (self.get(), self.name)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self[...], dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
         state = ", deleted" if self.is_deleted else ""
-        held = pytree.unflatten(self.treedef, [_Text(t) for t in self.types])
-        return f"Ref({self.name}: {held!r}{state})"
+        return f"Ref({self.name}: {self.contents_text()}{state})"
+
+    def contents_text(self) -> str:
+        """The types of what it holds, as text."""
+        return repr(pytree.unflatten(self.treedef, [_Text(t) for t in self.types]))
 
 
 class _Text(str):

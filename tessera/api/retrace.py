@@ -31,6 +31,7 @@ class Signature:
         settings: the settings that compiled code depends on.
         device: where it was to run.
         loc: the call.
+        refs: what the refs among the arguments hold, by their names.
     """
 
     types: tuple[TensorType, ...]
@@ -39,6 +40,7 @@ class Signature:
     settings: Hashable
     device: Device
     loc: loc.Loc
+    refs: tuple[tuple[str, str], ...] = ()
 
 
 class Traces:
@@ -68,6 +70,7 @@ class Traces:
         statics: Found,
         settings: Hashable,
         device: Device,
+        refs: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Remembers what the function is about to be traced for.
 
@@ -75,11 +78,11 @@ class Traces:
             RetraceError: That is one signature more than the limit.
         """
         types = tuple([x.type for x in leaves])
-        key = (types, treedef, statics, settings, device)
+        key = (types, treedef, statics, settings, device, refs)
         with self._lock:
             if key in self._found:
                 return
-            new = Signature(types, treedef, statics, settings, device, loc.current())
+            new = Signature(types, treedef, statics, settings, device, loc.current(), refs)
             if self.limit is not None and len(self._found) >= self.limit:
                 raise self._error(new)
             self._found[key] = new
@@ -136,6 +139,13 @@ class Traces:
                 found.append(f"{name} {_change(type, before[name])}")
         found += [f"{name} is missing" for name in before if name not in now]
         found += self._static_differences(new, old)
+        held = dict(old.refs)
+        for name, type in new.refs:
+            if held.pop(name, type) != type:
+                found.append(f"ref `{name}` holds {type}, not {dict(old.refs)[name]}")
+            elif name not in dict(old.refs):
+                found.append(f"argument `{name}` is a ref")
+        found += [f"argument `{name}` is no ref" for name in held]
         if new.treedef != old.treedef and not found:
             found.append(_structure_change(self.fn, new.treedef, old.treedef))
         if new.settings != old.settings:

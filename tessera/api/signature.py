@@ -64,6 +64,15 @@ class Arguments:
         kinds = tuple([(k, ref.treedef, ref.types) for k, ref in refs.items()])
         self.structure = (self.treedef, self.statics, whole, kinds)
 
+    def held(self, fn: Callable[..., Any]) -> tuple[tuple[str, str], ...]:
+        """What the refs hold, by the names of the arguments of a function."""
+        name = argument_name("jit", fn)
+        found: list[tuple[str, str]] = []
+        for k, ref in self.refs.items():
+            text = name(self.whole, k).removeprefix("jit: argument `").partition("`")[0]
+            found.append((text, ref.contents_text()))
+        return tuple(found)
+
     @property
     def arrays(self) -> list[Any]:
         """The leaves that are arrays or tracers, and not types alone."""

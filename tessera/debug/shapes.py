@@ -10,6 +10,7 @@ from tessera import pytree
 from tessera.api.annotated_types import annotated_types
 from tessera.api.leaves import argument_name, check_callable, leaf_error, name_of, to_array
 from tessera.api.shapes import ShapeDtypeStruct
+from tessera.api.stateful import with_refs, without_refs
 from tessera.errors import ParseError, TesseraError, api_boundary
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checks import shape_text, tensor, title
@@ -31,6 +32,7 @@ from tessera.graph.ops.rearrange import (
 )
 from tessera.graph.ops.reduce import ArgReduce, Reduce
 from tessera.graph.ops.scan import Scan
+from tessera.graph.state import Scope
 from tessera.graph.trace import Trace, active
 from tessera.ir import loc
 from tessera.ir.assumptions import assuming
@@ -130,13 +132,16 @@ def shapes(fn: Callable[..., Any]) -> Callable[..., ShapeTable]:
     def run(*args: Any, **kwargs: Any) -> ShapeTable:
         found, known = annotated_types(fn, args, kwargs)
         kwargs.update(found)
-        leaves, treedef = pytree.flatten((args, kwargs))
+        leaves, whole = pytree.flatten((args, kwargs))
+        leaves, treedef, refs = without_refs(leaves, whole, f"debug.shapes: {name_of(fn)}")
         name = argument_name("debug.shapes", fn)
         types = [_type_of(leaf, lambda k=k: name(treedef, k)) for k, leaf in enumerate(leaves)]
         trace = Trace("debug.shapes", name_of(fn), staging=True)
         trace.input_name = lambda k: name(treedef, k).removeprefix("debug.shapes: ")
+        # What is written to refs is thrown away with the trace.
+        trace.scope = Scope(trace, explicit=False, refusal=None)
         with active(trace), assuming(known):
-            given, named = pytree.unflatten(treedef, [trace.input(t) for t in types])
+            given, named = with_refs([trace.input(t) for t in types], whole, refs)
             try:
                 fn(*given, **named)
             except TesseraError as error:

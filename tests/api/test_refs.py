@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
+import pickle
 import threading
 import tracemalloc
 import weakref
@@ -535,6 +537,55 @@ def test_refs_from_outside_may_be_returned() -> None:
             assert float(found["y"]) == 2 * (before + x)
     assert ts.jit(lambda r: r)(other) is other
     assert ts.eval_shape(f, cache, 1.0)[0]["y"].shape == ()
+
+
+def test_refs_among_operands_of_branches() -> None:
+    ref = ts.Ref(1.0, name="state")
+
+    def double(r: Any, x: Any) -> Any:
+        r.update(lambda v: v * 2)
+        return x
+
+    def add(r: Any, x: Any) -> Any:
+        r.update(lambda v: v + x)
+        return r.get()
+
+    f = ts.jit(lambda r, x: ts.cond(x > 3, double, add, r, x))
+    assert [float(f(ref, x)) for x in (2.0, 5.0)] == [3.0, 5.0]
+    assert float(ref.get()) == 6.0
+    assert float(ts.switch(1, [double, add], ref, 4.0)) == 10.0
+    assert float(ref.get()) == 10.0
+
+
+def test_copies_are_refs_of_their_own() -> None:
+    ref = ts.Ref({"x": ts.zeros(2)}, name="state")
+    for other in (copy.copy(ref), copy.deepcopy(ref), pickle.loads(pickle.dumps(ref))):
+        other.set({"x": ts.ones(2)})
+        np.testing.assert_array_equal(ref.get()["x"], [0, 0])
+        np.testing.assert_array_equal(other.get()["x"], [1, 1])
+        assert repr(other) == repr(ref)
+
+
+def test_tools() -> None:
+    ref = ts.Ref(ts.zeros(3), name="state")
+
+    @ts.autodiff
+    def f(r: Any, x: Any) -> Any:
+        r.update(lambda v: v + x)
+        return ts.sum(r.get())
+
+    assert float(ts.jit(f)(ref, 1.0)) == 3.0
+    rows = ts.debug.shapes(f)(ref, 1.0).rows
+    assert [row.operation for row in rows if row.results == "f32[3]"][-1] == "add"
+    np.testing.assert_array_equal(ref.get(), np.ones(3))
+
+
+def test_another_type_is_another_trace() -> None:
+    f = ts.jit(lambda r: r.get() * 2, max_traces=2)
+    f(ts.Ref(ts.zeros(3))), f(ts.Ref(ts.ones(3))), f(ts.Ref(ts.zeros(4)))
+    assert "ref `r` holds f32[4], not f32[3]" in f.why_retraced()
+    with pytest.raises(RuntimeError, match=r"ref `r` holds f32\[\], not f32"):
+        f(ts.Ref(0.0))
 
 
 @pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
