@@ -120,7 +120,7 @@ class HostFunction:
                 f"{_show(shape, dtype)}",
                 loc=self.place(),
                 rule="a host function gives what it was said to give",
-                fix=f"convert it, by `.astype({dtype})`, or change what it is said to give"
+                fix=f'convert it, by `.astype("{dtype}")`, or change what it is said to give'
                 if same
                 else "change what it returns, or what it is said to give",
             )

@@ -296,6 +296,35 @@ GALLERY: dict[str, dict[str, str]] = {
             ts.cond(x > 0, x, -x)
             """,
     },
+    "Effects": {
+        "An effect that is not declared": """
+            @ts.function(effects=["random"])
+            def dropout(key, x):
+                kept = ts.random.bernoulli(key, 0.9, x.shape)
+                ts.debug.print("{} are kept", ts.sum(kept))
+                return ts.where(kept, x, 0)
+
+            dropout(ts.random.key(0), ts.ones(100))
+            """,
+        "A callback that gives something else": """
+            import numpy as np
+
+            @ts.jit
+            def batch(x):
+                return x + ts.io_callback(np.random.rand, x, 32)
+
+            batch(ts.ones(32))
+            """,
+        "A derivative of what Python computes": """
+            import numpy as np
+
+            @ts.grad
+            def f(x):
+                return ts.pure_callback(np.cbrt, x, x)
+
+            f(8.0)
+            """,
+    },
 }
 
 CASES = [

@@ -54,7 +54,7 @@ def test_another_dtype() -> None:
             7 | f(ts.ones(2))
               | ^^^^^^^^^^^^^
           rule: a host function gives what it was said to give
-          fix: convert it, by `.astype(float32)`, or change what it is said to give
+          fix: convert it, by `.astype("float32")`, or change what it is said to give
         """,
     )
 
