@@ -27,7 +27,7 @@ from tessera.api.combine import associative_scan, reduce
 from tessera.api.compiling import compile, jit
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
-from tessera.api.determinism import deterministic
+from tessera.api.determinism import deterministic, nondeterministic
 from tessera.api.ensure import ensure
 from tessera.api.function import Function, autodiff, function
 from tessera.api.host import io_callback, pure_callback
@@ -118,6 +118,7 @@ __all__ = [
     "loss_scale",
     "make_graph",
     "map",
+    "nondeterministic",
     "pmax",
     "pmean",
     "pmin",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -176,3 +177,20 @@ def deterministic(
         return DeterministicFunction(f, seed, batch_invariant)
 
     return wrap if fn is None else wrap(fn)
+
+
+@contextmanager
+def nondeterministic() -> Generator[None]:
+    """Lets a deterministic function compute what may be other bits in each run, in a block.
+
+    On a GPU those are sums into elements that meet (`x.at[i].add(y)` of floating-point numbers, and
+    the derivative of reading elements), whose order is left to chance there. Calls of the host are
+    let through by `ts.effects.suspend("io")`, too.
+    """
+    outer = config.current()
+    promise = outer.promise
+    if not isinstance(promise, Deterministic):
+        yield
+        return
+    with config.using(replace(outer, promise=replace(promise, allows=True))):
+        yield

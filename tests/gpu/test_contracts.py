@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import NotYetError
+from tessera.errors import DeterminismError, NotYetError
 
 pytestmark = pytest.mark.gpu
 
@@ -133,6 +133,26 @@ def test_deterministic_functions_repeat_themselves() -> None:
         f._fn.step.set(0)  # pyright: ignore[reportPrivateUsage]
         runs.append(b"".join([np.asarray(part).tobytes() for part in f(on_gpu(x), on_gpu(w))]))
     assert len(set(runs)) == 1
+
+
+def test_sums_of_updates_that_meet_are_refused() -> None:
+    x, at = on_gpu(np.zeros(4, np.float32)), on_gpu(np.asarray([1, 1, 2]))
+    f = ts.jit(ts.deterministic(lambda x, at: x.at[at].add(1.0)))
+    with pytest.raises(DeterminismError, match="scatter: its result may be another in each run"):
+        f(x, at)
+    read = ts.deterministic(lambda x, at: ts.sum(x[at]))
+    with pytest.raises(DeterminismError, match=r"with ts\.nondeterministic"):
+        ts.jit(ts.grad(read))(x, at)
+    whole = ts.jit(ts.deterministic(lambda x, at: x.at[at].add(1)))
+    assert np.asarray(whole(on_gpu(np.zeros(4, np.int32)), at)).tolist() == [0, 2, 1, 0]
+
+    @ts.jit
+    @ts.deterministic
+    def allowed(x: Any, at: Any) -> Any:
+        with ts.nondeterministic():
+            return x.at[at].add(1.0)
+
+    assert np.asarray(allowed(x, at)).tolist() == [0, 2, 1, 0]
 
 
 def test_batch_invariance_is_refused() -> None:

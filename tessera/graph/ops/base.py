@@ -72,8 +72,16 @@ class GraphOp(Op):
     family: ClassVar[Family]
     differentiable: ClassVar[bool] = True
     @classmethod
-    def is_deterministic(cls, attrs: Mapping[str, Any]) -> bool:
-        """Whether such an op gives equal bits of equal operands in each run."""
+    def is_deterministic(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> bool:
+        """Whether such an op gives equal bits of equal operands in each run.
+
+        Args:
+            operands: arrays.
+            attrs: its attributes.
+            on_cpu: whether it runs on the host.
+        """
         return True
 
     @classmethod

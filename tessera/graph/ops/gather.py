@@ -6,7 +6,7 @@ out of range is an attribute, `IndexMode`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import nan
 from typing import Any
@@ -254,6 +254,14 @@ class Scatter(GraphOp):
     combine: Combine = attr()
     mode: IndexMode = attr(IndexMode.DROP)
     unique: bool = attr(False)
+
+    @classmethod
+    def is_deterministic(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> bool:
+        """Updates of one element meet in any order on a GPU, where sums round."""
+        rounds = operands[0].dtype.is_inexact and attrs["combine"] in (Combine.ADD, Combine.MUL)
+        return on_cpu or not rounds or bool(attrs.get("unique"))
 
     def infer(self) -> TensorType:
         x, updates = tensor(self, 0), tensor(self, 1)

@@ -63,7 +63,9 @@ class HostCall(GraphOp):
     batching: Batching = attr(Batching.SEQUENTIAL)
 
     @classmethod
-    def is_deterministic(cls, attrs: Mapping[str, Any]) -> bool:
+    def is_deterministic(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> bool:
         """What gives nothing cannot vary, and what only computes does not."""
         return bool(attrs.get("pure")) or not attrs.get("types")
 
