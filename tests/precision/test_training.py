@@ -354,3 +354,12 @@ def test_programs_that_use_none_of_it_load_none_of_it() -> None:
     module = importlib.import_module("tessera.precision")
     assert all(getattr(ts, name) is getattr(module, name) for name in module.__all__)
     assert {*module.__all__} <= {*dir(ts)}
+
+
+def test_the_widest_of_the_calm_calls_decides() -> None:
+    """Wherever in the row of calm calls it was."""
+    for calm in ([40, 2, 2], [2, 40, 2], [2, 2, 40]):
+        f, _ = made(patience=3)
+        for x in (1e4, *calm):
+            f._choose(float(x))
+        assert f.chosen == "b", calm
