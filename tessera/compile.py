@@ -13,6 +13,7 @@ import functools
 import itertools
 import time
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -145,6 +146,11 @@ class Stages:
         with config.using(self.settings):
             own = GPU_PASSES if isinstance(self.machine, Gpu) else CPU_PASSES
             graph = run_pipeline(self.traced, (*GRAPH_PASSES, *own), self.context)
+            budget = self.settings.memory_budget
+            if budget:
+                from tessera.lowering import within_budget
+
+                graph = within_budget(graph, budget, self.machine, self.donated)
             self._check("graph", graph)
             return graph
 
@@ -375,7 +381,8 @@ class Lowered(Stages):
         """The callable program; without any pass where the cache has one of equal content."""
         if self.is_checked or self.settings.sentinels:
             return self._checked()
-        store = programs.Store(self.traced, self.cpu, self.donated)
+        with config.using(self.settings) if self.settings.memory_budget else nullcontext():
+            store = programs.Store(self.traced, self.cpu, self.donated)
         # Whoever wants to see or check what the passes do has them run.
         is_watched = self.context.verify or self.context.dump is not None
         found = None if is_watched else self._load(store.get())

@@ -78,6 +78,8 @@ class Config:
         promise: What the functions that run promise of their ops; no setting of its own.
         sentinels: What compiled code for CPUs looks for in the values that it computes: some of
             ``nan``, ``inf`` and ``overflow``, separated by commas (``TESSERA_SENTINELS=nan,inf``).
+        memory_budget: Bytes that a call of the function that is compiled may need, 0 for any
+            number; no setting of its own.
         policy: The numerics policy in force, set by ``ts.policy``; None for none.
     """
 
@@ -100,6 +102,7 @@ class Config:
     debug_infs: bool = False
     debug_bounds: bool = False
     sentinels: str = ""
+    memory_budget: int = field(default=0, repr=False)
     promise: Hashable = field(default=None, repr=False)
     policy: Hashable = field(default=None, repr=False)
 
@@ -148,6 +151,7 @@ class Config:
         return (
             self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
             self.rank_promotion, self.promise, self.sentinels, self.policy,
+            self.memory_budget,
         )  # fmt: skip
 
 
@@ -224,7 +228,8 @@ OVERRIDDEN: Final = ctypes.c_int64()
 they may outlive the block."""
 
 # Promises and policies have blocks of their own.
-_NAMES: Final = tuple([f.name for f in fields(Config) if f.name not in ("promise", "policy")])
+_INNER: Final = ("promise", "memory_budget", "policy")
+_NAMES: Final = tuple([f.name for f in fields(Config) if f.name not in _INNER])
 
 
 class Settings:

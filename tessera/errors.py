@@ -159,6 +159,10 @@ class MemoryAccessError(TesseraError, RuntimeError):
     """Compiled code left a buffer while somebody watched for that."""
 
 
+class MemoryBudgetError(TesseraError, MemoryError):
+    """A compiled function needs more memory than its budget allows."""
+
+
 class OptionError(TesseraError, ValueError):
     """An option has a value that it cannot have."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from tessera.errors import NotYetError
+from tessera.errors import MemoryBudgetError, NotYetError
 from tessera.graph.spec import GRAPH
 from tessera.ir import loc
 from tessera.ir.core import Block, Func, Module, Op
@@ -27,6 +27,8 @@ from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
+from tessera.schedule.memory_budget import fit
+from tessera.schedule.memory_use import MemoryUse, memory_use
 from tessera.schedule.ops import (
     ArgReduce,
     Contract,
@@ -66,6 +68,7 @@ __all__ = [
     "to_target",
     "to_tile",
     "verify_target",
+    "within_budget",
     "write_modules",
 ]
 
@@ -118,6 +121,51 @@ def to_schedule(
         if sentinels:
             schedule = put_sentinels(schedule, sentinels)  # nothing else depends on them
     return schedule, arena, lowered.decisions
+
+
+def within_budget(
+    graph: Func, budget: int, machine: Machine | Gpu, donated: Collection[int] = ()
+) -> Func:
+    """A Graph that computes the same, some values twice, and needs no more than a budget.
+
+    Args:
+        graph: the program.
+        budget: bytes at the peak.
+        machine: what it is for.
+        donated: the inputs whose memory it may write to.
+
+    Raises:
+        MemoryBudgetError: none was found.
+    """
+    if graph.dims:
+        return graph
+
+    def planned(graph: Func) -> MemoryUse:
+        schedule, arena, _ = to_schedule(graph, machine, donated)
+        return memory_use(schedule, arena)
+
+    found, need = fit(graph, budget, machine, lambda graph: int(str(planned(graph).peak)))
+    if need > budget:
+        raise _too_little(graph, budget, planned(graph), planned(found))
+    return found
+
+
+def _too_little(graph: Func, budget: int, plain: MemoryUse, least: MemoryUse) -> MemoryBudgetError:
+    fixed = int(str(least.peak)) - int(str(least.arena))
+    needs = f"{least.peak} bytes at the peak with all that helps computed again"
+    if least.peak == plain.peak:
+        needs = f"{plain.peak} bytes at the peak, and computing values again does not help"
+    return MemoryBudgetError(
+        f"{graph.name}: it needs {needs}, {int(str(least.peak)) - budget} more than its memory "
+        f"budget of {budget}",
+        loc=loc.current(),
+        rule="a plan holds the budget, arguments and results included",
+        notes=[f"without a budget it needs {plain.peak}; arguments and results are {fixed}", *[
+            str(buffer) for buffer in least.buffers
+        ]],
+        fix="donate arguments, use smaller dtypes or batches, or `ts.checkpoint` inside of loops; "
+        "a CPU has nowhere to move buffers to",
+    )
 
 
 def to_tile(schedule: Func, machine: Machine | Gpu, checked: bool) -> Module:

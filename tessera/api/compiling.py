@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import check_callable
+from tessera.api.memory_budgets import budget_of
 from tessera.api.precision import as_policy
 from tessera.api.sentinels import checks_of
 from tessera.api.static import as_tuple_of
@@ -33,6 +34,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    memory_budget: int | str | None = None,
     policy: Policy | str | None = None,
 ) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 @overload
@@ -48,6 +50,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    memory_budget: int | str | None = None,
     policy: Policy | str | None = None,
 ) -> JitFunction[P, R]: ...
 @api_boundary
@@ -63,6 +66,7 @@ def jit(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    memory_budget: int | str | None = None,
     policy: Policy | str | None = None,
 ) -> Any:
     """Compiles a function of arrays.
@@ -90,6 +94,9 @@ def jit(
         check: what its compiled code looks for, of "nan", "inf", "overflow" and "bounds", such as
             "nan,inf"; what it finds is a `NonFiniteError` that names the operation, or a
             `MemoryAccessError`. It holds where the function is the outermost that is compiled.
+        memory_budget: the most memory that a call may need, arguments and results included: bytes,
+            or text such as "2GB" or "512MiB". Values are computed again where that holds it, with
+            the same bits; a `MemoryBudgetError` says what is missing otherwise.
         policy: the numerics policy of its operations, as by `ts.policy`; None for that which is in
             force where it is traced.
 
@@ -110,6 +117,7 @@ def jit(
     donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
     declared = None if effects is None else as_tuple_of(str, effects, "jit: effects")
     checks = checks_of("jit", check)
+    budget = budget_of("jit", memory_budget)
     numerics = None if policy is None else as_policy("jit", policy)
 
     @api_boundary
@@ -125,6 +133,7 @@ def jit(
             max_specializations=max_specializations,
             effects=declared,
             check=checks,
+            memory_budget=budget,
             policy=numerics,
         )
 
@@ -162,6 +171,7 @@ def compile(fn: Callable[P, R], *, dump: Sequence[str] = ()) -> JitFunction[P, R
             donate_argnames=fn.donate_argnames,
             check=fn.check,
             effects=None if fn.effects is None else show(fn.effects.effects),
+            memory_budget=fn.memory_budget,
             policy=fn.policy,
         )
     return JitFunction(fn, dump=stages)

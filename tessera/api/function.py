@@ -10,6 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
+from tessera.api.memory_budgets import budget_of
 from tessera.api.precision import as_policy
 from tessera.api.sentinels import checks_of
 from tessera.api.stateful import with_refs, without_refs
@@ -82,6 +83,7 @@ def function(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    memory_budget: int | str | None = None,
     policy: Policy | str | None = None,
 ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 @api_boundary
@@ -97,6 +99,7 @@ def function(
     max_specializations: int | None = None,
     effects: Sequence[str] | None = None,
     check: str | Sequence[str] = (),
+    memory_budget: int | str | None = None,
     policy: Policy | str | None = None,
 ) -> Any:
     """`jit` that keeps the source and the options of the function.
@@ -111,6 +114,7 @@ def function(
         max_specializations: likewise.
         effects: likewise.
         check: likewise.
+        memory_budget: likewise.
         policy: likewise.
 
     Returns:
@@ -133,6 +137,7 @@ def function(
         "max_specializations": max_specializations,
         "effects": None if effects is None else as_tuple_of(str, effects, "function: effects"),
         "check": checks_of("function", check),
+        "memory_budget": budget_of("function", memory_budget),
         "policy": None if policy is None else as_policy("function", policy),
     }
 

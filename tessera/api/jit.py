@@ -108,6 +108,7 @@ class JitFunction(Inspected, Generic[P, R]):
         max_specializations: int | None = None,
         effects: Sequence[str] | None = None,
         check: Sequence[str] = (),
+        memory_budget: int = 0,
         policy: Policy | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
@@ -126,6 +127,7 @@ class JitFunction(Inspected, Generic[P, R]):
         self._traces = Traces(fn, max_traces)
         self._limit = max_specializations
         self.check = tuple(check)
+        self.memory_budget = memory_budget
         self._near = nearby(fn)
         self.effects = None if effects is None else Declared(name_of(fn), effects)
         self.policy = policy
@@ -157,7 +159,7 @@ class JitFunction(Inspected, Generic[P, R]):
         try:
             pytree.pause_at_exit()
             next(self._calls)
-            with checking(self.check):
+            with checking(self.check, self.memory_budget):
                 result: Any = self._call(args, kwargs)
             if self._donated is not None:
                 give_away(self._donated, args, kwargs, name_of(self._fn))
@@ -322,7 +324,7 @@ class JitFunction(Inspected, Generic[P, R]):
     ) -> Entry | None:
         """What runs a call by a program for all sizes, after checks; None where each size has a
         program of its own."""
-        if device is not CPU or is_watching(config.current()):
+        if device is not CPU or self.memory_budget or is_watching(config.current()):
             generic.check(call)
             return None
         entry = generic.entry(call, config.current().key(), self._trace_generic)
@@ -440,8 +442,10 @@ class JitFunction(Inspected, Generic[P, R]):
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
-        with checking(self.check), using(CPU if machine is not None else where):
-            if self.generic is not None and machine is None and where == CPU:
+        with checking(self.check, self.memory_budget), using(CPU if machine is not None else where):
+            if self.generic is not None and machine is None and where == CPU and (
+                not self.memory_budget
+            ):
                 settings = config.current().key()
                 found = self.generic.lowered(call, settings, self._trace_generic)
                 if found is not None:
@@ -474,7 +478,7 @@ class JitFunction(Inspected, Generic[P, R]):
             >>> f.memory().peak, f.memory(N=100).peak
             (20*N, 2000)
         """
-        with checking(self.check):
+        with checking(self.check, self.memory_budget):
             if args:
                 return self._memory(self._flatten(args, {}, types_only=True), dims)
             found, _ = annotated_types(self, (), {})
@@ -518,7 +522,7 @@ class JitFunction(Inspected, Generic[P, R]):
             traced = self._trace(call)
 
         def lower() -> Any:
-            with checking(self.check):
+            with checking(self.check, self.memory_budget):
                 donated = self._donated_inputs(traced, call)
                 return lowered_for(traced.graph, where, None, donated)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.config import SENTINELS, Config, config
+from tessera.config import SENTINELS, config
 from tessera.dtypes import dtype_of
 from tessera.errors import NonFiniteError, OptionError
 from tessera.graph import interp
@@ -90,21 +90,20 @@ def checks_of(what: str, check: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def with_checks(settings: Config, checks: Collection[str]) -> Config:
-    """The settings with more checks."""
-    wanted = {*settings.sentinel_set, *checks}
-    return replace(
-        settings,
-        sentinels=",".join([name for name in SENTINELS if name in wanted]),
-        debug_bounds=settings.debug_bounds or "bounds" in checks,
-    )
-
-
-def checking(checks: Collection[str]) -> AbstractContextManager[object]:
-    """Puts the settings with more checks in force for a block, if there are some."""
-    if not checks:
+def checking(checks: Collection[str], budget: int = 0) -> AbstractContextManager[object]:
+    """Puts the settings with more checks, and a budget of memory, in force for a block."""
+    if not checks and not budget:
         return _AS_THEY_ARE
-    return config.using(with_checks(config.current(), checks))
+    settings = config.current()
+    wanted = {*settings.sentinel_set, *checks}
+    return config.using(
+        replace(
+            settings,
+            sentinels=",".join([name for name in SENTINELS if name in wanted]),
+            debug_bounds=settings.debug_bounds or "bounds" in checks,
+            memory_budget=budget or settings.memory_budget,
+        )
+    )
 
 
 def is_suspect(x: Array) -> bool:

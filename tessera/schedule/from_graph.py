@@ -14,7 +14,7 @@ No step is told about single ops: there is one rule per family.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.dtypes import int64
@@ -70,10 +70,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, and why it is as it is."""
+    """A program, why it is as it is, and the buffers of those Graph values that it stores."""
 
     func: Func
     decisions: tuple[Decision, ...]
+    buffers: Mapping[Value, Value]
 
 
 def from_graph(func: Func, options: Options | None = None) -> Func:
@@ -105,11 +106,12 @@ def lower(func: Func, options: Options | None = None, machine: Cpu | Gpu | None 
         for dim in arg.type.dims():
             dims.update(dict.fromkeys(sorted(symbols(dim))))
     lowering = _Lowering(options, AxisNames(dims))
-    code, outputs = lowering.block(func.body, dict(zip(func.args, args, strict=True)))
+    buffers = dict(zip(func.args, args, strict=True))
+    code, outputs = lowering.block(func.body, buffers)
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
     if isinstance(machine, Gpu):
         program = join(program, machine)
-    return Lowered(program, tuple(lowering.decisions))
+    return Lowered(program, tuple(lowering.decisions), buffers)
 
 
 def buffer_type(value: Value, strides: tuple[Dim, ...] | None = None) -> BufType:

@@ -185,8 +185,8 @@ def _most(func: Func) -> tuple[Op | None, list[Value]]:
         span = lives.spans[at]
         there: dict[Place, tuple[int, Value]] = {}
         for op, value, place in between:
-            begin = lives.spans[op].start
-            if begin <= span.end and lives.last.get(value, 0) >= span.start:
+            own = lives.spans[op]  # a kernel's room to work in is used by nobody else
+            if own.start <= span.end and max(lives.last.get(value, 0), own.end) >= span.start:
                 assert isinstance(value.type, BufType)
                 size = _number(byte_size(value.type))
                 # Buffers that are written over each other share a place.

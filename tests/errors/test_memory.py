@@ -1,0 +1,66 @@
+"""What is said of budgets of memory."""
+
+# ruff: noqa: E501 -- messages stand as they are printed
+
+from __future__ import annotations
+
+from tests.errors.message import expect
+
+
+def test_a_budget_that_no_plan_holds() -> None:
+    expect(
+        """
+        @ts.jit(memory_budget="1KB")
+        def f(x):
+            return ts.sort(ts.exp(x), axis=0) + x
+
+        f(ts.ones((64, 64)))
+        """,
+        """
+        MemoryBudgetError: f: it needs 131072 bytes at the peak, and computing values again does not help, 130072 more than its memory budget of 1000
+          at user.py:5
+            5 | f(ts.ones((64, 64)))
+              | ^^^^^^^^^^^^^^^^^^^^
+          rule: a plan holds the budget, arguments and results included
+          without a budget it needs 131072; arguments and results are 32768
+          32768 bytes between: u64[64, 64] of sort, user.py:3:12
+          32768 bytes between: u64[64, 64] of sort, user.py:3:12
+          16384 bytes input: f32[64, 64]
+          16384 bytes output: f32[64, 64] of add, user.py:3:12
+          16384 bytes between: f32[64, 64] of exp, user.py:3:20
+          16384 bytes between: f32[64, 64] of sort, user.py:3:12
+          fix: donate arguments, use smaller dtypes or batches, or `ts.checkpoint` inside of loops; a CPU has nowhere to move buffers to
+        """,
+    )
+
+
+def test_no_budget() -> None:
+    expect(
+        """
+        f = ts.jit(ts.exp, memory_budget="2 gigabytes")
+        """,
+        """
+        OptionError: jit: memory_budget is '2 gigabytes'
+          at user.py:1
+            1 | f = ts.jit(ts.exp, memory_budget="2 gigabytes")
+              |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is a number of bytes, at least 1, or a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB
+          fix: write for example `memory_budget="2GB"`
+        """,
+    )
+
+
+def test_memory_of_what_is_not_compiled() -> None:
+    expect(
+        """
+        ts.jit(ts.exp).memory()
+        """,
+        """
+        OptionError: memory: exp has not been compiled yet
+          at user.py:1
+            1 | ts.jit(ts.exp).memory()
+              | ^^^^^^^^^^^^^^^^^^^^^^^
+          rule: what a call needs depends on the types of its arguments
+          fix: give them: `f.memory(ts.ShapeDtypeStruct((8, 128), ts.float32))`
+        """,
+    )
