@@ -91,7 +91,9 @@ class _Program:
         self.facts = facts
         self.limited = limited
         self.kernels: dict[str, Func] = {}
+        # Kernels and their grids by content, without names and as it was written.
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
+        self.written: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         nests = [op for kernel in kernels(func.body) for op in kernel.body.ops]
         self.is_gpu = any(isinstance(op, s.Nest) and op.warps > 0 for op in nests)
         args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
@@ -339,9 +341,27 @@ class _Program:
                 part = cast(Unit, part.rebuild(grain=0))
             units.append(part)
         used = free_values(Block([], units, ()))
+        # Layers of a network are written alike, axes too: only what is new is renamed.
+        text = self.hash(units, used, joined)
+        found = self.written.get(text)
+        if found is None:
+            found = self.written[text] = self.distinct(units, used, label, joined)
+        name, grid = found
+        operands = tuple([memory[v] for v in used])
+        warps = max(0 if isinstance(part, Each) else part.warps for part in units)
+        grid = (*grid[:-1], grid[-1] * times) if grid else grid
+        self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
+
+    def hash(self, units: Sequence[Unit], args: Sequence[Value], joined: bool) -> str:
+        """The content of a kernel."""
+        return content_hash(Func("f", Block(args, units, ()), self.func.dims)) + "+" * joined
+
+    def distinct(
+        self, units: Sequence[Unit], used: Sequence[Value], label: str, joined: bool
+    ) -> tuple[str, tuple[Dim, ...]]:
+        """The kernel of nests, lowered unless one that is equal but for names was, and its grid."""
         canonical, args = _Canonical(self.func.dims).units(units, used)
-        body = Block(args, canonical, ())
-        key = content_hash(Func("joined" if joined else "f", body, self.func.dims))
+        key = self.hash(canonical, args, joined)
         found = self.known.get(key)
         if found is None:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
@@ -349,11 +369,7 @@ class _Program:
             kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
-        name, grid = found
-        operands = tuple([memory[v] for v in used])
-        warps = max(0 if isinstance(part, Each) else part.warps for part in units)
-        grid = (*grid[:-1], grid[-1] * times) if grid else grid
-        self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
+        return found
 
 
 def lower_units(
