@@ -71,11 +71,11 @@ S = TypeVar("S")
 
 
 def _prepared(
-    leaves: Sequence[Any], held: Sequence[Array], signature: list[Hashable]
+    leaves: Sequence[Any], refs: Sequence[Ref], signature: list[Hashable]
 ) -> tuple[list[Any], Device]:
     """The elements of arguments and a device of one; types are added to the signature."""
     inputs: list[Any] = []
-    device = device_of_all(held) if held else CPU
+    device = device_of_all(contents(refs)) if refs else CPU
     for x in leaves:
         data = x.prepared
         if data is None:
@@ -181,10 +181,12 @@ class JitFunction(Inspected, Generic[P, R]):
             signature += call.structure
         if (call is not None and call.is_traced) or is_traced_here():
             return self._call_traced(self._flatten(args, kwargs, keep=True))
-        held = [] if call is None else contents(refs_of(call))
-        inputs, device = _prepared(leaves, held, signature)
+        refs = refs_of(call)
+        inputs, device = _prepared(leaves, refs, signature)
         if device is not CPU or default_device() is not CPU:
+            held = contents(refs)
             device, inputs = self._gather(device, leaves, inputs, held, args, kwargs)
+            held = None  # as it would count as somebody who has what the refs hold
             signature += (device.platform, device.index)
         key = tuple(signature)
         entry = self._entries.get(key)

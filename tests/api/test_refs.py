@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import pickle
 import threading
@@ -419,16 +420,20 @@ def test_both_a_result_and_the_contents() -> None:
     assert (float(first[0]), float(second[0]), float(ref[0])) == (1.0, 2.0, 2.0)
 
 
-def test_memory_is_used_again() -> None:
+@pytest.mark.parametrize("is_passed", [False, True])
+def test_memory_is_used_again(is_passed: bool) -> None:
     ref = ts.Ref(ts.zeros((512, 1024)))
     size = 512 * 1024 * 4
 
-    @ts.jit
-    def write(i: Any, row: Any) -> None:
+    def update(ref: Any, i: Any, row: Any) -> None:
         ref[i] = row
 
+    write: Any = functools.partial(ts.jit(update), ref)
+    if not is_passed:
+        write = ts.jit(functools.partial(update, ref))
     row = ts.ones(1024)
-    use = write.lower(0, row).memory()
+    lowered = ts.jit(update).lower(ref, 0, row) if is_passed else write.lower(0, row)
+    use = lowered.memory()
     assert use.donated == size
     assert use.peak < size + 8192
     write(0, row), write(1, row)
