@@ -127,6 +127,9 @@ _MODULES = (
 # Packages that are names as such.
 _PACKAGES = ("debug", "fft", "linalg", "nn", "policies", "random", "replay", "verify")
 
+# Functions that few programs use, and the modules that have them.
+_SELDOM = {"numerics_diff": "tessera.verify.numerics_diff"}
+
 if TYPE_CHECKING:
     from tessera import debug as debug
     from tessera import fft as fft
@@ -167,6 +170,7 @@ if TYPE_CHECKING:
     from tessera.graph.namespace.utility import *
     from tessera.graph.placement import *
     from tessera.precision import *
+    from tessera.verify.numerics_diff import *
 
 
 _loaded: list[str] = []
@@ -195,8 +199,8 @@ _OWN_NAMES = (
     *("DType", "TesseraError", "__array_api_version__", "__version__", "bfloat16", "bool"),
     *("complex128", "complex64", "config", "debug", "e", "errors", "fft", "float16", "float32"),
     *("float64", "float8_e4m3fn", "float8_e5m2", "inf", "int16", "int32", "int4", "int64", "int8"),
-    *("linalg", "nan", "newaxis", "pi", "policies", "pytree", "uint16", "uint32", "uint64"),
-    *("uint8", "verify"),
+    *("linalg", "nan", "newaxis", "numerics_diff", "pi", "policies", "pytree", "uint16", "uint32"),
+    *("uint64", "uint8", "verify"),
 )
 
 
@@ -211,6 +215,9 @@ def __getattr__(name: str) -> Any:
         return [n for n in _public_names() if not n.startswith("_")]
     if name in _PACKAGES:
         return importlib.import_module(f"tessera.{name}")
+    if name in _SELDOM:
+        _load()
+        return getattr(importlib.import_module(_SELDOM[name]), name)
     if not name.startswith("_") or name == "__array_namespace_info__":
         _load()
         if name in _OF_PRECISION:
