@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tessera.dtypes import DType, dtype_of, float32
-from tessera.errors import OptionError, TesseraError
+from tessera.errors import OptionError, TesseraError, api_boundary
 from tessera.ir import loc
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class Policy:
         return " @ ".join(found)
 
     @staticmethod
+    @api_boundary
     def parse(text: str | Parser) -> Policy:
         """The policy of a text, as `str` gives it.
 
@@ -161,6 +162,9 @@ class Policy:
             return _parse(text)
         return _parse_at(text)
 
+
+# The method that `dataclass` writes, which would show in tracebacks.
+Policy.__init__ = api_boundary(Policy.__init__)
 
 _DTYPES: Final = ("storage", "compute", "accumulate", "master")
 
