@@ -9,7 +9,9 @@ products, convolutions, layers (`OPERATIONS`). Under a policy, `f(x, y)` is
   flushed if the policy does so;
 - `widened`: and then `accumulate`, where that holds all numbers of `compute`. All of `f` is
   computed in it, its sums and products, and what stands between them. A policy that rounds in
-  another way than to the nearest, or saturates or flushes, widens to float32 at least;
+  another way than to the nearest, or saturates or flushes, widens to float32 at least. With
+  `blocks`, operands of `matmul`, `dot` and `vecdot` are then rounded to that format, along the axis
+  that is summed over;
 - `rounded`: floating-point results become `storage`, in the policy's mode. Without `storage` they
   have the dtype that the converted operands have together.
 
@@ -22,7 +24,7 @@ through, and the cotangent of a converted operand is converted back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -31,7 +33,7 @@ from typing import Any, Final, cast
 
 from tessera import pytree
 from tessera.config import Config, config
-from tessera.dtypes import DType, dtype_of, result_type, uint32
+from tessera.dtypes import DType, dtype_of, float32, result_type, uint32
 from tessera.errors import AROUND, OptionError
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import as_array, is_numpy
@@ -39,6 +41,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.precision import holds, round_cast
 from tessera.graph.ops.rearrange import concatenate, full
 from tessera.graph.ops.reduce import default_accumulator
+from tessera.graph.ops.round_blocks import round_blocks
 from tessera.graph.trace import Trace, Tracer, count_active, traces
 from tessera.ir import loc
 from tessera.ir.numerics import Denormals, Policy, Rounding
@@ -54,6 +57,8 @@ OPERATIONS: Final = frozenset(
     + [f"tessera.nn.{name}" for name in _LAYERS]
 )
 """The modules whose public functions are operations."""
+
+_PRODUCTS: Final = frozenset({"dot", "matmul", "vecdot"})
 
 _SITES: Final = 4
 """Which of the sequences of a key are those of rounding; others are in `random/keys.py`."""
@@ -144,6 +149,8 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
                 compute = policy.compute or dtype
                 own.append(compute)
                 leaves[k] = _operand(policy, as_array(fn.__name__, leaves[k]), compute)
+        if policy.blocks is not None and fn.__name__ in _PRODUCTS:
+            leaves = _in_blocks(fn.__name__, leaves)
         given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
         with config.using(_with(settings, None)):
             result = fn(*given[0], **given[1])
@@ -171,6 +178,19 @@ def _operand(policy: Policy, x: Any, compute: DType) -> Any:
     if wide is None and policy.rounds:
         wide = default_accumulator(compute)
     return ops.cast(x, wide) if wide is not None and holds(wide, compute) else x
+
+
+def _in_blocks(name: str, leaves: Sequence[Any]) -> list[Any]:
+    """The operands of a product in a format of blocks that share a scale."""
+    found = list(leaves)
+    arrays = [k for k, x in enumerate(leaves) if isinstance(x, ArrayBase) and x.dtype.is_float]
+    for side, k in enumerate(arrays[:2]):
+        x = found[k]
+        is_matrix = side == 1 and name != "vecdot" and x.ndim > 1
+        if 0 not in x.shape:
+            wide = round_blocks(ops.cast(x, float32), x.ndim - (2 if is_matrix else 1))
+            found[k] = ops.cast(wide, x.dtype)
+    return found
 
 
 def _results(policy: Policy, result: Any, own: list[DType]) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tessera.dtypes import DType, dtype_of, float32
+from tessera.dtypes import DType, bfloat16, dtype_of, float32
 from tessera.errors import OptionError, TesseraError, api_boundary
 from tessera.ir import loc
 
@@ -45,6 +45,9 @@ class Denormals(Enum):
     FLUSH = "flush"
 
 
+BLOCK_FORMATS: Final = ("nvfp4",)
+"""What `Policy.blocks` may be."""
+
 _ORDER = re.compile(r"[a-z_]+(\([a-z_0-9, =]*\))?")
 
 
@@ -62,6 +65,8 @@ class Policy:
         order: The class of orders in which sums are formed, by name; `any` leaves it open.
         master: The dtype in which an optimizer keeps parameters; None: `storage`.
         loss_scale: What a loss is multiplied by before it is differentiated; None: nothing.
+        blocks: A format of blocks that share a scale, `nvfp4`, which the operands of matrix
+            products are rounded to; None: none.
 
     Raises:
         OptionError: A field has a value that it cannot have.
@@ -84,6 +89,7 @@ class Policy:
     order: str = "any"
     master: DType | None = None
     loss_scale: float | None = None
+    blocks: str | None = None
 
     if TYPE_CHECKING:
 
@@ -98,6 +104,7 @@ class Policy:
             order: str = "any",
             master: DType | str | None = None,
             loss_scale: float | None = None,
+            blocks: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -219,6 +226,12 @@ def _check(p: Policy) -> None:
             loc=loc.current(),
             rule='it is the name of a class of orders, such as "any" or "tree(8)"',
         )
+    if p.blocks not in (None, *BLOCK_FORMATS):
+        raise OptionError(
+            f"Policy: blocks is {p.blocks!r}",
+            loc=loc.current(),
+            rule=f"it is one of {', '.join(BLOCK_FORMATS)}, or None",
+        )
     scale = p.loss_scale
     if scale is not None and not 0 < scale < float("inf"):
         raise OptionError(
@@ -255,6 +268,7 @@ _WORDS: Final[Mapping[str, Callable[[str], str]]] = {
     "order": lambda text: f"order({text})",
     "master": lambda text: "fp32_master" if text == "f32" else f"master({text})",
     "loss_scale": lambda text: f"loss_scale({text})",
+    "blocks": lambda text: f"blocks({text})",
 }
 """What a field is called behind a dtype."""
 
@@ -269,6 +283,7 @@ _FIELDS: Final[Mapping[str, tuple[str, str | None]]] = {
     "fp32_master": ("master", "f32"),
     "master": ("master", None),
     "loss_scale": ("loss_scale", None),
+    "blocks": ("blocks", None),
 }
 """The field of each modifier, and what it says where it has no argument."""
 
@@ -325,6 +340,12 @@ def inference(storage: DType, compute: DType) -> Policy:
     return Policy(storage=storage, compute=compute, accumulate=float32, saturate=True)
 
 
+def nvfp4(accumulate: DType) -> Policy:
+    """The policy of `ts.policies.NVFP4`."""
+    narrow = accumulate if accumulate.bits == 16 else bfloat16
+    return Policy(storage=narrow, compute=narrow, accumulate=accumulate, blocks="nvfp4")
+
+
 _PRESETS: Final[Mapping[str, Callable[[DType, DType], Policy]]] = {
     "Training": training,
     "Inference": inference,
@@ -337,6 +358,8 @@ def _preset_text(p: Policy) -> str | None:
     storage, compute, wide = p.storage, p.compute, p.accumulate
     if storage is None or compute is None or wide is None:
         return None
+    if p.blocks is not None:
+        return f"NVFP4(accum={wide})" if nvfp4(wide) == p else None
     if compute is storage and training(storage, wide) == p:
         return f"Training({storage} -> {wide})"
     if wide is float32 and inference(storage, compute) == p:
@@ -366,6 +389,11 @@ def _parse(text: str) -> Policy:
 def _parse_at(parser: Parser) -> Policy:
     word = parser.word()
     parser.expect("(")
+    if word == "NVFP4":
+        parser.expect("accum=")
+        wide = parser.dtype()
+        parser.expect(")")
+        return nvfp4(wide)
     if word in _PRESETS:
         storage = parser.dtype()
         parser.expect("->")

@@ -50,6 +50,7 @@ from tessera.graph.ops.rearrange import (
     slice_,
     transpose,
 )
+from tessera.graph.ops.round_blocks import RoundBlocks
 from tessera.graph.ops.scan import INDEX, Scan, Unwritten
 from tessera.graph.ops.sort import Sort, sort
 from tessera.graph.ops.windows import Windows, windows
@@ -97,10 +98,13 @@ def graph_ops() -> list[type[GraphOp]]:
     return sorted([c for c in found if c.__module__.startswith("tessera.")], key=lambda c: c.name)
 
 
-APART = {CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten, Blocks}
+APART = {
+    *(CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten, Blocks),
+    RoundBlocks,
+}
 """Ops that are no functions of arrays alone: tests/api/test_custom.py, tests/debug,
 tests/api/test_collectives.py, tests/differential/test_control_flow.py. Or ops of passes:
-tests/differential/test_blocks.py.
+tests/differential/test_blocks.py. Or of float32 alone: tests/precision/test_policies.py.
 """
 
 

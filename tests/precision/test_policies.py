@@ -15,11 +15,13 @@ import pytest
 import tessera as ts
 from tessera.compile import Lowered
 from tessera.dtypes import DType, bfloat16, dtype_of, float32
-from tessera.errors import DTypeError, OptionError, VerifyError
+from tessera.errors import DTypeError, OptionError, ShapeError, VerifyError
+from tessera.graph import interp as graph_interp
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.elementwise import Unary
 from tessera.graph.ops.reduce import Sum
+from tessera.graph.ops.round_blocks import round_blocks
 from tessera.graph.spec import GRAPH
 from tessera.ir.convert import cast_array
 from tessera.ir.core import Block, Func, Op, Value
@@ -433,6 +435,42 @@ def test_nothing_changes_without_a_policy() -> None:
     assert before == str(ts.make_graph(f)(ts.ones(3)))
     assert "round" not in before
     assert "saturate" not in before
+
+
+def test_nvfp4() -> None:
+    """Operands of products are rounded to blocks that share a scale; the rest is in 16 bits."""
+    rng = np.random.default_rng(4)
+    x, w = (ts.asarray(rng.standard_normal(s).astype(np.float32)) for s in ((3, 4, 32), (32, 5)))
+    p = ts.policies.NVFP4(accum=ts.float32)
+    assert str(p) == "NVFP4(accum=f32)"
+    assert Policy.parse(str(p)) == p
+    wide = [a.astype(ts.bfloat16).astype(ts.float32) for a in (x, w)]
+    want = ts.fake_quantize(wide[0], "nvfp4", axis=2) @ ts.fake_quantize(wide[1], "nvfp4", axis=0)
+    with ts.policy(p):
+        exactly(x @ w, np.asarray(want.astype(ts.bfloat16)))
+        exactly(ts.jit(ts.matmul)(x, w), np.asarray(want.astype(ts.bfloat16)))
+        assert (x[0, 0] @ w).shape == (5,)
+        assert ts.vecdot(x[0], x[1]).dtype is ts.bfloat16
+        exactly(x + 1.0, np.asarray((wide[0] + 1.0).astype(ts.bfloat16)))
+        assert (ts.ones((0, 16)) @ ts.ones((16, 2))).shape == (0, 2)
+        with pytest.raises(ShapeError, match="blocks of 16 elements fill the dim"):
+            ts.ones((2, 10)) @ ts.ones((10, 2))
+    with ts.policy(ts.policies.NVFP4(accum=ts.float16)):
+        assert (x @ w).dtype is ts.float16
+
+
+def test_blocks_are_rounded_alike_at_every_level() -> None:
+    rng = np.random.default_rng(5)
+    x = (rng.standard_normal((3, 32)) * 10.0 ** rng.integers(-9, 9, (3, 1))).astype(np.float32)
+    x[0, :16] = 0
+    graph = ts.make_graph(lambda x: round_blocks(x, 1))(x)
+    want = graph_interp.run(graph, [x], {})[0]
+    exactly(ts.jit(lambda x: round_blocks(x, 1))(x), want)
+    rows = np.stack([np.asarray(round_blocks(ts.asarray(row), 0)) for row in x])
+    exactly(ts.vmap(lambda row: round_blocks(row, 0))(ts.asarray(x)), rows)
+    columns = ts.vmap(lambda c: round_blocks(c, 0), in_axes=1)(ts.asarray(x.T))
+    exactly(columns, rows)
+    assert np.asarray(ts.grad(lambda x: ts.sum(round_blocks(x, 1) * 2.0))(ts.asarray(x))).min() == 2
 
 
 @pytest.mark.unchecked
