@@ -767,6 +767,32 @@ def test_a_step_of_an_optimizer() -> None:
     assert use.donated == 8
 
 
+@pytest.mark.parametrize("compile", [lambda f: f, ts.jit])
+def test_statistics_of_a_batch(compile: Callable[..., Any]) -> None:
+    """What is the same for all examples may be written under vmap."""
+    mean = ts.Ref(ts.zeros(2), name="mean")
+
+    def centred(x: Any) -> Any:
+        now = ts.pmean(x, "batch")
+        mean.update(lambda m: 0.75 * m + 0.25 * now)
+        return ts.sum((x - now) ** 2)
+
+    x = ts.asarray([[1.0, 2.0], [3.0, 6.0]])
+    step = compile(ts.grad(lambda x: ts.sum(ts.vmap(centred, axis_name="batch")(x))))
+    np.testing.assert_allclose(step(x), [[-2.0, -4.0], [2.0, 4.0]])
+    np.testing.assert_allclose(mean.get(), [0.5, 1.0])
+    step(x)
+    np.testing.assert_allclose(mean.get(), [0.875, 1.75])
+
+
+def test_every_stage_says_what_it_writes() -> None:
+    count = ts.Ref(ts.zeros(8), name="count")
+    lowered = ts.jit(lambda x: count.update(lambda v: v + x)).lower(1.0)
+    for stage in ("graph", "schedule", "tile", "target"):
+        assert 'effects="memory(count)"' in lowered.stage(stage)
+    assert "places=[input(1)]" in lowered.stage("schedule")
+
+
 def test_refs_as_arguments_of_transforms() -> None:
     ref = ts.Ref(2.0, name="scale")
 

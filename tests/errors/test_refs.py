@@ -134,7 +134,7 @@ def test_each_example_writes() -> None:
             7 | ts.vmap(f)(ts.ones(3))
               | ^^^^^^^^^^^^^^^^^^^^^^
           rule: under `vmap` a ref has one value for all examples, as what is not batched
-          fix: return the new contents, and write the ref outside: all of them, or their sum
+          fix: write what is the same for all, as with `ts.pmean(x, axis_name)`; or return it, and write the ref outside
         """,
     )
 
