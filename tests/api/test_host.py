@@ -340,23 +340,23 @@ def test_rules() -> None:
     counter = Counter()
 
     @ts.custom_vjp
-    def cbrt(x: Any) -> Any:
-        return ts.pure_callback(np.cbrt, x, x)
+    def root(x: Any) -> Any:
+        return ts.pure_callback(np.sqrt, x, x)
 
     def forward(x: Any) -> Any:
-        y = cbrt(x)
+        y = root(x)
         ts.io_callback(counter, F32, y)
         return y, y
 
-    cbrt.defvjp(forward, lambda y, ct: (ct / (3 * y**2),))
+    root.defvjp(forward, lambda y, ct: (ct / (2 * y),))
     for mode in (ts.jit, lambda f: f):
         counter.asked.clear()
-        assert float(mode(cbrt)(8.0)) == 2.0
+        assert float(mode(root)(4.0)) == 2.0
         assert counter.asked == []
-        assert float(mode(ts.grad(cbrt))(8.0)) == pytest.approx(1 / 12)
+        assert float(mode(ts.grad(root))(4.0)) == pytest.approx(1 / 4)
         assert counter.asked == [[2.0]]
-        assert mode(ts.vmap(ts.grad(cbrt)))(ts.asarray([8.0, 1.0])).tolist() == pytest.approx(
-            [1 / 12, 1 / 3]
+        assert mode(ts.vmap(ts.grad(root)))(ts.asarray([4.0, 1.0])).tolist() == pytest.approx(
+            [1 / 4, 1 / 2]
         )
 
 
@@ -387,8 +387,8 @@ def test_effects_of_rules(mode: Any) -> None:
 
 @both
 def test_what_needs_no_derivative(mode: Any) -> None:
-    f: Any = lambda x: x * ts.pure_callback(np.cbrt, x, ts.stop_gradient(x))  # noqa: E731
-    assert float(mode(ts.grad(f))(8.0)) == 2.0
+    f: Any = lambda x: x * ts.pure_callback(np.sqrt, x, ts.stop_gradient(x))  # noqa: E731
+    assert float(mode(ts.grad(f))(4.0)) == 2.0
     g: Any = lambda x: ts.where(ts.pure_callback(lambda x: x > 1, ts.asarray(True), x), x, 3 * x)  # noqa: E731
     assert float(mode(ts.grad(g))(0.5)) == 3.0
 
@@ -563,8 +563,8 @@ def test_on_a_gpu() -> None:
 def test_on_a_gpu_without_a_program() -> None:
     """Results of eager calls are on the device of the arguments."""
     with fake_gpu(), ts.device("cuda:0"):
-        x = ts.asarray([1.0, 8.0])
-        ask: Any = lambda x: ts.pure_callback(np.cbrt, x, x)  # noqa: E731
+        x = ts.asarray([1.0, 4.0])
+        ask: Any = lambda x: ts.pure_callback(np.sqrt, x, x)  # noqa: E731
         value = ts.vjp(lambda x: x * ask(ts.stop_gradient(x)), x)[0]
         for found in (ask(x), ts.vmap(ask)(x), value / x):
             assert (found.device, found.tolist()) == (x.device, [1.0, 2.0])
