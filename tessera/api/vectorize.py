@@ -166,8 +166,8 @@ def _check_state(traced: Traced, axes: Sequence[int | None]) -> None:
                 f"something else",
                 loc=ref.place,
                 rule="under `vmap` a ref has one value for all examples, as what is not batched",
-                fix="write what is the same for all, as with `ts.pmean(x, axis_name)`; or return it, "
-                "and write the ref outside",
+                fix="write what is the same for all, as with `ts.pmean(x, axis_name)`; or return "
+                "it, and write the ref outside",
             )
 
 
