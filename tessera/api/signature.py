@@ -21,6 +21,7 @@ from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device
 from tessera.graph.trace import Tracer
 from tessera.ir.core import Func
+from tessera.ir.effects import show
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
 from tessera.runtime.executable import Executable
@@ -312,11 +313,13 @@ class TracedCall:
         graph: the Graph, printable. Its first arguments are arrays that the function takes from
             outside.
         out_info: what the function returns, with a `ShapeDtypeStruct` for each array.
+        effects: what it does besides, by the names of `ts.effects`.
     """
 
     def __init__(self, name: str, traced: Traced, lower: Callable[[], Any]) -> None:
         self.fun_name = name
         self.graph: Func = traced.graph
+        self.effects = tuple(show(frozenset(traced.effects)))
         structs = [ShapeDtypeStruct(t.shape, t.dtype, t.weak) for t in traced.types]  # pyright: ignore[reportArgumentType]
         self.out_info: Any = pytree.unflatten(traced.treedef, structs)
         self._lower = lower

@@ -179,7 +179,7 @@ def test_declared_effects_are_in_the_signature() -> None:
     f = ts.function(effects=["random", "io"])(lambda x: tell(draw(x)))
     assert repr(f) == "function(<lambda>), effects=[random, io], 0 compiled"
     lowered = f.lower(X)
-    assert lowered.effects == ("random", "io")
+    assert lowered.effects == f.trace(X).effects == ("random", "io")
     for stage in ("graph", "schedule", "tile", "target"):
         assert str(getattr(lowered, stage)).count(' effects="random, io" {') == 1, stage
     g = ts.jit(effects=[])(lambda x: x)

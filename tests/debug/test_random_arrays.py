@@ -80,7 +80,7 @@ class Maker:
         ])  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 4, 5, 11])
+@pytest.mark.parametrize("seed", [4, 5, 11])
 def test_the_host_is_told_what_was_computed(seed: int) -> None:
     maker = Maker(seed)
     program = maker.program(2)

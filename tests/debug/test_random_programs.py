@@ -156,7 +156,7 @@ def test_the_host_is_told_the_same(seed: int) -> None:
     assert maker.heard(lambda: ts.jit(lambda x: ts.jvp(program, (x,), (1.0,)))(x)) == wanted
 
 
-@pytest.mark.parametrize("seed", range(30, 35))
+@pytest.mark.parametrize("seed", range(30, 34))
 def test_the_host_is_asked_the_same(seed: int) -> None:
     """It is asked once for each time that a program gets there, also where a derivative runs a part
     of the program again, and its answers are those that everything is computed with."""
