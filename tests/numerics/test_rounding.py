@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tessera as ts
 from tessera.compile import Lowered
@@ -240,6 +242,42 @@ def every_of(x: Any, u: Any, dtypes: tuple[DType, ...]) -> Generator[Any]:
         yield p.flush(x, dtype)
 
 
+# --- laws -------------------------------------------------------------------------------------
+
+NUMBERS = st.lists(st.floats(width=32), min_size=1, max_size=8)
+
+
+def rounded(x: Array, dtype: DType, mode: Rounding, u: float = 0.5) -> Array:
+    return round_array(x, GRIDS[dtype], mode, np.full(x.shape, u))
+
+
+@given(NUMBERS, st.sampled_from(NARROW), st.floats(0, 1, exclude_max=True))
+def test_modes_bracket_each_other(xs: list[float], dtype: DType, u: float) -> None:
+    x = np.array([v for v in xs if math.isfinite(v)])
+    down, up = (rounded(x, dtype, m) for m in (Rounding.DOWN, Rounding.UP))
+    assert (down <= x).all()
+    assert (x <= up).all()
+    zero = rounded(x, dtype, Rounding.TOWARD_ZERO)
+    same(zero, np.where(np.signbit(x), up, down))
+    for mode in (Rounding.NEAREST_EVEN, Rounding.STOCHASTIC):
+        found = rounded(x, dtype, mode, u)
+        assert ((found == down) | (found == up) | np.isinf(found)).all()
+    # What is a number of the format stays one, in every mode.
+    for mode in MODES:
+        once = rounded(x, dtype, mode, u)
+        same(rounded(once, dtype, mode, 1 - u), once)
+    same(rounded(-x, dtype, Rounding.UP), -down)
+
+
+@given(NUMBERS, st.sampled_from(NARROW), st.sampled_from(MODES), st.floats(0, 1, exclude_max=True))
+def test_rounding_is_monotone(xs: list[float], dtype: DType, mode: Rounding, u: float) -> None:
+    x = np.sort(np.array([v for v in xs if not math.isnan(v)]))
+    found = rounded(x, dtype, mode, u)
+    assert (found[:-1] <= found[1:]).all()
+    cut = saturate_array(x, GRIDS[dtype])
+    assert (np.abs(rounded(cut, dtype, mode, u)) <= GRIDS[dtype].largest).all()
+
+
 # --- the function -----------------------------------------------------------------------------
 
 
@@ -273,6 +311,17 @@ def test_stochastic_rounding_is_that_of_its_words() -> None:
     same(np.asarray(again(x, key)), np.asarray(found))
     many = ts.round_to(ts.full(100_000, 2.3), ts.int32, rounding="stochastic", key=key)
     assert abs(np.asarray(many).mean() - 2.3) < 0.01
+
+
+def test_words_do_not_depend_on_threads() -> None:
+    x = np.random.default_rng(0).standard_normal(300_000).astype(np.float32)
+    found: list[Array] = []
+    for threads in (1, 2, 3):
+        with ts.config.update(threads=threads):
+            fn = ts.jit(lambda x, k: ts.round_to(x, ts.bfloat16, rounding="stochastic", key=k))
+            found.append(np.asarray(fn(x, ts.random.key(1))))
+    same(found[0], found[1])
+    same(found[0], found[2])
 
 
 def test_integers() -> None:
