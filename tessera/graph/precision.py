@@ -58,6 +58,9 @@ OPERATIONS: Final = frozenset(
 )
 """The modules whose public functions are operations."""
 
+_ASKED: Final = ("dtype", "preferred_element_type")
+"""Arguments that say the dtype of a result."""
+
 _PRODUCTS: Final = frozenset({"dot", "matmul", "vecdot"})
 
 _SITES: Final = 4
@@ -154,7 +157,8 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
         with config.using(_with(settings, None)):
             result = fn(*given[0], **given[1])
-        return result if kwargs.get("dtype") is not None else _results(policy, result, own)
+        asked = any([kwargs.get(name) is not None for name in _ASKED])
+        return result if asked else _results(policy, result, own)
     finally:
         _INSIDE.reset(token)
 
