@@ -24,7 +24,7 @@ through, and the cotangent of a converted operand is converted back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -36,14 +36,19 @@ from tessera.config import Config, config
 from tessera.dtypes import DType, dtype_of, float32, result_type, uint32
 from tessera.errors import AROUND, OptionError
 from tessera.graph.array import ArrayBase
+from tessera.graph.device import CPU
 from tessera.graph.namespace.arguments import as_array, is_numpy
 from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.precision import holds, round_cast
 from tessera.graph.ops.rearrange import concatenate, full
 from tessera.graph.ops.reduce import default_accumulator
 from tessera.graph.ops.round_blocks import round_blocks
-from tessera.graph.trace import Trace, Tracer, count_active, traces
+from tessera.graph.placement import device_of_all
+from tessera.graph.promise import Promise
+from tessera.graph.trace import Trace, Tracer, count_active, items_of, traces
 from tessera.ir import loc
+from tessera.ir.core import Op
 from tessera.ir.numerics import Denormals, Policy, Rounding
 
 _NAMES: Final = (
@@ -94,10 +99,27 @@ def current() -> Policy | None:
     return cast("Policy | None", found)
 
 
+@dataclass(frozen=True, slots=True)
+class FixedOrder(Promise):
+    """What a policy with `order="fixed"` says of sums: each has the order that depends on nothing
+    but its terms. On a GPU it follows from sizes and the machine in any case."""
+
+    def attributes(
+        self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Sums get an order."""
+        if not issubclass(cls, GraphOp) or attrs.get("order") is not None:
+            return attrs
+        order = cls.fixed_order(operands, attrs)
+        if order is None or device_of_all([x for v in operands for x in items_of(v)]) is not CPU:
+            return attrs
+        return {**attrs, "order": order}
+
+
 @lru_cache(64)
-def _with(settings: Config, policy: Policy | None) -> Config:
+def _with(settings: Config, policy: Policy | None, promise: Hashable) -> Config:
     # One object for equal settings, which native code knows them by.
-    return replace(settings, policy=policy)
+    return replace(settings, policy=policy, promise=promise)
 
 
 @contextmanager
@@ -116,7 +138,11 @@ def in_force(policy: Policy | None, key: Any = None) -> Generator[None]:
     AROUND.append(operation)
     count_active(1)
     try:
-        with config.using(_with(config.current(), stated)):
+        settings = config.current()
+        promise = settings.promise
+        if promise is None or isinstance(promise, FixedOrder):
+            promise = FixedOrder() if stated is not None and stated.order == "fixed" else None
+        with config.using(_with(settings, stated, promise)):
             yield
     finally:
         count_active(-1)
@@ -155,7 +181,7 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         if policy.blocks is not None and fn.__name__ in _PRODUCTS:
             leaves = _in_blocks(fn.__name__, leaves)
         given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
-        with config.using(_with(settings, None)):
+        with config.using(_with(settings, None, settings.promise)):
             result = fn(*given[0], **given[1])
         asked = any([kwargs.get(name) is not None for name in _ASKED])
         return result if asked else _results(policy, result, own)

@@ -48,7 +48,8 @@ class Denormals(Enum):
 BLOCK_FORMATS: Final = ("nvfp4",)
 """What `Policy.blocks` may be."""
 
-_ORDER = re.compile(r"[a-z_]+(\([a-z_0-9, =]*\))?")
+ORDERS: Final = ("any", "fixed")
+"""What `Policy.order` may be."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Policy:
         rounding: How a result becomes one of `storage`.
         saturate: Whether what exceeds the largest finite number becomes that number, not infinity.
         denormals: Whether numbers below the smallest normal one are kept, or become zero.
-        order: The class of orders in which sums are formed, by name; `any` leaves it open.
+        order: The class of orders in which sums are formed: `fixed` depends on nothing but their
+            terms; `any` is what the schedule chooses.
         master: The dtype in which an optimizer keeps parameters; None: `storage`.
         loss_scale: What a loss is multiplied by before it is differentiated; None: nothing.
         blocks: A format of blocks that share a scale, `nvfp4`, which the operands of matrix
@@ -220,11 +222,11 @@ def _check(p: Policy) -> None:
             rule="sums are formed in a dtype of at least the width of what is added",
             fix=f"make compute {wide.full_name}, or accumulate {narrow.full_name}",
         )
-    if _ORDER.fullmatch(p.order) is None:
+    if p.order not in ORDERS:
         raise OptionError(
             f"Policy: order is {p.order!r}",
             loc=loc.current(),
-            rule='it is the name of a class of orders, such as "any" or "tree(8)"',
+            rule='it is "any", which the schedule chooses, or "fixed"',
         )
     if p.blocks not in (None, *BLOCK_FORMATS):
         raise OptionError(

@@ -31,7 +31,7 @@ def policies(draw: st.DrawFn) -> Policy:
         draw(st.sampled_from(Rounding)),
         draw(st.booleans()),
         draw(st.sampled_from(Denormals)),
-        draw(st.sampled_from(["any", "tree", "split(4)"])),
+        draw(st.sampled_from(["any", "fixed"])),
         draw(MAYBE),
         draw(st.none() | st.floats(1e-3, 1e30)),
     )

@@ -437,6 +437,31 @@ def test_nothing_changes_without_a_policy() -> None:
     assert "saturate" not in before
 
 
+def test_fixed_orders() -> None:
+    """Sums state their order under a policy that asks for one, also those of derivatives."""
+    x = ts.ones((4, 100))
+
+    def f(x: Any) -> Any:
+        return ts.sum(ts.sum(x * x, axis=1) * 3.0)
+
+    def spread(row: Any) -> Any:
+        return ts.broadcast_to(row, (4, 100))
+
+    fixed = ts.Policy(order="fixed")
+    with ts.policy(fixed):
+        graph = str(ts.make_graph(f)(x))
+        assert graph.count("order=order<halves, 0, 64>") == 2
+        assert "graph.cast" not in graph
+        _, pull = ts.vjp(spread, x[0])
+        assert float(pull(x)[0][0]) == 4.0
+        backwards = ts.make_graph(lambda x: ts.vjp(spread, x[0])[1](x))
+        assert "order=order<sequence, 0, 1>" in str(backwards(x))
+        with ts.policy(ts.Policy()):
+            assert "order=" not in str(ts.make_graph(f)(x))
+    assert "order=" not in str(ts.make_graph(f)(x))
+    assert "order=order" in str(ts.jit(f, policy=fixed).lower(x).stage("graph"))
+
+
 def test_nvfp4() -> None:
     """Operands of products are rounded to blocks that share a scale; the rest is in 16 bits."""
     rng = np.random.default_rng(4)
