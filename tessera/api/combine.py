@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
-from tessera.api.leaves import check_callable, check_structure, leaf_arrays, leaf_name, strong
+from tessera.api.leaves import (
+    check_callable,
+    check_structure,
+    leaf_arrays,
+    leaf_name,
+    name_of,
+    strong,
+)
 from tessera.api.regions import number, result_text
 from tessera.api.traced import Traced
 from tessera.api.vectorize import vmap
@@ -24,6 +31,7 @@ from tessera.graph.ops.rearrange import broadcast, concatenate, reshape, slice_a
 from tessera.graph.ops.rearrange import reverse as reversed_
 from tessera.graph.ops.reduce import max_, min_, prod_, sum_
 from tessera.graph.placement import device_of
+from tessera.graph.state import running_rule
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import prod as product
@@ -73,7 +81,8 @@ def associative_scan(
     axes = _axes(name, leaves, treedef, axis)
 
     def combine(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-        result = fn(pytree.unflatten(treedef, a), pytree.unflatten(treedef, b))
+        with running_rule(f"{name}: {name_of(fn)}"):
+            result = fn(pytree.unflatten(treedef, a), pytree.unflatten(treedef, b))
         return _checked(name, fn, result, treedef, a)
 
     if reverse:

@@ -318,7 +318,7 @@ def write(cell: Cell, values: Sequence[Any]) -> None:
         raise StateError(
             f"{_RULES.running[-1][0]} writes the ref `{cell.name}`",
             loc=loc.current(),
-            rule="rules read refs and write none: transforms call them as often as they need",
+            rule="what a transform calls as often as it needs reads refs and writes none",
             fix="return what is to be written, and write it outside",
         )
     store(cell, values)

@@ -785,6 +785,34 @@ def test_statistics_of_a_batch(compile: Callable[..., Any]) -> None:
     np.testing.assert_allclose(mean.get(), [0.875, 1.75])
 
 
+def test_what_branches_do_to_all_examples() -> None:
+    """Under vmap a branch that all examples take writes as it does without."""
+    count = ts.Ref(1, name="count")
+
+    def f(x: Any) -> Any:
+        def one(y: Any) -> Any:
+            count.update(lambda n: n + 2)
+            return y * 2, ts.asarray(3.0)
+
+        return ts.cond(count.get() > 0, one, lambda y: (y, ts.asarray(4.0)), x)
+
+    found, same = ts.vmap(f, out_axes=(0, None))(ts.arange(3.0))
+    np.testing.assert_array_equal(found, [0.0, 2.0, 4.0])
+    assert float(same) == 3.0
+    assert int(count.get()) == 3
+
+    def g(x: Any) -> Any:
+        def step(s: Any) -> Any:
+            count.update(lambda n: n + 1)
+            return s + 1
+
+        return ts.while_loop(lambda s: s < x, step, 0.0)
+
+    with pytest.raises(StateError, match="each example something else"):
+        ts.vmap(g)(ts.arange(3.0))
+    assert int(count.get()) == 3
+
+
 def test_every_stage_says_what_it_writes() -> None:
     count = ts.Ref(ts.zeros(8), name="count")
     lowered = ts.jit(lambda x: count.update(lambda v: v + x)).lower(1.0)

@@ -354,7 +354,7 @@ def test_rule_writes() -> None:
           called from user.py:12
             12 | ts.jit(ts.grad(f))(1.0)
                | ^^^^^^^^^^^^^^^^^^^^^^^
-          rule: rules read refs and write none: transforms call them as often as they need
+          rule: what a transform calls as often as it needs reads refs and writes none
           fix: return what is to be written, and write it outside
         """,
     )
@@ -381,6 +381,31 @@ def test_reduction_writes() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: `reduce` takes functions that write no refs: it does not say how often they run
           fix: return the new contents, and write them outside
+        """,
+    )
+
+
+def test_combination_writes() -> None:
+    expect(
+        """
+        count = ts.Ref(0, name="count")
+
+        def add(a, b):
+            count.update(lambda n: n + 1)
+            return a + b
+
+        ts.associative_scan(add, ts.ones(4))
+        """,
+        """
+        StateError: associative_scan: add writes the ref `count`
+          at user.py:4 in add
+            4 |     count.update(lambda n: n + 1)
+              |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:7
+            7 | ts.associative_scan(add, ts.ones(4))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: what a transform calls as often as it needs reads refs and writes none
+          fix: return what is to be written, and write it outside
         """,
     )
 

@@ -254,19 +254,24 @@ class Cond(Control):
     def batch(
         self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim
     ) -> tuple[Sequence[Any], Sequence[int | None]]:
-        """Unbatched predicate: a conditional of batched branches. Batched: both branches and a
-        select; or one example after the other, if a branch does what cannot be undone.
+        """Unbatched predicate: a conditional of batched branches, whose results are batched where
+        one of the branches has it so. Batched: both branches and a select; or one example after the
+        other, if a branch does what cannot be undone.
         """
         if axes[0] is not None and not is_removable(self.get_effects()):
             return one_by_one(self, operands, axes, size)
         pred, *args = operands
-        graphs: list[tuple[Func, list[Any]]] = []
-        for block in (self.then, self.otherwise):
-            graph, out_axes, captured = vmap(Func("branch", block), axes[1:], size)
-            graphs.append((_front_outputs(graph, out_axes, size), captured))
+        found = [vmap(Func("branch", b), axes[1:], size) for b in (self.then, self.otherwise)]
+        (_, first, _), (_, second, _) = found
+        is_same = [
+            a is None and b is None and axes[0] is None for a, b in zip(first, second, strict=True)
+        ]
+        graphs = [
+            (_front_outputs(graph, out_axes, size, is_same), captured)
+            for graph, out_axes, captured in found
+        ]
         if axes[0] is None:
-            outs = self._bind_branches(pred, args, graphs)
-            return outs, [0] * len(outs)
+            return self._bind_branches(pred, args, graphs), [None if s else 0 for s in is_same]
         both = [
             as_tuple(bind(Call, (*captured, *args), label="branch", body=graph.body))
             for graph, captured in graphs
@@ -336,9 +341,16 @@ def _fill_outputs(func: Func, flags: Sequence[bool], types: Sequence[TensorType]
     return extended(func, extra)
 
 
-def _front_outputs(func: Func, axes: Sequence[int | None], size: Dim) -> Func:
+def _front_outputs(
+    func: Func, axes: Sequence[int | None], size: Dim, is_same: Sequence[bool]
+) -> Func:
+    """A batched Graph with the batch axis in front in all results but those that have none."""
+
     def to_front(outs: list[Any]) -> list[Any]:
-        return [batch_to_front(x, a, size) for x, a in zip(outs, axes, strict=True)]
+        return [
+            x if same else batch_to_front(x, a, size)
+            for x, a, same in zip(outs, axes, is_same, strict=True)
+        ]
 
     return extended(func, to_front)
 
