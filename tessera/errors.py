@@ -387,7 +387,10 @@ def _wrong_call(fn: Callable[..., object], error: BaseException) -> CallError | 
     it is something else that has failed."""
     if type(error) is not TypeError or not _locate:
         return None
-    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+    frame = error.__traceback__
+    if AROUND and frame is not None:
+        frame = frame.tb_next  # that of what calls the function
+    if frame is None or frame.tb_next is not None:
         return None  # it comes from inside
     name, _, problem = str(error).partition("() ")
     if name.rpartition(".")[2] != fn.__name__ or not problem:

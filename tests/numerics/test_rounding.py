@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tessera as ts
 from tessera.compile import Lowered
+from tessera.compile_gpu import LoweredGpu
 from tessera.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64
 from tessera.errors import DTypeError, OptionError, ShapeError
 from tessera.graph import interp as graph_interp
@@ -28,9 +29,11 @@ from tessera.ir.rounding import GRIDS, flush_array, round_array, saturate_array
 from tessera.runtime.memory import pointer
 from tessera.target import interp as target_interp
 from tessera.target.from_tile.simd import lower_module
+from tessera.target.gpu import gpu as gpu_machine
 from tessera.target.machine import machine
 from tessera.tile import interp as tile_interp
 from tests.fake_gpu import fake_gpu
+from tests.ptx.program import run_lowered
 from tests.schedule.lowering import Placed
 
 Array = npt.NDArray[Any]
@@ -230,6 +233,20 @@ def test_a_simulated_gpu(wide: DType) -> None:
     found = fn(*[ts.asarray(v, device="cuda:0") for v in (x, u)])
     for a, b in zip(found, expected_of(x, u, dtypes), strict=True):
         same(np.asarray(a), b)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("wide", FORMATS, ids=str)
+def test_ptx(wide: DType) -> None:
+    x = inputs(wide, 20)[:200]
+    u = np.random.default_rng(3).random(x.shape).astype(wide.np)
+    dtypes = (float8_e4m3fn, bfloat16, float16)
+    expected = expected_of(x, u, dtypes)
+    lowered = LoweredGpu(graph_of(wide, dtypes, len(x)), gpu_machine("sm_90a"))
+    found = [np.empty_like(y) for y in expected]
+    run_lowered(lowered, [x, u], found, dims={}, async_mode="lazy")
+    for a, b in zip(found, expected, strict=True):
+        same(a, b)
 
 
 def every_of(x: Any, u: Any, dtypes: tuple[DType, ...]) -> Generator[Any]:

@@ -15,7 +15,7 @@ import pytest
 import tessera as ts
 from tessera.compile import Lowered
 from tessera.dtypes import DType, bfloat16, dtype_of, float32
-from tessera.errors import DTypeError, OptionError, ShapeError, VerifyError
+from tessera.errors import CallError, DTypeError, OptionError, ShapeError, VerifyError
 from tessera.graph import interp as graph_interp
 from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.contract import dot_general
@@ -316,6 +316,15 @@ def test_a_key_from_outside_of_a_jitted_function() -> None:
         pytest.raises(OptionError, match="is from outside of a jitted function"),
     ):
         ts.jit(lambda x: x + 1)(ts.ones(3))
+
+
+def test_wrong_calls_are_explained_as_ever() -> None:
+    add: Any = ts.add
+    with ts.policy(TRAINING):
+        with pytest.raises(CallError, match="add: missing 1 required positional argument: 'x2'"):
+            add(ts.ones(3))
+        with pytest.raises(ShapeError, match=r"add: got f32\[3\] and f32\[4\]"):
+            ts.add(ts.ones(3), ts.ones(4))
 
 
 def test_what_is_no_policy() -> None:
