@@ -952,6 +952,30 @@ def test_threads() -> None:
     assert float(ref.get()) == 1.0
 
 
+def test_calls_of_many_threads() -> None:
+    """Each call has its effect once, or is refused."""
+    ref = ts.Ref(ts.zeros((64, 1024)), name="shared")
+    add = ts.jit(lambda x: ref.update(lambda v: v + x))
+    add(0.0)
+    done: list[int] = []
+
+    def work() -> None:
+        for _ in range(50):
+            try:
+                add(1.0)
+            except StateError:
+                continue
+            done.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done
+    np.testing.assert_array_equal(ref.get(), np.full((64, 1024), float(len(done))))
+
+
 def test_threads_trace_apart() -> None:
     ref = ts.Ref(0.0)
     seen: list[float] = []
