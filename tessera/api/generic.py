@@ -35,11 +35,13 @@ from tessera.api.classes import (
 from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.signature import Arguments, Entry
+from tessera.api.stateful import State
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
 from tessera.compile import Lowered
 from tessera.compile import lower as lower_graph
 from tessera.errors import OptionError, RetraceError, ShapeError, TesseraError
+from tessera.graph.device import CPU
 from tessera.graph.trace import Tracer
 from tessera.graph.transforms.resize import resize
 from tessera.ir import assumptions, loc
@@ -82,14 +84,23 @@ class Program:
     Attributes:
         traced: the trace.
         facts: what is known of its dims, and what a call is asked for.
+        state: the refs that it uses, if it does.
         classes: its programs by class of sizes.
     """
 
     traced: Traced
     facts: Assumptions
+    state: State | None = None
     classes: dict[tuple[Case, ...], Specialized] = field(
         default_factory=dict[tuple[Case, ...], Specialized]
     )
+
+    @property
+    def donated(self) -> list[int]:
+        """The inputs whose memory it may write to: what written refs hold."""
+        if self.state is None:
+            return []
+        return self.state.donated(len(self.traced.graph.args) - sum(self.state.sizes))
 
     @property
     def guards(self) -> list[Stated]:
@@ -208,7 +219,7 @@ class ShapeGeneric:
         Unifier(self.name, copy, place_of).unify(places, traced.types)
 
     def entry(self, call: Arguments, settings: Hashable, trace: Trace) -> Entry | None:
-        """What runs a call; None if the function uses values of an outer trace, or refs.
+        """What runs a call; None if the function uses values of an outer trace.
 
         Args:
             call: the call.
@@ -226,8 +237,13 @@ class ShapeGeneric:
         values = [env[name] // divisor for name, divisor in found.values]
         outputs = program.outputs(env)
         captured: list[Any] = program.traced.captured
-        traced = program.traced
-        return Entry(found.lowered, executable, traced, captured, dims=values, types=outputs)
+        return Entry(
+            *(found.lowered, executable, program.traced, captured),
+            donated=[k - len(captured) for k in program.donated],
+            dims=values,
+            types=outputs,
+            state=program.state,
+        )
 
     def lowered(self, call: Arguments, settings: Hashable, trace: Trace) -> Lowered | None:
         """The program that would run a call, without its machine code."""
@@ -268,6 +284,9 @@ class ShapeGeneric:
         types = self._types_of(call)
         key = (settings, types, call.structure)
         found = self._programs.get(key)
+        if found is not None and found.state is not None and not found.state.is_alive():
+            self._programs.pop(key, None)
+            found = None
         if found is None:
             found = self._trace(call, types, sizes, trace)
             if found is not None:
@@ -336,12 +355,12 @@ class ShapeGeneric:
             except ShapeError as error:
                 self._explain(error, sizes)
                 raise
-            if traced.touched or any([isinstance(x, Tracer) for x in traced.captured]):
+            if any([isinstance(x, Tracer) for x in traced.captured]):
                 return None
             named: dict[str, Dim] = {n: substitute(sym(n), self._equal) for n in sizes.dims}
             known = Sizes(named, sizes.dtypes, sizes.origins, sizes.sources)
             self.check_result(traced, known)
-        return Program(traced, facts)
+        return Program(traced, facts, State.of(traced, self.name, CPU))
 
     def _explain(self, error: TesseraError, sizes: Sizes) -> None:
         """Says of an error in the function's body where the names in it come from."""
@@ -401,7 +420,8 @@ class ShapeGeneric:
             mapping, values = self._substitution(case)
             graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
             own = {_run_time_name(*value): value for value in values}
-            found = Specialized(lower_graph(graph), tuple([own[n] for n in graph.dims]))
+            lowered = lower_graph(graph, program.donated)
+            found = Specialized(lowered, tuple([own[n] for n in graph.dims]))
             with self._lock:
                 found = program.classes.setdefault(case, found)
         return found

@@ -61,7 +61,8 @@ def run_with_refs(
 
     def program(given: list[Any], free: Collection[int]) -> list[Any]:
         if entry.donated:
-            outputs = entry.executable.run_on(given, {*free, *[first + k for k in owned]})
+            mine = {*free, *[first + k for k in owned]}
+            outputs = entry.executable.run_on(given, mine, entry.dims)
         else:
             outputs = entry.run(given)
         _look_at(entry, given, outputs, watched)

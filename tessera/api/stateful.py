@@ -63,6 +63,10 @@ class State:
         """The refs of a traced function; None if it uses none."""
         return State(traced, label, device) if traced.touched else None
 
+    def is_alive(self) -> bool:
+        """Whether all refs that the function found outside still exist."""
+        return all([isinstance(one, int) or one() is not None for one in self._found])
+
     def donated(self, first: int) -> list[int]:
         """The inputs whose memory a call may write to, where the first contents are an input of
         this number."""

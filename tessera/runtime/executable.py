@@ -119,18 +119,20 @@ class Executable:
         """Whether some of its outputs take the memory of inputs."""
         return bool(self._overwritten)
 
-    def run_on(self, inputs: Sequence[Data], owned: Collection[int]) -> list[Data]:
+    def run_on(
+        self, inputs: Sequence[Data], owned: Collection[int], dims: Sequence[int] = ()
+    ) -> list[Data]:
         """Runs on inputs whose memory outputs may take.
 
         Args:
             inputs: contiguous arrays of the right types.
             owned: those that nobody else can see, now or later. Others are copied where an output
                 would take their memory.
+            dims: values of the symbolic dims; by default those that the shapes of inputs tell.
         """
-        dims: tuple[int, ...] = ()
         specs = self._outputs
         if specs is None:
-            dims = self.bind_dims([x.shape for x in inputs])
+            dims = dims or self.bind_dims([x.shape for x in inputs])
             specs = self.output_shapes(dict(zip(self.signature.dims, dims, strict=True)))
         given: list[Data] = list(inputs)
         outputs: list[Data] = []
@@ -157,7 +159,7 @@ class Executable:
             dims: values of the symbolic dims.
         """
         if self._overwritten:
-            return self.run_on([x for x in inputs if not isinstance(x, int)], ())
+            return self.run_on([x for x in inputs if not isinstance(x, int)], (), dims)
         if self._together:
             outputs = aligned_together(self._parts, self._together)
         else:

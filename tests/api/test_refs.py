@@ -646,19 +646,39 @@ def test_dataclasses_of_refs() -> None:
 
 
 def test_annotated_shapes() -> None:
+    """One program for all sizes, which writes refs of known sizes in place."""
     total = ts.Ref(0.0, name="total")
-    S = ts.dim("S", 1, 64)
+    S = ts.dim("S", 1, 256, anchors=[3], tile=16)
 
     @ts.jit
-    def f(x: ts.Tensor[S]) -> Any:
+    def f(ring: Any, x: ts.Tensor[S]) -> Any:
         total.update(lambda t: t + ts.sum(x))
-        return x * total.get()
+        ring[0] += ts.sum(x)
+        return x * total.get(), ring
 
-    for n, wanted in ((3, 3.0), (5, 8.0), (3, 11.0)):
-        np.testing.assert_array_equal(f(ts.ones(n)), np.full(n, wanted))
+    rings = [ts.Ref(ts.zeros((64, 8))) for _ in range(2)]
+    for ring in rings:
+        for n in (3, 5, 32, 7, 48, 3):
+            before = float(total.get())
+            found, same = f(ring, ts.ones(n))
+            np.testing.assert_array_equal(found, np.full(n, before + n))
+            assert same is ring
+        assert float(ring[0, 0]) == 98.0
+    assert f.cache_size() == 3
+    assert f.lower(rings[0], ts.ones(5)).memory(S=5).donated >= 64 * 8 * 4
     with pytest.raises(ValueError, match="of 2 dims"):
-        f(ts.ones((2, 2)))
-    assert float(total.get()) == 11.0
+        f(rings[0], ts.ones((2, 2)))
+    assert float(total.get()) == 196.0
+    box = [ts.Ref(1.0)]
+
+    @ts.jit
+    def g(x: ts.Tensor[S]) -> Any:
+        return x * box[0].get()
+
+    assert float(g(ts.ones(3))[0]) == 1.0
+    box[0] = ts.Ref(2.0)
+    gc.collect()
+    assert [float(g(ts.ones(n))[0]) for n in (3, 4)] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("size", [1, 1 << 12])
