@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tessera.config import ConfigError, config
+from tessera.config import OVERRIDDEN, ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
 from tessera.graph.effects import EFFECTS
 from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
+from tessera.graph.passes.fast_math import fast_math
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
@@ -123,7 +124,8 @@ class Stages:
         donated: the inputs whose memory it may write to.
 
     Attributes:
-        traced: the program as given.
+        traced: the program as given, after what `ts.fast_math` lets change.
+        changes: what that did.
         timings: seconds by step.
         machine: what it is lowered for.
         settings: those in force when it was made.
@@ -136,7 +138,9 @@ class Stages:
         self.donated = tuple(sorted(donated))
         self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
-        self.traced = graph
+        # Before anything else, as caches know programs by what is traced.
+        fused = isinstance(target, Gpu) or target.fma
+        self.traced, self.changes = fast_math(graph, fused) if OVERRIDDEN.value else (graph, [])
         self.settings = config.current()
 
     @functools.cached_property
@@ -254,7 +258,7 @@ class Stages:
         """The fusion decisions, one per line, then which kernels threads share."""
         from tessera.lowering import shared_kernels
 
-        lines = [str(d) for d in self.decisions]
+        lines = [*map(str, self.changes), *[str(d) for d in self.decisions]]
         for rule in () if isinstance(self.machine, Gpu) else CPU_PASSES:
             lines += reasons_against(self.graph.body, rule)
         return "\n".join([*lines, *shared_kernels(self.schedule)])

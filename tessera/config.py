@@ -75,7 +75,7 @@ class Config:
         debug_bounds: Compile code for CPUs that checks each access to memory, and fails where one
             leaves its buffer; what it is to write is NaN, or -1, before
             (``TESSERA_DEBUG_BOUNDS=1``).
-        promise: What the functions that run promise of their ops; no setting of its own.
+        promises: What the functions that run promise of their ops; no setting of its own.
         sentinels: What compiled code for CPUs looks for in the values that it computes: some of
             ``nan``, ``inf`` and ``overflow``, separated by commas (``TESSERA_SENTINELS=nan,inf``).
         memory_budget: Bytes that a call of the function that is compiled may need, 0 for any
@@ -103,7 +103,7 @@ class Config:
     debug_bounds: bool = False
     sentinels: str = ""
     memory_budget: int = field(default=0, repr=False)
-    promise: Hashable = field(default=None, repr=False)
+    promises: tuple[Hashable, ...] = field(default=(), repr=False)
     policy: Hashable = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Config:
         """The settings that compiled code depends on, for cache keys."""
         return (
             self.cpu_level, self.threads, self.assembler, self.matmul_precision, self.debug_bounds,
-            self.rank_promotion, self.promise, self.sentinels, self.policy,
+            self.rank_promotion, self.promises, self.sentinels, self.policy,
             self.memory_budget,
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ OVERRIDDEN: Final = ctypes.c_int64()
 they may outlive the block."""
 
 # Promises and policies have blocks of their own.
-_INNER: Final = ("promise", "memory_budget", "policy")
+_INNER: Final = ("promises", "memory_budget", "policy")
 _NAMES: Final = tuple([f.name for f in fields(Config) if f.name not in _INNER])
 
 

@@ -27,7 +27,7 @@ from tessera.api.combine import associative_scan, reduce
 from tessera.api.compiling import compile, jit
 from tessera.api.control import cond, fori_loop, select, switch, while_loop
 from tessera.api.derivatives import custom_jvp, custom_vjp
-from tessera.api.determinism import deterministic, nondeterministic
+from tessera.api.determinism import deterministic, fast_math, nondeterministic
 from tessera.api.ensure import ensure
 from tessera.api.function import Function, autodiff, function
 from tessera.api.host import io_callback, pure_callback
@@ -103,6 +103,7 @@ __all__ = [
     "effects",
     "ensure",
     "eval_shape",
+    "fast_math",
     "fori_loop",
     "fp32_master",
     "function",

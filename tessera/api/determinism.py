@@ -1,4 +1,4 @@
-"""`deterministic`: the promise of equal bits in each run."""
+"""`deterministic`, `nondeterministic`, `fast_math`: promises of bits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import Array
 from tessera.graph.determinism import Deterministic
 from tessera.graph.effects import suspended
+from tessera.graph.passes.fast_math import FastMath
+from tessera.graph.promise import promised, with_promise
 from tessera.graph.trace import is_recording
 from tessera.ir import loc
 from tessera.ir.effects import memory
@@ -102,11 +104,11 @@ class DeterministicFunction(Generic[P, R]):
         outer = config.current()
         settings = self._settings.get(outer)
         if settings is None:
-            known = outer.promise
-            alone = isinstance(known, Deterministic) and known.batch_invariant
-            alone = self.batch_invariant or alone
+            known = promised(outer.promises, Deterministic)
+            alone = self.batch_invariant or (known is not None and known.batch_invariant)
             promise = Deterministic(name_of(self._fn), alone, self._stream)
-            settings = self._settings[outer] = replace(outer, promise=promise)
+            settings = replace(outer, promises=with_promise(outer.promises, promise))
+            self._settings[outer] = settings
         self._stream.enter()
         failed = True
         try:
@@ -188,9 +190,35 @@ def nondeterministic() -> Generator[None]:
     let through by `ts.effects.suspend("io")`, too.
     """
     outer = config.current()
-    promise = outer.promise
-    if not isinstance(promise, Deterministic):
+    promise = promised(outer.promises, Deterministic)
+    if promise is None:
         yield
         return
-    with config.using(replace(outer, promise=replace(promise, allows=True))):
+    allowing = with_promise(outer.promises, replace(promise, allows=True))
+    with config.using(replace(outer, promises=allowing)):
+        yield
+
+
+@contextmanager
+def fast_math() -> Generator[None]:
+    """Lets what is traced in a block be computed otherwise where only the last bits differ.
+
+    A quotient by what many elements share becomes a product with its reciprocal, constant factors
+    become one, and products are fused into sums. Derivatives may change likewise. It is also a
+    decorator, `@ts.fast_math()`. `f.lower(...).why()` lists what has changed, with its lines.
+
+    Results may be infinite or NaN where they would not be: the reciprocal of a tiny number is
+    infinite.
+
+    Example:
+        >>> import tessera as ts
+        >>> @ts.jit
+        ... @ts.fast_math()
+        ... def f(x):
+        ...     return x / ts.sum(x)
+        >>> float(ts.sum(f(ts.ones(49))))
+        1.0
+    """
+    outer = config.current()
+    with config.using(replace(outer, promises=with_promise(outer.promises, FastMath()))):
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tessera.ir.core import Op
 
@@ -21,4 +21,17 @@ class Promise(Hashable):
         Raises:
             TesseraError: the op cannot keep it.
         """
-        raise NotImplementedError
+        return attrs
+
+
+P = TypeVar("P", bound=Promise)
+
+
+def promised(promises: Sequence[Hashable], kind: type[P]) -> P | None:
+    """The innermost promise of a kind."""
+    return next((p for p in reversed(promises) if isinstance(p, kind)), None)
+
+
+def with_promise(promises: Sequence[Hashable], new: Promise) -> tuple[Hashable, ...]:
+    """Promises with one in the place of an outer one of its kind."""
+    return (*[p for p in promises if type(p) is not type(new)], new)

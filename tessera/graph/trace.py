@@ -488,9 +488,9 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
         One array or tracer, or a tuple of them when the op has several results.
     """
     if OVERRIDDEN.value:
-        promise = _loc.promise()
-        if isinstance(promise, Promise):
-            attrs = promise.attributes(cls, operands, attrs)
+        for promise in _loc.promises():
+            if isinstance(promise, Promise):
+                attrs = promise.attributes(cls, operands, attrs)
     if not _STATE.stack and all([type(x) is Array for x in operands]):
         return ENGINE[0].evaluate(cls, operands, attrs)
     trace = find_trace(operands)

@@ -93,23 +93,23 @@ class Loc:
 
     Attributes:
         is_backward: whether what is there was derived in reverse from what the user asked for.
-        promise: what the functions around it promise of ops; None where they promise nothing.
+        promises: what the functions around it promise of ops.
     """
 
-    __slots__ = ("_frames", "_raw", "is_backward", "promise")
+    __slots__ = ("_frames", "_raw", "is_backward", "promises")
 
     unknown: ClassVar[Loc]
 
     _raw: tuple[tuple[CodeType, int], ...]
     _frames: tuple[Frame, ...] | None
     is_backward: bool
-    promise: Hashable
+    promises: tuple[Hashable, ...]
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
         self._raw = ()
         self._frames = tuple(frames)
         self.is_backward = False
-        self.promise = None
+        self.promises = ()
 
     def backward(self) -> Loc:
         """The same place, for what runs backwards."""
@@ -119,7 +119,7 @@ class Loc:
         found._raw = self._raw
         found._frames = self._frames
         found.is_backward = True
-        found.promise = self.promise
+        found.promises = self.promises
         return found
 
     def inside(self, call: Loc) -> Loc:
@@ -138,7 +138,7 @@ class Loc:
     def _with(self, frames: tuple[Frame, ...]) -> Loc:
         found = Loc(frames)
         found.is_backward = self.is_backward
-        found.promise = self.promise
+        found.promises = self.promises
         return found
 
     @classmethod
@@ -189,7 +189,7 @@ Loc.unknown = Loc()
 class _State(threading.local):
     override: Loc | None = None
     is_backward: bool = False
-    promise: Hashable = None
+    promises: tuple[Hashable, ...] = ()
 
 
 _state = _State()
@@ -224,24 +224,23 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
     loc.is_backward = _state.is_backward
-    loc.promise = promise()
+    loc.promises = promises()
     return loc
 
 
 install_locator(current)
 
 
-def promise() -> Hashable:
+def promises() -> tuple[Hashable, ...]:
     """What the functions around what runs now promise of ops.
 
     Inside ``scoped(loc)`` it is that of the location: what is derived from an op keeps what was
     promised of it.
     """
     if _state.override is not None:
-        return _state.override.promise
+        return _state.override.promises
     settings = config.override.get()
-    found = None if settings is None else settings.promise
-    return _state.promise if found is None else found
+    return (settings and settings.promises) or _state.promises
 
 
 def _decide_skip(frame: FrameType) -> bool:
@@ -292,16 +291,16 @@ class unscoped:
 
     __slots__ = ("_backward", "_outer")
 
-    _outer: tuple[Loc | None, bool, Hashable]
+    _outer: tuple[Loc | None, bool, tuple[Hashable, ...]]
 
     def __init__(self, backward: bool = False) -> None:
         self._backward = backward
 
     def __enter__(self) -> None:
-        self._outer = _state.override, _state.is_backward, _state.promise
+        self._outer = _state.override, _state.is_backward, _state.promises
         if _state.override is not None:
             _state.is_backward = _state.override.is_backward
-            _state.promise = _state.override.promise
+            _state.promises = _state.override.promises
             _state.override = None
         _state.is_backward = _state.is_backward or self._backward
 
@@ -311,7 +310,7 @@ class unscoped:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        _state.override, _state.is_backward, _state.promise = self._outer
+        _state.override, _state.is_backward, _state.promises = self._outer
 
 
 def _resolve(code: CodeType, lasti: int) -> Frame:

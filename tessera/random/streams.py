@@ -7,6 +7,7 @@ from tessera.api.determinism import Stream
 from tessera.errors import DeterminismError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.determinism import Deterministic
+from tessera.graph.promise import promised
 from tessera.ir import loc
 from tessera.random.keys import fold_in
 
@@ -33,8 +34,8 @@ def next_key() -> ArrayBase:
         >>> bool(ts.any(noise() == noise()))
         False
     """
-    promise = loc.promise()
-    stream = promise.stream if isinstance(promise, Deterministic) else None
+    promise = promised(loc.promises(), Deterministic)
+    stream = None if promise is None else promise.stream
     if not isinstance(stream, Stream):
         raise DeterminismError(
             "random.next_key: no deterministic function is running",
