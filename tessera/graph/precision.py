@@ -117,9 +117,9 @@ class FixedOrder(Promise):
 
 
 @lru_cache(64)
-def _with(settings: Config, policy: Policy | None, promise: Hashable) -> Config:
+def _with(settings: Config, policy: Policy | None, promises: tuple[Hashable, ...]) -> Config:
     # One object for equal settings, which native code knows them by.
-    return replace(settings, policy=policy, promise=promise)
+    return replace(settings, policy=policy, promises=promises)
 
 
 @contextmanager
@@ -139,10 +139,10 @@ def in_force(policy: Policy | None, key: Any = None) -> Generator[None]:
     count_active(1)
     try:
         settings = config.current()
-        promise = settings.promise
-        if promise is None or isinstance(promise, FixedOrder):
-            promise = FixedOrder() if stated is not None and stated.order == "fixed" else None
-        with config.using(_with(settings, stated, promise)):
+        promises = tuple([p for p in settings.promises if not isinstance(p, FixedOrder)])
+        if stated is not None and stated.order == "fixed":
+            promises = (*promises, FixedOrder())
+        with config.using(_with(settings, stated, promises)):
             yield
     finally:
         count_active(-1)
@@ -181,7 +181,7 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         if policy.blocks is not None and fn.__name__ in _PRODUCTS:
             leaves = _in_blocks(fn.__name__, leaves)
         given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
-        with config.using(_with(settings, None, settings.promise)):
+        with config.using(_with(settings, None, settings.promises)):
             result = fn(*given[0], **given[1])
         asked = any([kwargs.get(name) is not None for name in _ASKED])
         return result if asked else _results(policy, result, own)
