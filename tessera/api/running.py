@@ -68,7 +68,9 @@ def run_with_refs(
         _look_at(entry, given, outputs, watched)
         return outputs
 
-    keeps = watched or entry.told is not None or not entry.donated
+    # What may fail in the middle does not write to memory that is to be as it was then.
+    is_fallible = watched or entry.told is not None or entry.lowered.is_checked
+    keeps = is_fallible or not entry.donated
     outputs = state.run(cells, given, program, keeps)
     return state.with_returned(_result(entry, outputs), cells)
 

@@ -420,6 +420,7 @@ def test_both_a_result_and_the_contents() -> None:
     assert (float(first[0]), float(second[0]), float(ref[0])) == (1.0, 2.0, 2.0)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("is_passed", [False, True])
 def test_memory_is_used_again(is_passed: bool) -> None:
     ref = ts.Ref(ts.zeros((512, 1024)))
@@ -931,6 +932,22 @@ def test_errors_in_the_program() -> None:
     assert float(ref[0]) == 0.5
     f(0.5)
     assert float(ref[0]) == 0.25
+
+
+@pytest.mark.parametrize("size", [4, 1 << 14])
+def test_errors_of_checked_programs(size: int) -> None:
+    ref = ts.Ref(ts.zeros(size))
+
+    def f(i: Any) -> None:
+        ref.update(lambda v: v + 1)
+        ref.update(lambda v: v.at[i].set(5.0, mode="raise"))
+
+    compiled = ts.jit(f)
+    compiled(1), compiled(2)
+    with pytest.raises(IndexError):
+        compiled(size)
+    assert float(ref[0]) == 2.0
+    assert [float(ref[k]) for k in (1, 2)] == [6.0, 5.0]
 
 
 def test_watched_programs() -> None:
