@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tessera.dtypes import DType
-from tessera.ir.core import Op
+from tessera.ir.core import Block, Op
 from tessera.ir.intexpr import Dim, Facts, IntExpr, Sym, linear_in, simplify, symbols
 from tessera.schedule import loop_ops, ops
+from tessera.schedule.dependence import Dependence
 from tessera.schedule.types import Axis, BufType
 
 MemoryOp = ops.Load | ops.Store | ops.Scan
@@ -42,6 +43,8 @@ class _Known(threading.local):
         within: the ranges of axes; None outside of programs.
         offsets: by index and strides.
         strides: by offset and axis.
+        accesses: of nests, with the facts they were found with.
+        dependences: of blocks.
     """
 
     within: dict[tuple[Axis, ...], Facts] | None = None
@@ -49,6 +52,8 @@ class _Known(threading.local):
     def __init__(self) -> None:
         self.offsets: dict[tuple[tuple[Dim, ...], tuple[Dim, ...]], Dim] = {}
         self.strides: dict[tuple[Dim, str], Dim | None] = {}
+        self.accesses: dict[ops.Nest, tuple[Facts | None, list[Access]]] = {}
+        self.dependences: dict[Block, Dependence] = {}
 
 
 _known = _Known()
@@ -66,6 +71,7 @@ def one_program() -> Generator[None, None, None]:
     finally:
         _known.within = outer
         _known.offsets, _known.strides = {}, {}
+        _known.accesses, _known.dependences = {}, {}
 
 
 def ranges(axes: Iterable[Axis], facts: Facts | None = None) -> Facts:
@@ -123,7 +129,23 @@ class Access:
 
 def accesses(nest: ops.Nest, facts: Facts | None = None) -> list[Access]:
     """All memory ops of a nest."""
-    return list(_accesses(nest, (), ranges(nest.axes, facts)))
+    known = _known.accesses.get(nest)
+    if known is not None and known[0] is facts:
+        return list(known[1])
+    found = list(_accesses(nest, (), ranges(nest.axes, facts)))
+    if _known.within is not None:
+        _known.accesses[nest] = (facts, found)
+    return list(found)
+
+
+def dependence_of(block: Block) -> Dependence:
+    """What the values of a block depend on."""
+    found = _known.dependences.get(block)
+    if found is None:
+        found = Dependence(block)
+        if _known.within is not None:
+            _known.dependences[block] = found
+    return found
 
 
 def _accesses(op: Op, inner: tuple[Axis, ...], facts: Facts) -> Iterator[Access]:

@@ -12,8 +12,7 @@ from typing import TypeGuard
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.walk import map_ops, walk
 from tessera.schedule import ops
-from tessera.schedule.access import accesses
-from tessera.schedule.dependence import Dependence
+from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
 
@@ -64,7 +63,7 @@ def _fetched(nest: ops.Nest) -> ops.Nest:
     row, lane = nest.axes[-2:]
     if nest.warps or not isinstance(lane.extent, int):
         return nest
-    depends = Dependence(nest.body).values
+    depends = dependence_of(nest.body).values
     written = {op.buf for op in nest.body.ops if isinstance(op, ops.Store)}
     runs = {a.op: a.stride(lane.name) == 1 for a in accesses(nest)}
     found: set[int] = set()

@@ -17,9 +17,9 @@ from tessera.ir.intexpr import Dim, Facts, evaluate
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops, ops, streaming
-from tessera.schedule.access import Access, accesses
+from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
-from tessera.schedule.dependence import Dependence, inner_axes
+from tessera.schedule.dependence import inner_axes
 from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width
 from tessera.schedule.rebuild import with_bodies
@@ -313,7 +313,7 @@ class Choice:
 
     def columns(self, found: Sequence[Op]) -> list[Axis]:
         """The axes on which no reduction depends."""
-        dependence = Dependence(self.nest.body)
+        dependence = dependence_of(self.nest.body)
         used = frozenset[str]().union(*[dependence.ops[op] for op in found])
         return [axis for axis in self.free if axis.name not in used]
 
@@ -546,7 +546,7 @@ class Choice:
         lie in a cache. What belongs to a row is computed once for it."""
         if any(isinstance(op, loop_ops.LOOPS) for op in self.code):
             return self.cost * math.prod(points.values())
-        found = Dependence(self.nest.body).ops
+        found = dependence_of(self.nest.body).ops
         is_vector = self.reduce_tile > 1 or max(self.tiles.values(), default=1) > 1
         speed = max(self.lanes // 2, 1) if is_vector else 1
         total = 0.0

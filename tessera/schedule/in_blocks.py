@@ -16,9 +16,10 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
+from tessera.schedule.access import dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.copying import Copy
-from tessera.schedule.dependence import Dependence, inner_axes
+from tessera.schedule.dependence import inner_axes
 from tessera.schedule.product_sides import Side
 from tessera.schedule.products import Product
 from tessera.schedule.types import Axis, BufType
@@ -45,7 +46,7 @@ class InBlocks:
         self.extents: dict[str, Dim] = {axis.name: axis.extent for axis in grows}
         whole = {axis.name: substitute(axis.extent, last) for axis in grows}
         new = _with_extents(nest, whole)
-        used = frozenset[str]().union(*Dependence(new.body).ops.values())
+        used = frozenset[str]().union(*dependence_of(new.body).ops.values())
         outer = [axis for axis in each.axes if axis.name in used]
         found = new.rebuild(axes=(*outer, *new.axes))
         assert isinstance(found, ops.Nest)

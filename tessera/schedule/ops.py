@@ -579,5 +579,6 @@ class ScanFrom(Scan):
 
 def bound_axes(op: Op) -> tuple[str, ...]:
     """The axis names that an op binds for its regions."""
-    found = [*getattr(op, "axes", ()), getattr(op, "axis", None), getattr(op, "part", None)]
-    return tuple(axis.name for axis in found if isinstance(axis, Axis))
+    fields = op.__dict__
+    found = [*fields.get("axes", ()), fields.get("axis"), fields.get("part")]
+    return tuple([axis.name for axis in found if isinstance(axis, Axis)])

@@ -15,11 +15,10 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.access import accesses
+from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
-from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, size_of
 from tessera.schedule.machines import Cpu
@@ -101,7 +100,7 @@ class Product:
         self.op = op
         self.facts = context.facts
         self.machine = context.machine
-        self.depends = Dependence(nest.body)
+        self.depends = dependence_of(nest.body)
         self.accesses = accesses(nest, self.facts)
         bound = [name for one in (nest, *walk(nest.body)) for name in ops.bound_axes(one)]
         names = Names({*context.taken, *bound})

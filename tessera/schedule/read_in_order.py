@@ -31,10 +31,9 @@ from tessera.ir.intexpr import Dim, Facts, substitute, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
-from tessera.schedule.access import Access, accesses
+from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy
-from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, power_above
 from tessera.schedule.products import CachedCpu
@@ -170,7 +169,7 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
 def _with_turned(nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces) -> ops.Nest:
     """The nest on a copy of its small operand that runs along the depth; the copy's nest is the
     first piece."""
-    depends = Dependence(nest.body).values
+    depends = dependence_of(nest.body).values
     (deep,) = op.axes
     first = few.name in depends[op.body.outputs[0]]
     small, large = op.body.outputs if first else op.body.outputs[::-1]
@@ -284,7 +283,7 @@ class _RowSum:
         self.col = col
         self.deep = op.axes[0]
         self.names = context.names
-        used = Dependence(nest.body).ops[op]
+        used = dependence_of(nest.body).ops[op]
         self.axes = [axis for axis in nest.axes if axis.name in used]
         others = [axis for axis in self.axes if axis is not col]
         large = [a for a in reads if a.stride(col.name) == 1]

@@ -26,9 +26,9 @@ from tessera.ir.order import SEQUENCE
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import free_values, uses, walk
 from tessera.schedule import ops
-from tessera.schedule.access import Access, accesses
+from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, Names, guarded
-from tessera.schedule.dependence import Dependence, inner_axes
+from tessera.schedule.dependence import inner_axes
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import GRAIN, power_below, size_of
 from tessera.schedule.heuristics_gpu import traffic
@@ -394,7 +394,7 @@ class _Reductions:
         self.found = found
         self.context = context
         self.pieces = Pieces()
-        dependence = Dependence(nest.body)
+        dependence = dependence_of(nest.body)
         used = frozenset[str]().union(*[dependence.ops[op] for op in found])
         self.rows = [axis for axis in nest.axes if axis.name in used]
         self.part = Axis(context.names.fresh("p"), 0)

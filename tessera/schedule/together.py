@@ -21,7 +21,8 @@ from typing import TypeAlias
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
-from tessera.schedule.dependence import Dependence, inner_axes
+from tessera.schedule.access import dependence_of
+from tessera.schedule.dependence import inner_axes
 from tessera.schedule.heuristics import GRAIN, WORK
 from tessera.schedule.plan import byte_size
 from tessera.schedule.types import BufType, Place, PlaceKind
@@ -226,7 +227,7 @@ class _Joiner:
             return None
         if any([isinstance(one, loop_ops.LOOPS) for one in walk(nest.body)]):
             return None
-        depends = Dependence(nest.body).ops
+        depends = dependence_of(nest.body).ops
         speed = LANES if max(nest.tile, default=1) > 1 or nest.reduce_tile > 1 else 1
         total = 0.0
         for one in nest.body.ops:
