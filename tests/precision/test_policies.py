@@ -521,3 +521,29 @@ def test_products_of_a_gpu_read_narrow_operands() -> None:
     assert len(products) == 3
     assert all("dtype=f32} : f32[64, 64]" in line for line in products)
     assert "f32.bf16.bf16.f32" in str(lowered.stage("ptx"))
+
+
+def test_policies_compose_with_transforms_and_symbolic_shapes() -> None:
+    rng = np.random.default_rng(6)
+    x, w = (ts.asarray(rng.standard_normal(s).astype(np.float32)) for s in ((5, 6, 8), (3, 8, 8)))
+
+    def body(h: Any, w: Any) -> Any:
+        return ts.tanh(h @ w).astype(h.dtype), ts.sum(h)
+
+    def loss(w: Any, x: Any) -> Any:
+        last, sums = ts.scan(ts.checkpoint(body), x, w)
+        return (ts.mean(ts.square(last)) + ts.mean(sums) * 1e-3).astype(ts.float32)
+
+    def mean_loss(w: Any, x: ts.Tensor["B", 6, 8, ts.float32]) -> Any:  # noqa: F821, UP037
+        return ts.mean(ts.vmap(loss, in_axes=(None, 0))(w, x)).astype(ts.float32)
+
+    plain = ts.jit(ts.value_and_grad(mean_loss))(w, x)
+    compiled = ts.jit(ts.value_and_grad(mean_loss), policy=TRAINING)
+    for found, want in zip(compiled(w, x), plain, strict=True):
+        assert found.dtype is ts.float32
+        gap = np.max(np.abs(wide(found) - wide(want)))
+        assert gap < 0.1 * np.max(np.abs(wide(want)))
+    sized = ts.jit(mean_loss, policy=TRAINING)
+    for count in (5, 3):
+        assert abs(float(sized(w, x[:count])) - float(mean_loss(w, x[:count]))) < 0.01
+    assert sized.cache_size() == 1
