@@ -2,11 +2,14 @@
 
 No prefetcher of a CPU knows the next row of a gather, so its lines arrive one latency after the
 other. The kernel does know it: it reads the place some rows ahead, and has the lines fetched.
+
+What is added to a block of a product is read when the block's sums are done, from rows that lie far
+apart. Fetched before they begin, it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard
 
 from tessera.ir.core import Block, Func, Op, Value
@@ -33,17 +36,71 @@ def fetch_ahead(func: Func) -> Func:
     """The program with `ahead` on what reads such rows, after tiles have been chosen."""
 
     def body(kernel: ops.Kernel) -> Block:
-        code = [_fetched(op) if isinstance(op, ops.Nest) else op for op in kernel.body.ops]
+        code: list[Op] = []
+        for op in kernel.body.ops:
+            if isinstance(op, ops.Nest):
+                op = _early(op) if _product(op) else _fetched(op)
+            code.append(op)
         return Block(kernel.body.args, code, ())
 
-    return with_bodies(func, body) if any(_reads(op) for op in walk(func.body)) else func
+    marked = any(_reads(op) or isinstance(op, ops.Contract) for op in walk(func.body))
+    return with_bodies(func, body) if marked else func
+
+
+def _product(nest: ops.Nest) -> ops.Contract | None:
+    """The product of register blocks in a nest."""
+    found = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
+    return found[0] if found and len(nest.tile) >= 2 and min(nest.tile[-2:]) > 1 else None
+
+
+def _early(nest: ops.Nest) -> ops.Nest:
+    """A nest with a product, and marks on what is read beside it."""
+    row, lane = [axis.name for axis in nest.axes[-2:]]
+    strides = {a.op: (a.stride(row), a.stride(lane)) for a in accesses(nest)}
+    found: set[int] = set()
+    for place, op in enumerate(nest.body.ops):
+        if not isinstance(op, ops.Load) or not _is_far(op):
+            continue
+        across, along = strides[op]
+        if not isinstance(across, int) or across <= 1 or along != 1:
+            continue
+        names = _names(nest, op)
+        if names is not None and names.isdisjoint((row, lane)):
+            found.add(place)
+    return _marked(nest, found, lambda op: op.rebuild(early=True))
+
+
+def _names(nest: ops.Nest, op: ops.Load | ops.Store) -> frozenset[str] | None:
+    """The axes on which the place depends that data tell; None where it may not be computed twice,
+    as what it is computed from may have changed."""
+    depends = dependence_of(nest.body).values
+    written = {one.buf for one in nest.body.ops if isinstance(one, ops.Store)}
+    code = behind(nest.body.ops, op.dyn)
+    loads = [one for one in code if isinstance(one, ops.Load)]
+    read = {one.buf for one in (loads if isinstance(op, ops.Store) else (op, *loads))}
+    if not all(isinstance(one, PLAIN) for one in code) or any(one.where for one in loads):
+        return None
+    if not read.isdisjoint(written):
+        return None
+    return frozenset[str]().union(*[depends[v] for v in op.dyn])
+
+
+def _marked(nest: ops.Nest, found: set[int], mark: Callable[[Op], Op]) -> ops.Nest:
+    """A nest with marks on the ops at some places."""
+    if not found:
+        return nest
+    places = iter(range(len(nest.body.ops)))
+    block = map_ops(nest.body, lambda op: mark(op) if next(places) in found else op)
+    new = nest.rebuild(regions=[block])
+    assert isinstance(new, ops.Nest)
+    return new
 
 
 def _reads(op: Op) -> TypeGuard[ops.Load | ops.Store]:
     """Whether an op reads an element at a place that data tell."""
     if isinstance(op, ops.Store):
         return bool(op.dyn) and op.combine is not None
-    return isinstance(op, ops.Load) and bool(op.dyn) and not op.where
+    return isinstance(op, ops.Load) and bool(op.dyn)
 
 
 def behind(code: Sequence[Op], values: Iterable[Value]) -> list[Op]:
@@ -63,33 +120,26 @@ def _fetched(nest: ops.Nest) -> ops.Nest:
     row, lane = nest.axes[-2:]
     if nest.warps or not isinstance(lane.extent, int):
         return nest
-    depends = dependence_of(nest.body).values
-    written = {op.buf for op in nest.body.ops if isinstance(op, ops.Store)}
     runs = {a.op: a.stride(lane.name) == 1 for a in accesses(nest)}
     found: set[int] = set()
     for place, op in enumerate(nest.body.ops):
-        if not _reads(op):
+        if not _reads(op) or not runs[op] or not _is_far(op):
             continue
-        code = behind(nest.body.ops, op.dyn)
-        loads = [one for one in code if isinstance(one, ops.Load)]
-        read = {one.buf for one in (loads if isinstance(op, ops.Store) else (op, *loads))}
-        names = frozenset[str]().union(*[depends[v] for v in op.dyn])
-        is_plain = all(isinstance(one, PLAIN) for one in code) and read.isdisjoint(written)
-        is_plain = is_plain and not any(one.where for one in loads)
-        known = row.name in names and lane.name not in names
-        if is_plain and known and runs[op] and _is_far(op, lane.extent):
+        names = _names(nest, op)
+        is_row = names is not None and row.name in names and lane.name not in names
+        if is_row and lane.extent * _itemsize(op) >= LEAST:
             found.add(place)
-    if not found:
-        return nest
-    places = iter(range(len(nest.body.ops)))
-    block = map_ops(nest.body, lambda op: op.rebuild(ahead=AHEAD) if next(places) in found else op)
-    new = nest.rebuild(regions=[block])
-    assert isinstance(new, ops.Nest)
-    return new
+    return _marked(nest, found, lambda op: op.rebuild(ahead=AHEAD))
 
 
-def _is_far(op: ops.Load | ops.Store, extent: int) -> bool:
-    """Whether rows of so many elements are long enough, and what they are of is large."""
+def _itemsize(op: ops.Load | ops.Store) -> int:
+    """Bytes of an element."""
     assert isinstance(op.buf.type, BufType)
-    size, each = op.buf.type.size, op.buf.type.dtype.itemsize
-    return extent * each >= LEAST and (not isinstance(size, int) or size * each >= FAR)
+    return op.buf.type.dtype.itemsize
+
+
+def _is_far(op: ops.Load | ops.Store) -> bool:
+    """Whether an array is large, or may be."""
+    assert isinstance(op.buf.type, BufType)
+    size = op.buf.type.size
+    return not isinstance(size, int) or size * _itemsize(op) >= FAR

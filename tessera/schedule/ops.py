@@ -368,7 +368,7 @@ class Holds(ScheduleOp):
 class Load(ScheduleOp):
     """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not
     touched: `fill`. With `ahead`, a CPU has the row fetched that is so many points further along
-    the last axis but one.
+    the last axis but one; with `early`, what a block reads is fetched before its product begins.
     """
 
     name = "schedule.load"
@@ -379,6 +379,7 @@ class Load(ScheduleOp):
     where: tuple[Dim, ...] = attr(())
     fill: Number = attr(0)
     ahead: int = attr(0)
+    early: bool = attr(False)
 
     def infer(self) -> Type:
         """The buffer's element."""

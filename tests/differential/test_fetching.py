@@ -1,4 +1,5 @@
-"""Rows of large arrays at places that data tell, which are fetched ahead: at every level."""
+"""Rows of large arrays that are fetched ahead, those at places that data tell and those beside
+products: at every level."""
 
 from __future__ import annotations
 
@@ -9,15 +10,28 @@ import pytest
 
 import tessera as ts
 from tessera import dtypes as dt
+from tessera.compile import Lowered
 from tessera.errors import ParseError
 from tessera.ir.parser import parse_func
-from tessera.schedule import ops
+from tessera.schedule import fetching, ops
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import all_ops, traced, typed
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 RNG = np.random.default_rng(11)
+
+
+@pytest.fixture
+def nothing_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays of a thousand bytes count as large."""
+    monkeypatch.setattr(fetching, "FAR", 1 << 10)
+
+
+def run(fn: Any, *types: Any, level: str = "x86-64-v3") -> Lowered:
+    """Runs a program at all levels."""
+    inputs = [RNG.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+    return check_levels(traced(fn, *types), inputs, machine=machine(level))
 
 
 def check(fn: Any, table: Any, *rest: Any, level: str = "x86-64-v3", ahead: bool = True) -> None:
@@ -63,6 +77,7 @@ def test_with_work_on_the_rows() -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.usefixtures("nothing_is_near")
 def test_rows_that_are_added_to(level: str) -> None:
     """Places may meet, and those that are none are left out."""
 
@@ -70,8 +85,55 @@ def test_rows_that_are_added_to(level: str) -> None:
         return ts.asarray(x).at[places].add(y)
 
     rest = (typed(40, dtype=dt.int32), typed(40, 67))
-    check(fn, typed(4100, 67), *rest, level=level)
-    check(lambda x, places, y: fn(x, places + 3000, y), typed(4100, 67), *rest, level=level)
+    check(fn, typed(50, 67), *rest, level=level)
+    check(lambda x, places, y: fn(x, places + 40, y), typed(50, 67), *rest, level=level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.usefixtures("nothing_is_near")
+def test_what_is_added_to_a_product(level: str) -> None:
+    def fn(x: Any, w: Any, y: Any) -> Any:
+        return ts.tanh(x @ w + y)
+
+    shapes = (typed(40, 33), typed(33, 70), typed(40, 70))
+    lowered = run(fn, *shapes, level=level)
+    assert [op.early for op in all_ops(lowered.schedule, ops.Load)].count(True) == 1
+    assert "@llvm.prefetch" in lowered.stage("llvm")
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+def test_what_is_added_at_a_step_of_a_loop() -> None:
+    def fn(w: Any, x: Any) -> Any:
+        def step(h: Any, row: Any) -> Any:
+            h = ts.tanh(h @ w + row)
+            return h, h
+
+        return ts.scan(step, ts.zeros((16, 34)), x)[1]
+
+    lowered = run(fn, typed(34, 34), typed(5, 16, 34))
+    assert any(op.early for op in all_ops(lowered.schedule, ops.Load))
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+def test_rows_beside_a_product_at_places_that_data_tell_are_read_late() -> None:
+    def fn(y: Any, places: Any, x: Any, w: Any) -> Any:
+        return x @ w + ts.take(y, places, axis=0)
+
+    types = (typed(50, 70), typed(40, dtype=dt.int32), typed(40, 33), typed(33, 70))
+    inputs = [RNG.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+    inputs[1] = RNG.integers(0, 50, 40).astype(np.int32)
+    lowered = check_levels(traced(fn, *types), inputs, machine=machine("x86-64-v3"))
+    assert not any(op.early for op in all_ops(lowered.schedule, ops.Load))
+
+
+@pytest.mark.parametrize("far", [1 << 10, 1 << 20])
+def test_what_is_near_or_the_same_for_all_rows_is_read_late(
+    far: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "FAR", far)
+    other = typed(40, 70) if far > 1 << 10 else typed(70)
+    lowered = run(lambda x, w, y: x @ w + y, typed(40, 33), typed(33, 70), other)
+    assert not any(op.early for op in all_ops(lowered.schedule, ops.Load))
 
 
 def test_small_tables_and_short_rows_are_near() -> None:

@@ -259,6 +259,7 @@ class _Loops:
         self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
         self.fetched = [op for op in memory if op.ahead]
+        self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
         self.code = nest.body.ops
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
@@ -291,6 +292,8 @@ class _Loops:
         """Runs the body; without its conditions where they hold for the whole tile."""
         em, code = self.em, self.stages[-1]
         tiled = {dim.name: dim for dim in point.dims}
+        if self.early and len(point.dims) == 2:
+            self.fetch_block(point)
         if not self.inner or any(dim.checked for dim in point.dims):
             row_passes.run(self.low, code, point)
             return
@@ -314,6 +317,18 @@ class _Loops:
             return ()
 
         em.when(every, inner, outer)
+
+    def fetch_block(self, point: Point) -> None:
+        """Fetches what is read beside the product of a block."""
+        em, low, (rows, lanes) = self.em, self.low, point.dims
+        before = dict(low.env)
+        for op in self.early:
+            low.run(behind(self.code, op.dyn), Point())
+            for k in range(rows.size):
+                row = em.map("add", rows.start, em.const(k, int64))
+                with em.bound({rows.name: row, lanes.name: lanes.start}):
+                    access.prefetch(low, op, lanes.size)
+        low.env = before
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
