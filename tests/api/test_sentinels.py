@@ -11,10 +11,23 @@ import pytest
 import tessera as ts
 from tessera.compile import Lowered
 from tessera.config import ConfigError, config, from_environment
-from tessera.errors import MemoryAccessError, NonFiniteError, NotYetError, OptionError
+from tessera.errors import (
+    MemoryAccessError,
+    NonFiniteError,
+    NotYetError,
+    OptionError,
+    ParseError,
+    VerifyError,
+)
+from tessera.ir.parser import parse_func
+from tessera.ir.verify import verify
+from tessera.schedule import interp as schedule_interp
 from tessera.schedule.infinities import Infinities
+from tessera.target import interp as target_interp
 from tessera.target.machine import machine
+from tessera.tile import interp as tile_interp
 from tests.differential.programs import random_program
+from tests.ir.layers import SPECS
 
 INF, NAN = np.inf, np.nan
 SIZE = ts.dim("S", 1, 100)
@@ -333,3 +346,69 @@ def test_infinities_that_are_meant() -> None:
     assert not meant(lambda x: ts.exp(x) * 3e38)
     assert meant(lambda x: ts.fori_loop(0, 3, lambda i, c: ts.sort(c), ts.where(x > 0, x, INF)))
     assert meant(lambda x: ts.scan(lambda c, v: (c - INF, c), x, None, length=3)[1])
+
+
+# --- the definition -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sums of rows", "a branch that is left", "a loop"])
+def test_interpreters_stop_where_compiled_code_tells(name: str) -> None:
+    f = {
+        "sums of rows": lambda x: ts.sum(ts.log(x), axis=1) * 2,
+        "a branch that is left": lambda x: ts.where(x > 0, ts.log(x), 0),
+        "a loop": lambda x: ts.fori_loop(0, 3, lambda i, c: ts.sqrt(c - 0.1), x),
+    }[name]
+    good = np.linspace(1, 2, 14, dtype=np.float32).reshape(2, 7)
+    bad = good.copy()
+    bad[1, 6] = -1
+    with config.update(sentinels="nan,inf", verify=True):
+        lowered = Lowered(ts.make_graph(f)(good))
+        assert "sentinel" in str(lowered.schedule)
+        executable = lowered.executable()
+    assert executable.told is not None
+    for x in (good, bad):
+        result = np.empty_like(executable.run([x])[0])
+        tells = executable.told([])
+        assert tells is (x is bad and name != "a branch that is left")
+        room = int(str(lowered.arena))
+        runs: list[Callable[[], Any]] = [
+            lambda x=x: schedule_interp.run(lowered.schedule, [x]),
+            lambda x=x, r=result, n=room: tile_interp.run_module(lowered.tile, [x], [r], {}, n),
+            lambda x=x, r=result, n=room: target_interp.run_module(
+                lowered.target, [x], [r], {}, n
+            ),
+        ]
+        for run in runs:
+            if tells:
+                with pytest.raises(VerifyError, match="a value is bad"):
+                    run()
+            else:
+                run()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "func @f(%x: buf<f32[4]>) { schedule.nest() {axes=[i: 4]} body() { "
+        "%v = schedule.load(%x, []) {index=[i]} : f32 schedule.sentinel(%v) yield } return }",
+        "func @f() { %c = tile.const() {value=1.0, dtype=f32} : tile<f32[]> "
+        "tile.sentinel(%c) return }",
+    ],
+)
+def test_a_sentinel_takes_a_bool(text: str) -> None:
+    with pytest.raises((VerifyError, ParseError), match="a sentinel takes a bool"):
+        verify(parse_func(text), SPECS[text.split("sentinel")[0].split()[-1].split(".")[0]])
+
+
+def test_a_ref_keeps_what_it_held() -> None:
+    ref = ts.Ref(array(1, 2))
+
+    @ts.jit(check="nan")
+    def f(x: Any) -> Any:
+        ref.set(ref.get() + 1)
+        return ts.log(x)
+
+    f(array(1))
+    with pytest.raises(NonFiniteError):
+        f(array(-1))
+    np.testing.assert_array_equal(np.asarray(ref.get()), [2, 3])
