@@ -27,7 +27,7 @@ from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
-from tessera.schedule.memory_budget import fit
+from tessera.schedule.memory_budget import fit, sums_of
 from tessera.schedule.memory_use import MemoryUse, memory_use
 from tessera.schedule.ops import (
     ArgReduce,
@@ -140,13 +140,21 @@ def within_budget(
     if graph.dims:
         return graph
 
-    def planned(graph: Func) -> MemoryUse:
+    def planned(graph: Func) -> tuple[Func, Dim]:
         schedule, arena, _ = to_schedule(graph, machine, donated)
-        return memory_use(schedule, arena)
+        return schedule, arena
 
-    found, need = fit(graph, budget, machine, lambda graph: int(str(planned(graph).peak)))
-    if need > budget:
-        raise _too_little(graph, budget, planned(graph), planned(found))
+    def need(other: Func) -> int | None:
+        schedule, arena = planned(other)
+        if not sums_of(schedule) <= known:
+            return None
+        return int(str(memory_use(schedule, arena).peak))
+
+    known = sums_of(planned(graph)[0])
+    found, least = fit(graph, budget, machine, need)
+    if least > budget:
+        uses = [memory_use(*planned(each)) for each in (graph, found)]
+        raise _too_little(graph, budget, *uses)
     return found
 
 

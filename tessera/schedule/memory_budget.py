@@ -17,6 +17,8 @@ larger one does, and more.
 
 - Ops with effects, random numbers, calls of the host and of libraries, and loops run once.
 - What is inside of loops stays as it is.
+- Products of matrices may run twice. Whoever plans a step looks whether all sums are still added up
+  in the same order (`sums_of`); if not, the step is left out.
 - A barrier keeps what is computed again apart from what was computed before.
 
 Greedy, as Chen et al., "Training deep nets with sublinear memory cost", 2016, for chains; weighed
@@ -35,7 +37,8 @@ from tessera.graph.ops.elementwise import Elementwise
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.scalar import SCALARS
-from tessera.ir.walk import free_values
+from tessera.ir.walk import free_values, walk
+from tessera.schedule import ops
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.from_graph import lower
 from tessera.schedule.machines import Cpu, Gpu
@@ -62,7 +65,7 @@ _AGAIN = frozenset((Family.ELEMENTWISE, Family.REARRANGE, Family.GENERATE, Famil
 
 
 def fit(
-    graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int]
+    graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int | None]
 ) -> tuple[Func, int]:
     """A Graph that needs no more memory than a budget, if one is found.
 
@@ -70,18 +73,20 @@ def fit(
         graph: the program.
         budget: bytes.
         machine: what it is for.
-        planned: the bytes that a Graph needs, by its plan.
+        planned: the bytes that a Graph needs, by its plan; None if it would compute other bits.
 
     Returns:
         The Graph and what it needs: the first within the budget, or else the one that needs least.
     """
-    best = graph, planned(graph)
-    if best[1] <= budget:
+    need = planned(graph)
+    assert need is not None
+    best = graph, need
+    if need <= budget:
         return best
     strategy = GPU if isinstance(machine, Gpu) else CPU
     found = _Analysis(graph.with_body(prepare(graph.body, strategy)), machine)
-    rest = best[1] - found.peak
-    tried = best[0]
+    rest = need - found.peak
+    tried = graph
     for _ in range(MAX_STEPS):
         step = found.step()
         if step is None:
@@ -90,12 +95,28 @@ def fit(
         if found.peak + rest > budget * SLACK:
             continue
         tried, need = step, planned(step)
-        best = min(best, (step, need), key=lambda pair: pair[1])
-        if need <= budget:
-            return best
-    if tried is not found.graph:
-        best = min(best, (found.graph, planned(found.graph)), key=lambda pair: pair[1])
-    return best
+        if need is not None and need < best[1]:
+            best = step, need
+            if need <= budget:
+                return best
+    need = None if tried is found.graph else planned(found.graph)
+    return best if need is None or need >= best[1] else (found.graph, need)
+
+
+def sums_of(program: Func) -> set[tuple[object, ...]]:
+    """How sums and products of a program are added up: their lines, sizes and lanes. One that is
+    computed again, or of other values that are, gives the same bits if this is the same.
+    """
+    found: set[tuple[object, ...]] = set()
+    for nest in walk(program.body):
+        if not isinstance(nest, ops.Nest):
+            continue
+        for op in walk(nest.body):
+            if isinstance(op, (ops.Contract, ops.Reduce)):
+                extents = tuple([axis.extent for axis in op.axes])
+                is_flat = not any(inner.regions for inner in op.body.ops)
+                found.add((op.loc.frames[:1], type(op), extents, nest.reduce_tile, is_flat))
+    return found
 
 
 @dataclass
