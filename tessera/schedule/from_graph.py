@@ -82,13 +82,19 @@ def from_graph(func: Func, options: Options | None = None) -> Func:
     return lower(func, options).func
 
 
-def lower(func: Func, options: Options | None = None, machine: Cpu | Gpu | None = None) -> Lowered:
+def lower(
+    func: Func,
+    options: Options | None = None,
+    machine: Cpu | Gpu | None = None,
+    is_prepared: bool = False,
+) -> Lowered:
     """Lowers a closed Graph function.
 
     Args:
         func: the function; its symbolic dims stay symbolic.
         options: see `Options`.
         machine: what the program is for; a GPU decides the strategy.
+        is_prepared: whether the body is what `prepare` gives.
 
     Returns:
         The program and the decisions behind it. The program's outputs are contiguous buffers, each
@@ -107,7 +113,7 @@ def lower(func: Func, options: Options | None = None, machine: Cpu | Gpu | None 
             dims.update(dict.fromkeys(sorted(symbols(dim))))
     lowering = _Lowering(options, AxisNames(dims))
     buffers = dict(zip(func.args, args, strict=True))
-    code, outputs = lowering.block(func.body, buffers)
+    code, outputs = lowering.block(func.body, buffers, is_prepared=is_prepared)
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
     if isinstance(machine, Gpu):
         program = join(program, machine)
@@ -129,7 +135,11 @@ class _Lowering:
         self.hoisted: list[Op] = []
 
     def block(
-        self, block: Block, env: dict[Value, Value], kept: Sequence[Value] = ()
+        self,
+        block: Block,
+        env: dict[Value, Value],
+        kept: Sequence[Value] = (),
+        is_prepared: bool = False,
     ) -> tuple[list[Op], list[Value]]:
         """Lowers a block whose arguments `env` maps to buffers.
 
@@ -137,9 +147,10 @@ class _Lowering:
             block: Graph ops.
             env: program values; gains those of the block.
             kept: arguments that may be outputs; others are copied.
+            is_prepared: whether it is what `prepare` gives.
         """
         strategy = self.options.strategy
-        block = prepare(block, strategy)
+        block = block if is_prepared else prepare(block, strategy)
         fusion = Fusion(block, self.facts, self.names, strategy)
         plan = fusion.run()
         self.decisions += plan.decisions

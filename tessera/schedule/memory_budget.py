@@ -56,10 +56,6 @@ AT_ONCE = 6
 MAX_CHAIN = 6
 """Values that are computed again for the sake of another one, one after the other."""
 
-SLACK = 1.1
-"""A step is planned in full once the sum of its buffers, which is quickly found, is within this of
-the budget."""
-
 _AGAIN = frozenset((Family.ELEMENTWISE, Family.REARRANGE, Family.GENERATE, Family.CONTRACT))
 """Families whose ops give the same bits wherever they are computed."""
 
@@ -84,23 +80,17 @@ def fit(
     if need <= budget:
         return best
     strategy = GPU if isinstance(machine, Gpu) else CPU
-    found = _Analysis(graph.with_body(prepare(graph.body, strategy)), machine)
-    rest = need - found.peak
-    tried = graph
+    step: Func | None = graph.with_body(prepare(graph.body, strategy))
     for _ in range(MAX_STEPS):
-        step = found.step()
+        step = _Analysis(step, machine).step()
         if step is None:
             break
-        found = _Analysis(step, machine)
-        if found.peak + rest > budget * SLACK:
-            continue
-        tried, need = step, planned(step)
+        need = planned(step)
         if need is not None and need < best[1]:
             best = step, need
             if need <= budget:
-                return best
-    need = None if tried is found.graph else planned(found.graph)
-    return best if need is None or need >= best[1] else (found.graph, need)
+                break
+    return best
 
 
 def sums_of(program: Func) -> set[tuple[object, ...]]:
@@ -154,7 +144,7 @@ class _Analysis:
 
     def __init__(self, graph: Func, machine: Cpu | Gpu) -> None:
         self.graph = graph
-        lowered = lower(graph, machine=machine)
+        lowered = lower(graph, machine=machine, is_prepared=True)
         self.program = lowered.func
         # The first value of a buffer is the one that is not behind a barrier.
         self.buffers = {v: b for v, b in lowered.buffers.items() if v.op in _ops(graph)}
