@@ -239,6 +239,21 @@ def _moved(x: Number, dtype: DType, ulps: float) -> float:
     return max(min(moved, limits.max), limits.min)
 
 
+def bits_of(x: Interval, source: DType, target: DType) -> Interval:
+    """What bits of numbers in an interval may be in a dtype of the same width.
+
+    Bits of positive numbers have their order. That is used one way: random bits become numbers in
+    [1, 2) so.
+    """
+    if not (target.is_float and source.is_integer) or target.bits < 16 or x.is_empty:
+        return full_range(target)
+    ends = np.asarray([max(x.lo, 0), max(x.hi, 0)], dtype=f"u{target.bits // 8}")
+    low, high = ends.view(target.np).astype(np.float64)
+    if x.lo < 0 or ends[1] >> (target.bits - 1) or not math.isfinite(high):
+        return full_range(target)
+    return Interval(float(low), float(high))
+
+
 def next_above(x: Number, dtype: DType) -> Number:
     """The least number of a dtype above another."""
     if not dtype.is_float:

@@ -22,6 +22,7 @@ from tessera.dtypes import DType, finfo
 from tessera.ir.interval import (
     EMPTY,
     Interval,
+    bits_of,
     full_range,
     next_above,
     next_below,
@@ -31,7 +32,7 @@ from tessera.ir.interval import (
 )
 from tessera.ir.interval_rules import apply, cast, square
 from tessera.verify.linear_forms import linear
-from tessera.verify.quotients import product, ratio
+from tessera.verify.quotients import is_even_product, product, ratio
 from tessera.verify.terms import Term, matches
 
 MAX_CASES = 3
@@ -49,11 +50,29 @@ _RISING = frozenset(
 )  # fmt: skip
 
 
-class Budget:
-    """How many cases may still be looked at in one analysis."""
+TERMS_PER_OP = 1500
+"""So many terms are looked at under assumptions for one op."""
 
-    def __init__(self, cases: int = 4000) -> None:
-        self.cases = cases
+
+class Budget:
+    """How many terms may still be looked at under assumptions: for the op at hand, and in all.
+
+    What is not looked at is not proved, and nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.rest = 4000
+        self.terms = self._given = TERMS_PER_OP
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.terms <= 0
+
+    def next_op(self) -> None:
+        """Another op is looked at."""
+        self.rest += 120 - (self._given - self.terms)
+        self.terms = self._given = max(min(TERMS_PER_OP, self.rest), 0)
 
 
 class Context:
@@ -119,6 +138,8 @@ class Context:
 
     def _plain(self, term: Term, depth: int) -> Interval:
         op = term.op
+        if self.level:
+            self.budget.terms -= 1
         if op == "const":
             x = term.attr[1]
             is_nan = isinstance(x, float) and math.isnan(x)
@@ -133,10 +154,12 @@ class Context:
         if op == "cast":
             return cast(given[0], term.attr, term.dtype)
         if op == "bitcast":
-            return full_range(term.dtype)
+            return bits_of(self.interval(term.args[0], depth + 1), term.attr, term.dtype)
         if op == "pow2":
             (x,) = given
-            return Interval(_power_below(float(x.lo)), _power_below(float(x.hi)), x.nan)
+            found = Interval(_power_below(float(x.lo)), _power_below(float(x.hi)))
+            # The exponent of NaN is that of infinity.
+            return found.join(point(math.inf)) if x.nan else found
         found = apply(op, given, term.dtype)
         if not term.dtype.is_float or found.is_empty:
             return found
@@ -150,7 +173,7 @@ class Context:
             return self.interval(a if truth.lo else b, depth + 1)
         if truth.is_empty:
             return EMPTY
-        if self.level >= MAX_CASES or self.budget.cases <= 0:
+        if self.level >= MAX_CASES or self.budget.is_spent:
             return self.interval(a, depth + 1).join(self.interval(b, depth + 1))
         return self.assume(condition, True).interval(a, depth + 1).join(
             self.assume(condition, False).interval(b, depth + 1)
@@ -164,7 +187,6 @@ class Context:
         found = self._cases.get(key)
         if found is None:
             found = self._cases[key] = Context(self)
-            self.budget.cases -= 1
             found._take(condition, truth)
         return found
 
@@ -173,7 +195,7 @@ class Context:
         if self.level >= MAX_CASES or term.op in ("const", "leaf", "select"):
             return found
         for condition in self._conditions(term):
-            if self.budget.cases <= 0:
+            if self.budget.is_spent:
                 break
             cases = [self.assume(condition, truth) for truth in (True, False)]
             # Without a value in the first case that case cannot be.
@@ -388,6 +410,8 @@ class Context:
         if op == "mul":
             if args[0] is args[1]:
                 return found.meet(square(given[:1], dtype).or_nan(found.nan))
+            if found.lo < 0 and is_even_product(term):
+                found = Interval(0.0, max(found.hi, 0.0), found.nan)
             most = min(product(self, args[0], args[1]), product(self, args[1], args[0]))
             return _within(found, most, dtype)
         if op == "div":
@@ -470,7 +494,7 @@ class Context:
         truth = self.interval(condition)
         if truth.lo == truth.hi:
             return [(self, chosen[0 if truth.lo else 1])]
-        if self.level >= MAX_CASES or self.budget.cases <= 0:
+        if self.level >= MAX_CASES or self.budget.is_spent:
             return None
         both = [self.assume(condition, True), self.assume(condition, False)]
         return [(c, x) for c, x in zip(both, chosen, strict=True) if not c.is_dead]

@@ -140,6 +140,7 @@ class Walk:
 
     def op(self, op: Op, given: Sequence[Known]) -> list[Known]:
         """What an op gives."""
+        self.context.budget.next_op()
         inner = self._control(op, given)
         if inner is not None:
             self._record(op, given, inner, False)

@@ -18,6 +18,7 @@ from tessera.api.leaves import (
     to_array,
 )
 from tessera.api.shapes import ShapeDtypeStruct
+from tessera.config import config
 from tessera.errors import (
     NumericsError,
     OptionError,
@@ -116,7 +117,8 @@ class Verified(Generic[P, R]):
                 static.append((k, x))
             else:
                 raise leaf_error(x, name(treedef, k))
-        key = (treedef, tuple(types), tuple(static), tuple(dynamic))
+        # What is in force where it is called: a policy, dtypes by default, conditions on sizes.
+        key = (config.current().key(), known, treedef, tuple(types), tuple(static), tuple(dynamic))
         report = self._known.get(key)
         if report is not None:
             return report

@@ -120,6 +120,30 @@ def _square_ratio_by_form(context: Context, a: Term, s: Term, depth: int) -> flo
     return math.inf
 
 
+def is_even_product(term: Term) -> bool:
+    """Whether a product is one of a positive number and of even powers, such as `0.1 * x * x`."""
+    powers: dict[Term, int] = {}
+    sign = _factors(term, powers, 0)
+    return sign > 0 and all(n % 2 == 0 for n in powers.values())
+
+
+def _factors(t: Term, powers: dict[Term, int], depth: int) -> int:
+    """Counts how often each factor takes part in a product; gives the sign of its constants."""
+    if t.op == "const":
+        x = t.attr[1]
+        return (x > 0) - (x < 0)
+    if t.op == "neg":
+        return -_factors(t.args[0], powers, depth + 1)
+    if t.op == "square":
+        return 1
+    # Of a quotient only a constant divisor counts: others may be 0.
+    is_product = t.op == "mul" or (t.op == "div" and t.args[1].op == "const")
+    if is_product and depth < MAX_DEPTH:
+        return math.prod([_factors(x, powers, depth + 1) for x in t.args])
+    powers[t] = powers.get(t, 0) + 1
+    return 1
+
+
 def times(a: float, b: float) -> float:
     """A product of bounds: nothing times anything is nothing."""
     return 0.0 if a == 0 or b == 0 else a * b

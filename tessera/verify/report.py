@@ -196,6 +196,8 @@ def reason_of(record: Record) -> str:
     type = tensor(op, 0) if op.operands else None
     out = op.results[0].type
     assert isinstance(out, TensorType)
+    if out.dtype.is_complex:
+        return f"nothing is known of complex numbers, as the results of {name}"
     if not _has_rule(op):
         return f"nothing is known of the results of {name}"
     operands = [str(x) for x in record.operands[:2]]

@@ -22,6 +22,7 @@ from tessera.ir.interval import (
     ANY,
     EMPTY,
     Interval,
+    bits_of,
     finite_range,
     full_range,
     has_infinities,
@@ -33,7 +34,7 @@ from tessera.ir.interval import (
     sum_of,
 )
 from tessera.ir.interval_rules import RULES, apply, cast
-from tessera.ir.scalar import SCALARS, ScalarFn, Sig, result_dtype
+from tessera.ir.scalar import SCALARS, ScalarFn, Sig, result_dtype, scalar
 
 INF, NAN = math.inf, math.nan
 REAL = [d for d in dt.ALL if not d.is_complex]
@@ -216,6 +217,36 @@ def test_sums_are_not_too_wide() -> None:
     assert big == ANY
     assert not sum_of(Interval(0.0, 3e38), 4, 4, dt.float32).nan
     assert sum_of(Interval(-100, 100), 2, 2, dt.int8) == full_range(dt.int8)
+
+
+FORMATS = [d for d in REAL if d.is_float and d.bits < 32]
+
+
+@pytest.mark.parametrize("target", FORMATS, ids=str)
+def test_rounding_to_formats_holds(target: DType) -> None:
+    rng = np.random.default_rng(5)
+    rows = [f"{word}.{target}" for word in ("saturate", "flush")]
+    rows += [f"round.{target}.{mode}" for mode in ("nearest_even", "toward_zero", "up", "down")]
+    for row in rows:
+        for _ in range(25):
+            x = an_interval(rng, dt.float32)
+            found = scalar(row).evaluate(inside(rng, x, dt.float32))
+            assert not outside(found, dt.float32, apply(row, [x], dt.float32)), row
+    row = f"round.{target}.stochastic"
+    for _ in range(25):
+        x = an_interval(rng, dt.float32)
+        u = rng.random(24, dtype=np.float32)
+        found = scalar(row).evaluate(inside(rng, x, dt.float32), u)
+        bound = apply(row, [x, Interval(0.0, 1.0)], dt.float32)
+        assert not outside(found, dt.float32, bound), row
+
+
+def test_bits_of_positive_numbers_keep_their_order() -> None:
+    assert bits_of(Interval(0x3F800000, 0x3FFFFFFF), dt.uint32, dt.float32).hi < 2
+    assert bits_of(Interval(0x3F800000, 0x3FFFFFFF), dt.uint32, dt.float32).lo == 1
+    assert bits_of(Interval(0, 0x7F800000), dt.uint32, dt.float32) == ANY
+    assert bits_of(Interval(-1, 5), dt.int32, dt.float32) == ANY
+    assert bits_of(point(1.0), dt.float32, dt.uint32) == full_range(dt.uint32)
 
 
 def test_joins_and_meets() -> None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tessera.dtypes import dtype_of
+import tessera as ts
+from tessera import nn
+from tessera.dtypes import DType, dtype_of, finfo
 from tessera.errors import TesseraError
 from tessera.graph import interp
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.control import While
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func, Op
-from tessera.ir.interval import ANY, Interval, of_array
+from tessera.ir.interval import ANY, Interval, finite_range, of_array
 from tessera.ir.types import TensorType
 from tessera.ir.walk import walk as walk_ops
 from tessera.verify.graph_walk import Known, Walk
 from tests.differential.programs import random_program
 from tests.numerics.samples import Sample, case_id, cases
+
+RELATED = 8
 
 
 def sizes(dim: Any) -> tuple[int, float]:
@@ -137,4 +141,91 @@ def test_random_programs(first: int) -> None:
                 check(graph, bounds, again)
             except AssertionError as error:
                 error.add_note(f"seed {seed}, {how}: {', '.join(program.names)}")
+                raise
+
+
+# --- relations ----------------------------------------------------------------------------------
+
+
+def related_program(rng: np.random.Generator, dtype: DType) -> Callable[[Any, Any, Any], list[Any]]:
+    """A program of what relations are about: extrema, sums, roots, quotients, choices of one array.
+    """
+    plan = [(int(rng.integers(len(STEPS))), rng.integers(0, 2**31, 4)) for _ in range(10)]
+
+    def run(x: Any, y: Any, mask: Any) -> list[Any]:
+        pool, masks = [x, y], [mask]
+        for step, (a, b, c, d) in plan:
+            one, two = pool[a % len(pool)], pool[b % len(pool)]
+            found = STEPS[step](one, two, masks[c % len(masks)], int(d))
+            (masks if found.dtype is ts.bool else pool).append(found)
+        return pool[-6:]
+
+    return run
+
+
+def along(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def step(x: Any, y: Any, mask: Any, k: int) -> Any:
+        return ts.broadcast_to(reduce(x, axis=k % 2, keepdims=True), x.shape)
+
+    return step
+
+
+STEPS: list[Callable[..., Any]] = [
+    along(ts.max), along(ts.max), along(ts.min), along(ts.sum), along(ts.mean),
+    along(lambda x, **k: ts.max(ts.abs(x), **k)),
+    along(lambda x, **k: ts.sum(ts.exp(x - ts.max(x, **k)), **k)),
+    along(lambda x, **k: ts.sqrt(ts.mean(x * x, **k))),
+    along(lambda x, **k: ts.max(ts.where(ts.isfinite(x), x, -ts.inf), **k)),
+    lambda x, y, m, k: x - y, lambda x, y, m, k: x - y, lambda x, y, m, k: x + y,
+    lambda x, y, m, k: x * y, lambda x, y, m, k: x * x * 0.5, lambda x, y, m, k: x / y,
+    lambda x, y, m, k: ts.exp(x), lambda x, y, m, k: ts.sqrt(ts.abs(x)),
+    lambda x, y, m, k: ts.where(m, x, y), lambda x, y, m, k: ts.where(m, x, -ts.inf),
+    lambda x, y, m, k: ts.where(x > y, x - y, 0), lambda x, y, m, k: ts.where(x == 0, 1, x),
+    lambda x, y, m, k: ts.where(ts.isfinite(x), x, 0), lambda x, y, m, k: ts.maximum(x, y),
+    lambda x, y, m, k: ts.minimum(x, 1), lambda x, y, m, k: -x, lambda x, y, m, k: ts.abs(x),
+    lambda x, y, m, k: x / ts.maximum(ts.abs(x), 0.5), lambda x, y, m, k: ts.log(x),
+    lambda x, y, m, k: (x + y) - x, lambda x, y, m, k: 3 * x - 2 * x - y,
+    lambda x, y, m, k: x < y, lambda x, y, m, k: ts.isfinite(x), lambda x, y, m, k: x >= y,
+    lambda x, y, m, k: ts.logical_not(m), lambda x, y, m, k: x == y,
+    lambda x, y, m, k: ts.where(m, ts.exp(x - ts.max(x)), 0),
+    lambda x, y, m, k: x.T[:3, :3] if k % 2 else ts.flip(x), lambda x, y, m, k: ts.rsqrt(x),
+    lambda x, y, m, k: nn.softmax_safe(x, axis=k % 2, where=m),
+    lambda x, y, m, k: nn.rmsnorm_safe(x, axis=k % 2),
+    lambda x, y, m, k: nn.layernorm_safe(x, axis=k % 2, epsilon=0),
+    lambda x, y, m, k: nn.logsumexp_safe(x, axis=k % 2, keepdims=True) - x,
+]  # fmt: skip
+
+
+def special_numbers(rng: np.random.Generator, dtype: DType, finite: bool) -> np.ndarray:
+    limits = finfo(dtype)
+    pool = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, limits.max, -limits.max, limits.smallest_subnormal,
+            limits.smallest_normal, 100.0, -100.0, limits.eps]  # fmt: skip
+    pool += [] if finite else [math.inf, -math.inf, math.nan]
+    chosen = rng.choice(pool, (3, 3))
+    found = np.where(rng.random((3, 3)) < 0.5, chosen, rng.normal(size=(3, 3)) * 3)
+    if rng.random() < 0.3:
+        found = np.repeat(found[:, :1], 3, axis=1)
+    with np.errstate(all="ignore"):
+        return found.astype(dtype.np)
+
+
+@pytest.mark.parametrize("first", range(0, RELATED, 8))
+@pytest.mark.parametrize("dtype", [ts.float32, ts.float16, ts.float64, ts.bfloat16], ids=str)
+def test_relations(dtype: DType, first: int) -> None:
+    for seed in range(first, first + 8):
+        rng = np.random.default_rng([seed, dtype.bits, len(dtype.name)])
+        program = related_program(rng, dtype)
+        types = [TensorType((3, 3), dtype)] * 2 + [TensorType((3, 3), ts.bool)]
+        graph, captured = trace_function(program, types, "test", "f")
+        assert not captured
+        for finite in (True, False):
+            several = [special_numbers(rng, dtype, finite) for _ in range(2)]
+            mask = rng.random((3, 3)) < rng.choice([0.0, 0.5, 1.0])
+            bounds = [of_array(x) for x in several]
+            if finite and rng.random() < 0.5:
+                bounds = [finite_range(dtype), bounds[1]]
+            try:
+                check(graph, [*bounds, Interval(0, 1)], [*several, mask])
+            except AssertionError as error:
+                error.add_note(f"seed {seed}, {dtype}")
                 raise

@@ -402,3 +402,101 @@ def test_the_error_without_a_proof() -> None:
     assert text.splitlines()[0] == "NumericsError: eigh: f is not proven to be stable"
     assert "why: nothing is known of the results of eigh" in text
     assert "no arguments were found that break the promise" in text
+
+
+# --- whole programs -----------------------------------------------------------------------------
+
+
+def transformer_block(params: Any, x: Any) -> Any:
+    """16 tokens of width 32 with 4 heads."""
+
+    def heads(a: Any) -> Any:
+        return ts.permute_dims(ts.reshape(a, (16, 4, 8)), (1, 0, 2))
+
+    h = nn.layernorm_safe(x)
+    parts = [heads(h @ params[name]) for name in "qkv"]
+    seen = ts.permute_dims(nn.attention(*parts, causal=True), (1, 0, 2))
+    x = x + ts.reshape(seen, (16, 32)) @ params["o"]
+    return x + nn.gelu(nn.rmsnorm_safe(x) @ params["u"]) @ params["d"]
+
+
+def block_types(dtype: Any = ts.float32) -> tuple[dict[str, Any], Any]:
+    shapes = dict.fromkeys("qkvo", (32, 32)) | {"u": (32, 128), "d": (128, 32)}
+    params = {name: ts.ShapeDtypeStruct(shape, dtype) for name, shape in shapes.items()}
+    return params, ts.ShapeDtypeStruct((16, 32), dtype)
+
+
+def test_a_transformer_block_and_its_gradient() -> None:
+    bounded = {"params": (-1, 1), "x": (-100, 100)}
+
+    def loss(params: Any, x: Any) -> Any:
+        return ts.mean(transformer_block(params, x) ** 2)
+
+    for dtype in (ts.float32, ts.bfloat16):
+        assert report(transformer_block, *block_types(dtype), bounded=bounded).is_proved
+    assert report(ts.grad(loss), *block_types(), bounded=bounded).is_proved
+
+
+def test_policies_in_force_are_part_of_what_is_verified() -> None:
+    checked = ts.verify.numerics(transformer_block, bounded={"params": (-1, 1), "x": HUNDRED})
+    with ts.policy(ts.policies.Training()):
+        assert checked.report(*block_types()).is_proved
+    assert checked.report(*block_types()).is_proved
+    assert len(checked.reports) == 2
+    large = ts.verify.numerics(lambda x: ts.exp(x) * 2, bounded=(0, 12))
+    assert large.report("f32[3]").is_proved
+    for rounding in ("nearest_even", "up", "toward_zero"):
+        with ts.policy(ts.Policy(storage=ts.float16, rounding=rounding)):
+            # Rounded towards zero, what is too large becomes the largest number.
+            wanted = PROVED if rounding == "toward_zero" else REFUTED
+            assert large.report("f32[3]").verdict is wanted
+        with ts.policy(ts.Policy(storage=ts.float16, rounding=rounding, saturate=True)):
+            found = large.report("f32[3]")
+            assert found.is_proved
+            assert found.results[0].hi == 65504
+
+
+def test_an_optimizer_step() -> None:
+    def adam(p: Any, m: Any, v: Any, g: Any) -> Any:
+        m = 0.9 * m + 0.1 * g
+        v = 0.99 * v + 0.01 * g * g
+        return p - 1e-3 * m / (ts.sqrt(v) + 1e-8), m, v
+
+    bounded = {"p": (-10, 10), "m": (-1, 1), "v": (0, 1), "g": (-1, 1)}
+    found = report(adam, *["f32[8]"] * 4, bounded=bounded)
+    assert found.is_proved
+    assert found.results[2].lo == 0
+    del bounded["v"]
+    assert report(adam, *["f32[8]"] * 4, bounded=bounded).verdict is REFUTED
+
+
+def test_losses_of_classes_and_random_numbers() -> None:
+    def cross_entropy(x: Any, y: Any) -> Any:
+        return ts.mean(-ts.sum(nn.one_hot(y, 8) * nn.log_softmax_safe(x), axis=-1))
+
+    for fn in (cross_entropy, ts.grad(cross_entropy)):
+        assert report(fn, "f32[4, 8]", "i32[4]").is_proved
+    uniform = report(lambda key: ts.random.uniform(key, (3,)), "u32[2]")
+    assert (uniform.results[0].lo, uniform.results[0].hi) == (0.0, pytest.approx(1))
+    assert report(lambda key, x: nn.dropout(key, x, 0.1), "u32[2]", "f32[4]").is_proved
+    assert "complex numbers" in report(ts.fft.fft, "f32[4]").reason
+
+
+def test_products_that_are_not_negative() -> None:
+    even = (lambda x: 0.1 * x * x, lambda x: x * (x * 3), lambda x: -x * -x)
+    for fn in (*even, lambda x: x * x / 2 * x * x):
+        assert report(fn, "f32[3]", bounded=(-3, 3)).results[0].lo == 0
+    for fn in (lambda x: -0.1 * x * x, lambda x: x * x * x, lambda x: 2 * x / x):
+        assert report(fn, "f32[3]", bounded=(-3, 3)).results[0].lo != 0
+
+
+def test_refs_are_not_written() -> None:
+    ref = ts.Ref(ts.ones(3))
+
+    def f(x: Any) -> Any:
+        ref.set(ref.get() + x)
+        return ts.sin(ref.get())
+
+    with pytest.raises(ts.TesseraError, match="traces f, which writes the ref"):
+        ts.verify.numerics(f, bounded=HUNDRED).report("f32[3]")
+    np.testing.assert_array_equal(ref.get(), np.ones(3))
