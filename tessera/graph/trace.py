@@ -71,6 +71,7 @@ class Engine(Protocol):
 class _State(threading.local):
     def __init__(self) -> None:
         self.stack: list[Trace] = []
+        self.active = 0
 
 
 _STATE = _State()
@@ -84,6 +85,7 @@ _active_lock = threading.RLock()
 
 def count_active(change: int) -> None:
     """Leaves calls to Python, not to native code, for as long as the count is not 0."""
+    _STATE.active += change
     with _active_lock:
         ACTIVE.value += change
 
@@ -92,7 +94,7 @@ def _after_fork() -> None:
     # The other threads are gone, and with them their traces; one of them may have had the lock.
     global _active_lock
     _active_lock = threading.RLock()
-    ACTIVE.value = len(_STATE.stack)
+    ACTIVE.value = _STATE.active
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,6 +4,7 @@ are in force; and that Graphs keep their promises about precision.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from tessera.graph.ops.elementwise import Unary
 from tessera.graph.ops.reduce import Sum
 from tessera.graph.ops.round_blocks import round_blocks
 from tessera.graph.spec import GRAPH
+from tessera.graph.trace import ACTIVE
 from tessera.ir.convert import cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.numerics import Denormals, Policy, Rounding
@@ -547,3 +549,16 @@ def test_policies_compose_with_transforms_and_symbolic_shapes() -> None:
     for count in (5, 3):
         assert abs(float(sized(w, x[:count])) - float(mean_loss(w, x[:count]))) < 0.01
     assert sized.cache_size() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_of_fork_is_under_the_policy() -> None:
+    x = ts.ones(3)
+    for _ in range(3):
+        assert (x + x).dtype is ts.float32
+    with ts.policy(TRAINING):
+        child = os.fork()
+        if not child:
+            os._exit(0 if (x + x).dtype is ts.bfloat16 and ACTIVE.value == 1 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ACTIVE.value == 0
