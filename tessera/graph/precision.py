@@ -31,7 +31,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from tessera import pytree
 from tessera.config import Config, config
 from tessera.dtypes import DType, dtype_of, float32, result_type, uint32
 from tessera.errors import AROUND, OptionError
@@ -50,6 +49,7 @@ from tessera.graph.trace import Trace, Tracer, count_active, items_of, traces
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.numerics import Denormals, Policy, Rounding
+from tessera.pytree import flatten, unflatten
 
 _NAMES: Final = (
     *("binning", "convolution", "einstein", "elementwise", "everyday", "linear", "mathematics"),
@@ -161,7 +161,7 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return fn(*args, **kwargs)
     settings = config.current()
     policy = cast("Policy | None", settings.policy)
-    leaves, treedef = pytree.flatten((args, kwargs))
+    leaves, treedef = flatten((args, kwargs))
     for x in leaves:
         if isinstance(x, Tracer) and x.type.policy is not None:
             policy = x.type.policy if policy is None else x.type.policy.over(policy)
@@ -180,7 +180,7 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
                 leaves[k] = _operand(policy, as_array(fn.__name__, leaves[k]), compute)
         if policy.blocks is not None and fn.__name__ in _PRODUCTS:
             leaves = _in_blocks(fn.__name__, leaves)
-        given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.unflatten(treedef, leaves)
+        given: tuple[tuple[Any, ...], dict[str, Any]] = unflatten(treedef, leaves)
         with config.using(_with(settings, None, settings.promises)):
             result = fn(*given[0], **given[1])
         asked = any([kwargs.get(name) is not None for name in _ASKED])
@@ -224,12 +224,12 @@ def _in_blocks(name: str, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _results(policy: Policy, result: Any, own: list[DType]) -> Any:
-    leaves, treedef = pytree.flatten(result)
+    leaves, treedef = flatten(result)
     for k, x in enumerate(leaves):
         if isinstance(x, ArrayBase) and x.dtype.is_float:
             kept = policy.storage or (result_type(*own) if own else x.dtype)
             leaves[k] = _rounded(policy, x, kept)
-    return pytree.unflatten(treedef, leaves)
+    return unflatten(treedef, leaves)
 
 
 def _rounded(policy: Policy, x: Any, dtype: DType) -> Any:
