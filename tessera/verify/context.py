@@ -359,15 +359,8 @@ class Context:
         elif op in ("eq", "ge") and self._is_top(args[1], args[0], bound):
             if not any(self.interval(x, depth + 1).nan for x in args):
                 found = 1.0
-        elif op in _RISING or op == "cast":
-            inner = self.peak(args[0], bound, depth + 1)
-            lifted = Interval(inner, inner)
-            if op == "cast":
-                image = cast(lifted, term.attr, term.dtype)
-            else:
-                image = apply(op, [lifted], term.dtype)
-            # Of 0 they are exact.
-            found = 1.0 if inner == 0 and op in ("exp", "exp2") else float(image.lo)
+        elif op in _RISING or (op == "cast" and term.dtype.is_float):
+            found = self._risen(term, self.peak(args[0], bound, depth + 1), low)
         elif op == "select" and not args[0].free & bound:
             truth = self.interval(args[0], depth + 1)
             chosen = args[1:] if truth.lo != truth.hi else [args[1] if truth.lo else args[2]]
@@ -378,8 +371,19 @@ class Context:
             other = self.interval(args[1], depth + 1)
             if op in ("add", "sub") or other.lo > 0:
                 inner = self.peak(args[0], bound, depth + 1)
-                found = float(apply(op, [point(inner), other], term.dtype).lo)
+                image = apply(op, [point(inner), other], term.dtype)
+                found = low if image.nan else float(image.lo)
         return max(found, low)
+
+    def _risen(self, term: Term, peak: float, low: float) -> float:
+        """What a function that rises makes of a peak; `low` outside of its domain."""
+        if peak == 0 and term.op in ("exp", "exp2"):
+            return 1.0  # which is exact
+        if term.op == "cast":
+            image = cast(point(peak), term.attr, term.dtype)
+        else:
+            image = apply(term.op, [point(peak)], term.dtype)
+        return low if image.nan else float(image.lo)
 
     def _is_top(self, top: Term, x: Term, bound: frozenset[int]) -> bool:
         """Whether `top` is the maximum of `x` over labels that are all bound, for any others."""

@@ -85,7 +85,8 @@ def _square_ratio(context: Context, a: Term, s: Term, depth: int = 0) -> float:
     """A bound of a * a / s for positive `s`, such as a mean of squares.
 
     A square that is no normal number may be rounded to half of what it is; one that is rounded to 0
-    is less than half of the least number that `s` can be. Factors of 2 are for that.
+    is less than half of the least number that `s` can be, if all is computed in one dtype. Factors
+    of 2 are for that.
     """
     x, y = context.interval(a), context.interval(s)
     if x.is_empty or y.is_empty:
@@ -99,6 +100,8 @@ def _square_ratio(context: Context, a: Term, s: Term, depth: int = 0) -> float:
 
 
 def _square_ratio_by_form(context: Context, a: Term, s: Term, depth: int) -> float:
+    if any(t.dtype is not s.dtype for t in s.args if t.op != "const") and s.op != "select":
+        return math.inf
     if s.op == "reduce" and s.attr[0] == "add":
         body = s.args[0]
         is_square = body.op == "square" or (body.op == "mul" and body.args[0] is body.args[1])

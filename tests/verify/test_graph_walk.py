@@ -209,6 +209,32 @@ def special_numbers(rng: np.random.Generator, dtype: DType, finite: bool) -> np.
         return found.astype(dtype.np)
 
 
+def test_peaks_end_where_functions_are_not_known_to_rise() -> None:
+    """Found by the test below: with the maximum known to be a number, elements that make log NaN
+    were taken for its argument; and conversion to bool does not keep the order.
+    """
+    x = np.float32([[0.5, -0.8], [100, -3]])
+
+    def program(x: Any) -> list[Any]:
+        logs = ts.log(x)
+        top = ts.max(logs, axis=1)
+        signs = (x - ts.max(x, axis=1, keepdims=True)).astype(ts.bool).astype(ts.float32)
+        return [ts.where(ts.isfinite(top), top, 0), ts.sum(signs, axis=1)]
+
+    graph, _ = trace_function(program, [TensorType((2, 2), ts.float32)], "test", "f")
+    check(graph, [Interval(-3.0, 100.0)], [x])
+    check(graph, [Interval(-1.0, 1.0)], [np.float32([[0.5, 0.5], [1, -1]])])
+
+
+def test_squares_in_a_narrow_dtype_may_vanish() -> None:
+    def program(x: Any) -> list[Any]:
+        squares = ts.sum((x * x).astype(ts.float32))
+        return [x.astype(ts.float32) / ts.sqrt(squares + 1e-30)]
+
+    graph, _ = trace_function(program, [TensorType((3,), ts.float16)], "test", "f")
+    check(graph, [Interval(-1.0, 1.0)], [np.float16([1e-4, 0, 0])])
+
+
 @pytest.mark.parametrize("first", range(0, RELATED, 8))
 @pytest.mark.parametrize("dtype", [ts.float32, ts.float16, ts.float64, ts.bfloat16], ids=str)
 def test_relations(dtype: DType, first: int) -> None:
