@@ -478,7 +478,7 @@ class JitFunction(Inspected, Generic[P, R]):
             ... def f(x: ts.Tensor["N", 4]):
             ...     return ts.sum(x * x, axis=1)
             >>> f.memory().peak, f.memory(N=100).peak
-            (20*N, 2000)
+            (<20*N>, 2000)
         """
         with checking(self.check, self.memory_budget):
             if args:
