@@ -9,7 +9,7 @@ import pytest
 
 MODULES = [
     *("autodiff", "checkpoint", "collectives", "control", "custom_batching", "derivatives"),
-    *("function", "jacobians", "jit", "linear", "shapes", "vectorize"),
+    *("function", "jacobians", "jit", "linear", "refs", "shapes", "vectorize"),
 ]
 
 
