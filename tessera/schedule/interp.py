@@ -189,6 +189,8 @@ class Points:
         self.dims = dims
         self.extents = [int(evaluate(axis.extent, dims)) for axis in nest.axes]
         self.values: dict[Value, Array] = {}
+        # Where the loops around go on.
+        self.active: Array = np.asarray(True)
 
     def run(self) -> None:
         """Evaluates the body."""
@@ -346,7 +348,7 @@ def _bitcast(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, .
 
 
 def _sentinel(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
-    if 0 not in grid and points.values[op.bad].any():
+    if 0 not in grid and (points.values[op.bad] & points.active).any():
         raise VerifyError(f"{op.name}: a value is bad", loc=op.loc)
 
 
@@ -432,7 +434,9 @@ def _repeat(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ..
         if not active.any():
             break
         points.values.update(zip(op.body.args, carried, strict=True))
+        outer, points.active = points.active, points.active & active
         following = points.block(op.body, env, grid)
+        points.active = outer
         carried = [np.where(active, a, b) for a, b in zip(following, carried, strict=True)]
     points.values.update(zip(op.results, carried, strict=True))
 

@@ -15,8 +15,7 @@ the user's gave, never the other way round; whoever is told looks closer.
   infinity is looked for where it is made of finite operands (`infinities.py`).
 - Overflow is an infinity of finite operands that is no value at a pole, as 1 / 0 and log(0) are.
 - A branch of a `select` is looked at where it is chosen, if nothing else takes it.
-- What a contraction reads is not looked at one by one: its sums show it. Nor are the steps of
-  loops that end at each point in its own time (`schedule.repeat`); what they come to is.
+- Conditions of loops that end at each point in its own time (`schedule.repeat`) are not looked at.
 """
 
 from __future__ import annotations
@@ -294,8 +293,11 @@ class _Watching:
         code: list[Op] = []
         env = self.env
         for op in block.ops:
-            inner = isinstance(op, (ops.Reduce, ops.ArgReduce, ops.Scan, loop_ops.Recur))
-            regions = [self.block(region, watched and inner) for region in op.regions]
+            is_condition = isinstance(op, loop_ops.Repeat)  # the first region of such a loop
+            regions: list[Block] = []
+            for region in op.regions:
+                regions.append(self.block(region, watched and not is_condition))
+                is_condition = False
             operands = [env.get(v, v) for v in op.operands]
             if regions != list(op.regions) or operands != list(op.operands):
                 fresh = op.rebuild(operands, regions)

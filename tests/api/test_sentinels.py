@@ -115,6 +115,18 @@ BAD: dict[str, tuple[Callable[[Any], Any], Any, str, str]] = {
         lambda x: ts.log(x * (1 + 0j)), [1, 0], "inf",
         "log: the result has Inf at [1], in the forward pass",
     ),
+    "hidden in a small product": (
+        lambda x: ts.astype(ts.sqrt(x[:, None]) > 0, ts.float32) @ ts.ones((1, 3)), [1, -1], "nan",
+        "sqrt: the result has NaN at [1, 0], in the forward pass",
+    ),
+    "hidden in a step of some elements": (
+        lambda x: ts.vmap(
+            lambda x: ts.while_loop(
+                lambda c: c > 1, lambda c: ts.where(ts.log(c - 5) > 0, c - 1, 0.5), x
+            )
+        )(x), [9, 3, 0], "nan",
+        "log: the result has NaN at [1], and 1 more, in the forward pass, in step 0 of the loop",
+    ),
     "in two dims": (
         lambda x: ts.vmap(ts.log)(x[:, None] - x), [2, 3], "nan",
         "log: the result has NaN at [0, 1], in the forward pass",
@@ -160,6 +172,11 @@ FINE: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     ),
     "a loop without steps": (
         lambda x: ts.while_loop(lambda c: c[0] > 5, ts.log, x), [1, -1], "nan",
+    ),
+    "steps of elements that have ended": (
+        lambda x: ts.vmap(
+            lambda x: ts.while_loop(lambda c: c > 1, lambda c: ts.sqrt(c - 1), x)
+        )(x), [0.5, 30, 7], "nan,inf",
     ),
     "nothing": (lambda x: ts.log(x[2:]) + ts.sum(ts.log(x[2:])), [1, -1], "nan,inf"),
 }  # fmt: skip
@@ -351,12 +368,20 @@ def test_infinities_that_are_meant() -> None:
 # --- the definition -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sums of rows", "a branch that is left", "a loop"])
+def _until(x: Any) -> Any:
+    def step(c: Any) -> Any:
+        return ts.where(ts.sqrt(c) > 0, c - 0.3, 5)
+
+    return ts.while_loop(lambda c: (c < 0) | ((c > 0.3) & (c < 4)), step, x)
+
+
+@pytest.mark.parametrize("name", ["sums of rows", "a branch that is left", "a loop", "steps"])
 def test_interpreters_stop_where_compiled_code_tells(name: str) -> None:
     f = {
         "sums of rows": lambda x: ts.sum(ts.log(x), axis=1) * 2,
         "a branch that is left": lambda x: ts.where(x > 0, ts.log(x), 0),
         "a loop": lambda x: ts.fori_loop(0, 3, lambda i, c: ts.sqrt(c - 0.1), x),
+        "steps": ts.vmap(ts.vmap(_until)),
     }[name]
     good = np.linspace(1, 2, 14, dtype=np.float32).reshape(2, 7)
     bad = good.copy()

@@ -44,10 +44,12 @@ def cast(low: State, op: s.Cast, point: Point) -> Val:
 
 
 def sentinel(low: State, op: sentinel_ops.Sentinel, point: Point) -> None:
-    """Tells of the points of the nest, not of those beyond its ends."""
+    """Tells of the points of the nest, not of those beyond its ends, nor where a loop is over."""
     em = low.em
     checked = [k for k, dim in enumerate(point.dims) if dim.checked]
-    bad = em.all_of([low.get(op.bad, point).parts[0], *[low.inside(point, k) for k in checked]])
+    scalars = [op.bad, *([] if low.active is None else [low.active])]
+    bools = [low.get(v, point).parts[0] for v in scalars]
+    bad = em.all_of([*bools, *[low.inside(point, k) for k in checked]])
     assert bad is not None
     for _ in tile_type(bad).shape:
         bad = em.pure(t.Reduce, bad, SCALARS["or"], 0)

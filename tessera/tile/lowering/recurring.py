@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tessera.dtypes import bool_
 from tessera.ir.core import Block, Value
 from tessera.ir.scalar import SCALARS
+from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
@@ -70,7 +72,10 @@ def repeat(low: State, op: loop_ops.Repeat, point: Point) -> None:
 
     def body(parts: list[Value]) -> Sequence[Value]:
         active, *before = parts
+        outer, low.active = low.active, Value(ScalarType(bool_), "active")
+        low.env[low.active] = Val((active,), point.names)
         carried.run(op.body, before)
+        low.active = outer
         after = carried.spread(op.body.outputs)
         kept = [em.select(active, a, b) for a, b in zip(after, before, strict=True)]
         return [em.map("and", active, goes(kept)), *kept]

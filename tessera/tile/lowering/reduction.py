@@ -21,6 +21,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
 from tessera.schedule.dependence import inputs
+from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis
 from tessera.tile import ops as t
 from tessera.tile.lowering.access import write
@@ -412,7 +413,7 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         step = max(1, min(step, extent))
     rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
     shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
-    left_ops, right_ops = _slice(op.body, left), _slice(op.body, right)
+    left_ops, right_ops = [_watched(op.body, _slice(op.body, v)) for v in (left, right)]
     neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
 
     def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
@@ -508,6 +509,19 @@ def _slice(block: Block, value: Value) -> list[Op]:
         needed.update(inputs(op))
     kept.reverse()
     return kept
+
+
+def _watched(block: Block, ops: Sequence[Op]) -> list[Op]:
+    """Some ops of a block with the sentinels that look at nothing else that is read."""
+    found = list(ops)
+    for op in block.ops:
+        if not isinstance(op, Sentinel):
+            continue
+        needed = _slice(block, op.bad)
+        if all(one in ops for one in needed if isinstance(one, s.Load)):
+            found += [one for one in needed if one not in found]
+            found.append(op)
+    return found
 
 
 # --- scan -------------------------------------------------------------------------------------

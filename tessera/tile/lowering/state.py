@@ -111,6 +111,8 @@ class State:
         stages: parts of a contraction's operands that are under way at a time on a GPU.
         is_inner: whether the code that is being emitted runs only where the axes are in ranges that
             make conditions hold; see `inside_of`.
+        active: in a loop that ends at each point in its own time, whether it goes on; a scalar that
+            `env` has.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
     """
@@ -141,6 +143,7 @@ class State:
                 self.written.add(op.buf)
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
+        self.active: Value | None = None
         self._bounded: dict[Op, bool] = {}
         self.dependence = Dependence(nest.body)
         self.deps = self.dependence.values
