@@ -381,6 +381,7 @@ class Lowered(Stages):
         """Assembly text."""
         return self.native.assembly()
 
+    @young_garbage_only()
     def executable(self) -> Executable:
         """The callable program; without any pass where the cache has one of equal content."""
         if self.is_checked or self.settings.sentinels:

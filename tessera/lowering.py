@@ -232,9 +232,14 @@ def is_quick(program: Func) -> bool:
 
 def _work(block: Block) -> float:
     """A rough count of the operations on elements, to decide whether to release the interpreter's
-    lock; infinite where it is not known.
+    lock; infinite where it is not known. What is behind enough of them is not counted.
     """
-    return sum([_work_of(op) for op in block.ops])
+    total = 0.0
+    for op in block.ops:
+        total += _work_of(op)
+        if total >= QUICK:
+            break
+    return total
 
 
 def _work_of(op: Op) -> float:
