@@ -14,6 +14,7 @@ PRINTS = {
     "custom_loop": "frequency",
     "digits": "accuracy on 359 held-out digits",
     "lstm_text": "bits per letter",
+    "proofs": "the naive one: refuted",
     "quantized": "nvfp4, weights only: accuracy",
     "ring_cache": "30 tokens, 1 program",
     "scientific": "sklearn.decomposition.PCA",

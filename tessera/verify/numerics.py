@@ -240,12 +240,21 @@ def _promise(
     stable: bool, names: Sequence[str], types: Sequence[TensorType], bounds: Sequence[Interval]
 ) -> str:
     what = "no NaN and no infinity" if stable else "no NaN"
-    groups: dict[str, list[str]] = {}
+    said: dict[str, str] = {}
     for name, type, x in zip(names, types, bounds, strict=True):
-        if not type.dtype.is_inexact:
-            continue
-        text = "finite" if x == finite_range(type.dtype) else f"in [{shown(x.lo)}, {shown(x.hi)}]"
-        groups.setdefault(text, []).append(name)
+        if type.dtype.is_inexact:
+            is_free = x == finite_range(type.dtype)
+            said[name] = "finite" if is_free else f"in [{shown(x.lo)}, {shown(x.hi)}]"
+    of_root: dict[str, set[str]] = {}
+    for name, text in said.items():
+        of_root.setdefault(_root(name), set()).add(text)
+    groups: dict[str, list[str]] = {}
+    for name, text in said.items():
+        # A parameter of many parts is named once where the same is said of all.
+        root = _root(name)
+        called = root if len(of_root[root]) == 1 else name
+        if called not in groups.setdefault(text, []):
+            groups[text].append(called)
     parts = [f"{', '.join(names)} {text}" for text, names in groups.items()]
     return f"{what} for {' and '.join(parts)}" if parts else what
 

@@ -60,7 +60,8 @@ class NumericsDiff:
     Attributes:
         name: the function.
         policies: the two policies, as text.
-        sites: the operations that the two round differently, those that contribute most first.
+        sites: the operations that the two round differently, those that contribute most first;
+            without those whose results are exact under both.
         errors: the error of the results under either policy, against float64: relative to the
             largest number in them.
         predicted: the same, from what all operations contribute, added up.
@@ -288,6 +289,8 @@ def _compared(name: str, policies: tuple[str, str], runs: Sequence[_Run]) -> Num
         if texts[0] == texts[1]:
             common += bool(texts[0])
             continue
+        if place not in a.changes and place not in b.changes:
+            continue  # nothing is rounded: elements are moved, or the results are exact
         ops = b.sites.get(place) or a.sites[place]
         main = _main(ops)
         formats = (texts[0] or "nothing", texts[1] or "nothing")

@@ -84,8 +84,14 @@ class Search:
     def run(self) -> tuple[Arrays, list[np.ndarray]] | None:
         """The first arguments found, and what comes of them."""
         best: list[tuple[float, int, Arrays]] = []
-        candidates = itertools.chain(self._simple(), self._random())
-        for k, given in enumerate(itertools.islice(candidates, self.tries * 2 // 3)):
+        # Each kind gets its part where there are few tries: many corners look alike to a program.
+        part = max(self.tries // 3, 3)
+        candidates = itertools.chain(
+            itertools.islice(self._special(), part // 2),
+            itertools.islice(self._corners_of_all(), part),
+            itertools.islice(self._random(), part),
+        )
+        for k, given in enumerate(candidates):
             found = self._try(given)
             if found is not None:
                 return given, found
@@ -182,14 +188,21 @@ class Search:
             for s, x, d in zip(self.shapes, numbers, self.dtypes, strict=True)
         ]
 
-    def _simple(self) -> Iterator[Arrays]:
+    def _corners_of_all(self) -> Iterator[Arrays]:
+        """Arguments that are filled with one number each, of those where something may happen."""
         choices: list[list[Any]] = []
         special = _numbers_in(self.graph)
         for b, d in zip(self.bounds, self.dtypes, strict=True):
             numbers = dict.fromkeys([b.hi, b.lo, 0, 1, *_tiny(d), *special])
             choices.append([x for x in numbers if b.contains(x)])
         yield from itertools.islice(map(self._filled, itertools.product(*choices)), 64)
-        for _ in range(8):
+
+    def _special(self) -> Iterator[Arrays]:
+        """Equal elements, one apart, and signs in turn."""
+        ends = [b.hi if self.dtypes[k].is_float else 0 for k, b in enumerate(self.bounds)]
+        yield [self._fitted(k, np.full(self.shapes[k], x)) for k, x in enumerate(ends)]
+        yield [self._draw(k, self._corners) for k in range(len(self.shapes))]
+        for _ in range(6):
             yield [self._draw(k, self._equal) for k in range(len(self.shapes))]
         for high, low in ((1, 0), (0, 1)):
             yield [self._fitted(k, self._one_apart(k, high, low)) for k in range(len(self.shapes))]
