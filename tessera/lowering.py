@@ -139,6 +139,13 @@ def within_budget(
     """
     if graph.dims:
         return graph
+    if isinstance(machine, Gpu):
+        raise NotYetError(
+            f"memory_budget: {graph.name} is compiled for {machine}",
+            loc=loc.current(),
+            rule="budgets are there for programs for CPUs",
+            fix="leave `memory_budget=` out, and use `ts.checkpoint`",
+        )
 
     def planned(graph: Func) -> tuple[Func, Dim]:
         schedule, arena, _ = to_schedule(graph, machine, donated)

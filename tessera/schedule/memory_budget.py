@@ -41,10 +41,9 @@ from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.from_graph import lower
-from tessera.schedule.machines import Cpu, Gpu
+from tessera.schedule.machines import Cpu
 from tessera.schedule.plan import Lifetimes, byte_size
 from tessera.schedule.prepare import prepare
-from tessera.schedule.strategy import CPU, GPU
 from tessera.schedule.types import BufType
 
 MAX_STEPS = 40
@@ -61,14 +60,14 @@ _AGAIN = frozenset((Family.ELEMENTWISE, Family.REARRANGE, Family.GENERATE, Famil
 
 
 def fit(
-    graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int | None]
+    graph: Func, budget: int, machine: Cpu, planned: Callable[[Func], int | None]
 ) -> tuple[Func, int]:
     """A Graph that needs no more memory than a budget, if one is found.
 
     Args:
         graph: the program.
         budget: bytes.
-        machine: what it is for.
+        machine: the CPU that it is for.
         planned: the bytes that a Graph needs, by its plan; None if it would compute other bits.
 
     Returns:
@@ -79,8 +78,7 @@ def fit(
     best = graph, need
     if need <= budget:
         return best
-    strategy = GPU if isinstance(machine, Gpu) else CPU
-    step: Func | None = graph.with_body(prepare(graph.body, strategy))
+    step: Func | None = graph.with_body(prepare(graph.body))
     for _ in range(MAX_STEPS):
         step = _Analysis(step, machine).step()
         if step is None:
@@ -142,7 +140,7 @@ class _Analysis:
         peak: bytes of the buffers in between that are there when most are.
     """
 
-    def __init__(self, graph: Func, machine: Cpu | Gpu) -> None:
+    def __init__(self, graph: Func, machine: Cpu) -> None:
         self.graph = graph
         lowered = lower(graph, machine=machine, is_prepared=True)
         self.program = lowered.func
