@@ -14,11 +14,13 @@ from tessera import nn
 from tessera.dtypes import DType, dtype_of, finfo
 from tessera.errors import TesseraError
 from tessera.graph import interp
+from tessera.graph.ops import elementwise
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.control import While
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func, Op
 from tessera.ir.interval import ANY, Interval, finite_range, of_array
+from tessera.ir.interval_rules import apply
 from tessera.ir.types import TensorType
 from tessera.ir.walk import walk as walk_ops
 from tessera.verify.graph_walk import Known, Walk
@@ -142,6 +144,36 @@ def test_random_programs(first: int) -> None:
             except AssertionError as error:
                 error.add_note(f"seed {seed}, {how}: {', '.join(program.names)}")
                 raise
+
+
+# --- what compilers make of it ------------------------------------------------------------------
+
+ANYWHERE = (
+    *("exp", "exp2", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "asinh", "erf"),
+    *("erfc", "sigmoid", "cbrt"),
+)
+POSITIVE = ("log", "log1p", "log2", "log10", "sqrt", "rsqrt", "lgamma", "digamma")
+WITHIN_ONE = ("asin", "acos", "atanh", "erfinv")
+
+
+@pytest.mark.parametrize("names", [ANYWHERE, POSITIVE, WITHIN_ONE], ids=lambda names: names[0])
+@pytest.mark.parametrize("dtype", [ts.float32, ts.float64], ids=str)
+def test_compiled_functions_are_within_the_rules(dtype: DType, names: tuple[str, ...]) -> None:
+    """Their last digits are others than NumPy's, by less than what rules allow for."""
+    run = ts.jit(lambda x: [getattr(elementwise, name)(x) for name in names])
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        ends = rng.uniform(-1, 1, 2) * 10.0 ** rng.uniform(-8, 1.9)
+        if names is POSITIVE:
+            ends = np.abs(ends) + 1e-9
+        elif names is WITHIN_ONE:
+            ends = np.clip(ends, -0.99, 0.99)
+        low, high = np.sort(ends).astype(dtype.np)
+        points = low + (high - low) * rng.random(60)
+        x = np.clip(np.asarray([low, high, *points], dtype.np), low, high)
+        for name, y in zip(names, run(ts.asarray(x)), strict=True):
+            bound = apply(name, [Interval(float(low), float(high))], dtype)
+            assert not outside(np.asarray(y), bound), f"{name} of [{low}, {high}]: {bound}"
 
 
 # --- relations ----------------------------------------------------------------------------------
