@@ -24,7 +24,7 @@ from tessera.runtime.codegen import Source, emit
 from tessera.runtime.cpu import compile_sources
 from tessera.runtime.crew import Crew
 from tessera.target.llvm import modules
-from tessera.target.machine import machine
+from tessera.target.machine import machine, supported_levels
 from tests.runtime.test_cpu import OFF, axpy, run_axpy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +98,23 @@ def test_one_module_and_several_compute_the_same(
     assert one.native.symbols == several.native.symbols
     for module in several.modules:
         assert codegen.exported_functions(module.text) in ((), several.native.symbols)
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+def test_vectors_are_passed_between_modules(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if level not in supported_levels():
+        pytest.skip(f"this machine is not {level}")
+    x = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    graph = ts.make_graph(many_functions)(ts.asarray(x))
+    found: list[Any] = []
+    with config.update(cache_dir=""):
+        for length in (1 << 30, 1):
+            monkeypatch.setattr(modules, "LENGTH", length)
+            lowered = Lowered(graph, machine(level))
+            found.append(lowered.executable().run([x]))
+    assert any("declare hidden <" in module.text for module in lowered.modules)
+    for a, b in zip(*found, strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def test_an_entry_that_repeats_is_optimised(short_modules: None) -> None:
