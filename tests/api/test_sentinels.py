@@ -324,7 +324,8 @@ def test_random_programs_compute_the_same(first: int) -> None:
         checked = executable.run(xs, values)
         for a, b in zip(plain, checked, strict=True):
             assert a.tobytes() == b.tobytes(), f"seed {seed}"
-        is_bad = any(a.dtype.kind in "fc" and np.isnan(a).any() for a in plain)
+        # Arguments are finite, and programs have no infinities of their own.
+        is_bad = any(a.dtype.kind in "fc" and not np.isfinite(a).all() for a in plain)
         assert executable.told is not None
         assert executable.told(checked) or not is_bad
 
