@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import sys
 import threading
 from collections import deque
@@ -225,6 +226,15 @@ class Pool:
             finally:
                 self._lock.release()
 
+    def keep_across_forks(self) -> None:
+        """Let no process fork while another thread changes the pool: its child would wait for that
+        thread, which it has not."""
+        if hasattr(os, "register_at_fork"):
+            lock = self._lock
+            os.register_at_fork(
+                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+            )
+
     def release(self) -> None:
         """Free everything that waits."""
         with self._lock:
@@ -319,3 +329,4 @@ def _field(path: str, name: str = "") -> int:
 
 pool = Pool(config.memory_cache << 20)
 """The pool that ``aligned_empty`` uses."""
+pool.keep_across_forks()

@@ -265,6 +265,29 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
 
 
 @needs_workers
+def test_a_fork_while_another_thread_changes_the_memory_pool() -> None:
+    """It waits for that thread, so that the child does not wait for one that it has not."""
+    done = run_script("""
+    import faulthandler
+    from tessera.runtime.memory import pool
+    held = threading.Event()
+    def hold():
+        with pool._lock:
+            held.set()
+            time.sleep(0.1)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(20, exit=True)
+        os._exit(0 if (np.asarray(program(x)) == expected).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    holder.join()
+    """)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_fork_while_others_compute() -> None:
     done = run_script("""
     going = True
