@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import tessera as ts
 from tessera.graph.passes.fast_math import fast_math
@@ -50,6 +51,45 @@ def test_what_changes() -> None:
     listed = [line for line in why if line.startswith("fast_math: ")]
     assert len([line for line in listed if "a quotient is a product" in line]) == 2
     assert all("test_fast_math.py:" in line for line in listed)
+
+
+def units(found: Any, wanted: Any) -> float:
+    """The largest distance from exact values, in units in the last place."""
+    near = np.spacing(np.abs(wanted).astype(np.float32))
+    return float(np.max(np.abs(np.asarray(found) - wanted) / near))
+
+
+EDGES = np.asarray([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 9.5, -4.5, 88.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"), [("tanh", 6), ("erf", 6), ("log", 2)]
+)
+@pytest.mark.parametrize("level", ["x86-64-v2", "host"])
+def test_functions_are_a_few_units_from_exact(name: str, bound: int, level: str) -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([
+        rng.standard_normal(50000) * 3, rng.uniform(-10, 10, 50000),
+        10.0 ** rng.uniform(-37, 38, 50000), 1 + 1e-3 * rng.standard_normal(50000),
+    ]).astype(np.float32)  # fmt: skip
+    exact = {"tanh": np.tanh, "erf": scipy.special.erf, "log": np.log}[name]
+    x = np.abs(x) + np.float32(2.0**-126) if name == "log" else x
+    with ts.config.update(**({} if level == "host" else {"cpu_level": level})):
+        f = ts.jit(ts.fast_math()(getattr(ts, name, None) or getattr(ts.nn, name, None)))
+        assert f.lower(ts.asarray(x)).changes
+        assert units(f(ts.asarray(x)), exact(x.astype(np.float64))) <= bound
+        with np.errstate(all="ignore"):
+            wanted = exact(EDGES.astype(np.float64)).astype(np.float32)
+        found = np.asarray(f(ts.asarray(EDGES)))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    assert_close(found[np.isfinite(wanted)], wanted[np.isfinite(wanted)], factor=8.0)
+    if name != "log":
+        assert np.signbit(found[1])
+        assert np.max(np.abs(found[np.isfinite(found)])) <= 1
+    for dtype in (ts.float64, ts.bfloat16):
+        given = ts.astype(ts.asarray([0.5, 2.0]), dtype)
+        assert not ts.jit(ts.fast_math()(f.function)).lower(given).changes
 
 
 def test_only_what_is_in_the_block_changes() -> None:

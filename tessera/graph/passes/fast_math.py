@@ -4,6 +4,7 @@
     x / c              ==>  x * (1 / c)              c a constant
     (x * c) * d        ==>  x * (c * d)              c and d constants, x * c used once
     a * b + z          ==>  fma(a, b, z)             a * b used once, where the machine has it
+    tanh, erf, log     ==>  their `fast_functions`   of float32
 
 Ops carry the promises of their line in their location, so what is derived from them may change as
 they may. Results differ in their last bits, where they are not infinite or NaN: a reciprocal
@@ -12,19 +13,24 @@ may overflow where a quotient does not.
 
 from __future__ import annotations
 
+import builtins
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import DType
+from tessera.dtypes import DType, float32
 from tessera.graph.ops.arithmetic import Add, Div, Fma, Mul, Neg, Sub
+from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.checks import title
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reshape import Broadcast
+from tessera.graph.passes.fast_functions import FUNCTIONS, expansion
 from tessera.graph.promise import Promise, promised
+from tessera.ir import loc
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.loc import Loc
 from tessera.ir.types import TensorType
-from tessera.ir.walk import uses, walk
+from tessera.ir.walk import inline, uses, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,8 @@ class _Block:
 
     def changed(self, op: Op, old: Op) -> Sequence[Value] | None:
         """What takes the place of the results of an op; None where it stays."""
+        if isinstance(op, GraphOp) and type(op) in FUNCTIONS:
+            return self.expanded(op, old)
         if not isinstance(op, (Div, Mul, Add, Sub)) or not _type(op.results[0]).dtype.is_float:
             return None
         if isinstance(op, Div):
@@ -125,6 +133,17 @@ class _Block:
             return None
         self.changes.append(Change(what, old.loc))
         return (found,)
+
+    def expanded(self, op: GraphOp, old: Op) -> Sequence[Value] | None:
+        """A function of float32 in fewer operations."""
+        type = _type(op.operands[0])
+        if type.dtype is not float32:
+            return None
+        what = f"{title(op)} is one with a few units more in the last place"
+        self.changes.append(Change(what, old.loc))
+        with loc.scoped(op.loc):
+            body = expansion(builtins.type(op), type.strong(), self.fused).body
+        return inline(body, op.operands, self.add)
 
     def divided(self, op: Div) -> Value | None:
         """A quotient by what is the same for many elements."""
