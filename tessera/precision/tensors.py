@@ -242,18 +242,10 @@ def _length(block: Any) -> int:
 
 def _extreme(find: Callable[..., Any], x: Any, block: Sequence[int]) -> Any:
     """The largest or smallest element of each block."""
-    split: list[Dim] = []
-    gone: list[int] = []
-    for n, size in zip(x.shape, block, strict=True):
-        if size > 1:
-            split.append(n // size)
-        if size != 1:
-            gone.append(len(split))
-        split.append(size if size > 1 else n)
-    shape = [1 if not size else n // size for n, size in zip(x.shape, block, strict=True)]
+    split, gone, shape = q.axes_of_blocks(x.shape, block)
     if 0 in x.shape:
         return full(shape, 0, x.dtype)  # of no elements: nothing is stored with it
-    return reshape(find(reshape(x, split), tuple(gone)) if gone else x, shape)
+    return reshape(find(reshape(x, split), gone) if gone else x, shape)
 
 
 def amax(x: Any, block: Sequence[int]) -> Any:

@@ -373,17 +373,25 @@ def spread_blocks(scale: Any, shape: Sequence[Dim], block: Sequence[int]) -> Any
     return reshape(broadcast(own, split, dims), shape)
 
 
-def sum_blocks(x: Any, block: Sequence[int]) -> Any:
-    """The sum over each block: an array like the scale."""
+def axes_of_blocks(
+    shape: Sequence[Dim], block: Sequence[int]
+) -> tuple[list[Dim], tuple[int, ...], list[Dim]]:
+    """The shape with the axes of blocks apart, which these are, and the shape of a scale."""
     split: list[Dim] = []
     gone: list[int] = []
-    for n, size in zip(x.shape, block, strict=True):
+    for n, size in zip(shape, block, strict=True):
         if size > 1:
             split.append(n // size)
         if size != 1:
             gone.append(len(split))
         split.append(size if size > 1 else n)
-    shape = [1 if size == 0 else n // size for n, size in zip(x.shape, block, strict=True)]
+    left = [1 if size == 0 else n // size for n, size in zip(shape, block, strict=True)]
+    return split, tuple(gone), left
+
+
+def sum_blocks(x: Any, block: Sequence[int]) -> Any:
+    """The sum over each block: an array like the scale."""
+    split, gone, shape = axes_of_blocks(x.shape, block)
     return reshape(sum_axes(reshape(x, split), gone), shape)
 
 
