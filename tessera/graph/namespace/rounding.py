@@ -58,9 +58,9 @@ def round_to(
         >>> import tessera as ts
         >>> x = ts.asarray([1.004, -1.004, 500.0])
         >>> ts.round_to(x, ts.bfloat16, rounding="up")
-        Array([1.0078125, -1, 500], dtype=bfloat16)
+        Array([  1.0078125,  -1.       , 500.       ], dtype=bfloat16)
         >>> ts.round_to(x, ts.float8_e4m3fn, saturate=True)
-        Array([1, -1, 448], dtype=float8_e4m3fn)
+        Array([  1.,  -1., 448.], dtype=float8_e4m3fn)
     """
     found, wanted = as_array("round_to", x), parse_dtype("round_to", dtype)
     for given in (found.dtype, wanted):
