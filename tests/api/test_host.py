@@ -468,6 +468,9 @@ def test_after_an_exception() -> None:
     assert len(counter.asked) == 3
 
 
+@pytest.mark.skipif(
+    ts.config.debug_bounds, reason="programs that check their accesses run in one thread at a time"
+)
 def test_threads() -> None:
     """Two threads that run one program are told what they were told."""
     barrier = threading.Barrier(2, timeout=20)
