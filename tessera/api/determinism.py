@@ -33,15 +33,11 @@ class Stream:
     """The random numbers of a function without keys of its user: a key for each draw of each call.
 
     Attributes:
-        function: the name of the function.
-        seed: what the numbers depend on besides its name.
         step: the number of the call.
         draws: how many draws the call has had.
     """
 
     def __init__(self, function: str, seed: int) -> None:
-        self.function = function
-        self.seed = seed
         name = f"stream({function})"
         self.step: Ref = Ref(np.int32(0), name)
         self.draws: Ref = Ref(np.int32(0), name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.errors import DeterminismError, NotYetError
-from tessera.graph.device import CPU
+from tessera.graph.device import CPU, Device
 from tessera.graph.effects import FIELD, now_suspended
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.placement import device_of_all
@@ -16,6 +16,34 @@ from tessera.graph.trace import items_of
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.effects import uncovered
+from tessera.ir.order import Order
+
+
+def order_of(cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Order | None:
+    """The order that is promised of an op, and that it does not state."""
+    if not issubclass(cls, GraphOp) or attrs.get("order") is not None:
+        return None
+    return cls.fixed_order(operands, attrs)
+
+
+def device_of_operands(operands: Sequence[Any]) -> Device:
+    """The device of an op."""
+    return device_of_all([x for item in operands for x in items_of(item)])
+
+
+@dataclass(frozen=True, slots=True)
+class FixedOrder(Promise):
+    """The promise that sums have the order that depends on nothing but their terms. On a GPU it
+    follows from sizes and the machine in any case."""
+
+    def attributes(
+        self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Sums get an order."""
+        order = order_of(cls, operands, attrs)
+        if order is None or device_of_operands(operands) is not CPU:
+            return attrs
+        return {**attrs, "order": order}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +68,20 @@ class Deterministic(Promise):
         """Sums get an order; what is not the same in each run is refused."""
         if not issubclass(cls, GraphOp):
             return attrs
-        device = device_of_all([x for item in operands for x in items_of(item)])
+        device = device_of_operands(operands)
         if not (self.allows or cls.is_deterministic(operands, attrs, device is CPU)):
             is_wrapped = cls.effects and not uncovered(now_suspended(), cls.effects)
             if not (is_wrapped or attrs.get(FIELD)):
                 raise self.refusal(cls, attrs)
-        if attrs.get("order") is not None:
-            return attrs
-        order = cls.fixed_order(operands, attrs)
-        if order is None:
-            return attrs
-        if device is not CPU:
-            # The order of sums of a GPU follows from sizes and the machine: it is the same in each
-            # run, but not for each batch.
-            if self.batch_invariant:
-                raise NotYetError(
-                    f"deterministic: {self.function} has a sum on {device}",
-                    loc=loc.current(),
-                    rule="rows do not depend on their batch on CPUs only",
-                    fix="leave out `batch_invariant`: results are the same in each run",
-                )
-            return attrs
-        return {**attrs, "order": order}
+        is_sum = order_of(cls, operands, attrs) is not None
+        if is_sum and self.batch_invariant and device is not CPU:
+            raise NotYetError(
+                f"deterministic: {self.function} has a sum on {device}",
+                loc=loc.current(),
+                rule="rows do not depend on their batch on CPUs only",
+                fix="leave out `batch_invariant`: results are the same in each run",
+            )
+        return FixedOrder().attributes(cls, operands, attrs)
 
     def refusal(self, cls: type[GraphOp], attrs: dict[str, Any]) -> DeterminismError:
         """The error for an op that is not the same in each run."""

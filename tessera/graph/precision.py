@@ -35,19 +35,15 @@ from tessera.config import Config, config
 from tessera.dtypes import DType, dtype_of, float32, result_type, uint32
 from tessera.errors import AROUND, OptionError
 from tessera.graph.array import ArrayBase
-from tessera.graph.device import CPU
+from tessera.graph.determinism import FixedOrder
 from tessera.graph.namespace.arguments import as_array, is_numpy
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.precision import holds, round_cast
 from tessera.graph.ops.rearrange import concatenate, full
 from tessera.graph.ops.reduce import default_accumulator
 from tessera.graph.ops.round_blocks import round_blocks
-from tessera.graph.placement import device_of_all
-from tessera.graph.promise import Promise
-from tessera.graph.trace import Trace, Tracer, count_active, items_of, traces
+from tessera.graph.trace import Trace, Tracer, count_active, traces
 from tessera.ir import loc
-from tessera.ir.core import Op
 from tessera.ir.numerics import Denormals, Policy, Rounding
 from tessera.pytree import flatten, unflatten
 
@@ -97,23 +93,6 @@ def current() -> Policy | None:
     """The policy in force."""
     found = config.current().policy
     return cast("Policy | None", found)
-
-
-@dataclass(frozen=True, slots=True)
-class FixedOrder(Promise):
-    """What a policy with `order="fixed"` says of sums: each has the order that depends on nothing
-    but its terms. On a GPU it follows from sizes and the machine in any case."""
-
-    def attributes(
-        self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Sums get an order."""
-        if not issubclass(cls, GraphOp) or attrs.get("order") is not None:
-            return attrs
-        order = cls.fixed_order(operands, attrs)
-        if order is None or device_of_all([x for v in operands for x in items_of(v)]) is not CPU:
-            return attrs
-        return {**attrs, "order": order}
 
 
 @lru_cache(64)

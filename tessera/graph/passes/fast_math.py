@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import DType, float32
+from tessera.dtypes import float32
 from tessera.graph.ops.arithmetic import Add, Div, Fma, Mul, Neg, Sub
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.checks import title
@@ -154,13 +154,12 @@ class _Block:
         source = spread.x
         type = _type(source)
         if isinstance(source.op, Constant):
-            (value,) = source.op.value.array.reshape(-1)[:1] if type.shape == () else (0.0,)
-            if value == 0:
+            value = _constant(y)
+            if not value:
                 return None
-            inverse = self.add(Constant(Dense.of(1 / float(value), type.dtype), loc=op.loc))
+            inverse = self.add(Constant(Dense.of(1 / value, type.dtype), loc=op.loc))
         else:
-            wide = _type(y).shape
-            if len(type.shape) == len(wide) and tuple(type.shape) == tuple(wide):
+            if type.shape == _type(y).shape:
                 return None
             one = self.add(Constant(Dense.of(1.0, type.dtype), loc=op.loc))
             if type.shape:
@@ -218,5 +217,4 @@ def _constant(value: Value) -> float | None:
         op = op.x.op
     if not isinstance(op, Constant) or op.value.shape != ():
         return None
-    dtype: DType = op.value.dtype
-    return float(op.value.array[()]) if dtype.is_float else None
+    return float(op.value.array[()]) if op.value.dtype.is_float else None
