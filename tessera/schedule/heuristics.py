@@ -382,8 +382,7 @@ class Choice:
         for axis in op.axes:
             depth *= size_of(axis.extent)
         self.cost = 2 * depth
-        if op.order is not None and (op.order.width > 1 or not (rows and cols)):
-            self.reduce_tile = op.order.width
+        if not (rows and cols):
             self.sequence(depth, rows or cols)
             return
         last = op.axes[-1].name
@@ -413,10 +412,10 @@ class Choice:
         self.depth = depth
 
     def sequence(self, depth: int, axes: Sequence[Axis]) -> None:
-        """A product in lanes along the depth, or without rows or columns, as it is stated."""
-        self.depth = depth
+        """A product without rows or columns, in the order that it states."""
+        self.depth, self.reduce_tile = depth, 1
         self.reason = "one sum, in the order that is stated"
-        if axes and self.reduce_tile == 1:
+        if axes:
             axis = axes[-1]
             self.vectorise(axis, self.width)
             self.reason = f"lanes along {axis.name}, each with its own sum in order"

@@ -24,7 +24,7 @@ from tessera.ir.effects import IO, READ, WRITE, Effects
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
-from tessera.ir.order import Order
+from tessera.ir.order import SEQUENCE, Order
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
@@ -515,7 +515,7 @@ class Contract(ScheduleOp):
         cols: names of the nest's axes on which only rhs depends. All other axes of the nest are
             batch axes.
         dtype: accumulator and result; the products are formed in it.
-        order: as of a reduction.
+        order: one product after the other, or what the schedule makes it.
     """
 
     name = "schedule.contract"
@@ -537,6 +537,8 @@ class Contract(ScheduleOp):
         """Two scalars are yielded, numbers."""
         if len(self.body.outputs) != 2 or self.dtype.kind not in self.accepted:
             raise VerifyError("a contraction yields lhs and rhs, and accumulates numbers")
+        if self.order not in (None, SEQUENCE):
+            raise VerifyError(f"products are added in sequence, not in {self.order}")
 
 
 class Scan(ScheduleOp):

@@ -199,8 +199,6 @@ class Product:
             return None
         if not op.axes or not op.rows or not op.cols or any(x.regions for x in op.body.ops):
             return None
-        if op.order is not None and op.order.width > 1:
-            return None
         if op.dtype.is_complex or any(x.extent == 0 for x in (*nest.axes, *op.axes)):
             return None
         code = [*nest.body.ops, *op.body.ops]

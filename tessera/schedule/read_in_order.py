@@ -102,8 +102,6 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     if isinstance(op, ops.Reduce) and (op.fn.name != "add" or op.order is not None):
         return None
-    if op.order is not None and op.order.width > 1:
-        return None
     if any(one.regions for one in op.body.ops) or _sum_type(op).is_complex:
         return None
     extents = [axis.extent for axis in (*nest.axes, *op.axes)]

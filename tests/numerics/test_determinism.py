@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tessera as ts
+from tessera.compile import lower
 from tessera.config import config
 from tessera.dtypes import dtype_of
 from tessera.errors import VerifyError
@@ -57,6 +58,16 @@ def in_order(terms: Array, order: Order, combine: Callable[[Array, Array], Array
     for part in parts[1:]:
         total = combine(total, part)
     return total
+
+
+def test_products_state_no_other_order() -> None:
+    text = (
+        "func @f(%x: f32[4, 5], %y: f32[5, 6]) {\n"
+        "  %r = graph.dot_general(%x, %y) {contract=[[1], [0]], order=order<halves, 0, 8>}"
+        " : f32[4, 6]\n  return %r\n}\n"
+    )
+    with config.update(verify=True), pytest.raises(VerifyError, match="added in sequence, not in"):
+        lower(parse_func(text)).to_schedule()
 
 
 def random_array(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> Array:
