@@ -77,19 +77,22 @@ LEAST_STEPS = 4
 
 
 def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
-    """The program with sums and searches over the rows of large operands cut along the rows.
+    """The program with sums, searches and scans over the rows of large operands cut along the rows.
 
     Args:
         func: a program without tiles and places.
         machine: the CPU.
         facts: what is known of symbolic dims.
     """
-    from tessera.schedule.search_in_order import search_rows  # which builds on this module
+    # These build on this module.
+    from tessera.schedule.scan_in_order import scan_rows
+    from tessera.schedule.search_in_order import search_rows
 
     rules: tuple[Rule, ...] = (
         lambda nest, context: _sum_rows(nest, context, machine),
         lambda nest, context: _sum_lanes(nest, context, machine),
         lambda nest, context: search_rows(nest, context, machine),
+        lambda nest, context: scan_rows(nest, context, machine),
     )
     return rewrite(func, None, rules, facts)
 

@@ -306,7 +306,11 @@ class Lowering:
 
     def run(self, block: Block) -> None:
         """Lowers the ops of a block into the current one."""
-        for op in block.ops:
+        self.run_ops(block.ops)
+
+    def run_ops(self, code: Sequence[Op]) -> None:
+        """Lowers ops into the current block."""
+        for op in code:
             self.loc = op.loc
             rule = self.rules.get(type(op))
             if rule is None:

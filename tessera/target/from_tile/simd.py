@@ -9,14 +9,16 @@ kernel becomes a function
 that runs the programs lo to hi of its grid, numbered row by row; n1, n2, ... are the extents of the
 grid's axes but the first, and a grid of rank 0 has no such arguments. Programs of a grid need
 nothing of each other: a launch that says how many are worth a thread's while shares them
-(`target.parallel`). The entry takes pointers for inputs and outputs, the arena's pointer, and the
-dims.
+(`target.parallel`), and those of one thread that go through the same steps, each on its part of a
+row, go through them together: the loop over steps stands outside, so that memory is taken row by
+row. The entry takes pointers for inputs and outputs, the arena's pointer, and the dims.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tessera.dtypes import DType, Kind, int64
 from tessera.ir.core import Block, Func, Module, Op, Value
@@ -474,14 +476,66 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.run(func.body)
         return Func(func.name, s.entry.block(()))
 
-    def body(args: list[Value]) -> Sequence[Value]:
-        s.program_ids = _places(s, args[0], [n for n in extents if n is not None])
-        s.run(func.body)
+    steps = _shared_steps(func) if grid_rank == 1 else None
+
+    def programs(code: Sequence[Op]) -> None:
+        def body(args: list[Value]) -> Sequence[Value]:
+            s.program_ids = _places(s, args[0], [n for n in extents if n is not None])
+            s.run_ops(code)
+            return ()
+
+        s.emit(t.For(lo, hi, s.index(1), (), 0, s.region([I64], body), loc=Loc.unknown))
+
+    def step(args: list[Value]) -> Sequence[Value]:
+        assert steps is not None
+        s.bind_args(steps.loop.body.args, args)
+        programs([*steps.own, *steps.loop.body.ops])
         return ()
 
-    block = s.region([I64], body)
-    s.emit(t.For(lo, hi, s.index(1), (), 0, block, loc=Loc.unknown))
+    if steps is None:
+        programs(func.body.ops)
+    else:
+        s.run_ops(steps.common)
+        bounds = [s.scalar(v) for v in (steps.loop.lo, steps.loop.hi, steps.loop.step)]
+        s.emit(t.For(*bounds, (), 0, s.region([I64], step), loc=steps.loop.loc))
     return Func(func.name, s.entry.block(()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A loop that all programs run alike.
+
+    Attributes:
+        common: what stands before it and is the same for all programs.
+        own: what differs from program to program.
+        loop: the loop.
+    """
+
+    common: list[Op]
+    own: list[Op]
+    loop: tile.For
+
+
+def _shared_steps(func: Func) -> _Steps | None:
+    """The loop that a kernel consists of, if each of its steps goes over places in a row that begin
+    where the program's number says; None where it does not."""
+    before, loop = func.body.ops[:-1], func.body.ops[-1] if func.body.ops else None
+    if not isinstance(loop, tile.For) or loop.init or any(op.effects for op in before):
+        return None
+    own: dict[Value, Op] = {}
+    for op in before:
+        if isinstance(op, tile.ProgramId) or any(v in own for v in op.operands):
+            own.update(dict.fromkeys(op.results, op))
+    rows = [op for op in loop.body.ops if isinstance(op, tile.For)]
+    if len(rows) != 1 or any(v in own for v in (loop.lo, loop.hi, loop.step)):
+        return None
+    first = own.get(rows[0].lo)
+    if not isinstance(first, tile.Map) or first.fn.name != "mul":
+        return None
+    if not isinstance(first.args[0].op, tile.ProgramId):
+        return None
+    owned = set(own.values())
+    return _Steps([op for op in before if op not in owned], list(dict.fromkeys(own.values())), loop)
 
 
 def _places(s: Lowering, number: Value, extents: Sequence[Value]) -> list[Value]:
