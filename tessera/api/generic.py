@@ -34,6 +34,7 @@ from tessera.api.classes import (
 )
 from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
+from tessera.api.native_sizes import NativeSizes
 from tessera.api.signature import Arguments, Entry
 from tessera.api.stateful import State
 from tessera.api.traced import Traced
@@ -70,10 +71,12 @@ class Specialized:
         lowered: its forms.
         values: for each run-time dim the name that it comes from, and the divisor.
         loaded: its machine code, once it was called for.
+        native: what native code is told of it.
     """
 
     lowered: Lowered
     values: tuple[tuple[str, int], ...]
+    native: NativeSizes
     loaded: list[Executable] = field(default_factory=list[Executable])
 
 
@@ -232,7 +235,8 @@ class ShapeGeneric:
             return None
         Unifier(self.name, sizes).check(program.guards)
         env = _numbers(sizes)
-        found = self._specialized(program, self.classes.of(env))
+        found = self._specialized(program, self.classes.of(env), call)
+        found.native.is_called = bool(found.loaded)
         executable = self._executable(program, found, call)
         values = [env[name] // divisor for name, divisor in found.values]
         outputs = program.outputs(env)
@@ -243,6 +247,7 @@ class ShapeGeneric:
             dims=values,
             types=outputs,
             state=program.state,
+            sizes=found.native,
         )
 
     def lowered(self, call: Arguments, settings: Hashable, trace: Trace) -> Lowered | None:
@@ -251,7 +256,7 @@ class ShapeGeneric:
         program = self._program(call, sizes, settings, trace)
         if program is None:
             return None
-        return self._specialized(program, self.classes.of(_numbers(sizes))).lowered
+        return self._specialized(program, self.classes.of(_numbers(sizes)), call).lowered
 
     def memory(self, call: Arguments, settings: Hashable, trace: Trace) -> MemoryUse | None:
         """What the program needs that would run a call."""
@@ -260,7 +265,7 @@ class ShapeGeneric:
         if program is None:
             return None
         env = _numbers(sizes)
-        found = self._specialized(program, self.classes.of(env))
+        found = self._specialized(program, self.classes.of(env), call)
         names = zip(found.lowered.traced.dims, found.values, strict=True)
         return found.lowered.memory(**{own: env[name] // n for own, (name, n) in names})
 
@@ -414,14 +419,26 @@ class ShapeGeneric:
             [Specialization(tuple(map(str, conditions_of(c))), counts.get(c, 0)) for c in cases]
         )
 
-    def _specialized(self, program: Program, case: tuple[Case, ...]) -> Specialized:
+    def _specialized(
+        self, program: Program, case: tuple[Case, ...], call: Arguments
+    ) -> Specialized:
         found = program.classes.get(case)
         if found is None:
             mapping, values = self._substitution(case)
             graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
             own = {_run_time_name(*value): value for value in values}
             lowered = lower_graph(graph, program.donated)
-            found = Specialized(lowered, tuple([own[n] for n in graph.dims]))
+            own_values = tuple([own[n] for n in graph.dims])
+            native = NativeSizes(
+                self.places(call),
+                [x.type for x in call.leaves],
+                [*self.stated, *program.guards],
+                case,
+                {name: dim.anchors for name, dim in self.annotations.declared.items()},
+                {name: dim.tile for name, dim in self.annotations.declared.items()},
+                own_values,
+            )
+            found = Specialized(lowered, own_values, native)
             with self._lock:
                 found = program.classes.setdefault(case, found)
         return found

@@ -190,13 +190,16 @@ class JitFunction(Inspected, Generic[P, R]):
             signature += (device.platform, device.index)
         key = tuple(signature)
         entry = self._entries.get(key)
+        is_known = entry is not None
         if entry is None:
             call = call or self._flatten(args, kwargs)
             entry = self._new_entry(key, call, device)
             if type(entry) is Traced:
                 # The function uses a value of an outer trace, which must not be kept.
                 return self._bind(entry, call, device)
-        elif self._donated is None and not is_watching(settings) and call_natively(JitFunction):
+            is_known = entry.sizes is not None and entry.sizes.is_called
+        is_known = is_known and self._donated is None and not is_watching(settings)
+        if is_known and call_natively(JitFunction):
             self._native.note(entry, call, args, kwargs, leaves, inputs)
         if entry.state is not None:
             return self._call_with_refs(key, entry, call, leaves, inputs, args, kwargs)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera import pytree
+from tessera.api.native_sizes import NativeSizes
 from tessera.api.signature import Arguments, Entry
 from tessera.api.static import StaticArguments
 from tessera.config import config
 from tessera.runtime.dispatch.native import Table
-from tessera.runtime.dispatch.signatures import Known, Signatures, key_of
+from tessera.runtime.dispatch.signatures import Key, Known, Signatures, Work, key_of
 from tessera.runtime.dispatch.structure import (
     Structure,
     by_flattening,
@@ -26,6 +27,10 @@ from tessera.runtime.executable import Executable
 _MOST_NOTED = 16
 """For so many kinds of calls of a signature (containers, numbers) it is tried, under settings of a
 `with` block for half as many: each block has settings of its own."""
+
+
+def _most_noted() -> int:
+    return _MOST_NOTED // (1 if config.override.get() is None else 2)
 
 
 class NativeCalls:
@@ -66,7 +71,7 @@ class NativeCalls:
             return
         if not isinstance(entry.executable, Executable):
             self._note_starter(entry, call, args, kwargs, leaves, inputs)
-        elif entry.noted < _MOST_NOTED // (1 if config.override.get() is None else 2):
+        elif entry.noted < _most_noted():
             entry.noted += 1
             self._note_program(entry, call, args, kwargs)
 
@@ -81,7 +86,20 @@ class NativeCalls:
         known = None if work is None else self._find(call, args, kwargs)
         if given is None or work is None or known is None or known.has(tuple(given[0])):
             return
-        self._signatures.add(known, given[0], given[1], work)
+        if entry.sizes is None or not self._note_sizes(entry, entry.sizes, known, given, work):
+            self._signatures.add(known, given[0], given[1], work)
+
+    def _note_sizes(
+        self, entry: Entry, sizes: NativeSizes, known: Known, given: Key, work: Work
+    ) -> bool:
+        """Lets native code run calls of other sizes like this one. Says whether that is new."""
+        if sizes.tried >= _most_noted():
+            return False
+        sizes.tried += 1
+        plan = sizes.plan(given[0], given[2], work, entry.executable)
+        if plan is None or plan.words is None:
+            return False
+        return self._signatures.add_sized(known, (sizes, plan.like), plan.words, (plan, given[1]))
 
     def _note_starter(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import optree
 
@@ -26,6 +26,9 @@ from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
 from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
+
+if TYPE_CHECKING:
+    from tessera.api.native_sizes import NativeSizes
 
 
 class Arguments:
@@ -164,6 +167,7 @@ class Entry:
         donated: the arguments whose memory results may take, if some do.
         dims: values of the run-time dims of the program.
         state: the refs that it uses; None without any.
+        sizes: of a program for many sizes, what native code is told of it; else None.
         told: whether sentinels have found something, see `Executable`.
     """
 
@@ -178,6 +182,7 @@ class Entry:
         "lowered",
         "noted",
         "run",
+        "sizes",
         "start",
         "state",
         "told",
@@ -195,8 +200,10 @@ class Entry:
         dims: Sequence[int] = (),
         types: Sequence[TensorType] | None = None,
         state: State | None = None,
+        sizes: NativeSizes | None = None,
     ) -> None:
         self.state = state
+        self.sizes = sizes
         is_native = isinstance(executable, Executable)
         overwrites = is_native and executable.overwrites
         self.told = executable.told if is_native else None

@@ -80,7 +80,7 @@ class Unifier:
                 raise self._no_array(place)
             type = types[place.leaf]
             self._dtype(place, type)
-            for axis, wanted in self._axes(place, type):
+            for axis, wanted in self.axes(place, type):
                 size = type.shape[axis]
                 if isinstance(wanted, int):
                     if not may_equal(size, wanted):
@@ -107,7 +107,7 @@ class Unifier:
 
     # --- one leaf ---
 
-    def _axes(self, place: Place, type: TensorType) -> list[tuple[int, Dim]]:
+    def axes(self, place: Place, type: TensorType) -> list[tuple[int, Dim]]:
         """The dims of an array and what is said of them, without those at `...`."""
         dims = place.spec.dims
         at = next((k for k, d in enumerate(dims) if isinstance(d, EllipsisType)), None)

@@ -27,7 +27,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,12 +167,14 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
 class Known:
     """A structure of a table, and the plans behind it."""
 
-    __slots__ = ("_count", "_entries", "_keep", "_keys", "words")
+    __slots__ = ("_count", "_entries", "_keep", "_keys", "_sized", "_sized_keys", "words")
 
     def __init__(self, structure: Structure, lines: bool) -> None:
         self._keep: list[Any] = [structure]
         self._keys: dict[tuple[int, ...], Plan] = {}
         self._count = 0
+        self._sized: np.ndarray | None = None
+        self._sized_keys: set[object] = set()
         self._entries = np.zeros((_FIRST_PLACES, len(w.ENTRY)), np.uint64)
         head = {
             "positional": structure.positional,
@@ -183,6 +185,7 @@ class Known:
             "starter": 0,
             "tree": 0,
             "flatten": 0 if structure.flatten is None else id(structure.flatten),
+            "sized": 0,
         }
         words = [*[head[name] for name in w.STRUCTURE], *structure.ops]
         self.words = np.array(words, np.uint64)
@@ -200,6 +203,22 @@ class Known:
     def has(self, key: tuple[int, ...]) -> bool:
         """Whether there is a plan for a key."""
         return key in self._keys
+
+    def add_sized(self, key: Hashable, words: np.ndarray, keep: object) -> bool:
+        """Notes a plan for many sizes, if it is new and there is room; see `sizes.py`."""
+        if key in self._sized_keys:
+            return False
+        if self._sized is None:
+            self._sized = np.zeros(1 + w.MOST_SIZED, np.uint64)
+            self._set("sized", self._sized.ctypes.data)
+        count = int(self._sized[0])
+        if count == w.MOST_SIZED:
+            return False
+        self._sized_keys.add(key)
+        self._keep += (words, keep)
+        self._sized[1 + count] = words.ctypes.data
+        self._sized[0] = count + 1
+        return True
 
     def add(self, key: tuple[int, ...], plan: Plan) -> None:
         """Notes a plan."""
@@ -296,6 +315,18 @@ class Signatures:
         with self._lock:
             if not known.has(tuple(key)):
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
+
+    def add_sized(self, known: Known, key: Hashable, words: np.ndarray, keep: object) -> bool:
+        """Notes a plan for many sizes; whether it is new.
+
+        Args:
+            known: the structure of the arguments.
+            key: what it is told from others by.
+            words: as `sizes.SizedPlan` has them.
+            keep: what they point to.
+        """
+        with self._lock:
+            return known.add_sized(key, words, keep)
 
     def start(self, symbol: str = START) -> Callable[..., Any] | None:
         """A function of positional arguments that gives `NotImplemented` for what it does not

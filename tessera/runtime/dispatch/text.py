@@ -10,6 +10,7 @@ from __future__ import annotations
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.arguments_text import arguments_text
 from tessera.runtime.dispatch.run_text import run_text
+from tessera.runtime.dispatch.sizes_text import sizes_text
 from tessera.runtime.dispatch.words import ENTRY, STRUCTURE, TABLE, Offsets
 
 
@@ -30,7 +31,7 @@ def dispatch_text(offsets: Offsets) -> str:
             LENGTH=w.LENGTH, LEAVES=w.LEAVES, REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT,
             LINE_FIRST=w.FIRST,
             lines=STRUCTURE.index("lines"), starter=STRUCTURE.index("starter"),
-            tree=STRUCTURE.index("tree"),
+            tree=STRUCTURE.index("tree"), sized=STRUCTURE.index("sized"),
         )
         + _FIND.format(
             entries=STRUCTURE.index("entries"), mask=STRUCTURE.index("mask"), KEY=w.KEY,
@@ -38,6 +39,7 @@ def dispatch_text(offsets: Offsets) -> str:
         )
         + arguments_text(offsets)
         + run_text(offsets)
+        + sizes_text()
         + _DECLARATIONS
     )  # fmt: skip
 
@@ -177,7 +179,17 @@ complete:
 look:
   %plan = call ptr @find(ptr %call, ptr %structure, ptr %found.at)
   %unknown = icmp eq ptr %plan, null
-  br i1 %unknown, label %other, label %run, !prof !0
+  br i1 %unknown, label %perhaps.sized, label %run, !prof !0
+
+perhaps.sized:
+  %sized.at = getelementptr i64, ptr %structure, i64 {sized}
+  %sized = load ptr, ptr %sized.at
+  %has.sized = icmp ne ptr %sized, null
+  br i1 %has.sized, label %run.sized, label %other
+run.sized:
+  %fitted = call ptr @run_sized(ptr %call, ptr %structure)
+  %unfit = icmp eq ptr %fitted, @_Py_NotImplementedStruct
+  br i1 %unfit, label %other, label %finish, !prof !0
 
 run:
   %plan.words = load ptr, ptr %found.at
@@ -219,7 +231,8 @@ sent.on:
   br label %finish
 
 finish:
-  %value = phi ptr [ %result, %run ], [ %received, %sent.on ]
+  %value = phi ptr [ %result, %run ], [ %received, %sent.on ],
+      [ %fitted, %run.sized ]
   %again = icmp eq ptr %value, @_Py_NotImplementedStruct
   br i1 %again, label %nothing.kept, label %count.it, !prof !0
 

@@ -23,8 +23,30 @@ LEAF, SKIP, NONE, TUPLE, LIST, DICT, FIELDS, SAME, EQUAL = range(9)
 TABLE: Final = ("calls", "structures", "first")
 """The first words of a table; the addresses of its structures start at the last one."""
 
-STRUCTURE: Final = ("positional", "named", "lines", "entries", "mask", "starter", "tree", "flatten")
+STRUCTURE: Final = (
+    "positional", "named", "lines", "entries", "mask", "starter", "tree", "flatten", "sized",
+)  # fmt: skip
 """The first words of a structure, before its ops."""
+
+SIZED: Final = ("length", "like", "mask", "code", "steps", "frame", "frame_size")
+"""The words of a plan for many sizes, as `sizes.py` tells."""
+
+SIZE_OPS: Final = (
+    "const", "key", "add", "mul", "floordiv", "mod", "min", "max", "zero", "least", "other", "put",
+    "relocate", "sized", "copy",
+)  # fmt: skip
+"""The ops of its code. `const` value, `key` place, `put` value at word, `relocate` word to address
+of word, `sized` word from the record at word, `copy` to word from word; the others are of one or
+two values."""
+
+MOST_FRAME: Final = 1024
+"""Its frame has at most so many words."""
+
+MOST_STEPS: Final = 1024
+"""And its code so many instructions."""
+
+MOST_SIZED: Final = 64
+"""A structure has at most so many of them."""
 
 ENTRY: Final = ("hash", "plan", "words")
 """The words of a place in a structure's hash table."""
