@@ -265,11 +265,11 @@ class Stages:
 
     def kernels(self) -> list[KernelInfo]:
         """The kernels in order of their first launch, equal ones counted together, and calls of
-        libraries.
+        libraries, or what does the same.
         """
         from tessera.lowering import count_kernels
 
-        found = count_kernels(self.schedule)
+        found = count_kernels(self.schedule, self.machine)
         return [KernelInfo(label, count, reason) for (label, reason), count in found.items()]
 
     def stage(self, name: str) -> str:

@@ -46,6 +46,7 @@ from tessera.schedule.sentinels import has_unwatched, put_sentinels
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.types import Axis
+from tessera.target.fourier.calls import plan_of_call
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
 from tessera.target.llvm.modules import write_modules
@@ -209,9 +210,9 @@ def shared_kernels(program: Func) -> list[str]:
     return list(lines)
 
 
-def count_kernels(program: Func) -> dict[tuple[str, str], int]:
-    """How often a Schedule program launches kernels of equal label and reason, and calls libraries
-    with arrays of equal types; in order of the first time.
+def count_kernels(program: Func, machine: Machine | Gpu) -> dict[tuple[str, str], int]:
+    """How often a Schedule program launches kernels of equal label and reason, and calls libraries,
+    or code that does the same, with arrays of equal types; in order of the first time.
     """
     found: dict[tuple[str, str], int] = {}
     for op in walk(program.body):
@@ -222,7 +223,10 @@ def count_kernels(program: Func) -> dict[tuple[str, str], int]:
             found[key] = found.get(key, 0) + 1
         elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
             sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
-            key = (op.function.name, f"a call of a library with {sizes}")
+            types = [v.type for v in (*op.inputs, *op.results)]
+            is_own = isinstance(machine, Machine) and plan_of_call(op.function, types, machine)
+            what = "transforms of lines" if is_own else "a call of a library"
+            key = (op.function.name, f"{what} with {sizes}")
             found[key] = found.get(key, 0) + 1
     return found
 

@@ -31,6 +31,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import ops as t
 from tessera.target.prefetch_ops import Prefetch
+from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
 from tessera.tile.interp import (
     INDEX_FNS,
@@ -390,6 +391,12 @@ def _sentinel(s: Interpreter, op: t.Sentinel) -> None:
     raise fail(op, "a value is bad")
 
 
+def _roots(s: Interpreter, op: Roots) -> None:
+    data = op.values().view(np.uint8)
+    data.flags.writeable = False
+    s.values[op.result] = Pointer(data, 0, "a table of roots")
+
+
 def _alloca(s: Interpreter, op: t.Alloca) -> None:
     data = np.full(op.count * op.dtype.itemsize, POISON, np.uint8)
     s.values[op.result] = Pointer(data, 0, "scratch memory")
@@ -462,6 +469,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,
+    Roots: _roots,
     t.Limit: _limit,
     t.BadAccess: _bad_access,
     t.Sentinel: _sentinel,

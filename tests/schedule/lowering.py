@@ -185,6 +185,12 @@ class Placed(interp.Program):
 
     def op(self, op: Any) -> None:
         super().op(op)
+        if isinstance(op, ops.HostCall):
+            for k, value in enumerate(op.results):
+                found = self.memory(op, k)
+                assert not any(np.shares_memory(found, self.values[v]) for v in op.inputs)
+                found[...] = self.values[value]
+                self.values[value] = found
         if isinstance(op, ops.Cond):
             for k, value in enumerate(op.results):
                 found = self.memory(op, k)

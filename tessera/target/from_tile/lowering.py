@@ -108,6 +108,8 @@ class Lowering:
         self.consts: dict[tuple[object, ...], Value] = {}
         self.prelude = 0
         self.host_calls = 0
+        # Functions of the program that no kernel is lowered to.
+        self.made: dict[str, Func] = {}
         # Where the program uses a GPU: the record of its run.
         self.run_record: Value | None = None
 

@@ -22,12 +22,15 @@ from dataclasses import dataclass
 
 from tessera.dtypes import DType, Kind, int64
 from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import symbols
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
+from tessera.target.fourier.calls import plan_of_call, transform_of
+from tessera.target.fourier.line import Plan
 from tessera.target.from_tile import memory
 from tessera.target.from_tile.lowering import (
     I64,
@@ -419,6 +422,10 @@ def _pieces(op: t.Call | t.Parallel) -> int:
 
 
 def _host_call(s: Lowering, op: tile.HostCall) -> None:
+    plan = None if s.run_record else plan_of_call(op.function, op.types, s.machine)
+    if plan is not None:
+        _transform(s, op, plan)
+        return
     names = sorted({name for type in op.types for dim in type.shape for name in symbols(dim)})
     args, dims = [s.ptr(a) for a in op.args], [s.dims[name] for name in names]
     record = () if s.run_record is None else (s.run_record,)
@@ -427,6 +434,22 @@ def _host_call(s: Lowering, op: tile.HostCall) -> None:
     )
     s.host_calls += 1
     s.emit(call)
+
+
+def _transform(s: Lowering, op: tile.HostCall, plan: Plan) -> None:
+    """Transforms of lines by code of this program."""
+    assert isinstance(op.function, LibraryFunction)
+    transform = transform_of(op.function, plan)
+    s.made.update(transform.funcs)
+    args = [s.ptr(a) for a in op.args]
+    count = s.index(1)
+    for extent in op.types[0].shape[:-1]:
+        count = s.map("mul", count, s.dim(extent))
+    known = constant_of(count)
+    if known is None or known > transform.grain:
+        s.emit(t.Parallel(args, count, transform.callee, transform.grain, loc=s.loc))
+    else:
+        s.emit(t.Call([*args, s.index(0), count], transform.callee, loc=s.loc))
 
 
 RULES: Mapping[type[Op], Rule] = {
@@ -548,8 +571,9 @@ def _places(s: Lowering, number: Value, extents: Sequence[Value]) -> list[Value]
     return [number, *places[::-1]]
 
 
-def lower_main(func: Func, kernels: dict[str, Func], machine: Machine) -> Func:
-    """The entry: pointers of inputs and outputs, the arena, the dims."""
+def lower_main(func: Func, kernels: dict[str, Func], machine: Machine) -> dict[str, Func]:
+    """The entry: pointers of inputs and outputs, the arena, the dims. Functions that only it calls
+    come before it."""
     s = Lowering(machine, func.dims, RULES)
     for arg in func.args:
         s.env[arg] = s.entry.arg(PTR, arg.name)
@@ -558,7 +582,7 @@ def lower_main(func: Func, kernels: dict[str, Func], machine: Machine) -> Func:
         s.dims[name] = s.entry.arg(I64, name)
     s.kernels = kernels
     s.run(func.body)
-    return Func(func.name, s.entry.block(()), attrs=func.attrs)
+    return {**s.made, func.name: Func(func.name, s.entry.block(()), attrs=func.attrs)}
 
 
 def lower_module(module: Module, machine: Machine) -> Module:
@@ -569,5 +593,5 @@ def lower_module(module: Module, machine: Machine) -> Module:
             ranks[op.kernel] = len(op.grid)
     kernels = {name: f for name, f in module.funcs.items() if name != module.main}
     funcs = {name: lower_kernel(f, ranks.get(name, 0), machine) for name, f in kernels.items()}
-    funcs[module.main] = lower_main(module.entry, kernels, machine)
+    funcs.update(lower_main(module.entry, kernels, machine))
     return Module(funcs, module.main)

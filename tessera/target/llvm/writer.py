@@ -26,6 +26,7 @@ from tessera.target.llvm.text import (
 )
 from tessera.target.machine import Feature, Machine
 from tessera.target.prefetch_ops import Prefetch
+from tessera.target.roots_ops import Roots
 from tessera.target.types import VecType
 
 
@@ -422,6 +423,16 @@ def _alloca(w: Writer, op: t.Alloca) -> None:
     w.names[op.result] = w.assign(f"alloca [{op.count} x i{8 * op.dtype.itemsize}], align 64")
 
 
+def _roots(w: Writer, op: Roots) -> None:
+    data = op.values().tobytes()
+    text = data.hex("\\")
+    w.declare(
+        op.symbol,
+        f'@{op.symbol} = internal unnamed_addr constant [{len(data)} x i8] c"\\{text}", align 64',
+    )
+    w.names[op.result] = f"@{op.symbol}"
+
+
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
     """Reserves a phi line per value; they are filled in once the incoming values are known."""
     names = [w.fresh() for _ in values]
@@ -527,6 +538,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,
+    Roots: _roots,
     Prefetch: _prefetch,
     t.For: _for,
     t.While: _while,

@@ -29,6 +29,7 @@ from tessera.ir.scalar import scalar
 from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType
 
 Access: TypeAlias = t.Load | t.Store | t.Gather | t.Scatter
@@ -135,6 +136,8 @@ class _Checking:
         if isinstance(op, t.Alloca):
             size = op.count * op.dtype.itemsize
             self.reach[op.result] = _Reach(self.index(0), self.index(size))
+        elif isinstance(op, Roots):
+            self.reach[op.result] = _Reach(self.index(0), self.index(op.values().nbytes))
         elif isinstance(op, t.PtrAdd):
             known = self.reach.get(op.ptr)
             if known is not None:  # else it is one of the entry's, which a limit follows

@@ -23,6 +23,7 @@ from tessera.target.passes.allocate_shared import allocate_shared
 from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.ptx.writer import RULES, write_kernels
+from tessera.target.roots_ops import Roots
 from tessera.target.types import AddressSpace, PtrType, VecType
 from tests import ptx_interpreter
 from tests.ir.layers import FILES, op_classes
@@ -357,8 +358,9 @@ def test_every_op_of_the_layer_has_a_rule() -> None:
     classes = {n: c for n, c in op_classes().items() if n.startswith("target.")}
     kernels = {n: c for n, c in classes.items() if "host" not in c.__module__}
     # Programs with calls of the host are cut at them; sums of products of neighbours, and fetching
-    # what is read later, are instructions of CPUs. So no kernel has these.
-    others = {t.HostCall.name, t.DotGroups.name, t.Scale.name, Prefetch.name}
+    # what is read later, are instructions of CPUs, which alone transform lines. So no kernel has
+    # these.
+    others = {t.HostCall.name, t.DotGroups.name, t.Scale.name, Prefetch.name, Roots.name}
     assert {n for n, c in kernels.items() if c not in RULES} == others
 
 

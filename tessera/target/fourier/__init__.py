@@ -1,0 +1,1 @@
+"""Fourier transforms as functions of the program, in place of calls of a library."""

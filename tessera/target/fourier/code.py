@@ -1,0 +1,227 @@
+"""Code on vectors of complex numbers, whose parts are values of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import DType
+from tessera.ir.builder import Builder
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.build import Build
+from tessera.target.types import PtrType, VecType
+
+I64 = ScalarType(t.INDEX.dtype)
+PTR = PtrType()
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A complex number in each lane.
+
+    Attributes:
+        re: the real parts.
+        im: the imaginary parts.
+    """
+
+    re: Value
+    im: Value
+
+
+class Code(Build):
+    """Builds one function.
+
+    Args:
+        dtype: of the parts.
+        lanes: complex numbers of a vector; 1 is a scalar.
+        fused: whether the machine has a fused multiply-add.
+        names: of the arguments.
+        types: their types.
+    """
+
+    __slots__ = ("args", "dtype", "lanes", "type")
+
+    def __init__(
+        self, dtype: DType, lanes: int, fused: bool, types: Sequence[Type], names: Sequence[str]
+    ) -> None:
+        super().__init__(fused=fused)
+        self.dtype = dtype
+        self.lanes = lanes
+        self.type: Type = VecType(lanes, dtype) if lanes > 1 else ScalarType(dtype)
+        self.args = Builder(types, names).args
+
+    def func(self, name: str) -> Func:
+        """The finished function."""
+        return Func(name, Block(self.args, self.ops, ()))
+
+    # --- indices ---
+
+    def index(self, value: int) -> Value:
+        """An i64 constant."""
+        return self.emit(t.Const(value, I64, loc=self.loc))
+
+    def plus(self, at: Value, by: int) -> Value:
+        """An index further on."""
+        return self.map("add", at, self.index(by)) if by else at
+
+    def times(self, at: Value, by: int) -> Value:
+        """A multiple of an index."""
+        return self.map("mul", at, self.index(by)) if by != 1 else at
+
+    def loop(self, count: int, body: Callable[[Value], None]) -> None:
+        """Runs `body` for 0 to count - 1; what runs once has no loop."""
+        if count == 1:
+            body(self.index(0))
+        elif count:
+            self.span(self.index(0), self.index(count), body)
+
+    def single(self) -> Code:
+        """What builds code on single numbers for the same function; its ops are to be added."""
+        return Code(self.dtype, 1, self.fused, (), ())
+
+    def span(self, lo: Value, hi: Value, body: Callable[[Value], None]) -> None:
+        """Runs `body` for lo to hi - 1."""
+        outer: list[Op] = self.ops
+        one = self.index(1)
+        self.ops = []
+        counter = Value(I64)
+        body(counter)
+        region = Block([counter], self.ops, ())
+        self.ops = outer
+        self.ops.append(t.For(lo, hi, one, (), 0, region, loc=self.loc))
+
+    # --- memory: indices count parts, which are half of a complex number ---
+
+    def load(self, ptr: Value, at: Value) -> Value:
+        """Parts that lie side by side."""
+        return self.emit(t.Load(ptr, at, (), self.type, loc=self.loc))
+
+    def load_one(self, ptr: Value, at: Value) -> Value:
+        """One part."""
+        return self.emit(t.Load(ptr, at, (), ScalarType(self.dtype), loc=self.loc))
+
+    def store(self, ptr: Value, at: Value, value: Value) -> None:
+        """Writes parts side by side."""
+        self.ops.append(t.Store(ptr, at, value, (), loc=self.loc))
+
+    def load_pairs(self, ptr: Value, at: Value) -> Complex:
+        """Complex numbers as arrays have them, real and imaginary parts in turn."""
+        if self.lanes == 1:
+            return Complex(self.load(ptr, at), self.load(ptr, self.plus(at, 1)))
+        both = self.emit(t.Load(ptr, at, (), VecType(2 * self.lanes, self.dtype), loc=self.loc))
+        parts = [
+            self.emit(t.Shuffle(both, both, tuple(range(k, 2 * self.lanes, 2)), loc=self.loc))
+            for k in (0, 1)
+        ]
+        return Complex(*parts)
+
+    def store_pairs(self, ptr: Value, at: Value, x: Complex) -> None:
+        """Writes complex numbers as arrays have them."""
+        if self.lanes == 1:
+            self.store(ptr, at, x.re)
+            self.store(ptr, self.plus(at, 1), x.im)
+            return
+        picks = tuple([k // 2 + k % 2 * self.lanes for k in range(2 * self.lanes)])
+        self.store(ptr, at, self.emit(t.Shuffle(x.re, x.im, picks, loc=self.loc)))
+
+    def splat(self, ptr: Value, at: Value) -> Value:
+        """One part in every lane."""
+        return self.filled(self.load_one(ptr, at))
+
+    def filled(self, one: Value) -> Value:
+        """A scalar in every lane."""
+        return one if self.lanes == 1 else self.emit(t.Splat(one, self.lanes, loc=self.loc))
+
+    def backwards(self, x: Complex) -> Complex:
+        """The lanes in reverse order."""
+        if self.lanes == 1:
+            return x
+        picks = tuple(reversed(range(self.lanes)))
+        return Complex(*[self.emit(t.Shuffle(v, v, picks, loc=self.loc)) for v in (x.re, x.im)])
+
+    def transposed(self, rows: Sequence[Value]) -> list[Value]:
+        """The transpose of as many vectors as they have lanes, a power of two.
+
+        In the step for a bit, rows whose numbers differ in it exchange the lanes in which it
+        differs from their own.
+        """
+        n, bit, found = len(rows), 1, list(rows)
+        while bit < n:
+            low = tuple([k if not k & bit else n + k - bit for k in range(n)])
+            high = tuple([k + bit if not k & bit else n + k for k in range(n)])
+            for i in [i for i in range(n) if not i & bit]:
+                a, b = found[i], found[i + bit]
+                found[i] = self.emit(t.Shuffle(a, b, low, loc=self.loc))
+                found[i + bit] = self.emit(t.Shuffle(a, b, high, loc=self.loc))
+            bit *= 2
+        return found
+
+    # --- arithmetic ---
+
+    def number(self, value: float) -> Value:
+        """A constant in every lane."""
+        return self.emit(t.Const(value, self.type, loc=self.loc))
+
+    def add(self, x: Complex, y: Complex) -> Complex:
+        """x + y."""
+        return Complex(self.map("add", x.re, y.re), self.map("add", x.im, y.im))
+
+    def sub(self, x: Complex, y: Complex) -> Complex:
+        """x - y."""
+        return Complex(self.map("sub", x.re, y.re), self.map("sub", x.im, y.im))
+
+    def add_turned(self, x: Complex, y: Complex) -> Complex:
+        """x - i y."""
+        return Complex(self.map("add", x.re, y.im), self.map("sub", x.im, y.re))
+
+    def sub_turned(self, x: Complex, y: Complex) -> Complex:
+        """x + i y."""
+        return Complex(self.map("sub", x.re, y.im), self.map("add", x.im, y.re))
+
+    def conj(self, x: Complex) -> Complex:
+        """The conjugate."""
+        return Complex(x.re, self.map("neg", x.im))
+
+    def turned(self, x: Complex) -> Complex:
+        """-i x."""
+        return Complex(x.im, self.map("neg", x.re))
+
+    def scaled(self, x: Complex, by: Value) -> Complex:
+        """x times real numbers."""
+        return Complex(self.map("mul", x.re, by), self.map("mul", x.im, by))
+
+    def mul(self, x: Complex, y: Complex) -> Complex:
+        """x y."""
+        if not self.fused:
+            real = self.map("sub", self.map("mul", x.re, y.re), self.map("mul", x.im, y.im))
+            return Complex(
+                real, self.map("add", self.map("mul", x.re, y.im), self.map("mul", x.im, y.re))
+            )
+        cross = self.map("neg", self.map("mul", x.im, y.im))
+        return Complex(
+            self.map("fma", x.re, y.re, cross),
+            self.map("fma", x.re, y.im, self.map("mul", x.im, y.re)),
+        )
+
+    def mul_root(self, x: Complex, power: int, n: int) -> Complex:
+        """x times a power of exp(-2 pi i / n)."""
+        power %= n
+        if 4 * power % n == 0:
+            quarter = 4 * power // n
+            if quarter == 0:
+                return x
+            if quarter == 1:
+                return self.turned(x)
+            if quarter == 2:
+                return Complex(self.map("neg", x.re), self.map("neg", x.im))
+            return Complex(self.map("neg", x.im), x.re)
+        if 8 * power == n:
+            half = self.number(math.sqrt(0.5))
+            return self.scaled(
+                Complex(self.map("add", x.re, x.im), self.map("sub", x.im, x.re)), half
+            )
+        angle = 2 * math.pi * power / n
+        return self.mul(x, Complex(self.number(math.cos(angle)), self.number(-math.sin(angle))))
