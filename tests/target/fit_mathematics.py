@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import struct
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -195,6 +196,20 @@ def lgamma_ratio(t: mp.mpf) -> mp.mpf:
     return mp.loggamma(2 + t) / (t * (1 + t))
 
 
+DIGAMMA_ROOT = mp.findroot(mp.digamma, mp.mpf("1.4616"))
+
+
+def digamma_ratio(v: mp.mpf) -> mp.mpf:
+    """digamma(x) / (x - root) in v = x - 1.5."""
+    return mp.digamma(v + mp.mpf("1.5")) / (v + mp.mpf("1.5") - DIGAMMA_ROOT)
+
+
+def digamma_tail(u: mp.mpf) -> mp.mpf:
+    """(digamma(x) - log(x - 1 / 2)) / u in u = (x - 1 / 2)**-2."""
+    root = 1 / mp.sqrt(u)
+    return (mp.digamma(root + mp.mpf("0.5")) - mp.log(root)) / u
+
+
 ROWS = [
     Row(
         "EXPM1",
@@ -221,6 +236,16 @@ ROWS = [
         mp.mpf(0),
         (3 - 2 * mp.sqrt(2)) ** 2,
         in_square(lambda s: s**3 / (2 * mp.atanh(s))),
+    ),
+    Row(
+        "LOG2_TAIL",
+        "log2(e) / s**5 * (log((1 + s) / (1 - s)) - 2 * s - s**3 * 2 / 3) in s**2, for pow",
+        in_square(lambda s: 2 * (mp.atanh(s) - s - s**3 / 3) / s**5 / LN2),
+        mp.mpf(0),
+        (3 - 2 * mp.sqrt(2)) ** 2,
+        in_square(lambda s: s**5 / (2 * mp.atanh(s)) * LN2),
+        ("double",),
+        {"double": 2**-11},
     ),
     Row(
         "INVERSE_CBRT",
@@ -321,6 +346,24 @@ ROWS = [
         ("double",),
         {"double": 2**15},
     ),
+    Row(
+        "DIGAMMA_NEAR",
+        "digamma(x) / (x - root) in x - 1.5 for x between 1 and 2, with the positive root",
+        digamma_ratio,
+        mp.mpf("-0.5001"),
+        mp.mpf("0.5001"),
+        lambda v: 1 / digamma_ratio(v),
+        ("double",),
+    ),
+    Row(
+        "DIGAMMA_TAIL",
+        "(digamma(x) - log(x - 1/2)) / u in u = (x - 1/2)**-2 for x from 2",
+        digamma_tail,
+        mp.mpf(0),
+        mp.mpf("0.4446"),
+        lambda u: u / mp.digamma(1 / mp.sqrt(u) + mp.mpf("0.5")),
+        ("double",),
+    ),
     odd("SINH", "(sinh(x) - x) / x**3 in x**2 for |x| <= 1", mp.sinh, mp.mpf("1.001")),
 ]
 
@@ -332,6 +375,8 @@ def literal(value: mp.mpf, grade: str) -> str:
         number = struct.unpack("<f", struct.pack("<f", number))[0]
     return repr(number)
 
+
+TAB = " " * 8
 
 HEADER = '''"""Coefficients of the polynomials that the expansions evaluate.
 
@@ -362,7 +407,9 @@ def main() -> None:
             note = f"2**{float(mp.log(error, 2)):.1f}"
             print(f"{row.name:12} {grade:7} degree {len(coefficients) - 1:2} error {note}")
             text.append(f"    {grade}=(  # {note}\n")
-            text += [f"        {literal(c, grade)},\n" for c in coefficients]
+            numbers = ", ".join(literal(c, grade) for c in coefficients)
+            text.append(textwrap.fill(numbers, 99, initial_indent=TAB, subsequent_indent=TAB))
+            text.append(",\n")
             text.append("    ),\n")
         text.append(f')\n"""{row.text}."""\n\n')
     if not options.check and options.only is None:

@@ -56,21 +56,25 @@ LIMITS = {
     "acosh": (1.7, 1.5),
     "atanh": (1.5, 1.3),
     "cbrt": (0.6, 0.8),
-    "pow": (0.6, 1.1),
+    "pow": (0.6, 1.0),
     "hypot": (0.6, 1.3),
     "sigmoid": (2.0, 1.8),
     "erf": (1.3, 1.4),
-    "erfc": (0.6, 2.6),
+    "erfc": (0.6, 2.0),
     "erfinv": (0.6, 2.0),
     "lgamma": (1.5, 4.0),
-    "digamma": (0.6, 8.0),
+    "digamma": (0.6, 1.6),
 }
-# Units of the last place of 1 where the value is smaller: relative accuracy is lost near the zeros
-# of the function.
-ABSOLUTE = {"digamma", "lgamma"}
+
+FLOORS: dict[str, Callable[[Array], Array]] = {
+    "digamma": lambda x: np.where(x < 0, np.log(np.maximum(1 - x, math.e)), 0.0),
+    "lgamma": lambda x: np.ones_like(x),
+}
+"""Units of the last place are those of this number where the value is smaller: near zeros of the
+function between negative integers relative accuracy is lost."""
 
 # The C library computes these, whose errors are its business.
-LIBRARY = {("pow", float64), ("lgamma", float64)}
+LIBRARY = {("lgamma", float64)}
 
 NAMES = tuple(LIMITS)
 TYPES = (float32, float64)
@@ -292,7 +296,8 @@ def errors(name: str, dtype: DType, got: Array) -> Array:
     limits = np.finfo(dtype.np)
     with np.errstate(all="ignore"):
         near = value.astype(dtype.np)
-        floor = 1.0 if name in ABSOLUTE else float(limits.smallest_normal)
+        floor = FLOORS.get(name, np.zeros_like)(operands(name, dtype)[0].astype(np.float64))
+        floor = np.maximum(floor, float(limits.smallest_normal))
         size = np.clip(np.abs(value), floor, float(limits.max))
         unit = np.exp2(np.floor(np.log2(size)) - limits.nmant)
         distance = np.abs((got.astype(np.float64) - value) - rest) / unit

@@ -250,6 +250,19 @@ def upper_half(x: Num) -> Num:
     return (x.bits() & ((1 << form.bits.bits) - (1 << low))).floats()
 
 
+def two_product(a: Num, b: Num) -> tuple[Num, Num]:
+    """The rounded product and what rounding lost, up to a last place of that; by halves of numbers
+    (Dekker's method) on machines that do not fuse.
+    """
+    product = a * b
+    if a.b.fused:
+        return product, fma(a, b, -product)
+    a_high, b_high = upper_half(a), upper_half(b)
+    a_low, b_low = a - a_high, b - b_high
+    lost = ((a_high * b_high - product) + a_high * b_low) + a_low * b_high
+    return product, lost + a_low * b_low
+
+
 def any_lane(condition: Num) -> Value:
     """Whether the condition holds in some lane, as a scalar."""
     b, value = condition.b, condition.value

@@ -1,5 +1,5 @@
 """What CPUs take from the C library and GPUs have no instruction for: floating-point remainders,
-neighbours, powers and the logarithm of the gamma function of float64.
+neighbours and the logarithm of the gamma function of float64.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from tessera.dtypes import float32, uint32, uint64
 from tessera.ir.core import Block, Value
 from tessera.target import ops as t
 from tessera.target.build import Build
-from tessera.target.passes import mathematics_tables as tables
-from tessera.target.passes.expression import Num, fast_two_sum, fma, horner, two_sum, where
+from tessera.target.passes.expression import Num, fma, horner, where
 from tessera.target.passes.fold import Fold
-from tessera.target.passes.mathematics_exponential import LOG2_E, OFFSET, scaled
-from tessera.target.passes.mathematics_logarithm import split
 
 Step = Callable[[Fold, Value], Value]
 
@@ -74,70 +71,6 @@ def nextafter(b: Build, x: Value, y: Value) -> Value:
     stays = b.map("or", b.map("ne", y, y), b.map("eq", x, y))
     result = b.select(b.map("ne", x, x), u, b.select(stays, v, result))
     return b.bitcast(result, dtype)
-
-
-# --- powers ---------------------------------------------------------------------------------------
-
-# log2(e) and 2 / 3: the nearest number, and what it lacks.
-LOG2_E_PARTS = (1.4426950408889634, 2.0355273740931033e-17)
-TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
-ATANH_TERMS = tuple(2 / (2 * k + 3) for k in range(1, 14))
-"""Of the series of log((1 + s) / (1 - s)) / s in powers of s**2, from the third on."""
-
-
-def _product(a: Num, c: float, rest: float) -> tuple[Num, Num]:
-    """a times a constant in two parts."""
-    high = a * c
-    return high, fma(a, rest, fma(a, c, -high))
-
-
-def _binary_logarithm(x: Num) -> tuple[Num, Num]:
-    """log2 of a positive number in two parts, to 65 bits."""
-    exponent, f = split(x)
-    below, below_rest = fast_two_sum(x.const(2.0), f)
-    s = f / below
-    s_rest = (fma(-s, below, f) - s * below_rest) / below
-    z = s * s
-    z_rest = fma(s, s, -z) + (s + s) * s_rest
-    third, third_rest = _product(z, *TWO_THIRDS)
-    third_rest = fma(z_rest, TWO_THIRDS[0], third_rest)
-    tail = (z * z) * horner(z, ATANH_TERMS)
-    second = s * third
-    second_rest = fma(s, third, -second) + fma(s, third_rest + tail, s_rest * third)
-    natural, lost = fast_two_sum(s + s, second)
-    rest = lost + (second_rest + (s_rest + s_rest))
-    high, low = _product(natural, *LOG2_E_PARTS)
-    total, lost = two_sum(exponent, high)
-    return total, lost + fma(rest, LOG2_E_PARTS[0], low)
-
-
-def pow(b: Build, x_value: Value, y_value: Value) -> Value:
-    """x ** y of float64: exp2(y * log2(|x|)), with the sign of odd powers."""
-    x, y = Num(b, x_value), Num(b, y_value)
-    a = abs(x)
-    high, low = _binary_logarithm(a)
-    high = where(a.equals(0.0), -math.inf, where(a < math.inf, high, a))
-    product = y * high
-    rest = fma(y, high, -product) + y * low
-    rest = where(abs(product) < 2048.0, rest, 0.0)
-    product = where(product < -1080.0, -1080.0, product)
-    product = where(product > 1080.0, 1080.0, product)
-    shifted = product + x.format.magic
-    r = ((product - (shifted - x.format.magic)) + rest) * (1 / LOG2_E)
-    magic = (x.format.bias + x.format.mantissa << x.format.mantissa) | (
-        1 << (x.format.mantissa - 1)
-    )
-    power = shifted.bits() - (magic - OFFSET)
-    magnitude = scaled(1.0 + (r + (r * r) * tables.EXPM1(r)), power)
-    # 1 to any power, -1 to an infinite one, and anything to the power of 0 are 1.
-    unit = x.equals(1.0) | (x.equals(-1.0) & abs(y).equals(math.inf)) | y.equals(0.0)
-    magnitude = where(unit, 1.0, magnitude)
-    whole = y.equals(y.map("trunc"))
-    half = y * 0.5
-    is_odd = whole & half.differs(half.map("trunc")) & (abs(y) < math.inf)
-    negative = where(is_odd, -magnitude, magnitude)
-    negative = where((x < 0.0) & (a < math.inf) & ~whole, math.nan, negative)
-    return where(x.map("signbit"), negative, magnitude).value
 
 
 # --- the gamma function ---------------------------------------------------------------------------
@@ -201,5 +134,5 @@ def _about_two(x: Num) -> Num:
 LIBRARY: dict[str, Callable[..., Value]] = {"rem": rem, "nextafter": nextafter}
 """Functions of float32 and float64."""
 
-LIBRARY_DOUBLE: dict[str, Callable[..., Value]] = {"pow": pow, "lgamma": lgamma}
+LIBRARY_DOUBLE: dict[str, Callable[..., Value]] = {"lgamma": lgamma}
 """Functions of float64."""

@@ -4,12 +4,12 @@ LLVM has vector intrinsics for some of these functions and makes a call of the C
 them. The expansions here work on whole vectors; they are used for scalars too, so that a result
 does not depend on how many lanes it was computed with. They use addition, multiplication, division,
 square root, comparison, selection and operations on bits, and the values they give are within two
-units of the last place of the exact ones; three units for erfc and erfinv of float64. digamma of
-float64 is within eight units of the larger of its value and 1. Polynomials are our own fits; see
-``tests/target/fit_mathematics.py``.
+units of the last place of the exact ones. For negative x digamma is within two units of the larger
+of its value, log(1 - x) and 1: between the integers it has zeros, where its terms cancel.
+Polynomials are our own fits; see ``tests/target/fit_mathematics.py``.
 
-An expansion that has its own function as an op means the C library's: powers and lgamma of float64,
-and sine, cosine and tangent of large angles.
+An expansion that has its own function as an op means the C library's: lgamma of float64, and sine,
+cosine and tangent of large angles.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tessera.ir.core import Value
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_exponential as exponential
 from tessera.target.passes import mathematics_logarithm as logarithm
+from tessera.target.passes import mathematics_powers as powers
 from tessera.target.passes import mathematics_special as special
 from tessera.target.passes import mathematics_trigonometry as trigonometry
 from tessera.target.passes.expression import Num
@@ -51,8 +52,8 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
         logarithm.acosh,
         logarithm.atanh,
         logarithm.cbrt,
-        logarithm.pow,
         logarithm.hypot,
+        powers.pow,
         trigonometry.sin,
         trigonometry.cos,
         trigonometry.tan,

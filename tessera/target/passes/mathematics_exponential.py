@@ -58,8 +58,11 @@ def reduce(x: Num, rest: Num | None = None) -> Reduced:
     else:
         high, low = LN2_PARTS[x.grade]
         r = fma(k, -high, x)
-        r = fma(k, -low, r) if rest is None else r + fma(k, -low, rest)
-    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
+        if rest is not None:
+            r, lost = fast_two_sum(r, fma(k, -low, rest))
+            return Reduced(k, power_bits(shifted), r, fma(r * r, tables.EXPM1(r), lost))
+        r = fma(k, -low, r)
+    return Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
 
 
 def reduce_base2(x: Num) -> Reduced:
@@ -67,10 +70,10 @@ def reduce_base2(x: Num) -> Reduced:
     shifted = x + x.format.magic
     k = shifted - x.format.magic
     r = (x - k) * (1 / LOG2_E)
-    return Reduced(k, _power(shifted), r, (r * r) * tables.EXPM1(r))
+    return Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
 
 
-def _power(shifted: Num) -> Num:
+def power_bits(shifted: Num) -> Num:
     """The integer in the last places of a number that the magic one was added to."""
     mantissa = shifted.format.mantissa
     magic = (shifted.format.bias + mantissa << mantissa) | (1 << (mantissa - 1))

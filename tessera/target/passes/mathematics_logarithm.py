@@ -1,4 +1,4 @@
-"""Expansions of the logarithms, of the inverse hyperbolic functions, of powers and roots.
+"""Expansions of the logarithms, of the inverse hyperbolic functions and of roots.
 
 A positive number is 2**e * (1 + f) with 1 + f between sqrt(1/2) and sqrt(2). Its logarithm is
 e * log(2) + (f - g), where f is exact and g is small beside it; the first part of log(2) has so few
@@ -23,11 +23,6 @@ from tessera.target.passes.expression import (
 )
 from tessera.target.passes.mathematics_exponential import (
     LN2_PARTS,
-    LOG2_E,
-    OFFSET,
-    clamped,
-    power_of_two,
-    reduce_base2,
 )
 
 LN2 = math.log(2.0)
@@ -93,7 +88,7 @@ def missing(f: Num) -> Num:
     return half - s * fma(z, tables.LOG_RATIO(z), half)
 
 
-def _short_log(f: Num) -> Num:
+def short_log(f: Num) -> Num:
     """log(1 + f) in float64 for a result in float32."""
     s = f / (f + 2.0)
     z = s * s
@@ -103,7 +98,7 @@ def _short_log(f: Num) -> Num:
 def joined(exponent: Num, f: Num, rest: Num | None = None) -> Num:
     """log(2**exponent * (1 + f + rest)), where the rest is below the last place of f."""
     if f.grade is Grade.SHORT:
-        return fma(exponent, LN2, _short_log(f))
+        return fma(exponent, LN2, short_log(f))
     high, low = LN2_PARTS[f.grade]
     low_part = exponent * low if rest is None else fma(exponent, low, rest)
     return fma(exponent, high, f - (missing(f) - low_part))
@@ -236,28 +231,6 @@ def cbrt(x: Num) -> Num:
     whole = (shifted.bits() << form.mantissa) + _bits(form, 1.0)
     result = y * whole.floats()
     return where((a > 0.0) & (a < math.inf), result, a).with_sign(x)
-
-
-def pow(x: Num, y: Num) -> Num:
-    """x ** y of float32 in float64: exp2(y * log2(|x|)), with the sign of odd powers."""
-    if x.grade is Grade.DOUBLE:
-        return x.map("pow", y)
-    base, exponent = x.widen(), y.widen()
-    a = abs(base)
-    e, f = split(a)
-    binary = where(a < math.inf, fma(_short_log(f), LOG2_E, e), a)
-    binary = where(a.equals(0.0), -math.inf, binary)
-    parts = reduce_base2(clamped(exponent * binary, -200.0, 200.0))
-    magnitude = (1.0 + (parts.r + parts.tail)) * power_of_two(parts.power - OFFSET)
-    # 1 to any power, -1 to an infinite one, and anything to the power of 0 are 1.
-    unit = base.equals(1.0) | (base.equals(-1.0) & abs(exponent).equals(math.inf))
-    magnitude = where(unit | exponent.equals(0.0), 1.0, magnitude)
-    half = exponent * 0.5
-    whole = (abs(exponent) >= 2.0**24) | exponent.equals(exponent.rounded())
-    odd_power = whole & (abs(exponent) < 2.0**24) & half.differs(half.rounded())
-    negative = where(odd_power, -magnitude, magnitude)
-    negative = where((base < 0.0) & (a < math.inf) & ~whole, math.nan, negative)
-    return where(base.map("signbit"), negative, magnitude).narrow()
 
 
 def hypot(x: Num, y: Num) -> Num:

@@ -17,6 +17,8 @@ from tessera.target.passes.expression import (
     fast_two_sum,
     fma,
     horner,
+    two_product,
+    two_sum,
     upper_half,
     where,
 )
@@ -25,6 +27,12 @@ from tessera.target.passes.mathematics_exponential import (
     reduce,
 )
 from tessera.target.passes.mathematics_logarithm import log, positive_log
+from tessera.target.passes.mathematics_trigonometry import (
+    PI_PARTS,
+    Reduced,
+    cosine,
+    sine,
+)
 
 
 def _complement(x: Num) -> Num:
@@ -39,9 +47,14 @@ def _complement(x: Num) -> Num:
     # exp(-x**2), where the square of a number with half the bits is exact.
     high = upper_half(x)
     parts = reduce(-(high * high), (high - x) * (high + x))
-    whole, rest = fast_two_sum(x.const(1.0), parts.r)
-    lost = fma(whole, factor_rest, (rest + parts.tail) * factor)
-    return parts.scaled(fma(whole, factor, lost) / below)
+    # Four roundings in a row would be more than two units: what they lose is collected.
+    growth = parts.r + parts.tail
+    above, lost = fast_two_sum(factor, fma(factor, growth, factor_rest))
+    lost = fma(factor_rest, growth, lost)
+    inverse = 1.0 / below
+    result = above * inverse
+    back, back_rest = two_product(result, below)
+    return parts.scaled(fma(((above - back) - back_rest) + lost, inverse, result))
 
 
 def erf(x: Num) -> Num:
@@ -79,9 +92,13 @@ def erfinv(x: Num) -> Num:
     if x.grade is Grade.DOUBLE:
         outer = tables.ERFINV_TAIL.parts(root - 5.0)
         c, s = where(root < 4.0, c, outer[0]), where(root < 4.0, s, outer[1])
+        # What the root lacks; the slope of the function is about 1 here.
+        square, lost = two_product(root, root)
+        s = fma((w - square) - lost, 0.5 / root, s)
     factor, rest = fast_two_sum(where(w < 6.25, constant, c), where(w < 6.25, slope, s))
-    result = fma(x, factor, x * rest)
-    result = where(a < 1.0, result, x.const(math.inf).with_sign(x))
+    product, lost = two_product(x, factor)
+    result = product + fma(x, rest, lost)
+    result = where(a < 1.0, result, math.inf).with_sign(x)
     return where(a <= 1.0, result, math.nan)
 
 
@@ -94,9 +111,8 @@ def _rising(first: int, last: int) -> tuple[float, ...]:
     return tuple(result)
 
 
-def _derivative(coefficients: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(k * c for k, c in enumerate(coefficients))[1:]
-
+# The positive root of digamma(1 + x) in two parts.
+DIGAMMA_ROOT = (0.46163214496836236, -1.5522348162858677e-17)
 
 # B(2k) / (2k (2k - 1)), of the asymptotic series of lgamma; that of digamma has B(2k) / (2k).
 LGAMMA_SERIES = tuple(c / (2 * k + 1) for k, c in enumerate(DIGAMMA_SERIES))
@@ -107,6 +123,29 @@ def _distance_to_integer(x: Num) -> Num:
     """|x| less the nearest integer, exactly; 0 from where on all numbers are integers."""
     a, magic = abs(x), 2.0**52
     return where(a < magic, a - ((a + magic) - magic), 0.0)
+
+
+def _cotangent_of_pi(fraction: Num) -> tuple[Num, Num]:
+    """pi / tan(pi * f) for f between 0 and 1 / 2 in two parts."""
+    swap = fraction > 0.25
+    f = where(swap, 0.5 - fraction, fraction)
+    high, low = PI_PARTS[Grade.DOUBLE]
+    r, rest = two_product(f, f.const(high))
+    parts = Reduced(f.bits(), r, fma(f, low, rest))
+    square = r * r
+    s, c = sine(parts, square), cosine(parts, square)
+    above = where(swap, s[0], c[0]), where(swap, s[1], c[1])
+    below = where(swap, c[0], s[0]), where(swap, c[1], s[1])
+    above, above_rest = fast_two_sum(*above)
+    below, below_rest = fast_two_sum(*below)
+    inverse = 1.0 / below
+    ratio = above * inverse
+    back, lost = two_product(ratio, below)
+    ratio_rest = (((above - back) - lost) + (above_rest - ratio * below_rest)) * inverse
+    result, rest = two_product(ratio, ratio.const(high))
+    rest = fma(ratio, low, fma(ratio_rest, high, rest))
+    tiny = fraction < 2.0**-60
+    return where(tiny, 1.0 / fraction, result), where(tiny, 0.0, rest)
 
 
 def _sine_cosine_of_pi(fraction: Num) -> tuple[Num, Num]:
@@ -120,28 +159,40 @@ def _sine_cosine_of_pi(fraction: Num) -> tuple[Num, Num]:
 
 
 def digamma(x: Num) -> Num:
-    """The derivative of lgamma: asymptotic for large x, else digamma(x + 10) less the terms
-    1 / (x + k), whose sum is the quotient of two polynomials; reflected for negative x.
+    """The derivative of lgamma: log(x - 1 / 2) and a polynomial from 2 on; between 1 and 2 a
+    polynomial times the distance to the root; below, digamma(x + 1) - 1 / x; reflected for negative
+    x, where it is as exact as its larger term.
     """
     if x.grade is Grade.SINGLE:
         return digamma(Num(x.b, x.widen().value)).narrow()
     reflected = x < 0.0
     y = where(reflected, 1.0 - x, x)
-    small = y < float(SHIFT)
-    z = where(small, y + float(SHIFT), y)
+    large, low = y >= 2.0, y < 1.0
+    z = where(large, y, 2.0) - 0.5
     inverse = 1.0 / z
-    square = inverse * inverse
-    result = positive_log(z) - fma(square, horner(square, DIGAMMA_SERIES), inverse * 0.5)
-    terms = _rising(1, SHIFT - 1)
-    capped = where(small, y, 1.0)
-    shift = horner(capped, _derivative(terms)) / horner(capped, terms)
-    result = where(small, (result - shift) - 1.0 / capped, result)
+    u = inverse * inverse
+    far = fma(u, tables.DIGAMMA_TAIL(u), positive_log(z))
+    w = where(low, y, y - 1.0)
+    high, low_part = DIGAMMA_ROOT
+    distance, distance_rest = two_sum(w, w.const(-high))
+    factor, factor_rest = fast_two_sum(*tables.DIGAMMA_NEAR.parts(w - 0.5))
+    near, lost = two_product(distance, factor)
+    near_rest = fma(distance, factor_rest, fma(distance_rest - low_part, factor, lost))
+    term = 1.0 / y
+    back, lost = two_product(term, y)
+    term_rest = ((1.0 - back) - lost) * term
+    below, lost = two_sum(near, -term)
+    below_rest = where(y > 2.0**-60, lost + (near_rest - term_rest), 0.0)
+    result = where(low, below, near) + where(low, below_rest, near_rest)
+    result = where(large, far, result)
     result = where(y < math.inf, result, y)
-    fraction = _distance_to_integer(x)
-    sine, cosine = _sine_cosine_of_pi(abs(fraction))
-    cotangent = (cosine / sine) * math.pi
     # The reflection adds pi / tan(pi |x|), which has the fraction's sign.
-    mirrored = result + cotangent.with_sign(fraction)
+    fraction = _distance_to_integer(x)
+    cotangent, rest = _cotangent_of_pi(abs(fraction))
+    left = fraction < 0.0
+    total, lost = two_sum(result, where(left, -cotangent, cotangent))
+    rest = where(cotangent < math.inf, lost + where(left, -rest, rest), 0.0)
+    mirrored = total + rest
     mirrored = where(fraction.equals(0.0), math.nan, mirrored)
     result = where(reflected, mirrored, result)
     return where(x.equals(0.0), x.const(math.inf).with_sign(-x), result)

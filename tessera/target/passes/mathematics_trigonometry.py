@@ -62,7 +62,7 @@ def reduce(x: Num) -> Reduced:
     return Reduced(shifted.bits(), r, fma(k, -fourth, rest + more))
 
 
-def _sine(parts: Reduced, square: Num) -> tuple[Num, Num]:
+def sine(parts: Reduced, square: Num) -> tuple[Num, Num]:
     """sin(r + rest) as a large and a small term."""
     r, cubic = parts.r, parts.r * square
     if parts.rest is None:
@@ -71,7 +71,7 @@ def _sine(parts: Reduced, square: Num) -> tuple[Num, Num]:
     return r, fma(cubic, tables.SIN(square), correction)
 
 
-def _cosine(parts: Reduced, square: Num) -> tuple[Num, Num]:
+def cosine(parts: Reduced, square: Num) -> tuple[Num, Num]:
     """cos(r + rest) as a large and a small term."""
     fourth = square * square
     if parts.rest is None:
@@ -93,12 +93,12 @@ def _of_angle(x: Num, name: str) -> Num:
 def of_reduced(parts: Reduced, name: str) -> Num:
     """sin, cos or tan of an angle in parts."""
     square = parts.r * parts.r
-    sine, cosine = _sine(parts, square), _cosine(parts, square)
+    s, c = sine(parts, square), cosine(parts, square)
     quadrant = parts.quadrant + 1 if name == "cos" else parts.quadrant
     is_odd = (quadrant & 1).differs(0)
-    high, low = (where(is_odd, c, s) for c, s in zip(cosine, sine, strict=True))
+    high, low = (where(is_odd, a, b) for a, b in zip(c, s, strict=True))
     if name == "tan":
-        below = where(is_odd, sine[0], cosine[0]), where(is_odd, sine[1], cosine[1])
+        below = where(is_odd, s[0], c[0]), where(is_odd, s[1], c[1])
         result = _quotient((high, low), below)
         return where(is_odd, -result, result)
     sign = (quadrant & 2) << (parts.r.format.bits.bits - 2)

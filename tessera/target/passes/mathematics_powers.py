@@ -1,0 +1,99 @@
+"""Expansions of powers, and the logarithm in two parts that they need.
+
+x ** y = 2 ** (y * log2(x)), where the product may be as large as 1075: for a result that is right
+to the last place the logarithm needs 11 bits more than a number has. It is computed as the sum of
+two numbers, and so is the product.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tessera.target.passes import mathematics_tables as tables
+from tessera.target.passes.expression import Grade, Num, fast_two_sum, fma, two_product, where
+from tessera.target.passes.mathematics_exponential import (
+    LOG2_E,
+    OFFSET,
+    Reduced,
+    clamped,
+    power_bits,
+    power_of_two,
+    reduce_base2,
+)
+from tessera.target.passes.mathematics_logarithm import LN2, short_log, split
+
+# Constants in two parts: the nearest number, and what it lacks.
+TWICE_LOG2_E = (2.8853900817779268, 4.0710547481862066e-17)
+TWO_THIRDS_LOG2_E = (0.9617966939259756, 5.0577616648125907e-17)
+
+
+def log2_in_parts(x: Num) -> tuple[Num, Num]:
+    """log2 of a positive float64 as a number and the rest, to 65 bits.
+
+    Of 1 + f it is s * (2 log2(e) + s**2 * (2/3 log2(e) + s**2 * ...)) with s = f / (2 + f), where
+    the third term is so small beside the first one that it needs no rest.
+    """
+    exponent, f = split(x)
+    below, below_rest = fast_two_sum(x.const(2.0), f)
+    inverse = 1.0 / below
+    s = f * inverse
+    back, back_rest = two_product(s, below)
+    s_rest = (((f - back) - back_rest) - s * below_rest) * inverse
+    z, z_rest = two_product(s, s)
+    z_rest = fma(s + s, s_rest, z_rest)
+    high, low = TWO_THIRDS_LOG2_E
+    second, second_rest = two_product(z, z.const(high))
+    tail = fma(z_rest, high, fma(z, low, second_rest))
+    square = fma(z + z, z_rest, z * z)
+    second, tail = fast_two_sum(second, fma(square, tables.LOG2_TAIL(z), tail))
+    high, low = TWICE_LOG2_E
+    factor, lost = fast_two_sum(z.const(high), second)
+    factor_rest = lost + (tail + low)
+    result, rest = two_product(s, factor)
+    rest = rest + fma(s, factor_rest, s_rest * factor)
+    total, lost = fast_two_sum(exponent, result)
+    return total, lost + rest
+
+
+def _power(base: Num, exponent: Num) -> Num:
+    """base ** exponent of a number that is not negative, in float64."""
+    high, low = log2_in_parts(base)
+    high = where(base.equals(0.0), -math.inf, where(base < math.inf, high, base))
+    product, lost = two_product(exponent, high)
+    rest = where(abs(product) < 2048.0, fma(exponent, low, lost), 0.0)
+    product = clamped(product, -1080.0, 1080.0)
+    shifted = product + product.format.magic
+    k = shifted - product.format.magic
+    r = ((product - k) + rest) * LN2
+    parts = Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
+    whole, lost = fast_two_sum(r.const(1.0), r)
+    return parts.scaled(whole + (lost + parts.tail))
+
+
+def _short_power(base: Num, exponent: Num) -> Num:
+    """``_power`` for a result in float32."""
+    e, f = split(base)
+    binary = where(base < math.inf, fma(short_log(f), LOG2_E, e), base)
+    binary = where(base.equals(0.0), -math.inf, binary)
+    parts = reduce_base2(clamped(exponent * binary, -200.0, 200.0))
+    return (1.0 + (parts.r + parts.tail)) * power_of_two(parts.power - OFFSET)
+
+
+def pow(x: Num, y: Num) -> Num:
+    """x ** y: that of |x|, with the sign of odd powers. float32 is computed in float64."""
+    single = x.grade is Grade.SINGLE
+    base, exponent = (x.widen(), y.widen()) if single else (x, y)
+    a, size = abs(base), abs(exponent)
+    magnitude = (_short_power if single else _power)(a, exponent)
+    # 1 to any power, -1 to an infinite one, and anything to the power of 0 are 1.
+    unit = base.equals(1.0) | (base.equals(-1.0) & size.equals(math.inf))
+    magnitude = where(unit | exponent.equals(0.0), 1.0, magnitude)
+    # From here on all numbers are integers; up to here a sum with it is rounded to one.
+    integers = 2.0**52
+    half = size * 0.5
+    whole = (size >= integers) | size.equals((size + integers) - integers)
+    is_odd = whole & (size < 2 * integers) & half.differs((half + integers) - integers)
+    negative = where(is_odd, -magnitude, magnitude)
+    negative = where((base < 0.0) & (a < math.inf) & ~whole, math.nan, negative)
+    result = where(base.map("signbit"), negative, magnitude)
+    return result.narrow() if single else result
