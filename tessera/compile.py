@@ -359,18 +359,21 @@ class Lowered(Stages):
         return BoundsRecord(self.traced.name, self.sites, looked_for)
 
     @functools.cached_property
-    def native(self) -> cpu.NativeModule:
-        """The loaded machine code."""
-        name = self.traced.name
-        sources = [
-            cpu.Source(module.text, self.cpu, name, optimize=not module.is_glue)
+    def sources(self) -> list[cpu.Source]:
+        """What LLVM compiles."""
+        return [
+            cpu.Source(module.text, self.cpu, self.traced.name, optimize=not module.is_glue)
             for module in self.modules
         ]
+
+    @functools.cached_property
+    def native(self) -> cpu.NativeModule:
+        """The loaded machine code."""
         start = time.perf_counter()
         imports = _imports(self.host_calls, threads.shares_work(self.target))
         imports.update(self.bounds.symbols)
         module = cpu.compile_sources(
-            sources, imports=imports, threads=config.current().threads
+            self.sources, imports=imports, threads=config.current().threads
         )
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
@@ -378,8 +381,8 @@ class Lowered(Stages):
 
     @property
     def asm(self) -> str:
-        """Assembly text."""
-        return self.native.assembly()
+        """Assembly text, also for machines that are not this one."""
+        return cpu.assembly(self.sources)
 
     @young_garbage_only()
     def executable(self) -> Executable:

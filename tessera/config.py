@@ -46,7 +46,8 @@ class Config:
         verify: Verify programs after each pass (``TESSERA_VERIFY=1``).
         dump: Which layers or passes write their programs to files (``TESSERA_DUMP=graph,tile``).
         dump_dir: Where they go (``TESSERA_DUMP_DIR``).
-        cpu_level: CPU level to compile for in place of the machine's own, such as ``x86-64-v3``
+        cpu_level: CPU level to compile for in place of the machine's own, such as ``x86-64-v3``,
+            which this machine must be able to run
             (``TESSERA_CPU_LEVEL``).
         cache_dir: Folder of the compilation cache; empty for none (``TESSERA_CACHE_DIR``).
         threads: Threads that a compiled function may use, the caller's included; by default as

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.errors import CompileError
-from tessera.target.machine import Machine, missing_features
+from tessera.target.machine import Machine, host_arch, missing_features
 
 _KEY_FORMAT = "tessera object 1"
 
@@ -142,11 +142,11 @@ class _Compiler:
         # the process's lock already: that one is not taken under this one.
         self.lock = threading.RLock()
         self.binding = binding
-        self.targets: dict[tuple[str, str, bool], Any] = {}
+        self.targets: dict[tuple[str, str, str, bool], Any] = {}
 
     def target(self, machine: Machine, optimize: bool) -> Any:
         """The LLVM target machine of a machine."""
-        key = (machine.llvm_cpu, machine.llvm_features, optimize)
+        key = (machine.arch, machine.llvm_cpu, machine.llvm_features, optimize)
         target = self.targets.get(key)
         if target is None:
             target = self.targets[key] = make_target(self.binding, machine, optimize)
@@ -277,7 +277,14 @@ def make_target(binding: Any, machine: Machine, optimize: bool) -> Any:
     """A new LLVM target machine."""
     # Small and position independent: constants fold into instructions as memory operands.
     # The default for JITs loads the address of each into a register first.
-    return binding.Target.from_default_triple().create_target_machine(
+    if machine.arch == host_arch():
+        target = binding.Target.from_default_triple()
+    else:
+        # Text can be looked at for any machine.
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        target = binding.Target.from_triple(f"{machine.arch}-unknown-linux-gnu")
+    return target.create_target_machine(
         cpu=machine.llvm_cpu,
         features=machine.llvm_features,
         opt=3 if optimize else 0,

@@ -24,6 +24,7 @@ __all__ = [
     "Caller",
     "NativeModule",
     "Source",
+    "assembly",
     "compile_sources",
     "compile_text",
     "make_builtin",
@@ -98,10 +99,15 @@ class NativeModule:
 
     def assembly(self) -> str:
         """The assembly text."""
-        return "\n".join([codegen.assembly_text(source) for source in self._sources])
+        return assembly(self._sources)
 
     def __repr__(self) -> str:
         return f"NativeModule({self.name!r}, {self.machine}, {', '.join(self.symbols)})"
+
+
+def assembly(sources: Sequence[Source]) -> str:
+    """The assembly text of LLVM modules, for any machine of the table."""
+    return "\n".join([codegen.assembly_text(source) for source in sources])
 
 
 def compile_text(

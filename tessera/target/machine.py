@@ -2,7 +2,8 @@
 
 A ``Machine`` says how wide vectors are, how many registers hold them and which instructions exist,
 and names the same thing to LLVM (``llvm_cpu`` and ``llvm_features``). Rows of the table are the
-x86-64 levels; ``host()`` is the machine that this process runs on, with everything it has.
+x86-64 levels, and ``aarch64``, whose vectors (NEON) all such machines have; ``host()`` is the
+machine that this process runs on, with everything it has.
 
 Code made for a machine may use its features and nothing else: LLVM ends the process when it meets
 an intrinsic that the machine lacks, so ``missing_features`` is asked before a text reaches LLVM.
@@ -58,6 +59,7 @@ class Feature(Enum):
     AMX_TILE = "amx-tile"
     AMX_INT8 = "amx-int8"
     AMX_BF16 = "amx-bf16"
+    NEON = "neon"
 
     MASKED_MEMORY = "masked memory"
     """Loads and stores with a mask on lanes of 32 and 64 bits."""
@@ -108,7 +110,7 @@ class Machine:
 
     Attributes:
         name: How people call it: a level, or the CPU's name for the host.
-        arch: The architecture; ``x86-64``.
+        arch: The architecture; ``x86-64`` or ``aarch64``.
         level: The highest level of the table that it has.
         llvm_cpu: The CPU whose instruction costs LLVM assumes.
         llvm_features: The features for LLVM, ``+avx2,+fma``.
@@ -190,7 +192,19 @@ def _row(name: str, cpu: str, vector_bits: int, extensions: tuple[Feature, ...])
     )
 
 
-# Each level contains those before it.
+_AARCH64 = Machine(
+    name="aarch64",
+    arch="aarch64",
+    level="aarch64",
+    llvm_cpu="generic",
+    llvm_features="+neon",
+    vector_bits=128,
+    # Fused products and conversions of halves are part of it, though LLVM has no names for them.
+    features=frozenset({Feature.NEON, Feature.FMA, Feature.F16C}),
+    registers=32,
+)
+
+# Each level of an architecture contains those before it.
 _TABLE: dict[str, Machine] = {
     row.name: row
     for row in (
@@ -199,11 +213,12 @@ _TABLE: dict[str, Machine] = {
         _row("x86-64-v3", "x86-64-v3", 256, _V3),
         _row("x86-64-v4", "x86-64-v4", 512, _V4),
         _row("x86-64-v4-vnni", "x86-64-v4", 512, (*_V4, Feature.AVX512_VNNI)),
+        _AARCH64,
     )
 }
 
 LEVELS: tuple[str, ...] = tuple(_TABLE)
-"""The names of the levels, lowest first."""
+"""The names of the levels of each architecture, lowest first."""
 
 
 def machine(name: str) -> Machine:
@@ -234,20 +249,20 @@ def host() -> Machine:
     """The machine that this process runs on.
 
     Raises:
-        CompileError: It is not an x86-64 machine.
+        CompileError: Its architecture has no row in the table.
     """
-    cpu, extensions, flags = _host_description()
-    level = next(name for name in reversed(LEVELS) if _plus(_TABLE[name]) <= extensions)
+    arch, cpu, extensions, flags = _host_description()
+    level = next(name for name in reversed(LEVELS) if not missing_on_host(_TABLE[name]))
     row = _TABLE[level]
     known = [feature for feature in _EXTENSIONS if feature.value in extensions]
     return Machine(
-        name=cpu,
-        arch=row.arch,
+        name=cpu if arch == "x86-64" else f"{arch} ({cpu})",
+        arch=arch,
         level=level,
         llvm_cpu=cpu,
         llvm_features=f"{flags},{_KEEP_512}" if row.vector_bits == 512 else flags,
         vector_bits=row.vector_bits,
-        features=_with_abilities(known),
+        features=_with_abilities(known) | row.features,
         registers=row.registers,
         l1=_cache_bytes(1, row.l1),
         l2=_cache_bytes(2, row.l2),
@@ -261,27 +276,41 @@ def supported_levels() -> tuple[str, ...]:
 
 def missing_on_host(target: Machine) -> tuple[str, ...]:
     """What code for a machine may use and the host lacks, by LLVM names; empty if it can run."""
-    return tuple(sorted(_plus(target) - _host_description()[1]))
+    arch, _, have, _ = _host_description()
+    if target.arch != arch:
+        return (target.arch,)
+    return tuple(sorted(_plus(target) - have))
+
+
+def host_arch() -> str:
+    """The architecture of this process."""
+    return _host_description()[0]
 
 
 def _plus(target: Machine) -> frozenset[str]:
     return frozenset(flag[1:] for flag in target.llvm_features.split(",") if flag[:1] == "+")
 
 
+_ARCHS = {"x86_64": ("x86-64", ""), "aarch64": ("aarch64", "+neon"), "arm64": ("aarch64", "+neon")}
+"""Architectures by the first word of LLVM's triple, with the features that LLVM need not state."""
+
+
 @functools.cache
-def _host_description() -> tuple[str, frozenset[str], str]:
-    """The host's LLVM name, the features it has, and all features with their signs."""
+def _host_description() -> tuple[str, str, frozenset[str], str]:
+    """The host's architecture, its LLVM name, its features, and all features with their signs."""
     import llvmlite.binding as llvm
 
     triple = str(llvm.get_process_triple())
-    if not triple.startswith("x86_64"):
+    known = _ARCHS.get(triple.split("-")[0])
+    if known is None:
         raise CompileError(
-            f"machine: the host is {triple}, not an x86-64 machine",
-            rule="compiled code runs on x86-64 only",
+            f"machine: the host is {triple}",
+            rule="compiled code runs on x86-64 and aarch64",
         )
-    flags = str(llvm.get_host_cpu_features().flatten())
+    arch, always = known
+    flags = ",".join(filter(None, (always, str(llvm.get_host_cpu_features().flatten()))))
     have = frozenset(flag[1:] for flag in flags.split(",") if flag[:1] == "+")
-    return str(llvm.get_host_cpu_name()), have, flags
+    return arch, str(llvm.get_host_cpu_name()), have, flags
 
 
 def _cache_bytes(level: int, default: int) -> int:

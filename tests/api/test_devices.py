@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.errors import CompileError
 from tessera.graph.device import DeviceError
+from tessera.target.machine import LEVELS, supported_levels
 from tests.fake_gpu import FakeBackend, fake_gpu
 
 
@@ -388,6 +390,19 @@ def test_a_machine_by_name() -> None:
         f.lower(ts.ones(3), machine="sm_1")
     with pytest.raises(ts.TesseraError, match="'ptx' is no stage of a program for x86-64-v3"):
         f.lower(ts.ones(3), machine="x86-64-v3").stage("ptx")
+
+
+def test_assembly_for_another_architecture() -> None:
+    f = ts.jit(lambda x: ts.exp(x) * 2)
+    asm = f.lower(ts.ones(1000), machine="aarch64").stage("asm")
+    assert "fmla\tv" in asm
+    assert "\tbl\texp" not in asm
+    other = next(level for level in LEVELS if level not in supported_levels())
+    with (
+        ts.config.update(cpu_level=other),
+        pytest.raises(CompileError, match=f"code for {other} cannot run here"),
+    ):
+        f(ts.ones(1000))
 
 
 def test_lower_for_a_device(gpu: FakeBackend) -> None:

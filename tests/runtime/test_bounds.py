@@ -22,7 +22,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import ops as s
 from tessera.target import ops as t
 from tessera.target.interp import run_module
-from tessera.target.machine import machine
+from tessera.target.machine import machine, supported_levels
 from tessera.target.passes.check_bounds import check_bounds
 from tessera.target.spec import TARGET
 from tests.differential.programs import random_program
@@ -94,7 +94,7 @@ def test_what_has_no_elements_reads_none(name: str) -> None:
     np.testing.assert_array_equal(found, expected[name])
 
 
-@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
+@pytest.mark.parametrize("level", supported_levels()[:3:2])
 def test_every_machine_has_checks(level: str) -> None:
     with config.update(debug_bounds=True):
         lowered = Lowered(ts.make_graph(FUNCTIONS["softmax"])(X), machine(level))

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Tests on an ARM machine that is emulated: Python for arm64 with NumPy and llvmlite, under qemu.
+#   tests/arm64.sh FOLDER [ARGS of pytest]
+# FOLDER keeps Debian's packages and the wheels, some 600 MB, and is filled the first time, which needs
+# root and Debian's debootstrap and qemu-user-static. Without ARGS: what depends on the architecture, in
+# ten minutes or so: the errors of functions, the thread pool, native calls, programs in all forms.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+folder=${1:?a folder for the packages}
+shift
+root=$folder/root
+wheels=(numpy scipy llvmlite optree ml_dtypes sympy networkx mpmath hypothesis pytest)
+
+if [ ! -e "$folder/.filled" ]; then
+    mkdir -p "$folder/wheels"
+    debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm "$root"
+    for package in "$root"/var/cache/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
+    python3 -m pip download --quiet --dest "$folder/wheels" --only-binary=:all: --python-version 3.11 \
+        --platform manylinux_2_28_aarch64 --platform manylinux_2_17_aarch64 "${wheels[@]}"
+    for wheel in "$folder"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$folder/site"; done
+    touch "$folder/.filled"
+fi
+
+if [ $# = 0 ]; then
+    set -- tests/target/test_mathematics.py tests/target/test_machine.py tests/runtime/test_threads.py \
+        tests/runtime/test_call.py tests/differential/test_random_programs.py tests/numerics/test_threads.py
+fi
+export PYTHONPATH=$PWD:$folder/site TESSERA_CACHE_DIR=$folder/cache
+exec qemu-aarch64-static -cpu max,sve=off -L "$root" "$root/usr/bin/python3.11" \
+    -m pytest -q -p no:cacheprovider "$@"
