@@ -354,7 +354,7 @@ class Lowered(Stages):
         assert self.target is not None
         from tessera.lowering import has_unwatched
 
-        checks = self.settings.sentinel_set
+        checks = self.settings.sentinel_set - {"bounds"}
         looked_for = checks if checks and has_unwatched(self.schedule) else ()
         return BoundsRecord(self.traced.name, self.sites, looked_for)
 

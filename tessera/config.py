@@ -30,7 +30,7 @@ RANK_PROMOTIONS: Final = ("allow", "forbid")
 """What ``rank_promotion`` may be."""
 
 
-SENTINELS: Final = ("nan", "inf", "overflow")
+SENTINELS: Final = ("nan", "inf", "overflow", "bounds")
 """What ``sentinels`` may name."""
 
 
@@ -78,7 +78,8 @@ class Config:
             (``TESSERA_DEBUG_BOUNDS=1``).
         promises: What the functions that run promise of their ops; no setting of its own.
         sentinels: What compiled code for CPUs looks for in the values that it computes: some of
-            ``nan``, ``inf`` and ``overflow``, separated by commas (``TESSERA_SENTINELS=nan,inf``).
+            ``nan``, ``inf``, ``overflow`` and ``bounds``, separated by commas
+            (``TESSERA_SENTINELS=nan,inf``).
         memory_budget: Bytes that a call of the function that is compiled may need, 0 for any
             number; no setting of its own.
         policy: The numerics policy in force, set by ``ts.policy``; None for none.

@@ -27,6 +27,7 @@ from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
+from tessera.schedule.inside import promise_indices
 from tessera.schedule.memory_budget import fit, sums_of
 from tessera.schedule.memory_use import MemoryUse, memory_use
 from tessera.schedule.ops import (
@@ -104,6 +105,8 @@ def to_schedule(
             fix="leave `check=` out and use `ts.debug.nans()`, which looks at results, or run it "
             "with arrays of the host",
         )
+    if "bounds" in sentinels:
+        graph = promise_indices(graph)
     with one_program():
         lowered = lower_graph(graph, machine=machine)
         if isinstance(machine, Gpu):

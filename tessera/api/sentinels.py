@@ -8,7 +8,8 @@ depend on how operations were fused, nor on which thread was first:
 - NaN counts at the first operation that gives it of operands without NaN;
 - an infinity at the first that gives one of finite operands; overflow is one that is no value at a
   pole, as 1 / 0 and log(0) are;
-- elements that `ts.where` does not choose do not count, where nothing else uses them.
+- elements that `ts.where` does not choose do not count, where nothing else uses them;
+- an index that is data counts where it is out of range, unless its `mode` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from tessera.config import SENTINELS, config
 from tessera.dtypes import dtype_of
-from tessera.errors import NonFiniteError, OptionError
+from tessera.errors import IndexOutOfBoundsError, NonFiniteError, OptionError
 from tessera.graph import interp
 from tessera.graph.array import Array
 from tessera.graph.ops.arithmetic import Select
@@ -32,6 +33,7 @@ from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import title
 from tessera.graph.ops.control import While
 from tessera.graph.ops.elementwise import Elementwise, Mul
+from tessera.graph.ops.gather import Gather, Scatter
 from tessera.graph.ops.scan import Scan
 from tessera.graph.transforms.silence import silenced_block
 from tessera.ir import loc
@@ -40,9 +42,6 @@ from tessera.ir.loc import Loc
 from tessera.schedule.sentinels import POLE_AT_ZERO, POLES
 
 _AS_THEY_ARE = nullcontext()
-
-CHECKS = (*SENTINELS, "bounds")
-"""What `check=` may name."""
 
 
 # What only moves or states values gives none that are new.
@@ -79,12 +78,12 @@ def checks_of(what: str, check: str | Sequence[str]) -> tuple[str, ...]:
     """
     names = check.split(",") if isinstance(check, str) else check
     found = tuple(dict.fromkeys([name.strip() for name in names if name.strip()]))
-    unknown = [name for name in found if name not in CHECKS]
+    unknown = [name for name in found if name not in SENTINELS]
     if unknown:
         raise OptionError(
             f"{what}: there is no check {unknown[0]!r}",
             loc=loc.current(),
-            rule=f"`check` names some of {', '.join(CHECKS)}",
+            rule=f"`check` names some of {', '.join(SENTINELS)}",
             fix='write for example `check="nan,inf"`',
         )
     return found
@@ -100,7 +99,6 @@ def checking(checks: Collection[str], budget: int = 0) -> AbstractContextManager
         replace(
             settings,
             sentinels=",".join([name for name in SENTINELS if name in wanted]),
-            debug_bounds=settings.debug_bounds or "bounds" in checks,
             memory_budget=budget or settings.memory_budget,
         )
     )
@@ -110,7 +108,9 @@ def is_suspect(x: Array) -> bool:
     """Whether an array has what is looked for, whatever gave it."""
     if not x.dtype.is_inexact:
         return False
-    checks = config.current().sentinel_set
+    checks = config.current().sentinel_set - {"bounds"}
+    if not checks:
+        return False
     only_nan = not checks - {"nan"}
     return bool(np.isnan(x.host).any() if only_nan else not np.isfinite(x.host).all())
 
@@ -136,6 +136,7 @@ def look_closer(
 
     Raises:
         NonFiniteError: there is one.
+        IndexOutOfBoundsError: it read or wrote out of range.
     """
     checks = config.current().sentinel_set
     search = _Search(func.body, checks, traced)
@@ -222,6 +223,10 @@ class _Search:
         self, op: Op, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]
     ) -> None:
         """Looks at one operation."""
+        if "bounds" in self.checks:
+            stray = stray_index(op, [x.shape for x in operands], lambda k: operands[k])
+            if stray is not None:
+                raise self.stray_error(op, stray)
         if isinstance(op, Select):
             for hit in self.hits:
                 if hit.waits and hit.waits[0][0] is op:
@@ -292,10 +297,26 @@ class _Search:
         if self.hits:
             raise self.error(self.hits[0])
 
+    def place(self, op: Op) -> Loc:
+        """Where an operation is, for the call that found it."""
+        if self.traced is None:
+            return op.loc
+        return op.loc.inside(self.traced).called_from(loc.current())
+
+    def stray_error(self, op: Op, what: str) -> IndexOutOfBoundsError:
+        """What is said of an index that is out of range."""
+        place = self.place(op)
+        direction = "backward" if place.is_backward else "forward"
+        return IndexOutOfBoundsError(
+            f"{title(op)}: {what}, in the {direction} pass{_steps(interp.around())}",
+            loc=place,
+            rule=f"{_names()}: an index is in range, unless `mode` says what becomes of it",
+            fix="write `mode=\"clip\"`, \"fill\" or \"drop\" if it may be out of range",
+        )
+
     def error(self, hit: _Hit) -> NonFiniteError:
         """What is said of a hit."""
-        op, here = hit.op, loc.current()
-        place = op.loc if self.traced is None else op.loc.inside(self.traced).called_from(here)
+        op, place = hit.op, self.place(hit.op)
         index = tuple([int(i) for i in np.argwhere(hit.wrong)[0]])
         count = int(np.count_nonzero(hit.wrong))
         word = "NaN" if np.isnan(hit.result[index]) else "Inf"
@@ -316,6 +337,40 @@ class _Search:
             notes=notes,
             fix=fix_of(op, place),
         )
+
+
+def stray_index(
+    op: Op, shapes: Sequence[tuple[int, ...]], operand: Callable[[int], np.ndarray]
+) -> str | None:
+    """Says which index of an operation is the first that is out of range; None if none is.
+
+    Args:
+        op: the operation.
+        shapes: of its operands.
+        operand: gives the elements of one of them.
+    """
+    if not isinstance(op, (Gather, Scatter)) or not op.inside:
+        return None
+    first = 1 if isinstance(op, Gather) else 2
+    for k, axis in enumerate(op.axes):
+        index, size = operand(first + k), shapes[0][axis]
+        bad = (index < 0) | (index >= size)
+        if bad.any():
+            at = tuple([int(i) for i in np.argwhere(bad)[0]])
+            number = int(index[at])
+            where = f", element {list(at)} of the indices," if at else ""
+            count = int(np.count_nonzero(bad))
+            many = f", and {count - 1} more" if count > 1 else ""
+            # Those that count from the end have had the length added.
+            shown = number if number >= 0 else number - size
+            type = f"{dtype_of_operand(op)}[{', '.join(map(str, shapes[0]))}]"
+            return f"index {shown}{where} is out of range for dim {axis} of {type}{many}"
+    return None
+
+
+def dtype_of_operand(op: Op) -> str:
+    """The dtype of what an operation indexes."""
+    return str(op.operands[0].type).partition("[")[0]
 
 
 def _steps(around: Sequence[interp.Around]) -> str:

@@ -77,6 +77,9 @@ class WatchedEngine:
         settings = config.current()
         if is_watching(settings) or settings.sentinels:
             attrs = {k: recorded(v) if isinstance(v, Block) else v for k, v in attrs.items()}
+        if attrs.get("inside") and "bounds" in settings.sentinel_set:
+            func, flat = _alone(cls, operands, attrs)
+            look_closer(func, None, flat, (), {})
         found = self.engine.evaluate(cls, operands, attrs)
         is_quiet = getattr(cls, "family", None) in HARMLESS
         if is_watching(settings) and not is_quiet:

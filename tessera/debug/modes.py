@@ -40,8 +40,8 @@ def sentinels(check: str | Sequence[str] = "nan,inf,bounds") -> Generator[None, 
     """Compiles sentinels into functions, within a ``with`` block or as a decorator.
 
     What is called inside is compiled once more, with code that looks for NaN and infinities where
-    they first appear, and for accesses outside of buffers; operations outside of compiled functions
-    are looked at one by one. Code that runs outside of the block is as it was.
+    they first appear, and for indices out of range; operations outside of compiled functions are
+    looked at one by one. Code that runs outside of the block is as it was.
 
     Args:
         check: some of "nan", "inf", "overflow" (an infinity of finite operands that is no value at
@@ -52,7 +52,7 @@ def sentinels(check: str | Sequence[str] = "nan,inf,bounds") -> Generator[None, 
         NonFiniteError: an operation gave NaN of operands without NaN, or an infinity of finite
             ones. The error says which, on which line, where, of which values, in the forward or
             the backward pass, and in which step of a loop.
-        MemoryAccessError: compiled code left a buffer.
+        IndexOutOfBoundsError: an index is out of range, and no `mode` says what becomes of it.
 
     Example:
         >>> import tessera as ts

@@ -11,6 +11,7 @@ The sum of such a row, where the rest of it is 0, is the element.
 
 from __future__ import annotations
 
+from tessera.config import config
 from tessera.dtypes import int32, int64, uint64
 from tessera.graph.ops.arithmetic import Add, Eq, Max, Min, Neg, Select
 from tessera.graph.ops.elementwise import Cast
@@ -127,6 +128,8 @@ def _row_axes(op: Scatter) -> tuple[int, tuple[int, ...]] | None:
     x, updates = tensor(op.x), tensor(op.updates)
     if op.combine not in (Combine.ADD, Combine.SET) or len(op.axes) != x.rank or not op.indices:
         return None
+    if op.inside and "bounds" in config.current().sentinel_set:
+        return None  # an index that is compared is no access that can be looked at
     shape = tensor(op.indices[0]).shape
     names: list[Dim] = [0 if dim == 1 else sym(f"p{k}") for k, dim in enumerate(shape)]
     left: list[int] = []

@@ -16,6 +16,8 @@ the user's gave, never the other way round; whoever is told looks closer.
 - Overflow is an infinity of finite operands that is no value at a pole, as 1 / 0 and log(0) are.
 - A branch of a `select` is looked at where it is chosen, if nothing else takes it.
 - Conditions of loops that end at each point in its own time (`schedule.repeat`) are not looked at.
+- Accesses to memory are looked at unless they are known to be inside of their buffers
+  (`inside.py`), whether what they read is chosen later or not.
 """
 
 from __future__ import annotations
@@ -25,16 +27,18 @@ from collections.abc import Collection, Sequence
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import loop_ops, ops
+from tessera.schedule import inside, loop_ops, ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.infinities import Infinities
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.sentinel_ops import Sentinel
+from tessera.schedule.types import Axis
 
 NO_NAN = frozenset((
     "neg", "abs", "sign", "select", "min", "max", "copysign", "floor", "ceil", "trunc", "round",
@@ -97,6 +101,7 @@ class _Settings:
         grows: functions that may give an infinity that is to be told.
         poles: where 0 as an operand excuses it.
         unwatched: whether what is read may be bad already.
+        bounds: whether accesses are looked at.
         meant: the values that may be infinite because the program means them to be.
     """
 
@@ -106,16 +111,19 @@ class _Settings:
         self.grows = GROWS if "inf" in checks else GROWS - POLES
         self.poles = {} if "inf" in checks else POLE_AT_ZERO
         self.unwatched = unwatched
+        self.bounds = "bounds" in checks
         self.meant = meant
 
 
-def _kernel(block: Block, settings: _Settings) -> Block:
+def _kernel(block: Block, settings: _Settings, axes: Sequence[Axis] = ()) -> Block:
+    """The nests of a kernel, or of blocks that run along axes."""
     code: list[Op] = []
     for op in block.ops:
         if isinstance(op, Each):
-            op = op.rebuild(regions=[_kernel(op.body, settings)])
+            op = op.rebuild(regions=[_kernel(op.body, settings, (*op.axes, op.part))])
         elif isinstance(op, ops.Nest):
-            op = op.rebuild(regions=[_Watching(op.body, settings).block(op.body)])
+            facts = inside.facts_of(op.body, (*axes, *op.axes))
+            op = op.rebuild(regions=[_Watching(op.body, settings, facts).block(op.body)])
         code.append(op)
     return Block(block.args, code, block.outputs)
 
@@ -143,11 +151,13 @@ class _Watching:
         nan: values that may be NaN by what the nest does.
         inf: values that may be infinite by what it does, none of which is meant to be.
         conditions: for each value those under which it is used.
+        facts: what is known of axes.
         env: what values have become.
     """
 
-    def __init__(self, body: Block, settings: _Settings) -> None:
+    def __init__(self, body: Block, settings: _Settings, facts: Facts) -> None:
         self.settings = settings
+        self.facts = facts
         self.dependence = Dependence(body)
         self.users: dict[Value, list[Op]] = {}
         self.yielded: set[Value] = set()
@@ -292,6 +302,7 @@ class _Watching:
         """A block with sentinels at its end, if it is to be watched; itself if nothing is new."""
         code: list[Op] = []
         env = self.env
+        found = _Sentinels(self)
         for op in block.ops:
             is_condition = isinstance(op, loop_ops.Repeat)  # the first region of such a loop
             regions: list[Block] = []
@@ -299,13 +310,16 @@ class _Watching:
                 regions.append(self.block(region, watched and not is_condition))
                 is_condition = False
             operands = [env.get(v, v) for v in op.operands]
+            fresh = op
             if regions != list(op.regions) or operands != list(op.operands):
                 fresh = op.rebuild(operands, regions)
-                env.update(zip(op.results, fresh.results, strict=True))
-                code.append(fresh)
-            else:
-                code.append(op)
-        found = _Sentinels(self)
+            outside = inside.unproved(fresh, self.facts) if self.settings.bounds else ()
+            if outside:
+                if watched:
+                    found.add_access(op, fresh, outside)
+                fresh = inside.confined(fresh, outside)
+            env.update(zip(op.results, fresh.results, strict=True))
+            code.append(fresh)
         for op in block.ops if watched else ():
             for value in op.results:
                 if _is_inexact(value):
@@ -369,8 +383,38 @@ class _Sentinels:
             axes = axes | dependence[condition]
             holds = env.get(condition, condition)
             bad = self.map("and", bad, holds if wanted else self.map("not", holds))
-        before, loc = self.bad.get(axes, (None, op.loc))
+        self.tell(bad, axes)
+
+    def tell(self, bad: Value, axes: frozenset[str]) -> None:
+        """Tells of what depends on some axes."""
+        before, loc = self.bad.get(axes, (None, self.loc))
         self.bad[axes] = (bad if before is None else self.map("or", before, bad)), loc
+
+    def add_access(self, op: Op, fresh: Op, conditions: Sequence[Dim]) -> None:
+        """An access that is bad unless conditions hold, wherever its own do.
+
+        Args:
+            op: the access.
+            fresh: what it has become.
+            conditions: expressions that are at least 0.
+        """
+        self.loc = op.loc
+        bad = self.map("not", self.holds(fresh, conditions))
+        own = fresh.where if isinstance(fresh, (ops.Load, ops.Store)) else ()
+        if own:
+            bad = self.map("and", bad, self.holds(fresh, own))
+        self.tell(bad, self.around.dependence.ops[op])
+
+    def holds(self, op: Op, conditions: Sequence[Dim]) -> Value:
+        """Whether expressions of an access are at least 0, once for equal ones."""
+        dyn = op.dyn if isinstance(op, (ops.Load, ops.Store)) else ()
+        key = ("holds", *dyn, *conditions)
+        found = self.made.get(key)
+        if found is None:
+            made = ops.Holds(dyn, tuple(conditions), loc=self.loc)
+            self.ops.append(made)
+            found = self.made[key] = made.result
+        return found
 
     def made_infinity(self, op: Op, value: Value) -> None:
         """An infinity that is looked for where it is made of what is finite."""

@@ -485,7 +485,7 @@ def _prefetch(s: Interpreter, op: Prefetch) -> None:
 
 
 def _sentinel(s: Interpreter, op: Sentinel) -> None:
-    if s.values[op.bad]:
+    if np.any(s.values[op.bad]):
         raise fail(op, "a value is bad")
 
 

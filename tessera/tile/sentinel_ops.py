@@ -13,7 +13,8 @@ from tessera.tile.types import TileType
 
 
 class Sentinel(TileOp):
-    """Tells the runtime, if the bool scalar holds, that a value is not what it should be."""
+    """Tells the runtime, if some element of the tile holds, that a value is not what it should be.
+    """
 
     name = "tile.sentinel"
     effects = IO
@@ -21,6 +22,6 @@ class Sentinel(TileOp):
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
-        if self.bad.type != TileType((), bool_):
-            raise VerifyError(f"a sentinel takes a bool scalar, not {self.bad.type}")
+        if not isinstance(self.bad.type, TileType) or self.bad.type.dtype is not bool_:
+            raise VerifyError(f"a sentinel takes bools, not {self.bad.type}")
         return ()

@@ -25,7 +25,7 @@ def test_nan_in_a_compiled_function() -> None:
           called from user.py:6
             6 | loss(ts.asarray([1.0, 2.0, 3.0]), 2.0)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: sentinels are on (check="nan,inf"): no operation gives NaN of operands without NaN
+          rule: sentinels are on (check="nan,inf,bounds"): no operation gives NaN of operands without NaN
           operand 0 is [0., 0., 0.], there 0.0
           operand 1 is [0., 0., 0.], there 0.0
         """,
@@ -55,7 +55,7 @@ def test_an_infinity_in_a_step_of_a_scan() -> None:
           called from user.py:8
             8 |     ts.jit(decay)(ts.asarray([1.0, 2.0]), ts.asarray([1.0, 0.0]))
               |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: sentinels are on (check="nan,inf"): no operation gives an infinity of finite operands
+          rule: sentinels are on (check="nan,inf,bounds"): no operation gives an infinity of finite operands
           operand 0 is [1., 2.], there 1.0
           operand 1 is [0., 0.], there 0.0
         """,
@@ -114,5 +114,28 @@ def test_a_program_for_a_gpu() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: sentinels are there in programs for CPUs
           fix: leave `check=` out and use `ts.debug.nans()`, which looks at results, or run it with arrays of the host
+        """,
+    )
+
+
+def test_an_index_out_of_range() -> None:
+    expect(
+        """
+        @ts.jit(check="bounds")
+        def rows(table, tokens):
+            return ts.sum(table[tokens], axis=1)
+
+        rows(ts.ones((10, 4)), ts.asarray([3, -1, 10]))
+        """,
+        """
+        IndexOutOfBoundsError: gather: index 10, element [2] of the indices, is out of range for dim 0 of f32[10, 4], in the forward pass
+          at user.py:3 in rows
+            3 |     return ts.sum(table[tokens], axis=1)
+              |                   ^^^^^^^^^^^^^
+          called from user.py:5
+            5 | rows(ts.ones((10, 4)), ts.asarray([3, -1, 10]))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: sentinels are on (check="bounds"): an index is in range, unless `mode` says what becomes of it
+          fix: write `mode="clip"`, "fill" or "drop" if it may be out of range
         """,
     )

@@ -77,6 +77,7 @@ class Plan:
         place: before which of the result's other dims the dims of the index arrays stand.
         layout: the other dims of the result, in order; None is a new one, of length 1.
         mode: what to do where an index is out of range.
+        inside: whether none is meant to be, as the program does not say what to do.
     """
 
     cuts: list[Cut]
@@ -85,6 +86,7 @@ class Plan:
     place: int = 0
     layout: list[int | None] = field(default_factory=list[int | None])
     mode: IndexMode = IndexMode.PROMISE
+    inside: bool = False
 
     @property
     def is_basic(self) -> bool:
@@ -359,6 +361,7 @@ def _broadcast_arrays(
     if not all(known for _, known in prepared.values()):
         # What is checked is in range; that it is used clipped costs nothing where it is wrong.
         plan.mode = IndexMode.CLIP if mode in (None, IndexMode.RAISE) else mode
+        plan.inside = mode in (None, IndexMode.PROMISE)
     plan.outer = shape
     plan.arrays = {axis: spread(x, shape) for axis, (x, _) in prepared.items()}
 
@@ -418,7 +421,7 @@ def read(x: Any, plan: Plan) -> Any:
     found = cut(x, plan.cuts)
     if plan.arrays:
         axes = sorted(plan.arrays)
-        found = gather(found, [plan.arrays[a] for a in axes], axes, plan.mode)
+        found = gather(found, [plan.arrays[a] for a in axes], axes, plan.mode, plan.inside)
         # The dims of the index arrays are in front; `before` of the others belong before them.
         outer = len(plan.outer)
         rest = [k for k in range(x.ndim) if k not in plan.arrays]

@@ -68,7 +68,7 @@ def take(
         )
     at = parse_axis("take", 0 if axis is None else axis, found.ndim)
     places, known = wrapped(found.type, at, index, policy)
-    taken = gather(found, [places], [at], _gather_mode(known, policy))
+    taken = gather(found, [places], [at], *_gather_mode(known, policy))
     outer = index.ndim
     if policy is IndexMode.FILL and not known:
         taken = fill_outside(taken, [(places, found.shape[at])], range(outer), fill_value)
@@ -76,12 +76,13 @@ def take(
     return transpose(taken, order)
 
 
-def _gather_mode(known: bool, policy: IndexMode | None) -> IndexMode:
+def _gather_mode(known: bool, policy: IndexMode | None) -> tuple[IndexMode, bool]:
+    """The mode, and whether all indices are meant to be in range although that is not known."""
     if known:
-        return IndexMode.PROMISE
+        return IndexMode.PROMISE, False
     if policy is None or policy is IndexMode.RAISE:
-        return IndexMode.CLIP
-    return IndexMode.DROP if policy is IndexMode.FILL else policy
+        return IndexMode.CLIP, policy is None
+    return IndexMode.DROP if policy is IndexMode.FILL else policy, policy is IndexMode.PROMISE
 
 
 @api_boundary
@@ -118,7 +119,7 @@ def take_along_axis(
         )
     found, index = (spread(v, (*common[:at], v.shape[at], *common[at:])) for v in (found, index))
     places, known = wrapped(found.type, at, index, policy)
-    taken = take_along(found, places, at, _gather_mode(known, policy))
+    taken = take_along(found, places, at, *_gather_mode(known, policy))
     if policy is IndexMode.FILL and not known:
         return fill_outside(taken, [(places, found.shape[at])], range(taken.ndim), fill_value)
     return taken

@@ -355,7 +355,9 @@ def _scatter(x: Any, plan: Plan, values: Any, combine: Combine, unique: bool) ->
     axes = sorted(indices)
     mode = IndexMode.DROP if plan.mode is IndexMode.FILL else plan.mode
     unique = unique or not plan.arrays
-    return scatter(x, updates, [indices[a] for a in axes], axes, combine, mode, unique)
+    return scatter(
+        x, updates, [indices[a] for a in axes], axes, combine, mode, unique, plan.inside
+    )
 
 
 def _line(size: Dim, c: Cut) -> Any:

@@ -126,6 +126,11 @@ class Gather(Rearrange):
     `%r = graph.gather(%x, [%i, %j]) {axes=[0, 2], mode=clip} : f32[5, 4]` for `%x : f32[3, 4, 6]`
     and `i32[5]` indices: `out[i..., r...] = x[...]` with `indices[k][i...]` on `axes[k]`, and r on
     the other axes in their order.
+
+    Attributes:
+        axes: the axis that each index array indexes.
+        mode: what becomes of indices out of range.
+        inside: all are meant to be in range, which sentinels look at.
     """
 
     name = "graph.gather"
@@ -133,6 +138,7 @@ class Gather(Rearrange):
     indices: tuple[Value, ...] = operands()
     axes: tuple[int, ...] = attr()
     mode: IndexMode = attr()
+    inside: bool = attr(False)
 
     def infer(self) -> TensorType:
         x = tensor(self, 0)
@@ -197,12 +203,16 @@ class Gather(Rearrange):
     ) -> Sequence[Any]:
         if tangents[0] is None:
             return (None,)
-        return (gather(tangents[0], primals[1:], self.axes, _linear_mode(self.mode)),)
+        return (
+            gather(tangents[0], primals[1:], self.axes, _linear_mode(self.mode), self.inside),
+        )
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         x, *indices = operands
         mode = _linear_mode(self.mode)
-        ct = scatter(zeros_like(x), cts[0], indices, self.axes, Combine.ADD, mode)
+        ct = scatter(
+            zeros_like(x), cts[0], indices, self.axes, Combine.ADD, mode, inside=self.inside
+        )
         return ct, *[None] * len(indices)
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
@@ -212,13 +222,14 @@ class Gather(Rearrange):
             assert x_axis is not None
             x = move_axis(x, x_axis, 0)
             inner = tuple([axis + 1 for axis in self.axes])
-            return (gather(x, indices, inner, self.mode),), (self.outer,)
+            return (gather(x, indices, inner, self.mode, self.inside),), (self.outer,)
         indices = [batch_front(v, a, size) for v, a in zip(indices, axes[1:], strict=True)]
         if x_axis is None:
-            return (gather(x, indices, self.axes, self.mode),), (0,)
+            return (gather(x, indices, self.axes, self.mode, self.inside),), (0,)
         x = move_axis(x, x_axis, 0)
         inner = (0, *[axis + 1 for axis in self.axes])
-        return (gather(x, _with_batch_index(indices, size), inner, self.mode),), (0,)
+        places = _with_batch_index(indices, size)
+        return (gather(x, places, inner, self.mode, self.inside),), (0,)
 
 
 def _linear_mode(mode: IndexMode) -> IndexMode:
@@ -243,6 +254,7 @@ class Scatter(GraphOp):
         combine: how an update joins what is there.
         mode: what becomes of indices out of range; by default nothing is written.
         unique: the program promises that no two updates have the same position.
+        inside: all indices are meant to be in range, which sentinels look at.
     """
 
     name = "graph.scatter"
@@ -254,6 +266,7 @@ class Scatter(GraphOp):
     combine: Combine = attr()
     mode: IndexMode = attr(IndexMode.DROP)
     unique: bool = attr(False)
+    inside: bool = attr(False)
 
     @classmethod
     def is_deterministic(
@@ -319,7 +332,9 @@ class Scatter(GraphOp):
         return np.moveaxis(out, range(count), self.axes)
 
     def _again(self, x: Any, updates: Any, indices: Sequence[Any], combine: Combine) -> Any:
-        return scatter(x, updates, indices, self.axes, combine, self.mode, self.unique)
+        return scatter(
+            x, updates, indices, self.axes, combine, self.mode, self.unique, self.inside
+        )
 
     def jvp(
         self, primals: Sequence[Any], tangents: Sequence[Any], outs: Sequence[Any]
@@ -343,7 +358,7 @@ class Scatter(GraphOp):
                     rule="the positions of a differentiated product scatter do not repeat",
                     fix="promise it with unique=True, or scatter-add logarithms",
                 )
-            factors = gather(x, indices, self.axes, self.mode)
+            factors = gather(x, indices, self.axes, self.mode, self.inside)
             part = mul(tangents[1], factors)
             total = add_tangents(total, self._again(zeros_like(x), part, indices, Combine.ADD))
         return total
@@ -375,7 +390,7 @@ class Scatter(GraphOp):
                 case _:
                     raise AssertionError("min and max are not linear")
         if isinstance(updates, Linear):
-            ct_updates = gather(ct, indices, self.axes, self.mode)
+            ct_updates = gather(ct, indices, self.axes, self.mode, self.inside)
             if self.combine is Combine.SET and not self.unique:
                 last = broadcast(self._last(x, indices), ct_updates.shape, range(self.outer))
                 ct_updates = select(last, ct_updates, 0)
@@ -413,10 +428,14 @@ def _indicator(a: Any, b: Any) -> Any:
 
 
 def gather(
-    x: Any, indices: Sequence[Any], axes: Sequence[int], mode: IndexMode = IndexMode.PROMISE
+    x: Any,
+    indices: Sequence[Any],
+    axes: Sequence[int],
+    mode: IndexMode = IndexMode.PROMISE,
+    inside: bool = False,
 ) -> Any:
     """Elements of `x`: `indices[k]` on `axes[k]`, and all of the other axes."""
-    return bind(Gather, x, tuple(indices), axes=tuple(axes), mode=mode)
+    return bind(Gather, x, tuple(indices), axes=tuple(axes), mode=mode, inside=inside)
 
 
 def scatter(
@@ -427,13 +446,19 @@ def scatter(
     combine: Combine,
     mode: IndexMode = IndexMode.DROP,
     unique: bool = False,
+    inside: bool = False,
 ) -> Any:
     """`x` with updates put in where `gather` would read; see `Scatter`."""
-    attrs = {"axes": tuple(axes), "combine": combine, "mode": mode, "unique": unique}
+    attrs = {
+        "axes": tuple(axes), "combine": combine, "mode": mode, "unique": unique,
+        "inside": inside,
+    }  # fmt: skip
     return bind(Scatter, x, updates, tuple(indices), **attrs)
 
 
-def take_along(x: Any, index: Any, axis: int, mode: IndexMode = IndexMode.PROMISE) -> Any:
+def take_along(
+    x: Any, index: Any, axis: int, mode: IndexMode = IndexMode.PROMISE, inside: bool = False
+) -> Any:
     """The elements of `x` at `index` along one axis, and at their own place along the others.
 
     `index` has the rank of `x`; the result has its shape.
@@ -443,4 +468,4 @@ def take_along(x: Any, index: Any, axis: int, mode: IndexMode = IndexMode.PROMIS
         index if k == axis else iota(index.shape, k, index_dtype(dim))
         for k, dim in enumerate(index.shape)
     ]
-    return gather(x, places, range(x.ndim), mode)
+    return gather(x, places, range(x.ndim), mode, inside)

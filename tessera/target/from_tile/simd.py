@@ -25,7 +25,7 @@ from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import symbols
 from tessera.ir.loc import Loc
-from tessera.ir.scalar import ScalarFn
+from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
@@ -374,8 +374,11 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
 
 
 def _sentinel(s: Lowering, op: Sentinel) -> None:
+    bad = s.rows(op.bad)
+    found = _tree(bad.values, lambda a, b: s.map("or", a, b))
+    found = s.emit(t.ReduceLanes(found, scalar("or"), loc=s.loc)) if bad.lanes > 1 else found
     told = s.region((), lambda _: (s.emit(t.Sentinel(loc=s.loc)), ())[1])
-    s.emit(t.If(s.scalar(op.bad), told, s.region((), lambda _: ()), loc=s.loc))
+    s.emit(t.If(found, told, s.region((), lambda _: ()), loc=s.loc))
 
 
 def _limit(s: Lowering, op: tile.Limit) -> None:

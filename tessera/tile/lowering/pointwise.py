@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tessera.dtypes import Kind, bool_, float32, uint32, uint64
 from tessera.errors import CompileError
-from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule import sentinel_ops
 from tessera.tile import ops as t
@@ -51,8 +50,6 @@ def sentinel(low: State, op: sentinel_ops.Sentinel, point: Point) -> None:
     bools = [low.get(v, point).parts[0] for v in scalars]
     bad = em.all_of([*bools, *[low.inside(point, k) for k in checked]])
     assert bad is not None
-    for _ in tile_type(bad).shape:
-        bad = em.pure(t.Reduce, bad, SCALARS["or"], 0)
     em.add(Sentinel(bad, loc=op.loc))
 
 

@@ -412,7 +412,10 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         step = max(1, min(step, extent))
     rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
     shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
-    left_ops, right_ops = [_watched(op.body, _slice(op.body, v)) for v in (left, right)]
+    sides = ((left, cols), (right, rows))
+    left_ops, right_ops = [
+        _watched(low, op.body, _slice(op.body, v), set(other.names)) for v, other in sides
+    ]
     neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
 
     def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
@@ -510,11 +513,12 @@ def _slice(block: Block, value: Value) -> list[Op]:
     return kept
 
 
-def _watched(block: Block, ops: Sequence[Op]) -> list[Op]:
-    """Some ops of a block with the sentinels that look at nothing else that is read."""
+def _watched(low: State, block: Block, ops: Sequence[Op], other: set[str]) -> list[Op]:
+    """Some ops of a block with the sentinels that look at nothing else that is read, nor at what
+    depends on some other axes."""
     found = list(ops)
     for op in block.ops:
-        if not isinstance(op, Sentinel):
+        if not isinstance(op, Sentinel) or not other.isdisjoint(low.deps[op.bad]):
             continue
         needed = _slice(block, op.bad)
         if all(one in ops for one in needed if isinstance(one, s.Load)):
