@@ -46,6 +46,7 @@ from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
+from tessera.schedule.state_layout import lay_out_states
 from tessera.schedule.types import Axis
 from tessera.target.fourier.calls import plan_of_call
 from tessera.target.from_tile.simd import lower_module
@@ -114,7 +115,7 @@ def to_schedule(
         else:
             # What is cut into rows has its tiles, and is left alone by what follows.
             program = read_in_order(lowered.func, machine)
-            program = split_for_threads(pack_products(program, machine))
+            program = lay_out_states(split_for_threads(pack_products(program, machine)))
         is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)
         if not isinstance(machine, Gpu):
