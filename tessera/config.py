@@ -14,6 +14,7 @@ from collections.abc import Generator, Hashable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from tessera.errors import TesseraError, api_boundary
@@ -383,18 +384,19 @@ class Settings:
         for name in changes:
             if name not in _NAMES:
                 raise _no_setting(name)
-        replace(self.current(), **changes)  # which checks the values
+        _changed(self.current(), changes)  # which checks the values
         return self._updating(changes)
 
     @contextmanager
     def _updating(self, changes: Mapping[str, Any]) -> Generator[Config, None, None]:
-        with self.using(replace(self.current(), **changes)) as snapshot:
+        with self.using(_changed(self.current(), changes)) as snapshot:
             yield snapshot
 
     @contextmanager
     def using(self, snapshot: Config) -> Generator[Config, None, None]:
         """Put a snapshot in force within a ``with`` block."""
         OVERRIDDEN.value = 1
+        snapshot = _one(snapshot)
         token = self.override.set(snapshot)
         try:
             yield snapshot
@@ -403,6 +405,23 @@ class Settings:
 
     def __repr__(self) -> str:
         return repr(self.current())
+
+
+# Native code knows settings by their identity, so that equal ones are one object; it is asked again
+# for those that are dropped here.
+@lru_cache(256)
+def _one(settings: Config) -> Config:
+    return settings
+
+
+_replaced: Final = lru_cache(256, typed=True)(replace)
+
+
+def _changed(settings: Config, changes: Mapping[str, Any]) -> Config:
+    try:
+        return _replaced(settings, **changes)
+    except TypeError:  # a value without a hash
+        return replace(settings, **changes)
 
 
 def _no_setting(name: str) -> ConfigError:

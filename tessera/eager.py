@@ -314,7 +314,7 @@ class Eager:
         if found is None:
             splats = [x.is_splat for x in operands]
             found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
-        elif not attrs and signature not in self._noted:
+        elif not attrs and (id(config.override.get()), signature) not in self._noted:
             self._note(cls, operands, found, signature)
         result = aligned_empty(shape, found.dtypes[0])
         found.run_into(inputs, (result,), (result.size,))
@@ -327,9 +327,10 @@ class Eager:
     ) -> None:
         """Lets native code compute what is like this: it comes for the second time."""
         settings = config.current()
-        if config.override.get() is not None or settings.debug_nans or settings.debug_infs:
+        # Where a policy is in force, this is a part of what the operator is.
+        if settings.policy is not None or settings.debug_nans or settings.debug_infs:
             return
-        self._noted.add(signature)
+        self._noted.add((id(config.override.get()), signature))
         if not isinstance(found, Executable) or found.main is None or found.scratch((1,)):
             return
         dtypes = [x.storage.dtype for x in operands]

@@ -25,12 +25,8 @@ from tessera.runtime.dispatch.structure import (
 from tessera.runtime.executable import Executable
 
 _MOST_NOTED = 16
-"""For so many kinds of calls of a signature (containers, numbers) it is tried, under settings of a
-`with` block for half as many: each block has settings of its own."""
-
-
-def _most_noted() -> int:
-    return _MOST_NOTED // (1 if config.override.get() is None else 2)
+"""For so many kinds of calls of a signature (containers, numbers, settings of a `with` block) it is
+tried."""
 
 
 class NativeCalls:
@@ -71,7 +67,7 @@ class NativeCalls:
             return
         if not isinstance(entry.executable, Executable):
             self._note_starter(entry, call, args, kwargs, leaves, inputs)
-        elif entry.noted < _most_noted():
+        elif entry.noted < _MOST_NOTED:
             entry.noted += 1
             self._note_program(entry, call, args, kwargs)
 
@@ -93,7 +89,7 @@ class NativeCalls:
         self, entry: Entry, sizes: NativeSizes, known: Known, given: Key, work: Work
     ) -> bool:
         """Lets native code run calls of other sizes like this one. Says whether that is new."""
-        if sizes.tried >= _most_noted():
+        if sizes.tried >= _MOST_NOTED:
             return False
         sizes.tried += 1
         plan = sizes.plan(given[0], given[2], work, entry.executable)

@@ -42,7 +42,7 @@ from tessera.graph.ops.precision import holds, round_cast
 from tessera.graph.ops.rearrange import concatenate, full
 from tessera.graph.ops.reduce import default_accumulator
 from tessera.graph.ops.round_blocks import round_blocks
-from tessera.graph.trace import Trace, Tracer, count_active, traces
+from tessera.graph.trace import Trace, Tracer, traces
 from tessera.ir import loc
 from tessera.ir.numerics import Denormals, Policy, Rounding
 from tessera.pytree import flatten, unflatten
@@ -115,7 +115,6 @@ def in_force(policy: Policy | None, key: Any = None) -> Generator[None]:
     words = _WORDS.get() if key is None else Words(key, _jitted())
     token = _WORDS.set(words)
     AROUND.append(operation)
-    count_active(1)
     try:
         settings = config.current()
         promises = tuple([p for p in settings.promises if not isinstance(p, FixedOrder)])
@@ -124,7 +123,6 @@ def in_force(policy: Policy | None, key: Any = None) -> Generator[None]:
         with config.using(_with(settings, stated, promises)):
             yield
     finally:
-        count_active(-1)
         AROUND.pop()
         _WORDS.reset(token)
 

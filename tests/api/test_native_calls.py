@@ -381,6 +381,101 @@ def test_settings_of_a_block() -> None:
             assert not natively(f, X)
 
 
+def test_blocks_with_equal_settings_are_one() -> None:
+    f = ts.jit(lambda x: x * 2)
+    warm(f, X)
+    for k in range(4):
+        with ts.config.update(threads=1):
+            assert natively(f, X) == (k > 1)
+    with ts.policy("Training(bf16 -> f32)"), ts.config.update(threads=1):
+        assert not natively(f, X)
+
+
+def test_policies() -> None:
+    f = ts.jit(lambda x: x * 3)
+    exact = warm(f, X / 3)
+    low = ts.policies.Training()
+    with ts.policy(low):
+        rounded = warm(f, X / 3)
+        assert rounded.dtype is ts.bfloat16
+        assert natively(f, X / 3)
+        np.testing.assert_array_equal(np.asarray(f(X / 3)), np.asarray(rounded))
+        with ts.policy(ts.Policy()):
+            assert warm(f, X / 3).dtype is ts.float32
+            assert natively(f, X / 3)
+    with ts.policy(low):  # another block of the same
+        assert natively(f, X / 3)
+    assert natively(f, X / 3)
+    np.testing.assert_array_equal(np.asarray(f(X / 3)), np.asarray(exact))
+
+
+def test_operators_under_a_policy_are_not_those_without() -> None:
+    x = ts.asarray(X / 3)
+    low = ts.policies.Training()
+    for _ in range(4):
+        exact = x * x
+        with ts.policy(low):
+            assert (x * x).dtype is ts.bfloat16
+            with ts.config.update(threads=1):
+                assert (x * x).dtype is ts.bfloat16
+                # It computes by ops, which are no operations of the user.
+                assert ts.random.normal(ts.random.key(0), (3, 4)).dtype is ts.float32
+        with ts.config.update(threads=1):
+            assert (x * x).dtype is ts.float32
+        np.testing.assert_array_equal(np.asarray(x * x), np.asarray(exact))
+
+
+def test_a_policy_of_another_thread() -> None:
+    f = ts.jit(lambda x: x * 3)
+    warm(f, X)
+    begun, done = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def other() -> None:
+        with ts.policy(ts.policies.Training()):
+            warm(f, X)
+            begun.set()
+            done.wait(10)
+            found.append((natively(f, X), f(X).dtype))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(10)
+    for _ in range(3):
+        assert natively(f, X)
+        assert f(X).dtype is ts.float32
+    done.set()
+    thread.join()
+    assert found == [(True, ts.bfloat16)]
+
+
+def test_settings_of_tasks() -> None:
+    import asyncio
+
+    f = ts.jit(lambda x: x * 3)
+    warm(f, X)
+    found: dict[str, list[Any]] = {"a": [], "b": []}
+
+    async def task(name: str) -> None:
+        for _ in range(4):
+            found[name].append(f(X).dtype)
+            await asyncio.sleep(0)
+
+    async def low() -> None:
+        with ts.policy(ts.policies.Training()):
+            inner = asyncio.create_task(task("a"))  # it outlives the block
+            await task("a")
+        assert f(X).dtype is ts.float32
+        await inner
+        assert natively(f, X)
+
+    async def both() -> None:
+        await asyncio.gather(low(), task("b"))
+
+    asyncio.run(both())
+    assert found == {"a": [ts.bfloat16] * 8, "b": [ts.float32] * 4}
+
+
 def test_watching_for_nan() -> None:
     f = ts.jit(lambda x: x / x)
     zero = ts.zeros(3)

@@ -84,10 +84,22 @@ def test_dtypes_are_told_apart(dtype: Any) -> None:
     for _ in range(3):
         x = ts.astype(ts.asarray(data(3, 4)), dtype)
         found = ts.sum(x, axis=0)
-        with ts.config.update(threads=1):  # not natively
+        with ts.debug.nans():  # not natively
             wanted = ts.sum(x, axis=0)
         assert found.dtype == wanted.dtype
         np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+
+
+def test_settings_of_a_block() -> None:
+    x = ts.asarray(data(3, 7))
+    wanted = ts.sum(x)
+    for _ in range(3):
+        with ts.config.update(threads=1):
+            assert float(ts.sum(x)) == pytest.approx(float(wanted), rel=1e-6)
+    with ts.config.update(threads=1):
+        assert natively(ts.sum, x)
+    with ts.config.update(threads=2):
+        assert not natively(ts.sum, x)  # it may be another program
 
 
 def test_numbers_are_read_anew() -> None:

@@ -77,9 +77,7 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Calls the function of a shortcut; lets native code run calls like it where it can."""
     function = shortcut.function
     settings = config.current()
-    if is_recording() or config.override.get() is not None:
-        return function(*args, **kwargs)
-    if settings.debug_nans or settings.debug_infs or STATE.runs is not None:
+    if is_recording() or settings.debug_nans or settings.debug_infs or STATE.runs is not None:
         return function(*args, **kwargs)
     which = _kinds(args, kwargs)
     notes = shortcut.notes
@@ -105,7 +103,8 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """What tells calls apart; None for those that native code does not run."""
-    found: list[Hashable] = []
+    # Of settings that are gone another object may have the number: then it is not tried for them.
+    found: list[Hashable] = [id(config.override.get())]
     for x in args:
         if type(x) is Array:
             data = x.storage
