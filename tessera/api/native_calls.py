@@ -63,10 +63,9 @@ class NativeCalls:
             leaves: the arrays.
             inputs: their elements.
         """
-        if entry.state is not None:
-            return
         if not isinstance(entry.executable, Executable):
-            self._note_starter(entry, call, args, kwargs, leaves, inputs)
+            if entry.state is None:
+                self._note_starter(entry, call, args, kwargs, leaves, inputs)
         elif entry.noted < _MOST_NOTED:
             entry.noted += 1
             self._note_program(entry, call, args, kwargs)
@@ -82,7 +81,8 @@ class NativeCalls:
         known = None if work is None else self._find(call, args, kwargs)
         if given is None or work is None or known is None or known.has(tuple(given[0])):
             return
-        if entry.sizes is None or not self._note_sizes(entry, entry.sizes, known, given, work):
+        sizes = entry.sizes if entry.state is None else None
+        if sizes is None or not self._note_sizes(entry, sizes, known, given, work):
             self._signatures.add(known, given[0], given[1], work)
 
     def _note_sizes(
@@ -120,7 +120,7 @@ class NativeCalls:
         self, call: Arguments | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Known | None:
         """The structure of a call, as native code knows it."""
-        which = (call.treedef, call.statics) if call and call.structure else len(args)
+        which = (call.whole, call.statics) if call and call.structure else len(args)
         if self._signatures.is_refused(which):
             return None
         known = self._signatures.find(which)

@@ -83,7 +83,7 @@ class Ref(Cell):
                 rule="a ref holds an array, or a container of arrays",
             )
         leaves = [number(x, x.type) for x in given]
-        super().__init__(name, [x.type.strong() for x in leaves])
+        super().__init__(name, [x.type.strong() for x in leaves], self.treedef)
         self.begin(leaves)
 
     @api_boundary
@@ -240,7 +240,7 @@ class _Text(str):
 def stand_in(ref: Ref, position: int) -> Ref:
     """What stands for a ref, as an argument of a compiled function, while that is traced."""
     found = Ref.__new__(Ref)
-    Cell.__init__(found, ref.name, ref.types)
+    Cell.__init__(found, ref.name, ref.types, ref.treedef)
     found.treedef = ref.treedef
     found.stand_for(position)
     return found

@@ -23,7 +23,7 @@ from tessera.graph.trace import Tracer
 from tessera.ir.core import Func
 from tessera.ir.effects import show
 from tessera.ir.types import TensorType
-from tessera.runtime.dispatch.signatures import NEVER, DictOf, Work, conversions
+from tessera.runtime.dispatch.signatures import NEVER, NOTHING, DictOf, Work, conversions
 from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
 
@@ -242,6 +242,8 @@ class Entry:
         if self.is_leaf:
             return None
         children, kind = self.treedef.children(), self.treedef.kind
+        if kind == optree.PyTreeKind.NONE:
+            return NOTHING
         if children and all([child.is_leaf() for child in children]):
             if kind == optree.PyTreeKind.TUPLE:
                 return tuple
@@ -258,24 +260,31 @@ class Entry:
             numbers: see `signatures.key_of`.
         """
         executable = self.executable
-        if not isinstance(executable, Executable) or executable.main is None or self.donated:
+        if not isinstance(executable, Executable) or executable.main is None:
             return None
-        dtypes = [dtype.np for _, dtype in executable.signature.inputs]
-        converted = conversions(numbers, dtypes[len(self.captured) :])
-        if converted is None:
+        first = len(self.captured)
+        end = first + len(numbers)
+        dtypes = [dtype.np for _, dtype in executable.signature.inputs[first:end]]
+        converted = conversions(numbers, dtypes)
+        refs = () if self.state is None else self.state.held()
+        on = [None if k is None else k - end for k in executable.signature.overwritten]
+        if converted is None or refs is None or any([k is not None and k < 0 for k in on]):
             return None
         dims = dict(zip(executable.signature.dims, self.dims, strict=True))
+        outputs = executable.output_shapes(dims)
         return Work(
             main=executable.main,
             captured=self.captured,
-            outputs=executable.output_shapes(dims),
-            types=self.types,
+            outputs=outputs,
+            types=[*self.types, *[None] * (len(outputs) - len(self.types))],
             tree=self.tree,
             scratch=executable.scratch(self.dims),
             converted=converted,
             release=1 if executable.releases else NEVER,
             keep=executable,
             tail=self.dims,
+            refs=refs,
+            on=on,
         )
 
 

@@ -23,6 +23,7 @@ from tessera.graph.state import Cell, load, store
 from tessera.graph.trace import note_effects
 from tessera.ir import loc
 from tessera.ir.core import Block
+from tessera.runtime.dispatch.signatures import HeldRef
 from tessera.runtime.memory import is_all_its_own
 
 
@@ -66,6 +67,13 @@ class State:
     def is_alive(self) -> bool:
         """Whether all refs that the function found outside still exist."""
         return all([isinstance(one, int) or one() is not None for one in self._found])
+
+    def held(self) -> list[HeldRef] | None:
+        """The refs of a native call; None where that cannot be one."""
+        if self._returned or self.is_fallible or self.device != CPU:
+            return None
+        one_each = zip(self._found, self.sizes, self.written, strict=True)
+        return [HeldRef(cell, n, is_written, self.label) for cell, n, is_written in one_each]
 
     def donated(self, first: int) -> list[int]:
         """The inputs whose memory a call may write to, where the first contents are an input of

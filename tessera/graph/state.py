@@ -16,9 +16,10 @@ While a call runs that writes a cell, the cell is empty: its memory belongs to t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ class Cell:
     Attributes:
         name: what messages and programs call it.
         types: of the arrays that it holds.
+        kind: one object for all cells that a program may have in the same place, for native code.
         number: counts cells.
         slot: one list, of the elements of the arrays; nothing while a call has them, or after the
             end of the cell. Taking from a list is one step for all threads.
@@ -51,12 +53,14 @@ class Cell:
     """
 
     __slots__ = (
-        *("__weakref__", "home", "is_deleted", "name", "number", "param", "slot", "types", "user"),
+        *("__weakref__", "home", "is_deleted", "kind", "name", "number", "param", "slot", "types"),
+        "user",
     )
 
-    def __init__(self, name: str, types: Sequence[TensorType]) -> None:
+    def __init__(self, name: str, types: Sequence[TensorType], structure: Hashable = None) -> None:
         self.name = name
         self.types = tuple(types)
+        self.kind = _kind(structure, self.types)
         self.number = next(_NUMBERS)
         self.slot: list[list[Any]] = []
         self.home: Trace | None = None
@@ -174,6 +178,11 @@ class Cell:
             rule="a ref that a traced function makes is local to it, and ends with it",
             fix="make the ref before the call, and use it in the function or pass it",
         )
+
+
+@functools.lru_cache(1024)
+def _kind(structure: Hashable, types: tuple[TensorType, ...]) -> object:
+    return structure, types
 
 
 class Held:

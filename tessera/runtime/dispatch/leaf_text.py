@@ -21,7 +21,8 @@ def leaf_text(offsets: Offsets) -> str:
         REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT, FIRST=w.FIRST, KEY=w.KEY,
         ADDRESSES=w.ADDRESSES,
         NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
-        MOST_KEY=w.MOST_KEY_WORDS - 80,
+        MOST_KEY=w.MOST_KEY_WORDS - 80, REFS=w.REFS, REFS_AT=w.REFS_AT, MOST_REFS=w.MOST_REFS,
+        kind=offsets["Cell"]["kind"],
     ) + _EXCHANGE.format(
         SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
         OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
@@ -214,7 +215,7 @@ int:
   br i1 %fits, label %put.number, label %no
 perhaps.bool:
   %is.bool = icmp eq ptr %type, @PyBool_Type
-  br i1 %is.bool, label %bool, label %no
+  br i1 %is.bool, label %bool, label %perhaps.ref
 bool:
   %is.true = icmp eq ptr %object, @_Py_TrueStruct
   %truth = zext i1 %is.true to i64
@@ -231,6 +232,30 @@ put.number:
   %number.length = add i64 %length, 2
   store i64 %number.length, ptr %length.at
   br label %keep
+
+perhaps.ref:
+  %cells = call i32 @PyType_IsSubtype(ptr %type, ptr @tessera_cell_class)
+  %is.cell = icmp ne i32 %cells, 0
+  %refs.at = getelementptr i64, ptr %call, i64 {REFS}
+  %refs = load i64, ptr %refs.at
+  %ref.room = icmp ult i64 %refs, {MOST_REFS}
+  %no.line = xor i1 %is.line, true
+  %ref.fits = and i1 %ref.room, %no.line
+  %is.ref = and i1 %is.cell, %ref.fits
+  br i1 %is.ref, label %ref, label %no
+ref:
+  %kind.at = getelementptr i8, ptr %object, i64 {kind}
+  %kind = load i64, ptr %kind.at
+  store i64 %kind, ptr %key
+  %ref.length = add i64 %length, 1
+  store i64 %ref.length, ptr %length.at
+  %ref.place = add i64 %refs, {REFS_AT}
+  %ref.at = getelementptr i64, ptr %call, i64 %ref.place
+  call void @Py_IncRef(ptr %object)
+  store ptr %object, ptr %ref.at
+  %refs.next = add i64 %refs, 1
+  store i64 %refs.next, ptr %refs.at
+  ret i1 1
 
 keep:
   %keeps = phi ptr [ %object, %remote ], [ %object, %tensor.noted ],

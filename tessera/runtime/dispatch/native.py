@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import functools
 import importlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tessera.config import OVERRIDDEN, config
 from tessera.graph import device, trace
 from tessera.graph.array import Array
 from tessera.graph.remote import Remote
+from tessera.graph.state import Cell
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
 from tessera.runtime.codegen import Source
@@ -26,7 +28,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, load
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
-from tessera.runtime.memory import aligned_sized
+from tessera.runtime.memory import PooledMemory, aligned_sized
 from tessera.target.machine import machine
 
 MOST_STRUCTURES = 32
@@ -104,10 +106,11 @@ class _Method:
 @functools.cache
 def _offsets() -> Mapping[str, Mapping[str, int]] | None:
     """Where the slots of the classes are, or None if that is not known here."""
-    classes = (Array, TensorType, Called, Table, Plan)
+    classes = (Array, TensorType, Called, Table, Plan, Cell)
     found = {cls.__name__: slot_offsets(cls) for cls in classes}
     known = {name: offsets for name, offsets in found.items() if offsets is not None}
     is_known = len(known) == len(found) and sequences_are_known() and _arrays_are_known()
+    is_known = is_known and _counts_are_known()
     return known if is_known else None
 
 
@@ -129,9 +132,23 @@ def _arrays_are_known() -> bool:
             or word(here + w.DTYPE) != id(sample.dtype)
             or flags & known != wanted
             or word(here + w.HANDLER) != _memory_handler()
+            or word(here + w.BASE)
+            or word(id(part := sample[...]) + w.BASE) != id(part.base)
         ):
             return False
     return word(id(0.5) + w.FLOAT_VALUE, ctypes.c_double) == 0.5
+
+
+def _counts_are_known() -> bool:
+    """Whether objects have the count of their references where it is expected."""
+    items = [object()]
+
+    def count() -> int:
+        return ctypes.c_uint32.from_address(id(items[0]) + w.COUNT).value
+
+    alone = count()
+    more = [items[0]] * 3
+    return sys.byteorder == "little" and alone == 1 and count() == 1 + len(more)
 
 
 def _interface(number: int) -> int:
@@ -180,6 +197,8 @@ def native() -> Loaded | None:
         "tessera_handler": id(capsule),
         "tessera_sized": id(aligned_sized),
         "tessera_exchange": ctypes.addressof(exchange.NOTED),
+        "tessera_cell_class": id(Cell),
+        "tessera_pooled_class": id(PooledMemory),
     }
     source = Source(dispatch_text(offsets), machine("host"), "tessera.dispatch", unroll=False)
     loaded = load(source, default_cache(), imports)

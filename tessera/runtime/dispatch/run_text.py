@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.blocks_text import BLOCKS
 from tessera.runtime.dispatch.words import OUTPUT, PLAN, Offsets
@@ -11,33 +14,48 @@ def run_text(offsets: Offsets) -> str:
     """The functions that run a plan and make its results."""
     array = offsets["Array"]
     return (
-        _RUN.format(
-            MOST_WORDS=w.MOST_WORDS, MOST_OUTPUTS=w.MOST_OUTPUTS, FIRST=w.FIRST, RANK=w.RANK,
-            DIMS=w.DIMS, DATA=w.DATA, ADDRESSES=w.ADDRESSES, LEAVES=w.LEAVES, LINES=w.LINES,
-            TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
-            INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
-            OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=array["_data"],
-            ITEMS=w.TUPLE_ITEMS, **{name: PLAN.index(name) for name in PLAN},
-            **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
-        )
+        run_function(offsets, "run", _PLAIN)
         + _MAKE.format(
             OWNS=w.OWNS, READY=w.READY, FLAGS=w.FLAGS, HANDLER=w.HANDLER, LARGE=w.LARGE,
             READ_ONLY=~w.WRITEABLE & 0xFFFF, type=array["_type"], data=array["_data"],
             contiguous=array["_contiguous"],
             **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
         )
+        + _ASSEMBLE
         + BLOCKS
     )  # fmt: skip
+
+
+def run_function(offsets: Offsets, name: str, parts: Mapping[str, str]) -> str:
+    """A function that runs a plan.
+
+    Args:
+        offsets: of the slots of classes.
+        name: its name.
+        parts: what such functions differ in.
+    """
+    fields = dict(
+        MOST_WORDS=w.MOST_WORDS, MOST_OUTPUTS=w.MOST_OUTPUTS, FIRST=w.FIRST, RANK=w.RANK,
+        DIMS=w.DIMS, DATA=w.DATA, ADDRESSES=w.ADDRESSES, LEAVES=w.LEAVES, LINES=w.LINES,
+        TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
+        INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
+        OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=offsets["Array"]["_data"],
+        ITEMS=w.TUPLE_ITEMS, TUPLE=w.A_TUPLE, NOTHING=w.NOTHING,
+        MOST_REFS=w.MOST_REFS, MOST_CONTENTS=w.MOST_CONTENTS,
+        **{word: PLAN.index(word) for word in PLAN},
+        **{f"o_{word}": OUTPUT.index(word) for word in OUTPUT},
+    )  # fmt: skip
+    return _RUN.format(NAME=name, **fields, **{k: v.format(**fields) for k, v in parts.items()})
 
 
 # The result of a plan for the leaves of a call; null with an error set; or a borrowed
 # NotImplemented, where nothing was done.
 _RUN = """
-define internal ptr @run(ptr %call, ptr %plan) nounwind {{
+define internal ptr @{NAME}(ptr %call, ptr %plan) nounwind {{
 entry:
   %words = alloca [{MOST_WORDS} x i64], align 64
   %results = alloca [{MOST_OUTPUTS} x ptr], align 64
-  %leaves.at = getelementptr i64, ptr %call, i64 {LEAVES}
+{STACK}  %leaves.at = getelementptr i64, ptr %call, i64 {LEAVES}
   %leaves = load i64, ptr %leaves.at
   %lines.at = getelementptr i64, ptr %call, i64 {LINES}
   %lines = load i64, ptr %lines.at
@@ -150,48 +168,19 @@ fill:
   %inputs = getelementptr i64, ptr %words, i64 %captured.n
   %input.bytes = shl i64 %leaves, 3
   call void @llvm.memcpy.p0.p0.i64(ptr %inputs, ptr %addresses, i64 %input.bytes, i1 false)
-  %out.words = getelementptr i64, ptr %inputs, i64 %leaves
+  %contents.words = getelementptr i64, ptr %inputs, i64 %leaves
+{HOLD}
+ready:
   br label %output
 
 output:
-  %k = phi i64 [ 0, %fill ], [ %k.next, %made ]
+  %k = phi i64 [ 0, %ready ], [ %k.next, %made ]
   %more = icmp ult i64 %k, %outputs.n
   br i1 %more, label %make, label %room
 make:
   %record.index = mul i64 %k, {OUTPUT}
   %record = getelementptr i64, ptr %outputs, i64 %record.index
-  br i1 %is.line, label %make.line, label %make.exact
-make.line:
-  %itemsize.at = getelementptr i64, ptr %record, i64 {o_itemsize}
-  %itemsize = load i64, ptr %itemsize.at
-  %line.bytes = mul i64 %size, %itemsize
-  br label %make.it
-make.exact:
-  %nbytes.at = getelementptr i64, ptr %record, i64 {o_nbytes}
-  %nbytes = load i64, ptr %nbytes.at
-  %its.rank.at = getelementptr i64, ptr %record, i64 {o_rank}
-  %its.rank64 = load i64, ptr %its.rank.at
-  %its.rank = trunc i64 %its.rank64 to i32
-  %its.dims.at = getelementptr i64, ptr %record, i64 {o_dims}
-  %its.dims = load ptr, ptr %its.dims.at
-  br label %make.it
-make.it:
-  %out.bytes = phi i64 [ %line.bytes, %make.line ], [ %nbytes, %make.exact ]
-  %out.rank = phi i32 [ %rank, %make.line ], [ %its.rank, %make.exact ]
-  %out.dims = phi ptr [ %dims, %make.line ], [ %its.dims, %make.exact ]
-  %array = call ptr @make(ptr %record, i32 %out.rank, ptr %out.dims, i64 %out.bytes)
-  %failed = icmp eq ptr %array, null
-  br i1 %failed, label %undo, label %made, !prof !0
-made:
-  %result.at = getelementptr ptr, ptr %results, i64 %k
-  store ptr %array, ptr %result.at
-  %elements.at = getelementptr i8, ptr %array, i64 {ARRAY_DATA}
-  %elements = load ptr, ptr %elements.at
-  %address.from = getelementptr i8, ptr %elements, i64 {DATA}
-  %address = load i64, ptr %address.from
-  %out.word = getelementptr i64, ptr %out.words, i64 %k
-  store i64 %address, ptr %out.word
-  %k.next = add i64 %k, 1
+{NEW}  %k.next = add i64 %k, 1
   br label %output
 
 room:
@@ -267,7 +256,7 @@ return.block:
   br label %give.back
 give.back:
   call void @Py_DecRef(ptr %held)
-  %tree.at = getelementptr i64, ptr %plan, i64 {tree}
+{SETTLE}  %tree.at = getelementptr i64, ptr %plan, i64 {tree}
   %tree = load i64, ptr %tree.at
   %is.leaf = icmp eq i64 %tree, 0
   br i1 %is.leaf, label %single, label %several
@@ -276,6 +265,12 @@ single:
   ret ptr %one
 
 several:
+  %is.nothing = icmp eq i64 %tree, {NOTHING}
+  br i1 %is.nothing, label %nothing, label %containers
+nothing:
+  call void @Py_IncRef(ptr @_Py_NoneStruct)
+  ret ptr @_Py_NoneStruct
+containers:
   %template.at = getelementptr i64, ptr %plan, i64 {template}
   %template = load ptr, ptr %template.at
   %is.dict = icmp ne ptr %template, null
@@ -291,7 +286,7 @@ named:
 entries:
   %e = phi i64 [ 0, %named ], [ %e.next, %entry.one ]
   %bad = phi i32 [ 0, %named ], [ %bad.next, %entry.one ]
-  %more.entries = icmp ult i64 %e, %outputs.n
+  %more.entries = icmp ult i64 %e, %shown
   br i1 %more.entries, label %entry.one, label %entries.done
 entry.one:
   %e.key.at = getelementptr ptr, ptr %keys.items, i64 %e
@@ -313,12 +308,12 @@ dict.failed:
   ret ptr null
 
 numbered:
-  %tuple = call ptr @PyTuple_New(i64 %outputs.n)
+  %tuple = call ptr @PyTuple_New(i64 %shown)
   %no.tuple = icmp eq ptr %tuple, null
   br i1 %no.tuple, label %undo, label %items, !prof !0
 items:
   %j = phi i64 [ 0, %numbered ], [ %j.next, %item ]
-  %more.items = icmp ult i64 %j, %outputs.n
+  %more.items = icmp ult i64 %j, %shown
   br i1 %more.items, label %item, label %together
 item:
   %item.at = getelementptr ptr, ptr %results, i64 %j
@@ -327,7 +322,7 @@ item:
   %j.next = add i64 %j, 1
   br label %items
 together:
-  %is.tuple = icmp eq i64 %tree, 1
+  %is.tuple = icmp eq i64 %tree, {TUPLE}
   %builder = inttoptr i64 %tree to ptr
   %builder.or.none = select i1 %is.tuple, ptr null, ptr %builder
   %assembled = call ptr @assemble(ptr %tuple, ptr %builder.or.none)
@@ -335,8 +330,8 @@ together:
 
 undo:
   %count = phi i64 [ %k, %make.it ], [ %outputs.n, %borrow ], [ %outputs.n, %exhausted ],
-      [ %outputs.n, %numbered ], [ %outputs.n, %named ]
-  br label %undo.next
+      [ %shown, %numbered ], [ %shown, %named ]
+{BEFORE}  br label %undo.next
 undo.next:
   %u = phi i64 [ 0, %undo ], [ %u.next, %undo.one ]
   %more.undo = icmp ult i64 %u, %count
@@ -348,14 +343,16 @@ undo.one:
   %u.next = add i64 %u, 1
   br label %undo.next
 undone:
-  ret ptr null
+{UNDONE}  ret ptr null
 
 decline:
   ret ptr @_Py_NotImplementedStruct
 }}
+"""
 
+_ASSEMBLE = """
 ; What a function makes of results, whose reference it takes; these themselves without one.
-define internal ptr @assemble(ptr %results, ptr %tree) nounwind {{
+define internal ptr @assemble(ptr %results, ptr %tree) nounwind {
 entry:
   %arguments = alloca ptr, align 8
   %as.it.is = icmp eq ptr %tree, null
@@ -369,9 +366,54 @@ build:
   %built = call ptr @PyObject_Vectorcall(ptr %tree, ptr %arguments, i64 1, ptr null)
   call void @Py_DecRef(ptr %results)
   ret ptr %built
-}}
+}
 declare double @llvm.fabs.f64(double)
 """
+
+# What there is besides where a plan has no refs.
+_PLAIN: Final = {
+    "STACK": "",
+    "HOLD": """\
+  %out.words = getelementptr i64, ptr %contents.words, i64 0
+  br label %ready
+""",
+    "NEW": """\
+  br i1 %is.line, label %make.line, label %make.exact
+make.line:
+  %itemsize.at = getelementptr i64, ptr %record, i64 {o_itemsize}
+  %itemsize = load i64, ptr %itemsize.at
+  %line.bytes = mul i64 %size, %itemsize
+  br label %make.it
+make.exact:
+  %nbytes.at = getelementptr i64, ptr %record, i64 {o_nbytes}
+  %nbytes = load i64, ptr %nbytes.at
+  %its.rank.at = getelementptr i64, ptr %record, i64 {o_rank}
+  %its.rank64 = load i64, ptr %its.rank.at
+  %its.rank = trunc i64 %its.rank64 to i32
+  %its.dims.at = getelementptr i64, ptr %record, i64 {o_dims}
+  %its.dims = load ptr, ptr %its.dims.at
+  br label %make.it
+make.it:
+  %out.bytes = phi i64 [ %line.bytes, %make.line ], [ %nbytes, %make.exact ]
+  %out.rank = phi i32 [ %rank, %make.line ], [ %its.rank, %make.exact ]
+  %out.dims = phi ptr [ %dims, %make.line ], [ %its.dims, %make.exact ]
+  %array = call ptr @make(ptr %record, i32 %out.rank, ptr %out.dims, i64 %out.bytes)
+  %failed = icmp eq ptr %array, null
+  br i1 %failed, label %undo, label %made, !prof !0
+made:
+  %result.at = getelementptr ptr, ptr %results, i64 %k
+  store ptr %array, ptr %result.at
+  %elements.at = getelementptr i8, ptr %array, i64 {ARRAY_DATA}
+  %elements = load ptr, ptr %elements.at
+  %address.from = getelementptr i8, ptr %elements, i64 {DATA}
+  %address = load i64, ptr %address.from
+  %out.word = getelementptr i64, ptr %out.words, i64 %k
+  store i64 %address, ptr %out.word
+""",
+    "SETTLE": "  %shown = add i64 %outputs.n, 0\n",
+    "BEFORE": "",
+    "UNDONE": "",
+}
 
 # A new array of ours, as a record tells it; null with an error set.
 _MAKE = """
@@ -423,6 +465,15 @@ owned:
 
 wrap:
   %data = phi ptr [ %fresh, %owned ], [ %pooled, %protect ]
+  %made = call ptr @wrap(ptr %record, ptr %data)
+  ret ptr %made
+fail:
+  ret ptr null
+}}
+
+; An array of ours with these elements, a reference to which it takes; null with an error set.
+define internal ptr @wrap(ptr %record, ptr %data) nounwind {{
+entry:
   %array = call ptr @PyType_GenericAlloc(ptr @tessera_array_class, i64 0)
   %no.array = icmp eq ptr %array, null
   br i1 %no.array, label %unwrapped, label %set, !prof !0
@@ -441,7 +492,5 @@ set:
   %array.contiguous = getelementptr i8, ptr %array, i64 {contiguous}
   store ptr %data, ptr %array.contiguous
   ret ptr %array
-fail:
-  ret ptr null
 }}
 """

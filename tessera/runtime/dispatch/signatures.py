@@ -27,6 +27,7 @@ Invariants:
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ import numpy as np
 
 from tessera.config import config
 from tessera.graph.array import Array
+from tessera.graph.state import Cell
 from tessera.ir.types import TensorType
 from tessera.runtime.call import make_builtin
 from tessera.runtime.dispatch import exchange
@@ -44,6 +46,9 @@ from tessera.runtime.memory import POOLED_BYTES, Output
 
 NEVER = 1 << 62
 """As `Work.release`: the interpreter's lock is kept."""
+
+NOTHING = type(None)
+"""As `Work.tree`: the result is None."""
 
 _FIRST_PLACES = 8
 
@@ -63,6 +68,28 @@ class DictOf:
         self.template = template
 
 
+class HeldRef:
+    """A ref of a call.
+
+    Args:
+        cell: the ref, if it is one that the function finds outside; or its position among those in
+            the arguments.
+        count: how many arrays it holds.
+        is_written: whether the last results of the program are its new ones.
+        user: the name of the function, for messages about others that use it meanwhile.
+    """
+
+    __slots__ = ("cell", "count", "is_written", "user")
+
+    def __init__(
+        self, cell: weakref.ref[Cell] | int, count: int, is_written: bool, user: str
+    ) -> None:
+        self.cell = cell
+        self.count = count
+        self.is_written = is_written
+        self.user = user
+
+
 class Work:
     """What one native run does.
 
@@ -72,13 +99,16 @@ class Work:
         outputs: shape, dtype and bytes of each; those of lines have the shape of the first leaf.
         types: of the arrays that are wanted; None where it follows from the elements.
         tree: makes the result of a tuple of arrays; `tuple` for that itself, None for the only one,
-            or what dict of them it is.
+            `NOTHING` for None, or what dict of them it is.
         scratch: bytes of scratch memory.
         converted: per leaf, what is done with a number.
         release: the elements of a line from which on the interpreter's lock is released; for other
             work 1 or `NEVER`.
         keep: what must stay alive with it.
         tail: the words behind the scratch memory: values of run-time dims.
+        refs: whose arrays come behind the leaves.
+        results: how many of the outputs are results; the others are for refs.
+        on: for each output None, or whose memory it takes, by position among the arrays of refs.
     """
 
     __slots__ = (
@@ -86,8 +116,11 @@ class Work:
         "converted",
         "keep",
         "main",
+        "on",
         "outputs",
+        "refs",
         "release",
+        "results",
         "scratch",
         "tail",
         "tree",
@@ -106,6 +139,8 @@ class Work:
         release: int,
         keep: object,
         tail: Sequence[int] = (),
+        refs: Sequence[HeldRef] = (),
+        on: Sequence[int | None] = (),
     ) -> None:
         self.main = main
         self.captured = captured
@@ -117,14 +152,34 @@ class Work:
         self.release = release
         self.keep = keep
         self.tail = tail
+        self.refs = refs
+        self.results = len(outputs) - sum([r.count for r in refs if r.is_written])
+        self.on = on or [None] * len(outputs)
 
     def fits(self) -> bool:
         """Whether native code has room for it."""
-        counts = len(self.captured), len(self.converted), len(self.outputs), len(self.tail)
+        held = sum([ref.count for ref in self.refs])
+        counts = len(self.captured), len(self.converted), len(self.outputs), len(self.tail), held
+        if len(self.refs) > w.MOST_REFS or held > w.MOST_CONTENTS:
+            return False
         return sum(counts) + 2 <= w.MOST_WORDS and len(self.outputs) <= w.MOST_OUTPUTS
 
 
-def _plan(key: Sequence[int], work: Work) -> Plan:
+def tree_word(work: Work, at: Callable[[Any], int]) -> int:
+    """How a plan says what its results are.
+
+    Args:
+        work: what is run.
+        at: keeps an object, and gives its address.
+    """
+    if work.tree is None:
+        return w.A_LEAF
+    if work.tree is NOTHING:
+        return w.NOTHING
+    return w.A_TUPLE if isinstance(work.tree, DictOf) or work.tree is tuple else at(work.tree)
+
+
+def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
     keep: list[object] = [work]
 
     def at(thing: Any) -> int:
@@ -137,12 +192,17 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
         return found.ctypes.data
 
     outputs: list[int] = []
-    for (shape, dtype, size), type in zip(work.outputs, work.types, strict=True):
+    for (shape, dtype, size), type, on in zip(work.outputs, work.types, work.on, strict=True):
         large = at((shape, dtype, size)) if size >= POOLED_BYTES else 0
         outputs += (at(dtype), len(shape), part(shape), size, at(type), large, dtype.itemsize)
+        outputs.append(0 if on is None else 1 + on)
+    refs: list[int] = []
+    for ref, cell in zip(work.refs, cells, strict=True):
+        refs += (0, cell) if isinstance(cell, int) else (id(cell), 0)
+        # No thread has this number: whoever meets the call is told of another one.
+        refs += (ref.count, ref.is_written, at((ref.user, 0)))
     pooled = at(((work.scratch,), np.dtype(np.uint8), work.scratch))
     made = work.tree if isinstance(work.tree, DictOf) else None
-    tree = 0 if work.tree is None else 1 if made or work.tree is tuple else at(work.tree)
     head = {
         "length": len(key),
         "key": part(key),
@@ -156,12 +216,24 @@ def _plan(key: Sequence[int], work: Work) -> Plan:
         "tail": len(work.tail),
         "tail_at": part(work.tail),
         "release": work.release,
-        "tree": tree,
+        "tree": tree_word(work, at),
         "converted_at": part(work.converted) if any(work.converted) else 0,
         "template": at(made.template) if made else 0,
         "keys": at(made.keys) if made else 0,
+        "holds": int(bool(refs)),
+        "results": work.results,
+        "refs": len(work.refs),
+        "refs_at": part(refs),
     }
-    return Plan(np.array([head[name] for name in w.PLAN], np.uint64), keep)
+    words = np.array([head[name] for name in w.PLAN], np.uint64)
+
+    for cell in cells:
+        if isinstance(cell, Cell):
+            # A plan has the address of a ref that is found outside, and ends with it: no key has no
+            # words. That must be so in whatever order things die.
+            at_end = weakref.finalize(cell, words.__setitem__, w.PLAN.index("length"), 0)
+            at_end.atexit = False
+    return Plan(words, keep)
 
 
 class Known:
@@ -201,8 +273,9 @@ class Known:
         self._set("starter", id(starter))
 
     def has(self, key: tuple[int, ...]) -> bool:
-        """Whether there is a plan for a key."""
-        return key in self._keys
+        """Whether there is a plan for a key, and a ref that it uses is not gone."""
+        plan = self._keys.get(key)
+        return plan is not None and bool(plan.words[w.PLAN.index("length")])
 
     def add_sized(self, key: Hashable, words: np.ndarray, keep: object) -> bool:
         """Notes a plan for many sizes, if it is new and there is room; see `sizes.py`."""
@@ -222,6 +295,7 @@ class Known:
 
     def add(self, key: tuple[int, ...], plan: Plan) -> None:
         """Notes a plan."""
+        self._keep.append(self._keys.get(key))  # the table has it
         self._keys[key] = plan
         self._count += 1
         if 2 * self._count > len(self._entries):
@@ -311,7 +385,11 @@ class Signatures:
         """
         if not work.fits() or len(key) > w.MOST_KEY_WORDS - 80:
             return
-        plan = _plan(key, work)
+        cells = [ref.cell if isinstance(ref.cell, int) else ref.cell() for ref in work.refs]
+        alive = [cell for cell in cells if cell is not None]
+        if len(alive) < len(cells):
+            return
+        plan = _plan(key, work, alive)
         with self._lock:
             if not known.has(tuple(key)):
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
@@ -346,8 +424,8 @@ Key = tuple[list[int], list[object], list[type | None]]
 
 
 def key_of(leaves: Sequence[Any], lines: bool = False) -> Key | None:
-    """The key of a call under the settings in force, what its addresses are of, and per leaf the
-    class of a number; None for leaves that native code does not know.
+    """The key of a call under the settings in force, what its addresses are of, and per leaf that
+    is no ref the class of a number; None for leaves that native code does not know.
 
     Args:
         leaves: what the user gave.
@@ -362,6 +440,12 @@ def key_of(leaves: Sequence[Any], lines: bool = False) -> Key | None:
         if kind in (float, int, bool):
             key += (id(kind), (1 << 64) - 1)
             numbers.append(kind)
+            continue
+        if isinstance(x, Cell):
+            if lines:
+                return None
+            key.append(id(x.kind))
+            keep.append(x.kind)
             continue
         if exchange.is_offered(kind):
             found = None if lines or not exchange.note(kind) else exchange.words_of(x)

@@ -20,7 +20,7 @@ import numpy as np
 
 from tessera.ir.intexpr import Dim, fold
 from tessera.runtime.dispatch import words as w
-from tessera.runtime.dispatch.signatures import DictOf, Work
+from tessera.runtime.dispatch.signatures import DictOf, Work, tree_word
 
 _OP: Final = {name: k for k, name in enumerate(w.SIZE_OPS)}
 
@@ -166,7 +166,6 @@ def _frame(
         return id(thing)
 
     made = work.tree if isinstance(work.tree, DictOf) else None
-    tree = 0 if work.tree is None else 1 if made or work.tree is tuple else at(work.tree)
     head = {
         "main": work.main,
         "captured": len(work.captured),
@@ -174,7 +173,7 @@ def _frame(
         "outputs": len(outputs),
         "tail": len(tail),
         "release": work.release,
-        "tree": tree,
+        "tree": tree_word(work, at),
         "converted_at": _part(work.converted, keep) if any(work.converted) else 0,
         "template": at(made.template) if made else 0,
         "keys": at(made.keys) if made else 0,
@@ -187,6 +186,7 @@ def _frame(
     for shape, dtype, type in zip(shapes, dtypes, types, strict=True):
         is_known = type is not None and all([isinstance(d, int) for d in shape])
         frame += (at(dtype), len(shape), 0, 0, at(type if is_known else None), 0, dtype.itemsize)
+        frame.append(0)  # no refs
     in_plan, in_record = w.PLAN.index, w.OUTPUT.index
     code.relocate(in_plan("outputs_at"), first)
     for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.arguments_text import arguments_text
+from tessera.runtime.dispatch.held_text import held_text
 from tessera.runtime.dispatch.run_text import run_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
-from tessera.runtime.dispatch.words import ENTRY, STRUCTURE, TABLE, Offsets
+from tessera.runtime.dispatch.words import ENTRY, PLAN, STRUCTURE, TABLE, Offsets
 
 
 def dispatch_text(offsets: Offsets) -> str:
@@ -31,7 +32,8 @@ def dispatch_text(offsets: Offsets) -> str:
             LENGTH=w.LENGTH, LEAVES=w.LEAVES, REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT,
             LINE_FIRST=w.FIRST,
             lines=STRUCTURE.index("lines"), starter=STRUCTURE.index("starter"),
-            tree=STRUCTURE.index("tree"), sized=STRUCTURE.index("sized"),
+            tree=STRUCTURE.index("tree"), sized=STRUCTURE.index("sized"), REFS=w.REFS,
+            REFS_AT=w.REFS_AT, holds=PLAN.index("holds"),
         )
         + _FIND.format(
             entries=STRUCTURE.index("entries"), mask=STRUCTURE.index("mask"), KEY=w.KEY,
@@ -39,6 +41,7 @@ def dispatch_text(offsets: Offsets) -> str:
         )
         + arguments_text(offsets)
         + run_text(offsets)
+        + held_text(offsets)
         + sizes_text()
         + _DECLARATIONS
     )  # fmt: skip
@@ -141,6 +144,7 @@ start:
   %remotes.at = getelementptr i64, ptr %call, i64 {REMOTES}
   %lines.at = getelementptr i64, ptr %call, i64 {LINES}
   %first.at = getelementptr i64, ptr %call, i64 {LINE_FIRST}
+  %refs.at = getelementptr i64, ptr %call, i64 {REFS}
   %key = getelementptr i64, ptr %call, i64 {KEY}
   store i64 %chosen.word, ptr %key
   br label %each
@@ -158,6 +162,7 @@ try:
   store i64 0, ptr %leaves.at
   store i64 1, ptr %length.at
   store i64 0, ptr %remotes.at
+  store i64 0, ptr %refs.at
   %lines.from = getelementptr i64, ptr %structure, i64 {lines}
   %lines = load i64, ptr %lines.from
   store i64 %lines, ptr %lines.at
@@ -194,7 +199,18 @@ run.sized:
 run:
   %plan.words = load ptr, ptr %found.at
   call void @Py_IncRef(ptr %plan)
-  %result = call ptr @run(ptr %call, ptr %plan.words)
+  %holds.at = getelementptr i64, ptr %plan.words, i64 {holds}
+  %holds = load i64, ptr %holds.at
+  %is.plain = icmp eq i64 %holds, 0
+  br i1 %is.plain, label %run.plain, label %run.held, !prof !1
+run.plain:
+  %plain.result = call ptr @run(ptr %call, ptr %plan.words)
+  br label %was.run
+run.held:
+  %held.result = call ptr @run_held(ptr %call, ptr %plan.words)
+  br label %was.run
+was.run:
+  %result = phi ptr [ %plain.result, %run.plain ], [ %held.result, %run.held ]
   call void @Py_DecRef(ptr %plan)
   br label %finish
 
@@ -231,7 +247,7 @@ sent.on:
   br label %finish
 
 finish:
-  %value = phi ptr [ %result, %run ], [ %received, %sent.on ],
+  %value = phi ptr [ %result, %was.run ], [ %received, %sent.on ],
       [ %fitted, %run.sized ]
   %again = icmp eq ptr %value, @_Py_NotImplementedStruct
   br i1 %again, label %nothing.kept, label %count.it, !prof !0
@@ -285,6 +301,21 @@ one:
   br label %next
 done:
   store i64 0, ptr %leaves.at
+  %refs.at = getelementptr i64, ptr %call, i64 {REFS}
+  br label %next.ref
+next.ref:
+  %refs = load i64, ptr %refs.at
+  %any = icmp ne i64 %refs, 0
+  br i1 %any, label %one.ref, label %all, !prof !0
+one.ref:
+  %j = sub i64 %refs, 1
+  store i64 %j, ptr %refs.at
+  %ref.place = add i64 %j, {REFS_AT}
+  %ref.at = getelementptr i64, ptr %call, i64 %ref.place
+  %ref = load ptr, ptr %ref.at
+  call void @Py_DecRef(ptr %ref)
+  br label %next.ref
+all:
   ret void
 }}
 """
@@ -366,6 +397,8 @@ _DECLARATIONS = """
 @tessera_handler = external global i8
 @tessera_sized = external global i8
 @tessera_exchange = external global [3 x i64]
+@tessera_cell_class = external global i8
+@tessera_pooled_class = external global i8
 @_Py_NoneStruct = external global i8
 @_Py_FalseStruct = external global i8
 @_Py_TrueStruct = external global i8
@@ -399,6 +432,7 @@ declare i32 @PyTuple_SetItem(ptr, i64, ptr)
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
+declare i32 @PyType_IsSubtype(ptr, ptr)
 declare ptr @PyErr_NoMemory()
 declare void @PyErr_Clear()
 declare void @Py_IncRef(ptr)

@@ -17,6 +17,12 @@ MOST_WORDS: Final = 1152
 MOST_OUTPUTS: Final = 512
 """And so many results."""
 
+MOST_REFS: Final = 16
+"""A call has at most so many refs."""
+
+MOST_CONTENTS: Final = 512
+"""Which hold at most so many arrays."""
+
 LEAF, SKIP, NONE, TUPLE, LIST, DICT, FIELDS, SAME, EQUAL = range(9)
 """The ops of a structure; the words behind each are told by `structure.py`."""
 
@@ -54,12 +60,22 @@ ENTRY: Final = ("hash", "plan", "words")
 PLAN: Final = (
     "length", "key", "main", "captured", "captured_at", "outputs", "outputs_at", "scratch",
     "scratch_size", "tail", "tail_at", "release", "tree", "converted_at",
-    "template", "keys",
+    "template", "keys", "holds", "results", "refs", "refs_at",
 )  # fmt: skip
 """The first words of a plan."""
 
-OUTPUT: Final = ("dtype", "rank", "dims", "nbytes", "type", "large", "itemsize")
-"""The words of each output."""
+A_LEAF, A_TUPLE, NOTHING = range(3)
+"""`tree` of a plan, where it is not what makes the result of a tuple: the only array, the tuple
+itself (or a dict), None."""
+
+OUTPUT: Final = ("dtype", "rank", "dims", "nbytes", "type", "large", "itemsize", "on")
+"""The words of each output. `on` is 0, or 1 and the position, among the arrays that refs hold, of
+the one whose memory it takes."""
+
+REF: Final = ("cell", "param", "count", "written", "user")
+"""The words of each ref of a plan: its address, or 0 and its position among the refs in the
+arguments; how many arrays it holds; whether they are replaced; what stands in it meanwhile as its
+user."""
 
 MULTIPLIER: Final = 0x9E3779B97F4A7C15
 
@@ -70,19 +86,20 @@ AS_IT_IS, TO_FLOAT32, TO_INT32, INT_TO_FLOAT32, INT_TO_FLOAT64 = range(5)
 """What is done with a number before the program reads it."""
 
 # The words of `%call`.
-CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST = range(6)
+CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST, REFS = range(7)
 KEPT: Final = 8
 ADDRESSES: Final = KEPT + MOST_LEAVES
 NUMBERS: Final = ADDRESSES + MOST_LEAVES
 KEY: Final = NUMBERS + MOST_LEAVES
-CALL_WORDS: Final = KEY + MOST_KEY_WORDS
+REFS_AT: Final = KEY + MOST_KEY_WORDS
+CALL_WORDS: Final = REFS_AT + MOST_REFS
 
 # NumPy's array, whose layout compiled extensions rely on.
-DATA, RANK, DIMS, DTYPE, FLAGS, HANDLER = 16, 24, 32, 56, 64, 88
+DATA, RANK, DIMS, BASE, DTYPE, FLAGS, HANDLER = 16, 24, 32, 48, 56, 64, 88
 C_CONTIGUOUS, OWNS, ALIGNED, WRITEABLE = 0x1, 0x4, 0x100, 0x400
 READY: Final = C_CONTIGUOUS | ALIGNED
 
-TYPE, SIZE, TUPLE_ITEMS, FLOAT_VALUE = 8, 16, 24, 16
+COUNT, TYPE, SIZE, TUPLE_ITEMS, LIST_ITEMS, FLOAT_VALUE = 0, 8, 16, 24, 24, 16
 
 Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 """Of the slots of classes, by their names."""
