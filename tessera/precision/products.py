@@ -122,6 +122,7 @@ def _check(a: Any, b: Any) -> None:
 
 
 def _product(a: Any, b: Any, wanted: DType) -> Any:
+    a, b = (x.integers() if isinstance(x, QuantizedTensor) else x for x in (a, b))
     both = [x for x in (a, b) if isinstance(x, QuantizedTensor)]
     uniform = all(_is_uniform(x, side) for side, x in enumerate((a, b)))
     if len(both) == 2 and uniform and all([Format(x.format).is_integer for x in both]):

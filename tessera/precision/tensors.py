@@ -19,6 +19,7 @@ from tessera.dtypes import (
     float32,
     float64,
     iinfo,
+    int8,
 )
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
@@ -41,6 +42,7 @@ from tessera.graph.ops.reshape import broadcast, full, full_like, reshape, trans
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, evaluate, symbols
 from tessera.precision.apart import apart
+from tessera.precision.packing import pack_values, unpack_integers, unpack_values
 from tessera.pytree import register_dataclass
 
 FormatLike: TypeAlias = DTypeLike
@@ -63,13 +65,16 @@ class QuantizedTensor:
     makes one; `@` and `ts.quantized_matmul` multiply it.
 
     Attributes:
-        values: what is stored, of the format's dtype.
+        values: what is stored, of the format's dtype; of a packed tensor, bytes.
         scale: as many dims as the values; a dim of 1 serves the whole dim of the values, another
             one a block of equal size for each of its scales.
         zero_point: what stands for 0, of the values' dtype and the scale's shape; None is 0.
         global_scale: a number that multiplies all scales (NVFP4); None is 1.
         format: the format's name.
         dtype: the dtype of the array that it stands for.
+        packed: the axis along which a byte holds two values, counted from the last (negative);
+            None: each value has a byte. `pack` says more.
+        padded: whether the last byte along that axis holds one value only.
     """
 
     values: Any
@@ -78,14 +83,33 @@ class QuantizedTensor:
     global_scale: Any = None
     format: str = field(default="int8", metadata={"static": True})
     dtype: DType = field(default=float32, metadata={"static": True})
+    packed: int | None = field(default=None, metadata={"static": True})
+    padded: bool = field(default=False, metadata={"static": True})
 
     # NumPy leaves `array @ tensor` to the tensor.
     __array_ufunc__ = None
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape."""
-        return self.values.shape
+        """The shape, of what it stands for."""
+        if self.packed is None:
+            return self.values.shape
+        shape, axis = list(self.values.shape), self._pairs()
+        shape[axis] = shape[axis] * 2 - self.padded
+        return tuple(shape)
+
+    def _pairs(self) -> int:
+        """The axis along which a byte holds two values."""
+        axis = self.ndim + cast("int", self.packed)
+        if axis < 0:
+            raise ShapeError(
+                f"QuantizedTensor: the values are {self.values.type.strong()}, packed along axis"
+                f" {self.packed}",
+                loc=loc.current(),
+                rule="slices are taken along axes in front of the packed one",
+                fix="pack along another axis, `q.pack(-1)`, or slice `q.unpack()`",
+            )
+        return axis
 
     @property
     def ndim(self) -> int:
@@ -95,7 +119,13 @@ class QuantizedTensor:
     @property
     def block(self) -> tuple[int, ...]:
         """How many neighbours along each dim share a scale; 0 is all of them."""
-        return _blocks_of(self.values.shape, self.scale.shape)
+        return _blocks_of(self.shape, self.scale.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        arrays = (self.values, self.scale, self.zero_point, self.global_scale)
+        return sum([x.nbytes for x in arrays if x is not None])
 
     @property
     def full_scale(self) -> Any:
@@ -110,8 +140,10 @@ class QuantizedTensor:
         """Matrices transposed."""
         axes = [*range(self.ndim - 2), self.ndim - 1, self.ndim - 2]
         zero = self.zero_point
+        turned = {-1: -2, -2: -1}
         return replace(
             self,
+            packed=None if self.packed is None else turned.get(self.packed, self.packed),
             values=transpose(self.values, axes),
             scale=transpose(self.scale, axes),
             zero_point=None if zero is None else transpose(zero, axes),
@@ -127,8 +159,77 @@ class QuantizedTensor:
         """
         wanted = self.dtype if dtype is None else parse_dtype("dequantize", dtype)
         format = Format(self.format)
-        scale = self.full_scale
-        return q.dequantize(self.values, scale, self.zero_point, format, self.block, wanted)
+        scale, x = self.full_scale, self.unpack()
+        return q.dequantize(x.values, scale, x.zero_point, format, self.block, wanted)
+
+    def integers(self) -> QuantizedTensor:
+        """The same in int8, if it is packed: what products read."""
+        if self.packed is None:
+            return self
+        axis, format = self._pairs(), Format(self.format)
+        values = unpack_integers(self.values, format, axis, self.shape[axis])
+        kept = replace(self, values=values, format="int8", packed=None, padded=False)
+        if format is Format.E2M1:
+            # Which are twice the values: a global scale multiplies the sum of products.
+            whole = self.global_scale
+            half = full((), 0.5, float32) if whole is None else e.mul(whole, 0.5)
+            return replace(kept, global_scale=half)
+        zero = self.zero_point
+        return kept if zero is None else replace(kept, zero_point=e.cast(zero, int8))
+
+    @api_boundary
+    @apart
+    def pack(self, axis: int | None = None) -> QuantizedTensor:
+        """The same with two values in a byte: half of the memory, for formats of 4 bits.
+
+        What it stands for does not change. Products and `dequantize` unpack what they read; that is
+        fastest along the last axis but one, where a row of bytes is two rows of values.
+
+        Args:
+            axis: along which two neighbours share a byte; an odd number of them is padded. None is
+                the last axis but one, or the only one.
+
+        Raises:
+            DTypeError: the format takes 8 bits.
+            ShapeError: it is not known whether the axis has an even number of values.
+
+        Example:
+            >>> import tessera as ts
+            >>> w = ts.quantize(ts.ones((64, 8)), ts.int4, axis=1)
+            >>> w.pack(), w.pack().values.shape
+            (QuantizedTensor(int4, shape=(64, 8), scale=(1, 8), packed=-2, dtype=float32), (32, 8))
+        """
+        format = Format(self.format)
+        if format not in (Format.INT4, Format.E2M1):
+            raise DTypeError(
+                f"pack: the values are {self.format}",
+                loc=loc.current(),
+                rule="int4, e2m1 and nvfp4 take 4 bits, two values a byte",
+            )
+        at = parse_axis("pack", max(self.ndim - 2, 0) if axis is None else axis, self.ndim)
+        if self.packed == at - self.ndim:
+            return self
+        size = self.shape[at]
+        padded = isinstance(size, int) and size % 2 == 1
+        if not isinstance(size, int) and not may_equal(size, size // 2 * 2):
+            raise ShapeError(
+                f"pack: dim {at} has {size} values",
+                loc=loc.current(),
+                rule="whether a dim has an even number of values is known before it is packed",
+                fix=f'say that it has: `ts.constrain("{size} % 2 == 0")`, or pack another axis',
+            )
+        values = pack_values(self.unpack().values, format, at, padded)
+        return replace(self, values=values, packed=at - self.ndim, padded=padded)
+
+    @api_boundary
+    @apart
+    def unpack(self) -> QuantizedTensor:
+        """The same with a byte for each value."""
+        if self.packed is None:
+            return self
+        axis = self._pairs()
+        values = unpack_values(self.values, Format(self.format), axis, self.shape[axis])
+        return replace(self, values=values, packed=None, padded=False)
 
     @api_boundary
     def __matmul__(self, other: Any) -> Any:
@@ -143,11 +244,14 @@ class QuantizedTensor:
         return quantized_matmul(other, self)
 
     def __repr__(self) -> str:
-        parts = [self.format, f"shape={_shape(self.values)}", f"scale={_shape(self.scale)}"]
+        shape = str(self.shape) if hasattr(self.values, "shape") else _shape(self.values)
+        parts = [self.format, f"shape={shape}", f"scale={_shape(self.scale)}"]
         if self.zero_point is not None:
             parts.append("zero_point")
         if self.global_scale is not None:
             parts.append("global_scale")
+        if self.packed is not None:
+            parts.append(f"packed={self.packed}")
         return f"QuantizedTensor({', '.join(parts)}, dtype={self.dtype.full_name})"
 
 

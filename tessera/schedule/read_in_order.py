@@ -27,7 +27,7 @@ from math import ceil, prod
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, substitute, sym
+from tessera.ir.intexpr import Dim, Facts, linear_in, simplify, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
@@ -72,6 +72,9 @@ LEAST_TURNED = 8
 MOST_HEIGHT = 8
 """Rows of a block with lanes along the depth."""
 
+_SHARED = (2, 16, 32, 64, 128)
+"""Places of the depth that one row may be for."""
+
 LEAST_STEPS = 4
 """Steps of `ROWS` rows that a part has at least."""
 
@@ -111,6 +114,8 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
         return None
     reads = [a for a in accesses(nest, context.facts) if a.inner]
+    if isinstance(op, ops.Contract) and any([rows_of(a, op.axes[0])[1] > 1 for a in reads]):
+        return None  # each block of rows would unpack or scale the same values again
     for axis in reversed(nest.axes):
         if runs_along(axis, op.axes[0], reads, machine):
             return _RowSum(nest, op, axis, reads, context, machine).run()
@@ -211,15 +216,30 @@ def runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCp
     """Whether long rows of a large operand run along an axis, and no operand runs elsewhere."""
     is_large = False
     for read in reads:
-        stride, jump = read.stride(col.name), read.stride(deep.name)
-        if stride not in (0, 1) or not isinstance(jump, int):
+        stride, (jump, shared) = read.stride(col.name), rows_of(read, deep)
+        if stride not in (0, 1) or jump is None:
             return False
         if stride == 1:
             row = count_of([col]) * read.dtype.itemsize
-            size = row * count_of([deep])
+            size = row * (count_of([deep]) // shared)
             is_far = jump * read.dtype.itemsize >= LEAST_BYTES
             is_large |= is_far and row >= LEAST_BYTES and size >= machine.l2
     return is_large
+
+
+def rows_of(read: Access, deep: Axis) -> tuple[int | None, int]:
+    """Elements from one row that is read to the next, and how many places of the depth it is for:
+    two where a byte holds two values, a block where they share a scale. None where that varies."""
+    jump = read.stride(deep.name)
+    if jump is not None:
+        return (jump, 1) if isinstance(jump, int) else (None, 1)
+    for shared in _SHARED:
+        moved = simplify(substitute(read.offset, {deep.name: shared * sym(deep.name)}))
+        found = linear_in(moved, (deep.name,))
+        if found is not None and deep.name not in symbols(found[1]):
+            jump = found[0][deep.name]
+            return (jump, shared) if isinstance(jump, int) else (None, 1)
+    return None, 1
 
 
 @dataclass(frozen=True, slots=True)

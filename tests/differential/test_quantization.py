@@ -50,6 +50,26 @@ def stored(format: str, **options: Any) -> Callable[..., Any]:
     return f
 
 
+def packed(format: str, axis: int) -> Callable[..., Any]:
+    """Bytes of two values each, of an odd number of them, and what they stand for."""
+
+    def f(x: Any) -> Any:
+        q = ts.quantize(x[1:6, 2:11], format, scale=0.25).pack(axis)
+        return q.values, bits(q.unpack().values), bits(q.dequantize())
+
+    return f
+
+
+def from_bytes(format: str, pairs: int, **options: Any) -> Callable[..., Any]:
+    """Products of a matrix and a vector with bytes of two values each."""
+
+    def f(a: Any, w: Any) -> Any:
+        q = ts.quantize(w, format, **options).pack(pairs)
+        return ts.tanh(a @ q / 8), ts.tanh(a[0] @ q / 8)
+
+    return f
+
+
 def product(left: Any, right: Any) -> Callable[..., Any]:
     """A product of operands that are quantized inside, and its gradient for their scales."""
 
@@ -70,6 +90,8 @@ STORED = {
     "e5m2": stored("e5m2"),
     "e2m1": stored("e2m1", axis=0),
     "nvfp4": stored("nvfp4"),
+    "packed int4": packed("int4", 0),
+    "packed e2m1": packed("e2m1", 1),
 }
 PRODUCTS = {
     "int8": product({"dtype": "int8", "axis": 0}, {"dtype": "int8", "axis": 1}),
@@ -84,6 +106,8 @@ PRODUCTS = {
 ALL: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     **{name: (f, [X]) for name, f in STORED.items()},
     **{f"product, {name}": (f, [A, W]) for name, f in PRODUCTS.items()},
+    "product, packed int4": (from_bytes("int4", 0, axis=1), [A, W]),
+    "product, packed nvfp4": (from_bytes("nvfp4", 1, axis=0), [A, W]),
 }
 
 

@@ -214,6 +214,65 @@ def test_variants_that_are_traced() -> None:
     )
 
 
+def test_packing_what_takes_a_byte() -> None:
+    expect(
+        """
+        ts.quantize(ts.ones((4, 8)), ts.int8).pack()
+        """,
+        """
+        DTypeError: pack: the values are int8
+          at user.py:1
+            1 | ts.quantize(ts.ones((4, 8)), ts.int8).pack()
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: int4, e2m1 and nvfp4 take 4 bits, two values a byte
+        """,
+    )
+
+
+def test_slices_along_the_packed_axis() -> None:
+    expect(
+        """
+        w = ts.quantize(ts.ones((4, 8)), ts.int4, block=(2, 0)).pack(0)
+        ts.vmap(lambda w: w.dequantize())(w)
+        """,
+        """
+        ShapeError: QuantizedTensor: the values are u8[8], packed along axis -2
+          at user.py:2 in <lambda>
+            2 | ts.vmap(lambda w: w.dequantize())(w)
+              |                   ^^^^^^^^^^^^^^
+          called from user.py:2
+            2 | ts.vmap(lambda w: w.dequantize())(w)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: slices are taken along axes in front of the packed one
+          fix: pack along another axis, `q.pack(-1)`, or slice `q.unpack()`
+        """,
+    )
+
+
+def test_packing_a_size_that_nothing_is_known_of() -> None:
+    expect(
+        """
+        @ts.jit
+        def f(x: ts.Tensor["S", ts.float32]):
+            return ts.quantize(x, ts.int4).pack().values
+        f(ts.ones(32))
+        """,
+        """
+        ShapeError: pack: dim 0 has S values
+          at user.py:3 in f
+            3 |     return ts.quantize(x, ts.int4).pack().values
+              |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:4
+            4 | f(ts.ones(32))
+              | ^^^^^^^^^^^^^^
+          rule: whether a dim has an even number of values is known before it is packed
+          S is any size: that of `x: dim 0 "S"`
+          `x` is Tensor["S", f32] at user.py:2
+          fix: say that it has: `ts.constrain("S % 2 == 0")`, or pack another axis
+        """,
+    )
+
+
 def test_a_block_of_a_size_that_nothing_is_known_of() -> None:
     expect(
         """

@@ -43,6 +43,7 @@ class Emitter:
         dims: names of the program's symbolic dims.
         used: those of them that the function mentions.
         symbols: scalar values of other names that index expressions may mention (loop counters).
+        written_out: what stands for such a name for a while, in terms of others.
         loc: the location that new ops get.
         floor: the level of the block that new pure ops do not leave.
     """
@@ -51,6 +52,7 @@ class Emitter:
         self.dims = frozenset(dims)
         self.used: set[str] = set()
         self.symbols: dict[str, Value] = {}
+        self.written_out: dict[str, Dim] = {}
         self.loc: Loc = Loc.unknown
         self.floor = 0
         self.levels: dict[Value, int] = {}
@@ -173,6 +175,8 @@ class Emitter:
             return self.const(e, int64)
         if e.symbols <= self.dims:
             return self.dim(e)
+        if self.written_out and not e.symbols.isdisjoint(self.written_out):
+            return self.index(intexpr.substitute(e, self.written_out), leaf)
 
         def named(name: str) -> Value:
             if name in self.symbols:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tessera.dtypes import DType, Kind, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, divides, linear_in
+from tessera.ir.intexpr import Dim, divides, linear_in, sym, symbols
 from tessera.ir.order import Order
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
@@ -45,12 +45,14 @@ class _Steps:
         masked: the rest is one step that reaches beyond the extent; else it is single elements.
         always_dim: also single elements get a dim, of size 1.
         stages: how far the loop over a GPU's blocks of the axis is pipelined.
+        pairs: two elements in each step, one after the other.
     """
 
     size: int
     masked: bool = True
     always_dim: bool = False
     stages: int = 0
+    pairs: bool = False
 
 
 def _loops(
@@ -60,11 +62,43 @@ def _loops(
     if not axes:
         return list(body(None, carried))
     if len(axes) == 1:
+        if steps.pairs:
+            return _in_pairs(low, axes[0], carried, body)
         if steps.size == 1 and not steps.always_dim:
             return low.each(axes[0], carried, lambda inner: body(None, inner))
         return _stepped(low, axes[0], steps, carried, body)
     rest = axes[1:]
     return low.each(axes[0], carried, lambda inner: _loops(low, rest, steps, inner, body))
+
+
+def _in_pairs(low: State, axis: Axis, carried: list[Value], body: Body) -> list[Value]:
+    """Two elements in each step: what both read is read once."""
+    half = Axis(f"{axis.name}_2", axis.extent // 2)
+
+    def step(inner: list[Value]) -> Sequence[Value]:
+        for k in (0, 1):
+            low.em.written_out[axis.name] = 2 * sym(half.name) + k
+            inner = list(body(None, inner))
+        del low.em.written_out[axis.name]
+        return inner
+
+    return low.each(half, carried, step)
+
+
+def _has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> bool:
+    """Whether neighbours along the axis share a byte, as values of 4 bits do."""
+    if low.is_block or step > 1 or len(axes) != 1 or not divides(2, axes[0].extent, low.facts):
+        return False
+    (axis,) = axes
+    half = sym(axis.name) // 2
+    if isinstance(half, int):
+        return False
+    for op in region.ops:
+        if isinstance(op, s.Load) and low.buffer(op.buf).dtype is uint8:
+            at = [e for e in op.index if axis.name in symbols(e)]
+            if len(at) == 1 and axis.name not in symbols(at[0] - half):
+                return not any([isinstance(x, _LOOPING) for x in region.ops])
+    return False
 
 
 def _stepped(
@@ -262,7 +296,8 @@ def _accumulate(
         return low.spread(total, shape, parts)
 
     start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
-    result = _loops(low, axes, _Steps(step), start, body)
+    pairs = _has_pairs(low, axes, region, step)
+    result = _loops(low, axes, _Steps(step, pairs=pairs), start, body)
     if step > 1:
         result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape)) for x in result]
     return Val(tuple(result), frame.outer.names)
