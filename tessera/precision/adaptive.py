@@ -21,7 +21,7 @@ from tessera.graph.ops.reshape import reshape
 from tessera.graph.trace import is_traced_here
 from tessera.ir import loc
 from tessera.precision.apart import apart
-from tessera.precision.tensors import amax
+from tessera.precision.schemes import amax
 
 
 @apart

@@ -27,7 +27,8 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.reshape import reshape
 from tessera.ir import loc
 from tessera.precision.apart import apart
-from tessera.precision.tensors import FormatLike, amax, parse_format, quantize, scale_of
+from tessera.precision.schemes import FormatLike, amax, parse_format, scale_of
+from tessera.precision.tensors import quantize
 
 CANDIDATES = 64
 """How many scales calibration by the squared error tries."""

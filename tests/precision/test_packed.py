@@ -87,12 +87,15 @@ def test_packing_and_back_compiled(format: str) -> None:
         check(format, shape, axis, lambda fn, x: ts.jit(fn)(x))
 
 
+BYTES = ["10", "32", "54", "76", "98", "ba", "dc", "fe"]
+
+
 def test_the_bytes_of_e2m1() -> None:
     """The sign, two bits of exponent, one of mantissa; there is no NaN."""
     sizes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     values = np.array([*sizes, *[-x for x in sizes]]).astype(ts.float8_e4m3fn.np)
     p = of(values, "e2m1").pack()
-    assert [f"{x:02x}" for x in np.asarray(p.values)] == ["10", "32", "54", "76", "98", "ba", "dc", "fe"]
+    assert [f"{x:02x}" for x in np.asarray(p.values)] == BYTES
     equal(p.unpack().values, values)
     lost = of(np.array([np.nan, -np.nan]).astype(ts.float8_e4m3fn.np), "e2m1").pack()
     np.testing.assert_array_equal(np.asarray(lost.dequantize()), [6.0, -6.0])
