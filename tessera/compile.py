@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Self
 from tessera.config import OVERRIDDEN, ConfigError, config
 from tessera.dtypes import DType
 from tessera.errors import OptionError
+from tessera.graph.determinism import left_to_chance
 from tessera.graph.effects import EFFECTS
 from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
-from tessera.graph.passes.fast_math import fast_math
+from tessera.graph.passes.fast_math import Change, fast_math
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
 from tessera.ir.collector import young_garbage_only
@@ -125,7 +126,7 @@ class Stages:
 
     Attributes:
         traced: the program as given, after what `ts.fast_math` lets change.
-        changes: what that did.
+        changes: what that did, and what `ts.nondeterministic` did.
         timings: seconds by step.
         machine: what it is lowered for.
         settings: those in force when it was made.
@@ -141,6 +142,9 @@ class Stages:
         # Before anything else, as caches know programs by what is traced.
         fused = isinstance(target, Gpu) or target.fma
         self.traced, self.changes = fast_math(graph, fused) if OVERRIDDEN.value else (graph, [])
+        if OVERRIDDEN.value:
+            chance = left_to_chance(graph)
+            self.changes += [Change(what, loc, "nondeterministic") for what, loc in chance]
         self.settings = config.current()
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from tessera.api.refs import Ref
 from tessera.config import Config, config
 from tessera.errors import OptionError, api_boundary
 from tessera.graph.array import Array
-from tessera.graph.determinism import Deterministic
+from tessera.graph.determinism import ByChance, Deterministic
 from tessera.graph.effects import suspended
 from tessera.graph.passes.fast_math import FastMath
 from tessera.graph.promise import promised, with_promise
@@ -103,7 +103,8 @@ class DeterministicFunction(Generic[P, R]):
             known = promised(outer.promises, Deterministic)
             alone = self.batch_invariant or (known is not None and known.batch_invariant)
             promise = Deterministic(name_of(self._fn), alone, self._stream)
-            settings = replace(outer, promises=with_promise(outer.promises, promise))
+            kept = [p for p in outer.promises if type(p) is not ByChance]
+            settings = replace(outer, promises=with_promise(kept, promise))
             self._settings[outer] = settings
         self._stream.enter()
         failed = True
@@ -179,19 +180,22 @@ def deterministic(
 
 @contextmanager
 def nondeterministic() -> Generator[None]:
-    """Lets a deterministic function compute what may be other bits in each run, in a block.
+    """Lets what is traced in a block be other bits in each run, where that is faster.
 
     On a GPU those are sums into elements that meet (`x.at[i].add(y)` of floating-point numbers, and
-    the derivative of reading elements), whose order is left to chance there. Calls of the host are
-    let through by `ts.effects.suspend("io")`, too.
+    the derivative of reading elements): they are summed as they come, by atomic additions, and
+    not sorted before. `f.lower(...).why()` lists them, with their lines. It is also a decorator,
+    `@ts.nondeterministic()`.
+
+    Within a deterministic function, its block may also call the host; `ts.effects.suspend("io")`
+    lets through these calls alone.
     """
     outer = config.current()
-    promise = promised(outer.promises, Deterministic)
-    if promise is None:
-        yield
-        return
-    allowing = with_promise(outer.promises, replace(promise, allows=True))
-    with config.using(replace(outer, promises=allowing)):
+    promises = outer.promises
+    promise = promised(promises, Deterministic)
+    if promise is not None:
+        promises = with_promise(promises, replace(promise, allows=True))
+    with config.using(replace(outer, promises=with_promise(promises, ByChance()))):
         yield
 
 

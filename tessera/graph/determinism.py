@@ -14,9 +14,11 @@ from tessera.graph.placement import device_of_all
 from tessera.graph.promise import Promise
 from tessera.graph.trace import items_of
 from tessera.ir import loc
-from tessera.ir.core import Op
+from tessera.ir.core import Func, Op
 from tessera.ir.effects import uncovered
-from tessera.ir.order import Order
+from tessera.ir.loc import Loc
+from tessera.ir.order import BY_CHANCE, Order
+from tessera.ir.walk import walk
 
 
 def order_of(cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Order | None:
@@ -44,6 +46,27 @@ class FixedOrder(Promise):
         if order is None or device_of_operands(operands) is not CPU:
             return attrs
         return {**attrs, "order": order}
+
+
+@dataclass(frozen=True, slots=True)
+class ByChance(Promise):
+    """The promise that the order of sums does not matter: what is faster in any order may be other
+    bits in each run, which on a GPU are updates that meet in one element."""
+
+    def attributes(
+        self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Updates meet in any order."""
+        if not issubclass(cls, GraphOp) or device_of_operands(operands) is CPU:
+            return attrs
+        order = cls.free_order(operands, attrs)
+        return attrs if order is None else {**attrs, "order": order}
+
+
+def left_to_chance(func: Func) -> list[tuple[str, Loc]]:
+    """What a program leaves to chance, and the lines that it is from."""
+    found = [op for op in walk(func.body) if op.attrs.get("order") == BY_CHANCE]
+    return [("updates of one element meet in any order", op.loc) for op in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Tree(Enum):
 
     SEQUENCE = "sequence"
     HALVES = "halves"
+    ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Order:
     `width`, one after the other. The lanes of a part are combined by `tree` (one lane needs none:
     `SEQUENCE`; `HALVES` combines the first half with the second until one is left), and the parts
     one after the other. Where a sum runs over several axes, its terms lie along the last one, and
-    what this gives is combined in sequence over the others.
+    what this gives is combined in sequence over the others. `ANY` leaves it to chance: terms are
+    combined as they come.
 
     Text: `order<halves, 0, 64>`: tree, split, width.
 
@@ -61,8 +63,10 @@ class Order:
             raise VerifyError(
                 f"{self}", rule="the width is a power of two, and the split is not negative"
             )
-        if (self.tree is Tree.SEQUENCE) != (self.width == 1):
+        if (self.tree is Tree.HALVES) != (self.width > 1):
             raise VerifyError(f"{self}", rule="one lane is a sequence, and more are a tree")
+        if self.tree is Tree.ANY and self.split:
+            raise VerifyError(f"{self}", rule="what comes in any order has no parts")
 
     def __str__(self) -> str:
         return f"order<{self.tree.value}, {self.split}, {self.width}>"
@@ -83,6 +87,9 @@ class Order:
 
 SEQUENCE: Final = Order()
 """One term after the other: the class of products, whose terms may be fused into the sum."""
+
+BY_CHANCE: Final = Order(Tree.ANY)
+"""Terms as they come, which may be another order in each run: what `ts.nondeterministic` allows."""
 
 
 def fixed(shape: Sequence[Dim], axes: Sequence[int], dtype: DType) -> Order:

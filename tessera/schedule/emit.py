@@ -356,9 +356,8 @@ class NestEmitter:
             rank = len(store.index)
             buffer = self.buffers[store.target]
             where, index = exprs[rank:], exprs[:rank]
-            self.body.append(
-                ops.Store(buffer, value, dyn, index, where, store.combine, loc=self.loc)
-            )
+            fields = {"combine": store.combine, "order": store.order}
+            self.body.append(ops.Store(buffer, value, dyn, index, where, loc=self.loc, **fields))
         if len(self.plans) > 1:
             self.registers[Key(store.target, store.index, (), None)] = value
 

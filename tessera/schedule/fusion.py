@@ -366,7 +366,9 @@ class Fusion:
             position.append(i)
         where = [e for e in where if not holds(e, nest.facts)]
         combine = None if op.combine is Combine.SET else scalar(op.combine.value)
-        nest.stores.append(StorePlan(op.result, key, tuple(position), tuple(where), combine))
+        nest.stores.append(
+            StorePlan(op.result, key, tuple(position), tuple(where), combine, op.order)
+        )
         if not op.unique:
             nest.ordered = tuple([i.name for i in lead if isinstance(i, Sym)])
         return [first, nest]

@@ -8,6 +8,7 @@ from math import prod
 
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
+from tessera.ir.order import Order
 from tessera.ir.scalar import ScalarFn
 from tessera.schedule.cost import hint, tensor
 from tessera.schedule.types import Axis
@@ -102,6 +103,7 @@ class StorePlan:
         index: the element written.
         where: conditions for writing.
         combine: combines with what is there.
+        order: in which order that happens in one element; None where it is not stated.
     """
 
     target: Value
@@ -109,6 +111,7 @@ class StorePlan:
     index: tuple[Dim, ...]
     where: tuple[Dim, ...] = ()
     combine: ScalarFn | None = None
+    order: Order | None = None
 
 
 class NestPlan:

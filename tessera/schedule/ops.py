@@ -24,7 +24,7 @@ from tessera.ir.effects import IO, READ, WRITE, Effects
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
-from tessera.ir.order import SEQUENCE, Order
+from tessera.ir.order import BY_CHANCE, SEQUENCE, Order
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
@@ -397,7 +397,8 @@ class Store(ScheduleOp):
     them are combined, in any order. With `streaming`, nobody is going to read it soon: a CPU writes
     past its caches, if `least` is not negative. With `ahead` and `combine`, it has the row fetched
     that is so many points further along the last axis but one. With `keeps`, a row of `buf` holds
-    what the passes over the row share until the last one writes it (`schedule/keeping.py`).
+    what the passes over the row share until the last one writes it (`schedule/keeping.py`). `order`
+    says in which order what rounds meets in one element; None is that of the nest.
     """
 
     name = "schedule.store"
@@ -413,6 +414,7 @@ class Store(ScheduleOp):
     least: Dim = attr(0)
     ahead: int = attr(0)
     keeps: bool = attr(False)
+    order: Order | None = attr(None)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -422,10 +424,19 @@ class Store(ScheduleOp):
         """One expression per dim; the dtypes agree; only what combines is atomic."""
         if self.atomic and self.combine is None:
             raise VerifyError("an atomic store combines")
+        if self.atomic and self.rounds and self.order != BY_CHANCE:
+            raise VerifyError("what rounds is atomic only where the order is left to chance")
         _check_index(self.buf, self.index)
         assert isinstance(self.buf.type, BufType)
         if _scalar(self.value) is not self.buf.type.dtype:
             raise VerifyError(f"value is {self.value.type}, the buffer holds {self.buf.type.dtype}")
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the order of what meets in one element matters to its last bits."""
+        assert isinstance(self.buf.type, BufType)
+        is_sum = self.combine is not None and self.combine.name in ("add", "mul")
+        return is_sum and self.buf.type.dtype.is_inexact
 
 
 def _check_index(buf: Value, index: tuple[Dim, ...]) -> None:

@@ -8,6 +8,7 @@ from tessera.ir.core import Block
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.recurrence import is_recurrence
+from tessera.schedule.scatter_in_order import scatter_in_order
 from tessera.schedule.strategy import CPU, Strategy
 from tessera.schedule.unroll import unroll_components
 from tessera.schedule.widen_scatter import widen_scatters
@@ -19,4 +20,5 @@ def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     block = expand(expand_scans(inline_calls(block), kept))
     if strategy.unrolls_components:
         block = unroll_components(block)
-    return block if strategy.combines_bytes else widen_scatters(block)
+    block = block if strategy.combines_bytes else widen_scatters(block)
+    return block if strategy.scatters_in_order else scatter_in_order(block)

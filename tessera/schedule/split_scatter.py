@@ -1,8 +1,9 @@
 """Scatters whose points need not wait for each other.
 
-On a GPU, where updates are combined, all points run at once and combine atomically. Where the last
-of several updates of an element wins, a first nest finds out which one that is, for each element,
-and the updates that do not win are not written:
+On a GPU, where updates are combined, all points run at once and combine atomically, if the order
+does not matter, or is left to chance; what rounds is sorted before (`scatter_in_order.py`), or
+stays in order where it is short. Where the last of several updates of an element wins, a first nest
+finds out which one that is, for each element, and the updates that do not win are not written:
 
     nest i (ordered): y[at[i]] = x[i]
     ==>
@@ -27,6 +28,7 @@ from collections.abc import Iterable
 from tessera.dtypes import DType, int32, int64
 from tessera.ir.core import Block, Op
 from tessera.ir.intexpr import Dim, prod, sym, symbols
+from tessera.ir.order import BY_CHANCE
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
@@ -63,7 +65,8 @@ def split_scatter(nest: ops.Nest, context: Context) -> Pieces | None:
     assert isinstance(store.buf.type, BufType)
     pieces = Pieces()
     if store.combine is not None:
-        if not _combines_freely(store):
+        by_chance = store.order == BY_CHANCE or not store.rounds
+        if not by_chance or not _combines_freely(store):
             return None
         pieces.nests.append(_parallel(nest, store))
         pieces.reason = "updates meet atomically"
@@ -94,6 +97,8 @@ def share_updates(nest: ops.Nest, context: Context) -> Pieces | None:
     (store,) = stores
     first = next((axis for axis in nest.axes if axis.name in nest.ordered), None)
     if first is None or not isinstance(first.extent, int) or not _combines_freely(store):
+        return None
+    if store.order not in (None, BY_CHANCE):
         return None
     assert isinstance(store.buf.type, BufType)
     size = prod(store.buf.type.shape)

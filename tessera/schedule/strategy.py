@@ -33,6 +33,8 @@ class Strategy:
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
         combines_bytes: whether scatters may combine elements of one byte with what is there.
+        scatters_in_order: whether updates of one element are written one after the other; else
+            those that round are sorted, as only others may meet by chance.
         ordered_cost: what costs more additions is not computed in a loop whose points run one after
             the other, but stored, by a loop that has vectors.
     """
@@ -52,6 +54,7 @@ class Strategy:
     draws_blocks: bool = False
     finds_contractions: bool = True
     combines_bytes: bool = True
+    scatters_in_order: bool = True
     ordered_cost: int = 24
 
     def keeps_rows(self, count: int, length: int) -> bool:
@@ -77,6 +80,7 @@ GPU = Strategy(
     unrolls_components=False,
     draws_blocks=True,
     combines_bytes=False,
+    scatters_in_order=False,
     # There nothing runs one after the other: a scatter combines by atomics.
     ordered_cost=1 << 30,
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import DeterminismError, NotYetError
+from tessera.errors import NotYetError
 
 pytestmark = pytest.mark.gpu
 
@@ -135,14 +135,12 @@ def test_deterministic_functions_repeat_themselves() -> None:
     assert len(set(runs)) == 1
 
 
-def test_sums_of_updates_that_meet_are_refused() -> None:
+def test_sums_of_updates_that_meet() -> None:
     x, at = on_gpu(np.zeros(4, np.float32)), on_gpu(np.asarray([1, 1, 2]))
     f = ts.jit(ts.deterministic(lambda x, at: x.at[at].add(1.0)))
-    with pytest.raises(DeterminismError, match="scatter: its result may be another in each run"):
-        f(x, at)
+    assert np.asarray(f(x, at)).tolist() == [0, 2, 1, 0]
     read = ts.deterministic(lambda x, at: ts.sum(x[at]))
-    with pytest.raises(DeterminismError, match=r"with ts\.nondeterministic"):
-        ts.jit(ts.grad(read))(x, at)
+    assert np.asarray(ts.jit(ts.grad(read))(x, at)).tolist() == [0, 2, 1, 0]
     whole = ts.jit(ts.deterministic(lambda x, at: x.at[at].add(1)))
     assert np.asarray(whole(on_gpu(np.zeros(4, np.int32)), at)).tolist() == [0, 2, 1, 0]
 

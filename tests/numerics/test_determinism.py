@@ -28,6 +28,7 @@ from tessera.ir.parser import parse_func
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.target.machine import host, machine
+from tests.fake_gpu import fake_gpu
 
 Array = np.ndarray[Any, Any]
 
@@ -315,6 +316,66 @@ def test_updates_that_meet_are_summed_in_order() -> None:
     y = random_array((3000,))
     found = [bits(f(ts.zeros(5), ts.asarray(i), ts.asarray(y))) for _ in range(2)]
     assert found[0] == found[1]
+
+
+def summed_in_parts(x: Array, at: Array, y: Array) -> Array:
+    """Updates of an element, in parts of 16, which are summed in parts of 16, and so on."""
+    out = x.copy()
+    for k in range(len(x)):
+        terms = y[at == k]
+        while len(terms) > 1:
+            cut = [terms[j : j + 16] for j in range(0, len(terms), 16)]
+            terms = np.stack([np.add.accumulate(part, axis=0)[-1] for part in cut])
+        if len(terms):
+            out[k] += terms[0]
+    return out
+
+
+@pytest.mark.unchecked
+def test_updates_that_meet_on_a_gpu_are_summed_in_order() -> None:
+    """By default, and in a deterministic function."""
+    rng = np.random.default_rng(0)
+    x, y = random_array((7, 5)), random_array((300, 5), seed=1)
+    at = rng.integers(0, 7, 300)
+    add = lambda x, i, y: x.at[i].add(y)  # noqa: E731
+    with fake_gpu():
+        given = [ts.device_put(a, "cuda:0") for a in (x, at, y)]
+        found = ts.jit(add)(*given)
+        assert bits(found) == bits(summed_in_parts(x, at, y))
+        promised = ts.jit(ts.deterministic(lambda t, i: ts.sum(t[i] * t[i]))).lower(*given[:2])
+        lowered = ts.jit(ts.grad(ts.deterministic(lambda t, i: ts.sum(t[i] * t[i]))))
+        text = lowered.lower(*given[:2]).stage("schedule")
+    assert "atomic=true" not in text + promised.stage("schedule")
+
+
+@pytest.mark.unchecked
+def test_what_is_left_to_chance_is_listed() -> None:
+    @ts.jit
+    def step(x: Any, i: Any, n: Any) -> Any:
+        with ts.nondeterministic():
+            y, m = x.at[i].add(1.0), n.at[i].add(1)
+        return y + x.at[i].add(2.0), m
+
+    @ts.jit
+    @ts.nondeterministic()
+    def inner(x: Any, i: Any) -> Any:
+        return ts.deterministic(lambda x: x.at[i].add(1.0))(x)
+
+    x, i = np.zeros(5, np.float32), np.arange(40) % 5
+    with fake_gpu():
+        given = [ts.device_put(a, "cuda:0") for a in (x, i, x.astype(np.int32))]
+        lowered = step.lower(*given)
+        found = step(*given)
+        assert "atomic=true" not in inner.lower(*given[:2]).stage("schedule")
+    said = [line for line in lowered.why().splitlines() if line.startswith("nondeterministic: ")]
+    assert len(said) == 1
+    assert "updates of one element meet in any order, " in said[0]
+    assert lowered.stage("graph").count("order=order<any, 0, 1>") == 1
+    assert "atomic=true, order=order<any, 0, 1>" in lowered.stage("schedule")
+    assert np.asarray(found[0]).tolist() == [24.0] * 5
+    assert np.asarray(found[1]).tolist() == [8] * 5
+    # On a CPU nothing changes.
+    assert "nondeterministic" not in step.lower(x, i, x.astype(np.int32)).why()
 
 
 def test_printing_is_no_result() -> None:

@@ -94,6 +94,17 @@ class GraphOp(Op):
         """
         return None
 
+    @classmethod
+    def free_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """The order of what such an op adds up and rounds, where it may be left to chance; None
+        where that does not help.
+
+        Args:
+            operands: arrays.
+            attrs: its attributes.
+        """
+        return None
+
     def infer(self) -> TensorType | tuple[TensorType, ...]:
         """Result types from operand types and attributes."""
         raise MissingRuleError(self.name, "infer", loc=self.loc)

@@ -46,6 +46,7 @@ from tessera.graph.trace import bind
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, maximum, minimum, prod, sym
 from tessera.ir.opdef import attr, operand, operands
+from tessera.ir.order import BY_CHANCE, Order
 from tessera.ir.types import TensorType
 
 
@@ -255,6 +256,8 @@ class Scatter(GraphOp):
         mode: what becomes of indices out of range; by default nothing is written.
         unique: the program promises that no two updates have the same position.
         inside: all indices are meant to be in range, which sentinels look at.
+        order: the order in which updates of one element are combined, where that rounds; None
+            leaves it to the schedule, which is in order, or sorts.
     """
 
     name = "graph.scatter"
@@ -267,14 +270,25 @@ class Scatter(GraphOp):
     mode: IndexMode = attr(IndexMode.DROP)
     unique: bool = attr(False)
     inside: bool = attr(False)
+    order: Order | None = attr(None)
 
     @classmethod
     def is_deterministic(
         cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
     ) -> bool:
-        """Updates of one element meet in any order on a GPU, where sums round."""
+        """Unless updates of one element may meet by chance."""
+        return attrs.get("order") != BY_CHANCE
+
+    @classmethod
+    def free_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+        """Any, where several updates may round in one element."""
         rounds = operands[0].dtype.is_inexact and attrs["combine"] in (Combine.ADD, Combine.MUL)
-        return on_cpu or not rounds or bool(attrs.get("unique"))
+        return BY_CHANCE if rounds and not attrs.get("unique") else None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the order of updates of one element matters to the last bits."""
+        return tensor(self, 0).dtype.is_inexact and self.combine in (Combine.ADD, Combine.MUL)
 
     def infer(self) -> TensorType:
         x, updates = tensor(self, 0), tensor(self, 1)
@@ -332,8 +346,9 @@ class Scatter(GraphOp):
         return np.moveaxis(out, range(count), self.axes)
 
     def _again(self, x: Any, updates: Any, indices: Sequence[Any], combine: Combine) -> Any:
+        order = self.order if combine in (Combine.ADD, Combine.MUL) else None
         return scatter(
-            x, updates, indices, self.axes, combine, self.mode, self.unique, self.inside
+            x, updates, indices, self.axes, combine, self.mode, self.unique, self.inside, order
         )
 
     def jvp(
@@ -447,11 +462,12 @@ def scatter(
     mode: IndexMode = IndexMode.DROP,
     unique: bool = False,
     inside: bool = False,
+    order: Order | None = None,
 ) -> Any:
     """`x` with updates put in where `gather` would read; see `Scatter`."""
     attrs = {
         "axes": tuple(axes), "combine": combine, "mode": mode, "unique": unique,
-        "inside": inside,
+        "inside": inside, "order": order,
     }  # fmt: skip
     return bind(Scatter, x, updates, tuple(indices), **attrs)
 

@@ -45,13 +45,15 @@ class Change:
     Attributes:
         what: both.
         loc: the line of the op.
+        policy: which policy let it change.
     """
 
     what: str
     loc: Loc
+    policy: str = "fast_math"
 
     def __str__(self) -> str:
-        return f"fast_math: {self.what}, {self.loc}"
+        return f"{self.policy}: {self.what}, {self.loc}"
 
 
 def fast_math(func: Func, fused: bool) -> tuple[Func, list[Change]]:
