@@ -142,7 +142,7 @@ class Stages:
         # Before anything else, as caches know programs by what is traced.
         fused = isinstance(target, Gpu) or target.fma
         self.traced, self.changes = fast_math(graph, fused) if OVERRIDDEN.value else (graph, [])
-        if OVERRIDDEN.value:
+        if OVERRIDDEN.value and isinstance(target, Gpu):
             chance = left_to_chance(graph)
             self.changes += [Change(what, loc, "nondeterministic") for what, loc in chance]
         self.settings = config.current()

@@ -57,7 +57,7 @@ class ByChance(Promise):
         self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
     ) -> dict[str, Any]:
         """Updates meet in any order."""
-        if not issubclass(cls, GraphOp) or device_of_operands(operands) is CPU:
+        if not issubclass(cls, GraphOp):
             return attrs
         order = cls.free_order(operands, attrs)
         return attrs if order is None else {**attrs, "order": order}

@@ -223,8 +223,8 @@ class Fusion:
         parts = [s.target.op for s in nest.stores if isinstance(s.target.op, Concatenate)]
         if parts and value not in self.costs.contracts:
             return "the parts of a concatenation may share a loop"
-        if op.family is Family.CONTRACT and nest.heavy:
-            return "its consumer already holds a reduction"
+        if op.family is Family.CONTRACT and (nest.heavy or nest.ordered):
+            return f"its consumer {'already holds a reduction' if nest.heavy else 'runs in order'}"
         for cls, word in ((DotGeneral, "contraction"), (Cumulative, "scan")):
             if any(isinstance(other, cls) for other in nest.heavy):
                 return f"its consumer already holds a {word}"
@@ -364,11 +364,9 @@ class Fusion:
             elif op.mode is not IndexMode.PROMISE:
                 where += [i, dim - 1 - i]
             position.append(i)
-        where = [e for e in where if not holds(e, nest.facts)]
         combine = None if op.combine is Combine.SET else scalar(op.combine.value)
-        nest.stores.append(
-            StorePlan(op.result, key, tuple(position), tuple(where), combine, op.order)
-        )
+        place = tuple(position), tuple([e for e in where if not holds(e, nest.facts)])
+        nest.stores.append(StorePlan(op.result, key, *place, combine, op.order))
         if not op.unique:
             nest.ordered = tuple([i.name for i in lead if isinstance(i, Sym)])
         return [first, nest]

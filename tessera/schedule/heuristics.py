@@ -572,6 +572,8 @@ class Choice:
         """Some register blocks along rows, a panel that fits the cache along columns, one along the
         rest."""
         (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
+        if axis.name in self.nest.ordered:
+            return 0
         if axis.name in op.cols:
             bits = self.machine.vector_bits // self.lanes
             wide = PANEL_BYTES * 8 // bits // max(self.depth, 1)

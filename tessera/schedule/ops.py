@@ -244,11 +244,12 @@ class Nest(ScheduleOp):
         for tile, chunk in zip(self.tile, self.chunk, strict=False):
             if chunk and chunk % tile:
                 raise VerifyError("a chunk must be a multiple of its tile")
+        pairs = zip(self.axes, self.chunk, strict=False)
+        if any(chunk and axis.name in self.ordered for axis, chunk in pairs):
+            raise VerifyError("one program runs all points of an ordered axis")
         names = [a.name for a in self.axes]
         if len(set(names)) != len(names) or not set(self.ordered) <= set(names):
-            raise VerifyError(
-                "axis names must be distinct, and ordered axes must be axes of the nest"
-            )
+            raise VerifyError("axis names are distinct, and ordered axes are axes of the nest")
 
 
 class Sort(ScheduleOp):

@@ -59,6 +59,24 @@ def test_rows(combine: Combine, mode: IndexMode) -> None:
     assert is_shared(check_levels(graph, [x, u, i]))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_products_that_are_scattered(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one product meet: threads must not share them."""
+    monkeypatch.setattr(split_scatter, "GRAIN", 64 if shared else 1 << 40)
+    rng = np.random.default_rng(2)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1500, 8), (8, 64)))
+    i = rng.integers(0, 5, 1500).astype(np.int32)
+    f = ts.jit(lambda x, w, i: ts.zeros((5, 64)).at[i].add(x @ w))
+    graph = f.lower(x, w, i).graph
+    lowered = check_levels(graph, [x, w, i])
+    assert is_shared(lowered) == shared
+    found = np.asarray(f(x, w, i))
+    wanted = np.zeros((5, 64))
+    np.add.at(wanted, i, x.astype(np.float64) @ w)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    assert all(np.asarray(f(x, w, i)).tobytes() == found.tobytes() for _ in range(10))
+
+
 def test_what_is_not_shared() -> None:
     def fn(x: Any, i: Any) -> Any:
         return [scatter(x, x, [i], (0,), Combine.ADD), scatter(x[:3], x, [i], (0,), Combine.SET)]

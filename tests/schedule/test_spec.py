@@ -54,6 +54,13 @@ def test_names_in_index_expressions() -> None:
     refused(GOOD.replace("axes=[i: S]", "axes=[i: T]"), "S2.*mentions T")
 
 
+def test_one_program_runs_an_ordered_axis() -> None:
+    text = GOOD.replace("axes=[i: S]}", "axes=[i: S], tile=[1], chunk=[8]}")
+    verify(parse_func(text), SCHEDULE)
+    text = text.replace("axes=[i: S],", 'axes=[i: S], ordered=["i"],')
+    refused(text, "one program runs all points of an ordered axis")
+
+
 def test_everything_is_written() -> None:
     unwritten = GOOD.replace("      schedule.store(%o, %s, []) {index=[i]}\n", "")
     refused(unwritten, "S3.*never written")
