@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tessera.target.fourier.code import Code, Complex
+from tessera.ir.core import Value
+from tessera.target.fourier.code import Code, Complex, Number
 
-Read = Callable[[int], Complex]
+Read = Callable[[int], Number]
 Write = Callable[[int, Complex], None]
 
 
@@ -46,26 +47,26 @@ def transform(c: Code, n: int, read: Read, write: Write) -> None:
 _FACTORS = (4, 2, 3, 5)
 
 
-def _one(c: Code, x: Sequence[Complex]) -> list[Complex]:
-    del c
-    return list(x)
+def _one(c: Code, x: Sequence[Number]) -> list[Complex]:
+    return [c.value(x[0])]
 
 
-def _two(c: Code, x: Sequence[Complex]) -> list[Complex]:
-    return [c.add(x[0], x[1]), c.sub(x[0], x[1])]
+def _two(c: Code, x: Sequence[Number]) -> list[Complex]:
+    return list(c.sum_and_difference(x[0], x[1]))
 
 
-def _three(c: Code, x: Sequence[Complex]) -> list[Complex]:
-    both, apart = c.add(x[1], x[2]), c.sub(x[1], x[2])
+def _three(c: Code, x: Sequence[Number]) -> list[Complex]:
+    first = c.value(x[0])
+    both, apart = c.sum_and_difference(x[1], x[2])
     half, height = c.number(-0.5), c.number(math.sqrt(0.75))
-    middle = Complex(c.fma(both.re, half, x[0].re), c.fma(both.im, half, x[0].im))
+    middle = Complex(c.fma(both.re, half, first.re), c.fma(both.im, half, first.im))
     apart = c.scaled(apart, height)
-    return [c.add(x[0], both), c.add_turned(middle, apart), c.sub_turned(middle, apart)]
+    return [c.add(first, both), c.add_turned(middle, apart), c.sub_turned(middle, apart)]
 
 
-def _four(c: Code, x: Sequence[Complex]) -> list[Complex]:
-    even, even_apart = _two(c, (x[0], x[2]))
-    odd, odd_apart = _two(c, (x[1], x[3]))
+def _four(c: Code, x: Sequence[Number]) -> list[Complex]:
+    even, even_apart = c.sum_and_difference(x[0], x[2])
+    odd, odd_apart = c.sum_and_difference(x[1], x[3])
     return [
         c.add(even, odd),
         c.add_turned(even_apart, odd_apart),
@@ -74,9 +75,10 @@ def _four(c: Code, x: Sequence[Complex]) -> list[Complex]:
     ]
 
 
-def _five(c: Code, x: Sequence[Complex]) -> list[Complex]:
-    near, near_apart = _two(c, (x[1], x[4]))
-    far, far_apart = _two(c, (x[2], x[3]))
+def _five(c: Code, x: Sequence[Number]) -> list[Complex]:
+    begin = c.value(x[0])
+    near, near_apart = c.sum_and_difference(x[1], x[4])
+    far, far_apart = c.sum_and_difference(x[2], x[3])
     one, two = [2 * math.pi * k / 5 for k in (1, 2)]
     cos = [c.number(math.cos(a)) for a in (one, two)]
     sin = [c.number(math.sin(a)) for a in (one, two)]
@@ -85,23 +87,28 @@ def _five(c: Code, x: Sequence[Complex]) -> list[Complex]:
         parts = [
             c.fma(f, cos[b], c.fma(n, cos[a], start))
             for f, n, start in (
-                (far.re, near.re, x[0].re),
-                (far.im, near.im, x[0].im),
+                (far.re, near.re, begin.re),
+                (far.im, near.im, begin.im),
             )
         ]
         return Complex(*parts)
 
+    def across(x: Complex, by: Value, y: Complex, other: Value) -> Complex:
+        return Complex(
+            *[c.fma(a, by, c.map("mul", b, other)) for a, b in ((x.re, y.re), (x.im, y.im))]
+        )
+
     first, second = along(0, 1), along(1, 0)
-    across = [
-        c.add(c.scaled(near_apart, sin[0]), c.scaled(far_apart, sin[1])),
-        c.sub(c.scaled(near_apart, sin[1]), c.scaled(far_apart, sin[0])),
+    turned = [
+        across(near_apart, sin[0], far_apart, sin[1]),
+        across(near_apart, sin[1], c.negative(far_apart), sin[0]),
     ]
     return [
-        c.add(x[0], c.add(near, far)),
-        c.add_turned(first, across[0]),
-        c.add_turned(second, across[1]),
-        c.sub_turned(second, across[1]),
-        c.sub_turned(first, across[0]),
+        c.add(begin, c.add(near, far)),
+        c.add_turned(first, turned[0]),
+        c.add_turned(second, turned[1]),
+        c.sub_turned(second, turned[1]),
+        c.sub_turned(first, turned[0]),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tessera.dtypes import DType
 from tessera.ir.builder import Builder
@@ -29,6 +30,17 @@ class Complex:
 
     re: Value
     im: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """x times y, computed where it is used: a sum that takes it in rounds less."""
+
+    x: Complex
+    y: Complex
+
+
+Number: TypeAlias = Complex | Product
 
 
 class Code(Build):
@@ -189,6 +201,10 @@ class Code(Build):
         """-i x."""
         return Complex(x.im, self.map("neg", x.re))
 
+    def negative(self, x: Complex) -> Complex:
+        """-x."""
+        return Complex(self.map("neg", x.re), self.map("neg", x.im))
+
     def scaled(self, x: Complex, by: Value) -> Complex:
         """x times real numbers."""
         return Complex(self.map("mul", x.re, by), self.map("mul", x.im, by))
@@ -206,7 +222,27 @@ class Code(Build):
             self.map("fma", x.re, y.im, self.map("mul", x.im, y.re)),
         )
 
-    def mul_root(self, x: Complex, power: int, n: int) -> Complex:
+    def value(self, x: Number) -> Complex:
+        """A number, computed."""
+        return self.mul(x.x, x.y) if isinstance(x, Product) else x
+
+    def sum_and_difference(self, a: Number, b: Number) -> tuple[Complex, Complex]:
+        """a + b and a - b."""
+        start = self.value(a)
+        if not (isinstance(b, Product) and self.fused):
+            other = self.value(b)
+            return self.add(start, other), self.sub(start, other)
+        x, y = b.x, b.y
+        return self.mul_add(x, y, start), self.mul_add(self.negative(x), y, start)
+
+    def mul_add(self, x: Complex, y: Complex, z: Complex) -> Complex:
+        """x y + z, with a rounding less than one after the other."""
+        return Complex(
+            self.fma(x.re, y.re, self.fma(self.map("neg", x.im), y.im, z.re)),
+            self.fma(x.re, y.im, self.fma(x.im, y.re, z.im)),
+        )
+
+    def mul_root(self, x: Complex, power: int, n: int) -> Number:
         """x times a power of exp(-2 pi i / n)."""
         power %= n
         if 4 * power % n == 0:
@@ -216,12 +252,13 @@ class Code(Build):
             if quarter == 1:
                 return self.turned(x)
             if quarter == 2:
-                return Complex(self.map("neg", x.re), self.map("neg", x.im))
+                return self.negative(x)
             return Complex(self.map("neg", x.im), x.re)
-        if 8 * power == n:
+        if 8 * power == n and not self.fused:
             half = self.number(math.sqrt(0.5))
             return self.scaled(
                 Complex(self.map("add", x.re, x.im), self.map("sub", x.im, x.re)), half
             )
         angle = 2 * math.pi * power / n
-        return self.mul(x, Complex(self.number(math.cos(angle)), self.number(-math.sin(angle))))
+        root = Complex(self.number(math.cos(angle)), self.number(-math.sin(angle)))
+        return Product(x, root)

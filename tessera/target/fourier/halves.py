@@ -19,24 +19,25 @@ from tessera.target.roots_ops import Roots
 
 
 def unfold(plan: Plan) -> Func:
-    """Makes X of Z, in place; there are n + 1 elements."""
-    c = plan.code(plan.lanes, ("line",))
-    line, n = c.args[0], plan.n
+    """Makes X of Z in another place. Both have n + 1 elements, of which the last one of Z is set."""
+    c = plan.code(plan.lanes, ("source", "target"))
+    (source, target), n = c.args, plan.n
     for k in (0, 1):
-        c.store(line, c.index(2 * n + k), c.load_one(line, c.index(k)))
+        c.store(source, c.index(2 * n + k), c.load_one(source, c.index(k)))
 
     def pair(c: Code, k: Value, mirror: Value, root: Complex) -> None:
-        z, other = c.load_pairs(line, k), c.conj(c.backwards(c.load_pairs(line, mirror)))
+        z, other = c.load_pairs(source, k), c.conj(c.backwards(c.load_pairs(source, mirror)))
         half = c.number(0.5)
         even = c.scaled(c.add(z, other), half)
-        odd = c.mul(c.scaled(c.sub(z, other), half), root)
-        c.store_pairs(line, k, c.add_turned(even, odd))
-        c.store_pairs(line, mirror, c.backwards(c.conj(c.sub_turned(even, odd))))
+        odd, turned = c.scaled(c.sub(z, other), half), c.turned(root)
+        c.store_pairs(target, k, c.mul_add(odd, turned, even))
+        opposite = c.mul_add(odd, c.negative(turned), even)
+        c.store_pairs(target, mirror, c.backwards(c.conj(opposite)))
 
     _pairs(c, plan, pair)
     if n % 2 == 0:
-        at = c.index(n + 1)
-        c.store(line, at, c.map("neg", c.load_one(line, at)))
+        c.store(target, c.index(n), c.load_one(source, c.index(n)))
+        c.store(target, c.index(n + 1), c.map("neg", c.load_one(source, c.index(n + 1))))
     return c.func(plan.name("rfft_unfold"))
 
 
@@ -50,9 +51,9 @@ def fold(plan: Plan) -> Func:
     def pair(c: Code, k: Value, mirror: Value, root: Complex) -> None:
         x, other = c.load_pairs(source, k), c.conj(c.backwards(c.load_pairs(source, mirror)))
         even = c.add(x, other)
-        odd = c.mul(c.sub(x, other), c.conj(root))
-        c.store_pairs(target, k, c.conj(c.sub_turned(even, odd)))
-        c.store_pairs(target, mirror, c.backwards(c.add_turned(even, odd)))
+        odd, turned = c.sub(x, other), c.turned(c.conj(root))
+        c.store_pairs(target, k, c.conj(c.mul_add(odd, c.negative(turned), even)))
+        c.store_pairs(target, mirror, c.backwards(c.mul_add(odd, turned, even)))
 
     _pairs(c, plan, pair)
     # The imaginary parts of the ends are not read.

@@ -15,6 +15,7 @@ Between stages a vector of complex numbers is its real parts and then its imagin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from tessera.ir.core import Func, Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
 from tessera.target.fourier.butterflies import transform
-from tessera.target.fourier.code import PTR, Code, Complex
+from tessera.target.fourier.code import PTR, Code, Complex, Number, Product
 from tessera.target.machine import Machine
 from tessera.target.roots_ops import Roots
 
@@ -91,8 +92,9 @@ def _radices(rows: int, bits: int) -> tuple[int, ...] | None:
     return tuple(sorted(found, reverse=True)) if rest == 1 else None
 
 
+@functools.lru_cache(maxsize=16)
 def line_functions(plan: Plan) -> Mapping[str, Func]:
-    """The functions that `emit_line` calls, by name."""
+    """The functions that `emit_line` calls, by name; the same for all calls of a program."""
     found: dict[str, Func] = {}
     length, stride = plan.rows, 1
     for k, radix in enumerate(plan.radices):
@@ -136,18 +138,22 @@ def emit_line(
 
 def _stage(plan: Plan, number: int, radix: int, length: int, stride: int) -> Func:
     """A stage of transforms of `length` rows, `stride` of them interleaved: the rows q + stride *
-    (p + groups * k) for k < radix give the rows q + stride * (radix * p + j) for j < radix.
+    (p + groups * k) for k < radix, times w**(q k) with w = exp(-2 pi i / (stride * radix)), give
+    the rows q + stride * (radix * p + j) for j < radix.
     """
     is_first = number == 0
     c = plan.code(plan.lanes, ("source", "target"), is_first)
     source, target = c.args[:2]
     groups, row = length // radix, 2 * plan.lanes
     sign = c.filled(c.args[2]) if is_first else None
-    table = c.emit(Roots(length, radix, groups, 1, plan.dtype, loc=c.loc)) if groups > 1 else None
+    table = (
+        c.emit(Roots(stride * radix, radix, stride, 1, plan.dtype, loc=c.loc))
+        if stride > 1
+        else None
+    )
 
     def group(p: Value) -> None:
         reads, writes = c.times(p, stride * row), c.times(p, stride * row * radix)
-        powers = c.times(p, 2 * (radix - 1))
 
         def step(q: Value) -> None:
             shift = c.times(q, row)
@@ -157,18 +163,20 @@ def _stage(plan: Plan, number: int, radix: int, length: int, stride: int) -> Fun
                 else (reads, writes)
             )
 
-            def read(k: int) -> Complex:
+            powers = c.times(q, 2 * (radix - 1))
+
+            def read(k: int) -> Number:
                 at = c.plus(from_, stride * groups * k * row)
-                if sign is None:
-                    return Complex(c.load(source, at), c.load(source, c.plus(at, plan.lanes)))
-                pair = c.load_pairs(source, at)
-                return Complex(pair.re, c.map("mul", pair.im, sign))
+                if sign is not None:
+                    pair = c.load_pairs(source, at)
+                    return Complex(pair.re, c.map("mul", pair.im, sign))
+                x = Complex(c.load(source, at), c.load(source, c.plus(at, plan.lanes)))
+                if not k or table is None:
+                    return x
+                parts = [c.splat(table, c.plus(powers, 2 * k + part)) for part in (-2, -1)]
+                return Product(x, Complex(*parts))
 
             def write(j: int, y: Complex) -> None:
-                if j and table is not None:
-                    at = 2 * (j - 1)
-                    parts = [c.splat(table, c.plus(powers, at + k)) for k in (0, 1)]
-                    y = c.mul(y, Complex(*parts))
                 at = c.plus(to, stride * j * row)
                 c.store(target, at, y.re)
                 c.store(target, c.plus(at, plan.lanes), y.im)
@@ -201,12 +209,13 @@ def _last(plan: Plan) -> Func:
         at = c.times(number, 2 * lanes * (lanes - 1))
         to = c.times(first, 2)
 
-        def column(j: int) -> Complex:
+        def column(j: int) -> Number:
             x = Complex(parts[0][j], parts[1][j])
             if not j:
                 return x
             place = c.plus(at, 2 * lanes * (j - 1))
-            return c.mul(x, Complex(c.load(table, place), c.load(table, c.plus(place, lanes))))
+            root = Complex(c.load(table, place), c.load(table, c.plus(place, lanes)))
+            return Product(x, root)
 
         def write(d: int, y: Complex) -> None:
             signed = Complex(y.re, c.map("mul", y.im, sign))
