@@ -39,19 +39,22 @@ from tessera.api.signature import Arguments, Entry
 from tessera.api.stateful import State
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
-from tessera.compile import Lowered
+from tessera.compile import Lowered, Stages
 from tessera.compile import lower as lower_graph
 from tessera.errors import OptionError, RetraceError, ShapeError, TesseraError
-from tessera.graph.device import CPU
+from tessera.graph.device import CPU, Device
+from tessera.graph.placement import moved
 from tessera.graph.trace import Tracer
 from tessera.graph.transforms.resize import resize
 from tessera.ir import assumptions, loc
 from tessera.ir.assumptions import Assumptions
 from tessera.ir.constraints import Relation, System, condition
+from tessera.ir.core import Func
 from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
 from tessera.ir.intfunction import as_function
 from tessera.ir.types import TensorType
-from tessera.runtime.executable import Executable
+from tessera.target.gpu import Gpu
+from tessera.target.machine import Machine
 
 if TYPE_CHECKING:
     from tessera.schedule.memory_use import MemoryUse
@@ -68,16 +71,16 @@ class Specialized:
     """A program for a class of sizes.
 
     Attributes:
-        lowered: its forms.
+        lowered: its forms, for a CPU or a GPU.
         values: for each run-time dim the name that it comes from, and the divisor.
         loaded: its machine code, once it was called for.
         native: what native code is told of it.
     """
 
-    lowered: Lowered
+    lowered: Stages
     values: tuple[tuple[str, int], ...]
     native: NativeSizes
-    loaded: list[Executable] = field(default_factory=list[Executable])
+    loaded: list[Any] = field(default_factory=list[Any])
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,14 @@ class Program:
     Attributes:
         traced: the trace.
         facts: what is known of its dims, and what a call is asked for.
+        device: where it runs.
         state: the refs that it uses, if it does.
         classes: its programs by class of sizes.
     """
 
     traced: Traced
     facts: Assumptions
+    device: Device = CPU
     state: State | None = None
     classes: dict[tuple[Case, ...], Specialized] = field(
         default_factory=dict[tuple[Case, ...], Specialized]
@@ -146,7 +151,7 @@ class ShapeGeneric:
         annotations: Annotations,
         stated: Sequence[Stated],
         limit: int | None,
-        compiled: Callable[[Lowered], None],
+        compiled: Callable[[Stages], None],
     ) -> None:
         self.name = name_of(fn)
         self.annotations = annotations
@@ -221,17 +226,20 @@ class ShapeGeneric:
         copy = Sizes(dict(sizes.dims), dict(sizes.dtypes), dict(sizes.origins), dict(sizes.sources))
         Unifier(self.name, copy, place_of).unify(places, traced.types)
 
-    def entry(self, call: Arguments, settings: Hashable, trace: Trace) -> Entry | None:
-        """What runs a call; None if the function uses values of an outer trace.
+    def entry(
+        self, call: Arguments, settings: Hashable, trace: Trace, device: Device = CPU
+    ) -> Entry | None:
+        """What runs a call; None if the function uses values of an outer trace, or refs on a GPU.
 
         Args:
             call: the call.
             settings: those that programs depend on.
             trace: traces the function for types of the leaves.
+            device: where it runs.
         """
         sizes = self.check(call)
-        program = self._program(call, sizes, settings, trace)
-        if program is None:
+        program = self._program(call, sizes, settings, trace, device)
+        if program is None or (device != CPU and program.state is not None):
             return None
         Unifier(self.name, sizes).check(program.guards)
         env = _numbers(sizes)
@@ -241,6 +249,8 @@ class ShapeGeneric:
         values = [env[name] // divisor for name, divisor in found.values]
         outputs = program.outputs(env)
         captured: list[Any] = program.traced.captured
+        if device != CPU:
+            captured = [moved(x, device) for x in captured]
         return Entry(
             *(found.lowered, executable, program.traced, captured),
             donated=[k - len(captured) for k in program.donated],
@@ -250,10 +260,12 @@ class ShapeGeneric:
             sizes=found.native,
         )
 
-    def lowered(self, call: Arguments, settings: Hashable, trace: Trace) -> Lowered | None:
+    def lowered(
+        self, call: Arguments, settings: Hashable, trace: Trace, device: Device = CPU
+    ) -> Stages | None:
         """The program that would run a call, without its machine code."""
         sizes = self.check(call)
-        program = self._program(call, sizes, settings, trace)
+        program = self._program(call, sizes, settings, trace, device)
         if program is None:
             return None
         return self._specialized(program, self.classes.of(_numbers(sizes)), call).lowered
@@ -283,17 +295,37 @@ class ShapeGeneric:
             traced = trace(call, [type.with_shape(shape) for type, shape in pairs])
         return lower_graph(traced.graph)
 
+    def lowered_for(
+        self, call: Arguments, settings: Hashable, trace: Trace, machine: Machine | Gpu | str
+    ) -> Stages | None:
+        """The same for a machine that may be elsewhere."""
+        from tessera.compile_gpu import lower_for, machine_named  # loads the backend
+
+        machine = machine_named(machine)
+        sizes = self.check(call)
+        program = self._program(call, sizes, settings, trace, machine)
+        if program is None:
+            return None
+        graph, _ = self._graph(program, self.classes.of(_numbers(sizes)))
+        return lower_for(graph, machine)
+
     def _program(
-        self, call: Arguments, sizes: Sizes, settings: Hashable, trace: Trace
+        self,
+        call: Arguments,
+        sizes: Sizes,
+        settings: Hashable,
+        trace: Trace,
+        where: Device | Machine | Gpu = CPU,
     ) -> Program | None:
         types = self._types_of(call)
-        key = (settings, types, call.structure)
+        key = (settings, where, types, call.structure)
         found = self._programs.get(key)
         if found is not None and found.state is not None and not found.state.is_alive():
             self._programs.pop(key, None)
             found = None
         if found is None:
-            found = self._trace(call, types, sizes, trace)
+            device = where if isinstance(where, Device) else CPU
+            found = self._trace(call, types, sizes, trace, device)
             if found is not None:
                 with self._lock:
                     found = self._programs.setdefault(key, found)
@@ -351,7 +383,12 @@ class ShapeGeneric:
         return found
 
     def _trace(
-        self, call: Arguments, types: Sequence[TensorType], sizes: Sizes, trace: Trace
+        self,
+        call: Arguments,
+        types: Sequence[TensorType],
+        sizes: Sizes,
+        trace: Trace,
+        device: Device,
     ) -> Program | None:
         facts = self.facts()
         with assumptions.assuming(facts):
@@ -365,7 +402,7 @@ class ShapeGeneric:
             named: dict[str, Dim] = {n: substitute(sym(n), self._equal) for n in sizes.dims}
             known = Sizes(named, sizes.dtypes, sizes.origins, sizes.sources)
             self.check_result(traced, known)
-        return Program(traced, facts, State.of(traced, self.name, CPU))
+        return Program(traced, facts, device, State.of(traced, self.name, device))
 
     def _explain(self, error: TesseraError, sizes: Sizes) -> None:
         """Says of an error in the function's body where the names in it come from."""
@@ -424,11 +461,14 @@ class ShapeGeneric:
     ) -> Specialized:
         found = program.classes.get(case)
         if found is None:
-            mapping, values = self._substitution(case)
-            graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
-            own = {_run_time_name(*value): value for value in values}
-            lowered = lower_graph(graph, program.donated)
-            own_values = tuple([own[n] for n in graph.dims])
+            graph, own_values = self._graph(program, case)
+            lowered: Stages
+            if program.device == CPU:
+                lowered = lower_graph(graph, program.donated)
+            else:
+                from tessera.compile_gpu import lower_on  # loads the backend
+
+                lowered = lower_on(graph, program.device)
             native = NativeSizes(
                 self.places(call),
                 [x.type for x in call.leaves],
@@ -443,13 +483,24 @@ class ShapeGeneric:
                 found = program.classes.setdefault(case, found)
         return found
 
-    def _executable(self, program: Program, found: Specialized, call: Arguments) -> Executable:
+    def _graph(
+        self, program: Program, case: tuple[Case, ...]
+    ) -> tuple[Func, tuple[tuple[str, int], ...]]:
+        """The Graph for a class of sizes; and for each run-time dim its name, and the divisor."""
+        mapping, values = self._substitution(case)
+        graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
+        own = {_run_time_name(*value): value for value in values}
+        return graph, tuple([own[n] for n in graph.dims])
+
+    def _executable(self, program: Program, found: Specialized, call: Arguments) -> Any:
         if not found.loaded:
             known = [c for p in self.programs() for c in p.loaded()]
             if self.limit is not None and len(known) >= self.limit:
                 case = next(c for c, s in program.classes.items() if s is found)
                 raise self._too_many(case, call, known)
-            executable = found.lowered.executable()
+            lowered: Any = found.lowered
+            on = () if program.device == CPU else (program.device,)
+            executable = lowered.executable(*on)
             with self._lock:
                 if not found.loaded:
                     found.loaded.append(executable)

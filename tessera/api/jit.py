@@ -329,10 +329,13 @@ class JitFunction(Inspected, Generic[P, R]):
     ) -> Entry | None:
         """What runs a call by a program for all sizes, after checks; None where each size has a
         program of its own."""
-        if device is not CPU or self.memory_budget or is_watching(config.current()):
+        settings = config.current()
+        is_watched = is_watching(settings) or (device is not CPU and bool(settings.sentinels))
+        if self.memory_budget or is_watched:
             generic.check(call)
             return None
-        entry = generic.entry(call, config.current().key(), self._trace_generic)
+        trace = functools.partial(self._trace_generic, device)
+        entry = generic.entry(call, settings.key(), trace, device)
         if entry is None:
             return None
         with self._lock:
@@ -342,12 +345,14 @@ class JitFunction(Inspected, Generic[P, R]):
                 self._table = self._native.table
             return self._entries.setdefault(key, entry)
 
-    def _trace_generic(self, call: Arguments, types: Sequence[TensorType]) -> Traced:
+    def _trace_generic(
+        self, device: Device, call: Arguments, types: Sequence[TensorType]
+    ) -> Traced:
         """Traces for sizes that are symbols."""
         settings = config.current().key()
         leaves = [ShapeDtypeStruct.of(t) for t in types]
-        self._traces.note(leaves, call.treedef, call.statics, settings, CPU)
-        with using(CPU):
+        self._traces.note(leaves, call.treedef, call.statics, settings, device)
+        with using(device):
             return self._trace(call, types)
 
     def _compile_entry(
@@ -448,15 +453,23 @@ class JitFunction(Inspected, Generic[P, R]):
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
         with checking(self.check, self.memory_budget), using(CPU if machine is not None else where):
-            if self.generic is not None and machine is None and where == CPU and (
-                not self.memory_budget
-            ):
-                settings = config.current().key()
-                found = self.generic.lowered(call, settings, self._trace_generic)
+            if self.generic is not None and not self.memory_budget:
+                found = self._lowered_generic(self.generic, call, where, machine)
                 if found is not None:
                     return found.to_schedule()
             traced = self._trace(call)
             return lowered_for(traced.graph, where, machine, self._donated_inputs(traced, call))
+
+    def _lowered_generic(
+        self, generic: ShapeGeneric, call: Arguments, where: Device, machine: Any
+    ) -> Stages | None:
+        """The program for a class of sizes; None where there is none for many."""
+        settings = config.current().key()
+        device = where if machine is None else CPU
+        trace = functools.partial(self._trace_generic, device)
+        if machine is None:
+            return generic.lowered(call, settings, trace, device)
+        return generic.lowered_for(call, settings, trace, machine)
 
     @api_boundary
     def memory(self, *args: Any, **dims: int) -> MemoryUse:
@@ -504,7 +517,8 @@ class JitFunction(Inspected, Generic[P, R]):
         if generic is not None:
             if any([not isinstance(d, int) for x in call.leaves for d in x.type.shape]):
                 return generic.for_all_sizes(call, self._trace).memory(**dims)
-            found = generic.memory(call, config.current().key(), self._trace_generic)
+            trace = functools.partial(self._trace_generic, CPU)
+            found = generic.memory(call, config.current().key(), trace)
             if found is not None:
                 return found
         traced = self._trace(call)

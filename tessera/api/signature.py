@@ -231,7 +231,7 @@ class Entry:
             return  # some come from elsewhere
         self.is_settled = True
         specs = [*[None] * len(self.captured), *[(x.shape, x.dtype) for x in inputs]]
-        found = self.executable.array_starter(specs, self.types, self.is_leaf)
+        found = self.executable.array_starter(specs, self.types, self.is_leaf, self.dims)
         if found is not None:
             self.start = functools.partial(found, *self.captured) if self.captured else found
 

@@ -325,12 +325,16 @@ class RemoteExecutable:
         inputs: Sequence[Spec | None],
         types: Sequence[TensorType],
         is_single: bool,
+        dims: Sequence[int] = (),
     ) -> Starter | None:
-        """The same for a program without symbolic dims, from arrays to arrays; see `Job`."""
-        if self._outputs is None:
-            return None
+        """The same from arrays to arrays, for values of the symbolic dims; see `Job`."""
+        outputs = self._outputs
+        if outputs is None:
+            outputs = output_shapes(
+                self.signature, dict(zip(self.signature.dims, dims, strict=True))
+            )
         return self.starter(
-            self._outputs, self.scratch(()), (), inputs=inputs, types=types, is_single=is_single
+            outputs, self.scratch(dims), dims, inputs=inputs, types=types, is_single=is_single
         )
 
     def start(
