@@ -1,4 +1,4 @@
-"""Functions with annotated shapes for GPUs: each with arrays of several sizes, and their results."""
+"""Functions with annotated shapes for GPUs: arrays of several sizes for each, and results."""
 
 # ruff: noqa: F821, UP037 -- dims are strings, which ruff takes for names of classes
 
