@@ -12,11 +12,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from tessera.compile import ENTRY, Lowered, Stages, current_machine
+from tessera.config import config
 from tessera.errors import Location
+from tessera.graph.array import Array
 from tessera.graph.device import Device, backend
+from tessera.graph.ops import elementwise as ops
+from tessera.graph.ops.reduce import any_
+from tessera.graph.remote import Remote
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.intexpr import Dim
@@ -36,6 +42,7 @@ from tessera.target.gpu_ops import BlockInfo
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine
 from tessera.target.machine import machine as cpu_machine
+from tessera.target.ops import Sentinel
 from tessera.target.passes.allocate_shared import allocate_shared, shared_bytes
 from tessera.target.passes.legalize import legalize
 from tessera.target.passes.legalize_gpu import legalize_gpu
@@ -207,11 +214,35 @@ class LoweredGpu(Stages):
         )
         self.context.record("native", time.perf_counter() - start)
         start = time.perf_counter()
-        code = Code(self.traced.name, list(self.gpu_kernels.values()), self.gpu, self._cubin_by)
+        kernels = list(self.gpu_kernels.values())
+        sentinels = sum([isinstance(op, Sentinel) for k in kernels for op in walk(k.func.body)])
+        code = Code(self.traced.name, kernels, self.gpu, self._cubin_by, sentinels)
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
         keep = (native, program, calls)
-        return RemoteExecutable(self.signature, driver, device, program, keep, bool(calls))
+        suspects = self._suspects if self.settings.sentinels else None
+        return RemoteExecutable(
+            self.signature, driver, device, program, keep, bool(calls), suspects
+        )
+
+    def _suspects(self, outputs: Sequence[Remote]) -> bool:
+        """Whether results have what sentinels look for, and may without one of them telling."""
+        from tessera.lowering import has_unwatched
+
+        checks = self.settings.sentinel_set - {"bounds"}
+        if not checks or not has_unwatched(self.schedule):
+            return False
+        # On the device, by programs of their own.
+        with config.update(sentinels=""):
+            return any([_is_bad(Array(x), checks) for x in outputs])
+
+
+def _is_bad(x: Array, checks: Collection[str]) -> bool:
+    """Whether an array has NaN, or infinities if these are looked for."""
+    if not x.dtype.is_inexact or not x.size:
+        return False
+    found: Any = ops.isnan(x) if checks == {"nan"} else ops.not_(ops.isfinite(x))
+    return bool(any_(found, tuple(range(x.ndim))).host)
 
 
 def _info(kernel: Func) -> BlockInfo:

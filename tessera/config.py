@@ -78,7 +78,7 @@ class Config:
             leaves its buffer; what it is to write is NaN, or -1, before
             (``TESSERA_DEBUG_BOUNDS=1``).
         promises: What the functions that run promise of their ops; no setting of its own.
-        sentinels: What compiled code for CPUs looks for in the values that it computes: some of
+        sentinels: What compiled code looks for in the values that it computes: some of
             ``nan``, ``inf``, ``overflow`` and ``bounds``, separated by commas
             (``TESSERA_SENTINELS=nan,inf``).
         memory_budget: Bytes that a call of the function that is compiled may need, 0 for any

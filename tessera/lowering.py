@@ -98,14 +98,6 @@ def to_schedule(
         donated: the inputs whose memory it may write to.
         sentinels: what values are looked at for.
     """
-    if sentinels and isinstance(machine, Gpu):
-        raise NotYetError(
-            f"sentinels: {graph.name} is compiled for {machine}",
-            loc=loc.current(),
-            rule="sentinels are there in programs for CPUs",
-            fix="leave `check=` out and use `ts.debug.nans()`, which looks at results, or run it "
-            "with arrays of the host",
-        )
     if "bounds" in sentinels:
         graph = promise_indices(graph)
     with one_program():

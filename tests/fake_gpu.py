@@ -110,6 +110,7 @@ class FakeBackend:
         self.check = True
         self.kernels: list[KernelCode] = []
         self.error: BaseException | None = None
+        self.told: list[Any] = []
         self._launch, self._read = _LAUNCH(self.launch), _READ(self.read)
 
     # --- devices and arrays ---
@@ -177,7 +178,9 @@ class FakeBackend:
             for k, arg in enumerate(kernel.func.args):
                 word = ctypes.c_int64.from_address(params[k]).value
                 args.append(self.memory.at(word) if isinstance(arg.type, PtrType) else word)
-            run_kernel(kernel.func, args, grid, machine=self.gpu, check=self.check)
+            run_kernel(
+                kernel.func, args, grid, machine=self.gpu, check=self.check, told=self.told
+            )
         except BaseException as error:
             self.error = error
             return 1
@@ -208,6 +211,10 @@ class FakeCode:
 
     def starter(self, job: Job) -> None:
         del job
+
+    def told(self) -> int:
+        found, self._backend.told = self._backend.told, []
+        return 1 if found else 0
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         before = len(self._backend.launches)

@@ -54,6 +54,7 @@ def run(
     resident: int | None = None,
     limit: int = 20_000_000,
     races: bool = True,
+    variables: dict[str, int] | None = None,
 ) -> int:
     """Run a grid; arrays among the arguments are changed in place.
 
@@ -70,6 +71,7 @@ def run(
         resident: Blocks that run at a time; by default as many as fill some thousand lanes.
         limit: Steps after which the kernel counts as hung.
         races: Whether accesses of shared memory by two warps must be ordered by barriers.
+        variables: Takes what the module's variables in global memory hold in the end.
 
     Returns:
         How many blocks ran at a time.
@@ -113,6 +115,10 @@ def run(
             machine.run(first, min(count, grid - first))
     for array, buffer, offset in arrays:
         _give_back(kernel, array, buffer, offset, memory)
+    if variables is not None:
+        for buffer in memory.buffers:
+            if symbols.get(buffer.name) == ("global", buffer.start):
+                variables[buffer.name] = int.from_bytes(memory.read(buffer).tobytes(), "little")
     return count
 
 

@@ -206,7 +206,7 @@ class Entry:
         self.sizes = sizes
         is_native = isinstance(executable, Executable)
         overwrites = is_native and executable.overwrites
-        self.told = executable.told if is_native else None
+        self.told: Callable[..., bool] | None = executable.told
         self.donated = tuple(donated) if overwrites else ()
         self.lowered = lowered
         self.executable: Any = executable

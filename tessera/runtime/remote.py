@@ -8,6 +8,7 @@ started: nothing is waited for, unless a condition of the program has to be read
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -68,12 +69,14 @@ class Code:
         machine: what they are for.
         cubin: assembles them; by the assembler of the device's driver, which it is given, where
             the settings say so or no other is there.
+        sentinels: how many the kernels have.
     """
 
     name: str
     kernels: Sequence[KernelCode]
     machine: Gpu
     cubin: Callable[[Any], Any]
+    sentinels: int = 0
 
 
 Spec: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"
@@ -134,6 +137,12 @@ class LoadedCode(Protocol):
         Args:
             inputs: what it reads, to be ordered after the work that makes them.
             words: its arguments after the record.
+        """
+        ...
+
+    def told(self) -> int:
+        """The number of the sentinel that was the first to tell of something since it was asked
+        last, or 0. Waits for what was started.
         """
         ...
 
@@ -243,23 +252,32 @@ class RemoteExecutable:
         code: the loaded program.
         keep: what must stay alive with it.
         calls_host: whether it calls functions of the host.
+        suspects: where the program has sentinels, says whether results have what no sentinel looks
+            at; else None.
 
     Attributes:
+        told: whether sentinels have found something in the last call on this thread, which had
+            these results; asked again it says no. None where the program has no sentinels. Calls of
+            such a program wait for its end, and take turns.
         run: starts the program on a list of inputs, elements on the device of the right types, and
             on values of the symbolic dims, if there are any; gives a list of fresh outputs, which
             are computed later.
     """
 
     __slots__ = (
-        "_calls_host",
         "_code",
+        "_found",
+        "_lock",
         "_outputs",
         "_program",
+        "_suspects",
+        "_wrap",
         "device",
         "dtypes",
         "keep",
         "run",
         "signature",
+        "told",
     )
 
     def __init__(
@@ -270,6 +288,7 @@ class RemoteExecutable:
         code: LoadedCode,
         keep: object,
         calls_host: bool = False,
+        suspects: Callable[[Sequence[Remote]], bool] | None = None,
     ) -> None:
         self.signature = signature
         self.device = device
@@ -280,9 +299,16 @@ class RemoteExecutable:
         # A function that needs nothing of this object: it would keep itself alive by that.
         self._program = _Program(signature, backend, device, code, keep)
         self.run: Callable[..., list[Remote]] = self._program.run
-        self._calls_host = calls_host
-        if calls_host:
-            self.run = self._calling(self.run)
+        self._suspects = suspects
+        self._lock = threading.RLock()
+        self._found = threading.local()
+        self.told: Callable[[Sequence[Remote]], bool] | None = None
+        self._wrap: list[Callable[..., Any]] = [_calling] if calls_host else []
+        if suspects is not None:
+            self.told = self._was_told
+            self._wrap.append(self._watching)
+        if self._wrap:
+            self.run = self._wrapped(self.run)
         elif self._outputs is not None:
             found = self.starter(self._outputs, self.scratch(()), (), slow=self.run)
             self.run = found or self.run
@@ -313,7 +339,7 @@ class RemoteExecutable:
             is_single: see `Job`.
             slow: see `Job`.
         """
-        if self._calls_host:
+        if self._wrap:
             return None
         specs = [None] * len(self.signature.inputs) if inputs is None else inputs
         return self._code.starter(
@@ -352,18 +378,41 @@ class RemoteExecutable:
             scratch: bytes.
             dims: values of the symbolic dims.
         """
-        start = self._program.start
-        start = self._calling(start) if self._calls_host else start
-        return start(inputs, outputs, scratch, dims)
+        return self._wrapped(self._program.start)(inputs, outputs, scratch, dims)
 
-    @staticmethod
-    def _calling(run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:
-        """A way to run a program that calls the host: each time, so that it is no CUDA graph, which
-        would do the work of the device alone again."""
-        run = checked(run)
+    def _wrapped(self, run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:
+        """A way to run the program with all that a call of it takes."""
+        for wrap in self._wrap:
+            run = wrap(run)
+        return run
+
+    def _watching(self, run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:
+        """A way to run a program with sentinels: one call after the other, for it has one word that
+        they tell by."""
 
         def call(*args: Any) -> list[Remote]:
-            with config.update(cuda_graphs=0):
-                return run(*args)
+            with self._lock:
+                found = run(*args)
+                if self._code.told():
+                    self._found.is_bad = True
+            return found
 
         return call
+
+    def _was_told(self, outputs: Sequence[Remote]) -> bool:
+        assert self._suspects is not None
+        found: bool = getattr(self._found, "is_bad", False)
+        self._found.is_bad = False
+        return found or self._suspects(outputs)
+
+
+def _calling(run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:
+    """A way to run a program that calls the host: each time, so that it is no CUDA graph, which
+    would do the work of the device alone again."""
+    run = checked(run)
+
+    def call(*args: Any) -> list[Remote]:
+        with config.update(cuda_graphs=0):
+            return run(*args)
+
+    return call

@@ -409,7 +409,7 @@ class BadAccess(TargetOp):
 
 class Sentinel(TargetOp):
     """Tells the runtime that a value is not what it should be; the first thing that is told counts,
-    bad accesses included.
+    bad accesses included. In a kernel of a GPU any thread may.
     """
 
     name = "target.sentinel"

@@ -101,23 +101,6 @@ def test_an_unknown_check() -> None:
     )
 
 
-def test_a_program_for_a_gpu() -> None:
-    expect(
-        """
-        f = ts.jit(lambda x: x, check="nan")
-        f.lower(ts.ones(3), machine="sm_90a")
-        """,
-        """
-        NotYetError: sentinels: _lambda_ is compiled for sm_90a
-          at user.py:2
-            2 | f.lower(ts.ones(3), machine="sm_90a")
-              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: sentinels are there in programs for CPUs
-          fix: leave `check=` out and use `ts.debug.nans()`, which looks at results, or run it with arrays of the host
-        """,
-    )
-
-
 def test_an_index_out_of_range() -> None:
     expect(
         """

@@ -24,6 +24,7 @@ class _Host(interp.Interpreter):
     lowered: LoweredGpu
     async_mode: str
     launches: list[str]
+    told: list[int]
 
     def block(self, block: Block) -> list[object]:
         """Runs a block; the values of its outputs."""
@@ -48,10 +49,12 @@ class _Host(interp.Interpreter):
         numbers += [n for n, e in zip(extents, op.grid, strict=True) if not isinstance(e, int)]
         args = [*(m.data for m in memories), *numbers]
         self.launches.append(op.kernel)
+        variables: dict[str, int] = {}
         run(
             self.lowered.ptx, op.kernel, grid, code.threads, args, code.shared,
-            async_mode=self.async_mode,
+            async_mode=self.async_mode, variables=variables,
         )  # fmt: skip
+        self.told += [word for word in variables.values() if word]
 
 
 def run_lowered(
@@ -61,13 +64,16 @@ def run_lowered(
     *,
     dims: Mapping[str, int] | None = None,
     async_mode: str = "eager",
+    told: list[int] | None = None,
 ) -> list[str]:
-    """Run a program; outputs are written in place. Gives the kernels that it launched."""
+    """Run a program; outputs are written in place. Gives the kernels that it launched; `told` takes
+    the numbers of sentinels, of each launch the first that told of something."""
     for array in outputs:
         interp.poison(array)
     size = evaluate(lowered.arena, dict(dims or {}))
     host = _Host(lowered.tile, dict(dims or {}), np.full(size, interp.POISON, np.uint8))
     host.lowered, host.async_mode, host.launches = lowered, async_mode, []
+    host.told = [] if told is None else told
     arrays = [interp.flat(x, False) for x in inputs] + [interp.flat(x, True) for x in outputs]
     host.main(arrays)
     return host.launches

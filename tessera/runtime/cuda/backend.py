@@ -17,6 +17,7 @@ from tessera.runtime.cuda.errors import CudaError, ForeignBufferError
 from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.remote import Buffer, Code, Job, LoadedCode, Starter, make_table
 from tessera.target.gpu import Gpu
+from tessera.target.ptx.collective import TOLD
 
 PLATFORM = "cuda"
 
@@ -164,10 +165,12 @@ class CudaCode:
         kernels = list(code.kernels)
         # Programs without kernels, which give back their inputs, have nothing to load.
         self._kernels: list[Any] = []
+        self._word: int | None = None
         if kernels:
             cubin = code.cubin(DriverAssembler(device))
             module = load_cubin(device, cubin.data, code.name)
             self._kernels = [module.kernel(k.name, shared=k.shared, place=k.place) for k in kernels]
+            self._word = module.address(TOLD) if code.sentinels else None
         self.table = make_table(kernels, [k.handle for k in self._kernels])
         self._backend = backend
         self._main = main
@@ -194,3 +197,11 @@ class CudaCode:
             owner: Any = x.owner
             owner.use_on(stream)  # nothing where it is the owner's own
         self._run(stream, words)
+
+    def told(self) -> int:
+        """The number of the sentinel that told of something first, or 0; waits."""
+        if self._word is None:
+            return 0
+        from tessera.runtime.cuda.transfer import take_word
+
+        return take_word(self._word, self._device)

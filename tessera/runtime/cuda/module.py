@@ -80,6 +80,17 @@ class CudaModule:
         found.allow_shared(shared)
         return found
 
+    def address(self, name: str) -> int:
+        """Where a variable of the code lies in the memory of the device."""
+        with self.device:
+            found = driver.call(
+                "cuModuleGetGlobal",
+                self.raw_handle,
+                name.encode(),
+                what=f"{self.name}: variable {name!r}",
+            )
+        return int(found[0])
+
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _ending() and hasattr(self, "handle"):
             # What was launched may run yet; unloading waits for it.

@@ -114,6 +114,23 @@ def read(buffer: DeviceBuffer, out: Data, stream: Stream | None = None, *, offse
         raise
 
 
+def take_word(address: int, device: CudaDevice) -> int:
+    """A word of 32 bits in the memory of a device, once what was started in its current stream is
+    done; it is 0 then.
+    """
+    stream = device.current_stream
+    word = np.zeros(1, np.uint32)
+    where = f"copy from {device}"
+    with device:
+        driver.call(
+            "cuMemcpyDtoHAsync", pointer(word), address, word.nbytes, stream.raw_handle, what=where
+        )
+        stream.synchronize()
+        if word[0]:
+            driver.call("cuMemsetD32Async", address, 0, 1, stream.raw_handle, what=where)
+    return int(word[0])
+
+
 def copy(target: DeviceBuffer, source: DeviceBuffer, stream: Stream | None = None) -> None:
     """Copy a buffer's content to another one of that size, also to another device's.
 

@@ -436,7 +436,6 @@ _RULES: dict[type[Op], Callable[..., None]] = {
     t.Together: _refuse,
     t.Limit: _refuse,
     t.BadAccess: _refuse,
-    t.Sentinel: _refuse,
     t.Apply: _refuse,
     g.Pack: _pack,
     g.Atomic: _atomic,

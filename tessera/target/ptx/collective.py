@@ -269,6 +269,17 @@ def trap(w: Writer, op: g.Trap) -> None:
     w.under(w.use(op.pred), "trap")
 
 
+TOLD = "tessera_told"
+"""The word that says which sentinel was the first to tell of something."""
+
+
+def sentinel(w: Writer, op: t.Sentinel) -> None:
+    """Leaves its number, if no other one has: the first one counts."""
+    w.told += 1
+    nothing, number = (w.in_register(str(n), "b32") for n in (0, w.told))
+    w.put(f"atom.relaxed.gpu.global.cas.b32 {w.register('b32')}, [{TOLD}], {nothing}, {number}")
+
+
 # --- asynchronous copies --------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ IN_PLACE = (t.Map, g.Mma, t.For, t.While, g.Approximate)
 PREDICATED = (
     t.Const, t.Map, t.Cast, t.Bitcast, t.Extract, g.Pack, t.Store, g.StoreCached, g.AtomicReduce,
     g.AsyncCopy, g.AsyncCommit, g.MbarrierInit, g.MbarrierArrive, g.BulkLoad, g.BulkStore,
-    g.TensorLoad, g.TensorStore, g.BulkCommit, g.Trap,
+    g.TensorLoad, g.TensorStore, g.BulkCommit, g.Trap, t.Sentinel,
 )  # fmt: skip
 """Ops that a branch without a jump may have. What has no effects is run in any case, so that a load
 is not among them: nothing may read what it did not give.

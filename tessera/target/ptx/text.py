@@ -88,6 +88,7 @@ class Writer:
             branch carries on.
         guard: the predicate of a short branch that is written without a jump.
         symbols: declarations of local memory.
+        told: the number of the last sentinel.
         fused: values that are never written by themselves.
         addressed: values that addresses are made of, which may be read later than where they stand.
         divergent: values that the lanes of a warp may disagree on.
@@ -121,6 +122,7 @@ class Writer:
         self.loc: Loc = Loc.unknown
         self.place = ""
         self.uses_shared = False
+        self.told = 0
 
     # --- registers ---
 

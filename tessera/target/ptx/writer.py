@@ -6,6 +6,9 @@ instruction comes from (`.loc`), which is what profilers and sanitizers show.
 
 What the tables have no row for has been rewritten by `target/passes/legalize_gpu.py`; what the
 machine has no instruction for is refused, with the place of the op.
+
+Where there are sentinels, the module has a word in global memory, `tessera_told`: 0, or the number
+of the first one that has told of something. They are numbered from 1 as they stand in the text.
 """
 
 from __future__ import annotations
@@ -167,7 +170,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Together: _refuse,
     t.Limit: _refuse,
     t.BadAccess: _refuse,
-    t.Sentinel: _refuse,
+    t.Sentinel: collective.sentinel,
     t.Apply: _refuse,
     t.Lanes: _refuse,
     t.Splat: _refuse,
@@ -251,12 +254,16 @@ def _info(func: Func) -> g.BlockInfo:
     return func.ops[0]
 
 
-def _kernel(func: Func, machine: Gpu, files: dict[str, int]) -> tuple[list[str], bool]:
-    """The lines of one entry, and whether it has shared memory."""
+def _kernel(
+    func: Func, machine: Gpu, files: dict[str, int], told: int
+) -> tuple[list[str], bool, int]:
+    """The lines of one entry, whether it has shared memory, and the number of the last sentinel, if
+    that of the last one before is `told`."""
     if not _NAME.fullmatch(func.name):
         raise CompileError(f"ptx: {func.name!r} is no name of a kernel")
     info = _info(func)
     w = Writer(machine, func.name, RULES, files)
+    w.told = told
     w.fused = fused_values(func.body)
     w.addressed = addressed_values(func.body)
     w.divergent = frozenset(v for v, how in uniformity(func).items() if how is DIVERGENT)
@@ -274,7 +281,7 @@ def _kernel(func: Func, machine: Gpu, files: dict[str, int]) -> tuple[list[str],
         if count:
             head.append(f"\t.reg .{file} {PREFIX[file]}<{count + 1}>;")
     head += [f"\t{line}" for line in w.symbols]
-    return [*head, *w.lines, "}"], w.uses_shared
+    return [*head, *w.lines, "}"], w.uses_shared, w.told
 
 
 def write_kernels(funcs: Sequence[Func], machine: Gpu) -> str:
@@ -288,12 +295,18 @@ def write_kernels(funcs: Sequence[Func], machine: Gpu) -> str:
         CompileError: an op is not one that the machine can run; it names the op's place.
     """
     files: dict[str, int] = {}
-    parts = [_kernel(func, machine, files) for func in funcs]
+    parts: list[tuple[list[str], bool]] = []
+    told = 0
+    for func in funcs:
+        text, shared, told = _kernel(func, machine, files, told)
+        parts.append((text, shared))
     major, minor = machine.ptx
     lines = [f".version {major}.{minor}", f".target {machine.name}", ".address_size 64"]
     lines += [f".file {number} {_quoted(name)}" for name, number in files.items()]
     if any(shared for _, shared in parts):
         lines.append(f".extern .shared .align 1024 .b8 {SHARED}[];")
+    if told:
+        lines.append(f".visible .global .align 4 .u32 {collective.TOLD} = 0;")
     for text, _ in parts:
         lines += text
     return "\n".join(lines) + "\n"

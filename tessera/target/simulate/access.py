@@ -242,6 +242,14 @@ def _trap(s: Threads, op: g.Trap) -> None:
         raise s.fail(op, "the kernel ends with an error", 0 if hit is None else int(hit[0]))
 
 
+def _sentinel(s: Threads, op: t.Sentinel) -> None:
+    active = s.positions()
+    if active.size and s.launch.told is None:
+        raise s.fail(op, "a value is bad", int(active[0]))
+    if active.size and s.launch.told is not None:
+        s.launch.told.append(op)
+
+
 def _shared(s: Threads, op: g.Shared) -> None:
     start = s.launch.placed[op]
     window = s.block * s.launch.window
@@ -365,6 +373,7 @@ RULES: dict[type[Op], Callable[[Threads, Any], None]] = {
     g.LoadCached: _load,
     g.StoreCached: _store,
     g.Trap: _trap,
+    t.Sentinel: _sentinel,
     g.Shared: _shared,
     g.MapShared: _map_shared,
     g.Atomic: _atomic,

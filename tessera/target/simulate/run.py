@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tessera.errors import SimulationError
-from tessera.ir.core import Func
+from tessera.ir.core import Func, Op
 from tessera.ir.types import ScalarType
 from tessera.target.gpu import Gpu
 from tessera.target.gpu_ops import WARP
@@ -45,6 +45,7 @@ def run_kernel(
     machine: Gpu,
     async_mode: AsyncMode = "eager",
     check: bool = True,
+    told: list[Op] | None = None,
 ) -> None:
     """Runs a kernel.
 
@@ -57,9 +58,10 @@ def run_kernel(
         machine: the GPU.
         async_mode: whether copies land when they start, or as late as their waits allow.
         check: whether races between threads are looked for.
+        told: takes the sentinels that tell of something; by default the first one is an error.
 
     Raises:
-        SimulationError: the kernel does what the device does not define.
+        SimulationError: the kernel does what the device does not define, or a sentinel tells.
     """
     kernel = analyse(func, machine)
     threads, cluster = kernel.info.threads, kernel.info.cluster
@@ -78,6 +80,7 @@ def run_kernel(
                 kernel, machine, first, min(step, grid - first), async_mode == "lazy", check,
                 mapped, plans,
             )  # fmt: skip
+            launch.told = told
             size = launch.blocks * threads if kernel.in_step else WARP
             groups = [
                 Threads.make(launch, k, size) for k in range(0, launch.blocks * threads, size)

@@ -82,6 +82,7 @@ class Launch:
         meetings: barriers of blocks and clusters where threads have come.
         in_step: whether all threads of the launch are one group.
         ticks: how often the clock was read.
+        told: the sentinels that have told of something so far; None if the first one is an error.
     """
 
     func: Func
@@ -109,6 +110,7 @@ class Launch:
         default_factory=dict[tuple[int, int], "Meeting"]
     )
     ticks: int = 0
+    told: list[Op] | None = None
 
     def offset(self, at: int) -> int:
         """A place in shared memory as the threads of its block see it."""

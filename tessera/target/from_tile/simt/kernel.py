@@ -22,6 +22,7 @@ from tessera.target.from_tile.simt.dot import dot, product
 from tessera.target.from_tile.simt.lowering import I64, PTR, Rule, Simt
 from tessera.target.gpu import Gpu
 from tessera.tile import ops as tile
+from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType
 
 WARPS = 4
@@ -46,6 +47,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.For: rules.for_,
     tile.While: rules.while_,
     tile.If: rules.if_,
+    Sentinel: rules.sentinel,
     tile.Load: memory.load,
     tile.Store: memory.store,
     tile.Gather: memory.gather,

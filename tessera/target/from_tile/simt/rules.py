@@ -15,6 +15,7 @@ from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import I64, Held, Simt, Window
 from tessera.target.from_tile.simt.spread import dim_starts
 from tessera.tile import ops as tile
+from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
 
 U64 = ScalarType(uint64)
@@ -176,6 +177,20 @@ def view(s: Simt, op: tile.View) -> None:
         tuple([s.scalar(v) for v in op.sizes]),
         tuple([s.scalar(v) for v in op.strides]),
     )
+
+
+def sentinel(s: Simt, op: Sentinel) -> None:
+    """Each thread looks at what it holds, and tells by itself: nothing is exchanged."""
+    bad = list(dict.fromkeys(s.held(op.bad).values))
+    found = bad[0]
+    for value in bad[1:]:
+        found = s.map("or", found, value)
+
+    def tell() -> Sequence[Value]:
+        s.emit(t.Sentinel(loc=s.loc))
+        return ()
+
+    s.branch(found, tell)
 
 
 # --- control ---
