@@ -28,6 +28,7 @@ from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
 from tessera.schedule.inside import promise_indices
+from tessera.schedule.join_in_blocks import join_in_blocks
 from tessera.schedule.memory_budget import fit, sums_of
 from tessera.schedule.memory_use import MemoryUse, memory_use
 from tessera.schedule.ops import (
@@ -106,7 +107,7 @@ def to_schedule(
             program = split(lowered.func, machine)
         else:
             # What is cut into rows has its tiles, and is left alone by what follows.
-            program = read_in_order(lowered.func, machine)
+            program = read_in_order(join_in_blocks(lowered.func, machine), machine)
             program = lay_out_states(split_for_threads(pack_products(program, machine)))
         is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)

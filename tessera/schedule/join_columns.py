@@ -16,6 +16,7 @@ The first two nests are lowered as one; the last is a launch of its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,11 +57,11 @@ def join(func: Func, machine: Gpu) -> Func:
     taken = {*func.dims}
     for op in walk(func.body):
         taken.update(ops.bound_axes(op))
-    return func.with_body(_Joining(machine, Names(taken)).block(func.body, {}))
+    return func.with_body(_OnGpu(machine, Names(taken)).block(func.body, {}))
 
 
 @dataclass(frozen=True)
-class _Rows:
+class Rows:
     """A kernel of one nest over rows and columns."""
 
     kernel: ops.Kernel
@@ -78,7 +79,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class Sums:
     """A kernel of one nest over columns, with reductions over rows."""
 
     kernel: ops.Kernel
@@ -91,10 +92,17 @@ class _Sums:
         return self.nest.axes[0]
 
 
-class _Joining:
-    def __init__(self, machine: Gpu, names: Names) -> None:
-        self.machine = machine
+class Joining(ABC):
+    """Joins kernels, for a machine.
+
+    Attributes:
+        names: for new axes.
+        known: what kernels are: rows, or sums.
+    """
+
+    def __init__(self, names: Names) -> None:
         self.names = names
+        self.known: dict[Op, tuple[Rows | None, Sums | None]] = {}
 
     def block(self, old: Block, env: dict[Value, Value]) -> Block:
         """A block with its kernels joined, those of regions too."""
@@ -108,8 +116,9 @@ class _Joining:
             env.update(zip(op.results, new.results, strict=True))
             code.append(new)
         outputs = [env.get(v, v) for v in old.outputs]
-        while (found := self.first(code)) is not None:
-            members, at, rows, sums, chunk = found
+        begin = 0
+        while (found := self.first(code, begin)) is not None:
+            begin, members, at, rows, sums, chunk = found
             joined = self.kernel(rows, sums, chunk)
             results = [v for one in (rows, *sums) for v in one.kernel.results]
             again = dict(zip(results, joined.results, strict=False))
@@ -118,15 +127,28 @@ class _Joining:
             code, outputs = _renamed(code, outputs, again)
         return Block(old.args, code, outputs)
 
-    def first(self, code: Sequence[Op]) -> tuple[set[int], int, _Rows, list[_Sums], int] | None:
-        """Kernels to join: their numbers, where, which they are, and the rows of a program."""
-        sums = {k: found for k, op in enumerate(code) if (found := _sums(op)) is not None}
-        for a, op in enumerate(code):
-            rows = _rows(op) if sums else None
+    def kinds(self, op: Op) -> tuple[Rows | None, Sums | None]:
+        """What a kernel is."""
+        found = self.known.get(op)
+        if found is None:
+            found = self.known[op] = (_rows(op), _sums(op))
+        return found
+
+    def first(
+        self, code: Sequence[Op], begin: int
+    ) -> tuple[int, set[int], int, Rows, list[Sums], int] | None:
+        """Kernels to join: where to go on, their numbers, where, which they are, and the rows of a
+        program."""
+        sums = {k: found for k, op in enumerate(code) if (found := self.kinds(op)[1]) is not None}
+        for a, op in enumerate(code[begin:] if sums else (), begin):
+            rows = self.kinds(op)[0]
             if rows is None:
                 continue
+            near = {*rows.kernel.inputs, *rows.kernel.results}
             members, at, chunk = {a}, a, 0
             for b, second in sums.items():
+                if near.isdisjoint(second.kernel.inputs):
+                    continue
                 others = [sums[k].kernel for k in members - {a}]
                 if any(_is_needed(other, second.kernel) for other in others):
                     continue
@@ -136,30 +158,31 @@ class _Joining:
                 if place is not None and _is_local(rows, second):
                     members, at, chunk = {*members, b}, place, own
             if chunk:
-                return members, at, rows, [sums[k] for k in sorted(members - {a})], chunk
+                found = [sums[k] for k in sorted(members - {a})]
+                return min(members), members, at, rows, found, chunk
         return None
 
-    def chunk(self, rows: _Rows, sums: _Sums) -> int:
+    @abstractmethod
+    def chunk(self, rows: Rows, sums: Sums) -> int:
         """Rows of a program; 0 where joining does not pay."""
+
+    def shared(self, rows: Rows, sums: Sums) -> list[BufType]:
+        """The arrays of rows that both kernels touch; [] where their rows are not alike."""
         count, width = rows.row.extent, rows.col.extent
         if not isinstance(count, int) or not isinstance(width, int) or sums.col.extent != width:
-            return 0
+            return []
         if not SHORTEST <= width <= LONGEST or {op.axes[0].extent for op in sums.found} != {count}:
-            return 0
-        whole = (count, width)
-        shared = set(rows.kernel.inputs) & set(sums.kernel.inputs)
-        shared |= set(rows.kernel.results) & set(sums.kernel.inputs)
-        sizes = [v.type.size for v in shared if isinstance(v.type, BufType)]
-        if count * width not in sizes or 0 in whole:
-            return 0
-        threads = max(power_above(width) // ELEMENTS, 128)
-        programs = self.machine.multiprocessors * max(THREADS // threads, 1)
-        chunk = 1
-        while count % (2 * chunk) == 0 and count > programs * chunk:
-            chunk *= 2
-        return chunk if chunk >= MIN_CHUNK and count <= 2 * programs * chunk else 0
+            return []
+        touched = dict.fromkeys((*rows.kernel.inputs, *rows.kernel.results))
+        types = [v.type for v in touched if v in sums.kernel.inputs]
+        found = [type for type in types if isinstance(type, BufType)]
+        return [type for type in found if type.size == count * width > 0]
 
-    def kernel(self, rows: _Rows, sums: Sequence[_Sums], chunk: int) -> ops.Kernel:
+    @abstractmethod
+    def finished(self, kernel: ops.Kernel, part: Axis, chunk: int) -> ops.Kernel:
+        """The joined kernel, in the form that the machine wants."""
+
+    def kernel(self, rows: Rows, sums: Sequence[Sums], chunk: int) -> ops.Kernel:
         """The joined kernel."""
         members = [rows.kernel, *[one.kernel for one in sums]]
         results = [v for kernel in members for v in kernel.results]
@@ -178,11 +201,40 @@ class _Joining:
         body = Block([*given.values(), *temps], nests, ())
         types = [v.type for v in (*results, *temps) if isinstance(v.type, BufType)]
         reasons = " and ".join([one.kernel.reason for one in sums])
-        return ops.Kernel(
-            inputs, tuple(types), temps=len(temps), label=rows.kernel.label, joined=True,
+        found = ops.Kernel(
+            inputs, tuple(types), temps=len(temps), label=rows.kernel.label,
             reason=f"{rows.kernel.reason}; on the way, {reasons}, in {part.extent} parts",
             body=body, loc=rows.kernel.loc,
         )  # fmt: skip
+        return self.finished(found, part, chunk)
+
+
+class _OnGpu(Joining):
+    """Joins nests into a kernel whose blocks keep sums in registers."""
+
+    def __init__(self, machine: Gpu, names: Names) -> None:
+        super().__init__(names)
+        self.machine = machine
+
+    def chunk(self, rows: Rows, sums: Sums) -> int:
+        """Rows of a block, so that there is one wave of blocks."""
+        if not self.shared(rows, sums):
+            return 0
+        count, width = rows.row.extent, rows.col.extent
+        assert isinstance(count, int)
+        assert isinstance(width, int)
+        threads = max(power_above(width) // ELEMENTS, 128)
+        programs = self.machine.multiprocessors * max(THREADS // threads, 1)
+        chunk = 1
+        while count % (2 * chunk) == 0 and count > programs * chunk:
+            chunk *= 2
+        return chunk if chunk >= MIN_CHUNK and count <= 2 * programs * chunk else 0
+
+    def finished(self, kernel: ops.Kernel, part: Axis, chunk: int) -> ops.Kernel:
+        """Says that its first two nests are one pass."""
+        found = kernel.rebuild(joined=True)
+        assert isinstance(found, ops.Kernel)
+        return found
 
 
 def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
@@ -191,7 +243,7 @@ def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
 
 
 def _split(
-    sums: Sequence[_Sums],
+    sums: Sequence[Sums],
     part: Axis,
     chunk: int,
     partial: Mapping[Op, Value],
@@ -255,7 +307,7 @@ def _nest(op: Op) -> ops.Nest | None:
     return None if combines else nest
 
 
-def _rows(op: Op) -> _Rows | None:
+def _rows(op: Op) -> Rows | None:
     nest = _nest(op)
     if nest is None or len(nest.axes) != 2:
         return None
@@ -265,10 +317,10 @@ def _rows(op: Op) -> _Rows | None:
         if inner.regions and not (isinstance(inner, ops.Reduce) and _is_along(inner, col)):
             return None
     along = all(access.stride(col.name) in (0, 1) for access in accesses(nest))
-    return _Rows(op, nest) if along else None
+    return Rows(op, nest) if along else None
 
 
-def _sums(op: Op) -> _Sums | None:
+def _sums(op: Op) -> Sums | None:
     nest = _nest(op)
     if nest is None or len(nest.axes) != 1:
         return None
@@ -283,7 +335,7 @@ def _sums(op: Op) -> _Sums | None:
             return None
         if any(x.regions for x in one.body.ops) or _needs(one, reductions):
             return None
-    return _Sums(op, nest, reductions)
+    return Sums(op, nest, reductions)
 
 
 def _is_along(op: ops.Reduce, col: Axis) -> bool:
@@ -296,7 +348,7 @@ def _is_along(op: ops.Reduce, col: Axis) -> bool:
     return all(col.name not in symbols(e) for one in loads for e in expressions(one))
 
 
-def _is_local(rows: _Rows, sums: _Sums) -> bool:
+def _is_local(rows: Rows, sums: Sums) -> bool:
     """Whether neither kernel reads of the other one what another row or column has."""
     if set(sums.kernel.results) & set(rows.kernel.inputs):
         return False

@@ -1,0 +1,102 @@
+"""Joins work on rows with sums over these rows on a CPU: block of rows after block of rows.
+
+The kernels are those of `join_columns`. Some rows are worked on, and while they are in the second
+cache, their columns are added up:
+
+    each p: nest i < chunk, j: y[p*chunk + i, j] = f(p*chunk + i, j)
+            nest j: part[p, j] = reduce k < chunk: g(p*chunk + k, j)
+    nest j: z[j] = h(reduce p: part[p, j])
+
+How many rows a block has depends on sizes and the machine, and so do results, but not on the number
+of threads.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tessera.ir.core import Block, Func, Op
+from tessera.ir.intexpr import sym
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.schedule.block_ops import Each
+from tessera.schedule.blocks import PARTS
+from tessera.schedule.copying import Copy, Names
+from tessera.schedule.heuristics import grain_of
+from tessera.schedule.join_columns import Joining, Rows, Sums
+from tessera.schedule.products import CachedCpu
+from tessera.schedule.types import Axis
+
+MIN_CHUNK = 8
+"""Rows for which it pays to write sums of columns."""
+
+MAX_CHUNK = 128
+"""Rows that one reduction takes on a CPU: their lines lie in as many pages."""
+
+MIN_PARTS = 8
+"""Blocks of which threads have enough to share."""
+
+
+def join_in_blocks(func: Func, machine: CachedCpu) -> Func:
+    """The program with row kernels and column sums joined where both read the same large array."""
+    taken = {*func.dims}
+    for op in walk(func.body):
+        taken.update(ops.bound_axes(op))
+    return func.with_body(_InBlocks(machine, Names(taken)).block(func.body, {}))
+
+
+class _InBlocks(Joining):
+    """Joins nests into one that runs in blocks of rows."""
+
+    def __init__(self, machine: CachedCpu, names: Names) -> None:
+        super().__init__(names)
+        self.machine = machine
+
+    def chunk(self, rows: Rows, sums: Sums) -> int:
+        """Rows of a block, which half of the second cache holds."""
+        shared, count = self.shared(rows, sums), rows.row.extent
+        assert isinstance(count, int) or not shared
+        if not shared or any(op.order is not None for op in sums.found):
+            return 0
+        # What has been stored may have gone past the caches.
+        if not set(rows.kernel.results).isdisjoint(sums.kernel.inputs) and any(
+            type in shared
+            for v, type in zip(rows.kernel.results, rows.kernel.types, strict=True)
+            if v in sums.kernel.inputs
+        ):
+            return 0
+        size = sum([int(str(type.size)) * type.dtype.itemsize for type in shared])
+        if size < self.machine.l2:
+            return 0
+        chunk = 1
+        while count % (2 * chunk) == 0 and 2 * chunk * size <= self.machine.l2 // 2 * count:
+            chunk *= 2
+        chunk = min(chunk, MAX_CHUNK)
+        return chunk if chunk >= MIN_CHUNK and count >= MIN_PARTS * chunk else 0
+
+    def finished(self, kernel: ops.Kernel, part: Axis, chunk: int) -> ops.Kernel:
+        """Runs the first two nests for each block."""
+        rows, parts, total = kernel.body.ops
+        assert isinstance(rows, ops.Nest)
+        assert isinstance(parts, ops.Nest)
+        assert isinstance(part.extent, int)
+        row, *others = rows.axes
+        copy = Copy({row.name: sym(part.name) * chunk + sym(row.name)})
+        block: list[Op] = [
+            ops.Nest((Axis(row.name, chunk), *others), body=copy.block(rows.body), loc=rows.loc),
+            ops.Nest(parts.axes[1:], body=parts.body, loc=parts.loc),
+        ]
+        size = len(list(walk(Block((), [rows, parts], ()))))
+        extents = [axis.extent for axis in rows.axes if isinstance(axis.extent, int)]
+        count = min(part.extent, PARTS)
+        each = Each(
+            (part,), 0, Axis(self.names.fresh("q"), count),
+            f"sums of columns in blocks of {chunk} rows, which stay in the cache",
+            grain_of(count, size * extents[0] * ceil(extents[1] / 8) / count),
+            body=Block((), block, ()), loc=kernel.loc,
+        )  # fmt: skip
+        body = Block(kernel.body.args, [each, total.rebuild(tile=())], ())
+        # Memory of parts is scratch of a block only; sums are read when all blocks are done.
+        found = kernel.rebuild(regions=[body], temps=0)
+        assert isinstance(found, ops.Kernel)
+        return found
