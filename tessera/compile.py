@@ -140,9 +140,12 @@ class Stages:
         self.context = PassContext(config.current().verify, _dump_folder(graph.name), _is_dumped)
         self.timings = self.context.timings
         # Before anything else, as caches know programs by what is traced.
-        fused = isinstance(target, Gpu) or target.fma
-        self.traced, self.changes = fast_math(graph, fused) if OVERRIDDEN.value else (graph, [])
-        if OVERRIDDEN.value and isinstance(target, Gpu):
+        is_gpu = isinstance(target, Gpu)
+        self.traced, self.changes = graph, list[Change]()
+        if OVERRIDDEN.value:
+            fused = is_gpu or target.fma
+            self.traced, self.changes = fast_math(graph, fused, functions=not is_gpu)
+        if OVERRIDDEN.value and is_gpu:
             chance = left_to_chance(graph)
             self.changes += [Change(what, loc, "nondeterministic") for what, loc in chance]
         self.settings = config.current()

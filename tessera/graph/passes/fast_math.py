@@ -4,7 +4,7 @@
     x / c              ==>  x * (1 / c)              c a constant
     (x * c) * d        ==>  x * (c * d)              c and d constants, x * c used once
     a * b + z          ==>  fma(a, b, z)             a * b used once, where the machine has it
-    tanh, erf, log     ==>  their `fast_functions`   of float32
+    tanh, log, pow ... ==>  their `fast_functions`   of float32, on CPUs
 
 Ops carry the promises of their line in their location, so what is derived from them may change as
 they may. Results differ in their last bits, where they are not infinite or NaN: a reciprocal
@@ -56,17 +56,18 @@ class Change:
         return f"{self.policy}: {self.what}, {self.loc}"
 
 
-def fast_math(func: Func, fused: bool) -> tuple[Func, list[Change]]:
+def fast_math(func: Func, fused: bool, functions: bool = True) -> tuple[Func, list[Change]]:
     """The program with what may change changed, and what did.
 
     Args:
         func: the program.
         fused: whether the machine multiplies and adds in one instruction.
+        functions: whether functions have shorter programs; GPUs have a unit for them.
     """
     if not any([_is_fast(op) for op in walk(func.body)]):
         return func, []
     changes: list[Change] = []
-    body = _Block(func.body, fused, uses(func.body), changes).run()
+    body = _Block(func.body, fused, functions, uses(func.body), changes).run()
     return func.with_body(body), changes
 
 
@@ -83,10 +84,16 @@ class _Block:
     """The rewriting of one block."""
 
     def __init__(
-        self, block: Block, fused: bool, count: Counter[Value], changes: list[Change]
+        self,
+        block: Block,
+        fused: bool,
+        functions: bool,
+        count: Counter[Value],
+        changes: list[Change],
     ) -> None:
         self.block = block
         self.fused = fused
+        self.functions = functions
         self.count = count
         self.changes = changes
         self.env: dict[Value, Value] = {}
@@ -99,7 +106,7 @@ class _Block:
         for old in self.block.ops:
             operands = [self.env.get(v, v) for v in old.operands]
             regions = [
-                _Block(region, self.fused, self.count, self.changes).run()
+                _Block(region, self.fused, self.functions, self.count, self.changes).run()
                 for region in old.regions
             ]
             op = old.rebuild(operands, regions) if regions or operands != [*old.operands] else old
@@ -121,7 +128,7 @@ class _Block:
 
     def changed(self, op: Op, old: Op) -> Sequence[Value] | None:
         """What takes the place of the results of an op; None where it stays."""
-        if isinstance(op, GraphOp) and type(op) in FUNCTIONS:
+        if self.functions and isinstance(op, GraphOp) and type(op) in FUNCTIONS:
             return self.expanded(op, old)
         if not isinstance(op, (Div, Mul, Add, Sub)) or not _type(op.results[0]).dtype.is_float:
             return None
