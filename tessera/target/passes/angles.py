@@ -17,6 +17,7 @@ from tessera.target.build import Build
 from tessera.target.passes.expression import Grade, Num, fast_two_sum, fma, where
 from tessera.target.passes.fold import Fold
 from tessera.target.passes.mathematics_trigonometry import (
+    HALF_PI_SINGLE,
     LIMIT,
     PI_PARTS,
     Reduced,
@@ -26,9 +27,6 @@ from tessera.target.passes.mathematics_trigonometry import (
 
 SINGLE_LIMIT = 1e5
 """The largest float32 angle that is reduced in parts."""
-
-# pi / 2 in float32 parts.
-HALF_PI_SINGLE = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 
 TWO_OVER_PI = (
     0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561,

@@ -15,7 +15,15 @@ from tessera.ir.core import Block
 from tessera.target import ops as t
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_tables as tables
-from tessera.target.passes.expression import Grade, Num, any_lane, fast_two_sum, fma, where
+from tessera.target.passes.expression import (
+    Grade,
+    Num,
+    any_lane,
+    fast_two_sum,
+    fma,
+    two_product,
+    where,
+)
 
 LIMIT = 1.5e6
 """The largest argument of sine, cosine and tangent that is reduced here."""
@@ -23,6 +31,8 @@ LIMIT = 1.5e6
 # pi / 2 in parts of 33 bits and the rest.
 HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.478427660368899e-32)
 HALF_PI_SHORT = (1.5707963267341256, 6.077100506506192e-11)
+HALF_PI_SINGLE = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+"""Numbers of float32."""
 
 # The nearest number of the format, and what it lacks.
 PI_PARTS = {
@@ -80,11 +90,25 @@ def cosine(parts: Reduced, square: Num) -> tuple[Num, Num]:
     return total, fma(fourth, tables.COS(square), lost - parts.r * parts.rest)
 
 
+def _reduce_single(x: Num) -> Reduced:
+    """The parts of a float32 angle of at most ``LIMIT``, in float32 with fused multiply-adds."""
+    magic = x.format.magic
+    shifted = fma(x, 2 / math.pi, magic)
+    k = shifted - magic
+    first, second, third = HALF_PI_SINGLE
+    # All terms are multiples of 2**-23 and the sum is below 1: it is exact.
+    r = fma(k, -first, x)
+    high, low = two_product(k, k.const(-second))
+    r, rest = fast_two_sum(r, high)
+    return Reduced(shifted.bits(), r, rest + fma(k, -third, low))
+
+
 def _of_angle(x: Num, name: str) -> Num:
     """sin, cos or tan, with the C library's for large arguments."""
-    wide = x.widen() if x.grade is Grade.SINGLE else x
-    result = of_reduced(reduce(wide), name)
-    result = result.narrow() if x.grade is Grade.SINGLE else result
+    if x.grade is Grade.SINGLE and not x.b.fused:
+        result = of_reduced(reduce(x.widen()), name).narrow()
+    else:
+        result = of_reduced(_reduce_single(x) if x.grade is Grade.SINGLE else reduce(x), name)
     if name != "cos":
         result = where(abs(x) < 2.0**-28, x, result)
     return _unless_large(x, result, name)
