@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from tessera.errors import MemoryBudgetError, NotYetError
+from tessera.errors import MemoryBudgetError
 from tessera.graph.spec import GRAPH
 from tessera.ir import loc
 from tessera.ir.core import Block, Func, Module, Op
@@ -137,13 +137,6 @@ def within_budget(
     """
     if graph.dims:
         return graph
-    if isinstance(machine, Gpu):
-        raise NotYetError(
-            f"memory_budget: {graph.name} is compiled for {machine}",
-            loc=loc.current(),
-            rule="budgets are there for programs for CPUs",
-            fix="leave `memory_budget=` out, and use `ts.checkpoint`",
-        )
 
     def planned(graph: Func) -> tuple[Func, Dim]:
         schedule, arena, _ = to_schedule(graph, machine, donated)
@@ -159,11 +152,16 @@ def within_budget(
     found, least = fit(graph, budget, machine, need)
     if least > budget:
         uses = [memory_use(*planned(each)) for each in (graph, found)]
-        raise _too_little(graph, budget, *uses)
+        place = "a CPU has nowhere to move buffers to"
+        if isinstance(machine, Gpu):
+            place = "nothing is moved to the memory of the host"
+        raise _too_little(graph, budget, uses[0], uses[1], place)
     return found
 
 
-def _too_little(graph: Func, budget: int, plain: MemoryUse, least: MemoryUse) -> MemoryBudgetError:
+def _too_little(
+    graph: Func, budget: int, plain: MemoryUse, least: MemoryUse, place: str
+) -> MemoryBudgetError:
     fixed = int(str(least.peak)) - int(str(least.arena))
     needs = f"{least.peak} bytes at the peak with all that helps computed again"
     if least.peak == plain.peak:
@@ -177,7 +175,7 @@ def _too_little(graph: Func, budget: int, plain: MemoryUse, least: MemoryUse) ->
             str(buffer) for buffer in least.buffers
         ]],
         fix="donate arguments, use smaller dtypes or batches, or `ts.checkpoint` inside of loops; "
-        "a CPU has nowhere to move buffers to",
+        f"{place}",
     )
 
 

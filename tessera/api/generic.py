@@ -35,11 +35,11 @@ from tessera.api.classes import (
 from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.native_sizes import NativeSizes
-from tessera.api.signature import Arguments, Entry
+from tessera.api.signature import Arguments, Entry, lowered_for
 from tessera.api.stateful import State
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
-from tessera.compile import Lowered, Stages
+from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
 from tessera.errors import OptionError, RetraceError, ShapeError, TesseraError
 from tessera.graph.device import CPU, Device
@@ -270,30 +270,37 @@ class ShapeGeneric:
             return None
         return self._specialized(program, self.classes.of(_numbers(sizes)), call).lowered
 
-    def memory(self, call: Arguments, settings: Hashable, trace: Trace) -> MemoryUse | None:
+    def memory(
+        self, call: Arguments, settings: Hashable, trace: Trace, where: Device | Machine | Gpu = CPU
+    ) -> MemoryUse | None:
         """What the program needs that would run a call."""
         sizes = self.check(call)
-        program = self._program(call, sizes, settings, trace)
+        program = self._program(call, sizes, settings, trace, where)
         if program is None:
             return None
-        env = _numbers(sizes)
-        found = self._specialized(program, self.classes.of(env), call)
-        names = zip(found.lowered.traced.dims, found.values, strict=True)
-        return found.lowered.memory(**{own: env[name] // n for own, (name, n) in names})
+        case = self.classes.of(env := _numbers(sizes))
+        if isinstance(where, Device):
+            found = self._specialized(program, case, call)
+            lowered, values = found.lowered, found.values
+        else:
+            graph, values = self._graph(program, case)
+            lowered: Stages = lowered_for(graph, CPU, where)
+        names = zip(lowered.traced.dims, values, strict=True)
+        return lowered.memory(**{own: env[name] // n for own, (name, n) in names})
 
-    def for_all_sizes(self, call: Arguments, trace: Trace) -> Lowered:
+    def for_all_sizes(self, call: Arguments, trace: Trace, where: Device, machine: Any) -> Stages:
         """The program for sizes that no class of their own has.
 
         Args:
             call: types of arguments, whose dims may be names.
             trace: traces the function for them.
+            where, machine: what it is for.
         """
         with assumptions.assuming(self.facts()):
-            types = [x.type for x in call.leaves]
-            shapes = [[substitute(d, self._equal) for d in type.shape] for type in types]
-            pairs = zip(types, shapes, strict=True)
-            traced = trace(call, [type.with_shape(shape) for type, shape in pairs])
-        return lower_graph(traced.graph)
+            shapes = [[substitute(d, self._equal) for d in x.type.shape] for x in call.leaves]
+            leaves = zip(call.leaves, shapes, strict=True)
+            traced = trace(call, [x.type.with_shape(shape) for x, shape in leaves])
+        return lowered_for(traced.graph, where, machine)
 
     def lowered_for(
         self, call: Arguments, settings: Hashable, trace: Trace, machine: Machine | Gpu | str

@@ -60,6 +60,8 @@ from tessera.runtime.dispatch.native import call_natively
 
 if TYPE_CHECKING:
     from tessera.schedule.memory_use import MemoryUse
+    from tessera.target.gpu import Gpu
+    from tessera.target.machine import Machine
 
 _MOST_SHAPES = 8192
 """So many shapes of a function with annotated ones are remembered, and then forgotten."""
@@ -472,13 +474,21 @@ class JitFunction(Inspected, Generic[P, R]):
         return generic.lowered_for(call, settings, trace, machine)
 
     @api_boundary
-    def memory(self, *args: Any, **dims: int) -> MemoryUse:
+    def memory(
+        self,
+        *args: Any,
+        machine: Machine | Gpu | str | None = None,
+        device: Device | str | None = None,
+        **dims: int,
+    ) -> MemoryUse:
         """The most memory that a call holds at once, as it is planned before anything runs.
 
         Args:
             *args: arguments: arrays, or `ts.ShapeDtypeStruct` in their places. Those that are left
                 out have the types of their annotations, in float32 if these have no dtype; of a
                 function without annotations, it is the program that was compiled last.
+            machine: what for, such as "sm_90a"; there need not be one.
+            device: where; by default where the arguments are.
             **dims: sizes by the names in annotations; what is left out stays a name.
 
         Returns:
@@ -496,12 +506,17 @@ class JitFunction(Inspected, Generic[P, R]):
             >>> f.memory().peak, f.memory(N=100).peak
             (<20*N>, 2000)
         """
-        with checking(self.check, self.memory_budget):
-            if args:
-                return self._memory(self._flatten(args, {}, types_only=True), dims)
+        call = self._flatten(args, {}, types_only=True) if args else None
+        arrays = call.arrays if call is not None else []
+        where = device_of_all(arrays) if device is None else parse_device("memory", device)
+        where = CPU if machine is not None else where
+        with checking(self.check, self.memory_budget), using(where):
+            if call is not None:
+                return self._memory(call, dims, where, machine)
             found, _ = annotated_types(self, (), {})
             if found:
-                return self._memory(self._flatten((), sized(found, dims), types_only=True), {})
+                call = self._flatten((), sized(found, dims), types_only=True)
+                return self._memory(call, {}, where, machine)
             if not self._compiled:
                 raise OptionError(
                     f"memory: {name_of(self._fn)} has not been compiled yet",
@@ -511,18 +526,30 @@ class JitFunction(Inspected, Generic[P, R]):
                 )
             return self._compiled[-1].memory(**dims)
 
-    def _memory(self, call: Arguments, dims: Mapping[str, int]) -> MemoryUse:
+    def _memory(
+        self, call: Arguments, dims: Mapping[str, int], where: Device, machine: Any
+    ) -> MemoryUse:
         """What a call needs, for types of arguments whose dims may be names."""
         generic = self.generic
+        if machine is not None:
+            from tessera.compile_gpu import machine_named  # loads the backend
+
+            machine = machine_named(machine)
+        lowered: Stages
         if generic is not None:
             if any([not isinstance(d, int) for x in call.leaves for d in x.type.shape]):
-                return generic.for_all_sizes(call, self._trace).memory(**dims)
-            trace = functools.partial(self._trace_generic, CPU)
-            found = generic.memory(call, config.current().key(), trace)
-            if found is not None:
-                return found
+                lowered = generic.for_all_sizes(call, self._trace, where, machine)
+                return lowered.memory(**dims)
+            if not self.memory_budget:
+                trace = functools.partial(self._trace_generic, where)
+                settings = config.current().key()
+                found = generic.memory(call, settings, trace, where if machine is None else machine)
+                if found is not None:
+                    return found
         traced = self._trace(call)
-        return lower_graph(traced.graph, self._donated_inputs(traced, call)).memory(**dims)
+        donated = self._donated_inputs(traced, call)
+        lowered = lowered_for(traced.graph, where, machine, donated)
+        return lowered.memory(**dims)
 
     @api_boundary
     def trace(self, *args: Any, **kwargs: Any) -> TracedCall:

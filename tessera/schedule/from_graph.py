@@ -94,7 +94,8 @@ def lower(
         func: the function; its symbolic dims stay symbolic.
         options: see `Options`.
         machine: what the program is for; a GPU decides the strategy.
-        is_prepared: whether the body is what `prepare` gives.
+        is_prepared: whether the body is what `prepare` gives; then kernels are not joined, so that
+            the buffers of all values are there.
 
     Returns:
         The program and the decisions behind it. The program's outputs are contiguous buffers, each
@@ -115,7 +116,7 @@ def lower(
     buffers = dict(zip(func.args, args, strict=True))
     code, outputs = lowering.block(func.body, buffers, is_prepared=is_prepared)
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
-    if isinstance(machine, Gpu):
+    if isinstance(machine, Gpu) and not is_prepared:
         program = join(program, machine)
     return Lowered(program, tuple(lowering.decisions), buffers)
 

@@ -41,9 +41,10 @@ from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.from_graph import lower
-from tessera.schedule.machines import Cpu
+from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.plan import Lifetimes, byte_size
 from tessera.schedule.prepare import prepare
+from tessera.schedule.strategy import CPU, GPU
 from tessera.schedule.types import BufType
 
 MAX_STEPS = 40
@@ -60,14 +61,14 @@ _AGAIN = frozenset((Family.ELEMENTWISE, Family.REARRANGE, Family.GENERATE, Famil
 
 
 def fit(
-    graph: Func, budget: int, machine: Cpu, planned: Callable[[Func], int | None]
+    graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int | None]
 ) -> tuple[Func, int]:
     """A Graph that needs no more memory than a budget, if one is found.
 
     Args:
         graph: the program.
         budget: bytes.
-        machine: the CPU that it is for.
+        machine: what it is for.
         planned: the bytes that a Graph needs, by its plan; None if it would compute other bits.
 
     Returns:
@@ -78,7 +79,8 @@ def fit(
     best = graph, need
     if need <= budget:
         return best
-    step: Func | None = graph.with_body(prepare(graph.body))
+    strategy = GPU if isinstance(machine, Gpu) else CPU
+    step: Func | None = graph.with_body(prepare(graph.body, strategy))
     for _ in range(MAX_STEPS):
         step = _Analysis(step, machine).step()
         if step is None:
@@ -93,7 +95,8 @@ def fit(
 
 def sums_of(program: Func) -> set[tuple[object, ...]]:
     """How sums and products of a program are added up: their lines, sizes and lanes. One that is
-    computed again, or of other values that are, gives the same bits if this is the same.
+    computed again, or of other values that are, gives the same bits if this is the same. On a GPU
+    it is the tiles, too; how threads share a tile also depends on what else the kernel reads.
     """
     found: set[tuple[object, ...]] = set()
     for nest in walk(program.body):
@@ -103,7 +106,8 @@ def sums_of(program: Func) -> set[tuple[object, ...]]:
             if isinstance(op, (ops.Contract, ops.Reduce)):
                 extents = tuple([axis.extent for axis in op.axes])
                 is_flat = not any(inner.regions for inner in op.body.ops)
-                found.add((op.loc.frames[:1], type(op), extents, nest.reduce_tile, is_flat))
+                lanes = (nest.tile, nest.chunk, nest.warps) if nest.warps else ()
+                found.add((op.loc.frames[:1], type(op), extents, nest.reduce_tile, is_flat, *lanes))
     return found
 
 
@@ -140,7 +144,7 @@ class _Analysis:
         peak: bytes of the buffers in between that are there when most are.
     """
 
-    def __init__(self, graph: Func, machine: Cpu) -> None:
+    def __init__(self, graph: Func, machine: Cpu | Gpu) -> None:
         self.graph = graph
         lowered = lower(graph, machine=machine, is_prepared=True)
         self.program = lowered.func

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import MemoryBudgetError, NotYetError, OptionError
+from tessera.errors import MemoryBudgetError, OptionError
 from tessera.ir.walk import walk
 
 RNG = np.random.default_rng(0)
@@ -171,8 +171,3 @@ def test_budgets_as_they_are_written(budget: Any, size: int) -> None:
 def test_no_budgets(budget: Any) -> None:
     with pytest.raises(OptionError, match="jit: memory_budget is"):
         ts.jit(ts.exp, memory_budget=budget)
-
-
-def test_gpus_have_none_yet() -> None:
-    with pytest.raises(NotYetError, match="memory_budget: exp is compiled for"):
-        ts.jit(ts.exp, memory_budget="1GB").lower(normal(8), machine="sm_90a")

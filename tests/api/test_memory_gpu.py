@@ -1,0 +1,92 @@
+"""What calls on a GPU need, and budgets there, simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.errors import MemoryBudgetError
+from tests.api.test_memory_budget import normal, perceptron
+from tests.api.test_memory_use import COLUMNS, ROWS
+from tests.fake_gpu import FakeBackend, FakeBuffer, fake_gpu
+
+ARGS = ([normal(16, 16, scale=0.1) for _ in range(4)], normal(64, 16))
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    with fake_gpu() as backend:
+        backend.check = False
+        yield backend
+
+
+def moved(tree: Any) -> Any:
+    return ts.device_put(tree, "cuda:0")
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(x).tobytes() for x in ts.pytree.leaves(tree)]
+
+
+def test_it_is_what_the_program_asks_for(
+    device: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f = ts.jit(perceptron)
+    args = moved(ARGS)
+    planned = f.memory(*args)
+    assert planned.peak == f.memory(*ARGS, machine="sm_90a").peak
+    assert planned.peak == f.memory(*ARGS, device="cuda:0").peak
+    assert planned.peak != f.memory(*ARGS).peak  # other kernels
+    f(*args)
+    assert planned.peak == f.memory().peak == f.compiled()[-1].memory().peak
+    asked: list[int] = []
+    made = FakeBuffer.__init__
+
+    def note(self: FakeBuffer, memory: Any, nbytes: int) -> None:
+        asked.append(nbytes)
+        made(self, memory, nbytes)
+
+    monkeypatch.setattr(FakeBuffer, "__init__", note)
+    f(*args)
+    assert sum(asked) == planned.outputs + planned.arena
+    assert planned.inputs == sum(x.nbytes for x in ts.pytree.leaves(ARGS))
+    lines = [buffer.loc.frames[0].text() for buffer in planned.buffers if buffer.what == "between"]
+    assert "ts.tanh(h @ w)" in lines
+
+
+def test_a_formula_in_the_dims() -> None:
+    @ts.jit
+    def rows(x: ts.Tensor[ROWS, COLUMNS]) -> Any:
+        return ts.sum(ts.sort(x, axis=1) * x, axis=1)
+
+    use = rows.memory(machine="sm_90a", D=64)
+    assert (str(use.inputs), str(use.outputs)) == ("256*N", "4*N")
+    fixed = rows.memory(machine="sm_90a", N=100, D=64)
+    assert (fixed.inputs, fixed.outputs) == (25600, 400)
+    assert isinstance(fixed.peak, int)
+    found = rows.memory(ts.ShapeDtypeStruct((100, 64), ts.float32), machine="sm_90a")
+    assert found.inputs == 25600
+
+
+def test_plans_hold_the_budget(device: FakeBackend) -> None:
+    args = moved(ARGS)
+    plain = ts.jit(perceptron)
+    use = plain.memory(*args)
+    expected = bits(plain(*args))
+    peaks: list[int] = []
+    for part in (1.0, 0.9):
+        budget = int(use.inputs + use.outputs + use.arena * part)
+        f = ts.jit(perceptron, memory_budget=budget)
+        assert bits(f(*args)) == expected
+        assert f.memory().peak <= budget
+        peaks.append(f.memory().peak)
+    assert peaks[0] == use.peak > peaks[1]
+
+
+def test_it_is_refused_with_what_is_missing() -> None:
+    with pytest.raises(MemoryBudgetError, match="than its memory budget of 20000\n") as caught:
+        ts.jit(perceptron, memory_budget="20KB").lower(*ARGS, machine="sm_90a")
+    assert "nothing is moved to the memory of the host" in str(caught.value)
