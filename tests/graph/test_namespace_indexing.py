@@ -264,3 +264,15 @@ def test_iteration_and_membership() -> None:
     assert 5 not in ts.asarray([1, 3])
     with pytest.raises(TypeError, match="iteration over an array"):
         iter(ts.asarray(1))
+
+
+def test_elements_keep_no_large_array_and_nobody_writes_to_them() -> None:
+    for size in (8, 1 << 16):
+        x = ts.asarray(np.arange(size, dtype=np.float32))
+        found = np.asarray(x[3])
+        assert (found.shape, found.dtype, float(found)) == ((), np.float32, 3.0)
+        assert size == 8 or x[3].storage.base is None
+        for part in (x[3], x[-2], x[2:4], ts.reshape(x, (2, -1))[1]):
+            assert not np.asarray(part).flags.writeable
+    with pytest.raises(IndexError, match="8 is out of range"):
+        ts.arange(8)[8]

@@ -23,8 +23,9 @@ from tessera.errors import (
     OptionError,
     ShapeError,
     api_boundary,
+    hide_own_frames,
 )
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import Array, ArrayBase, view_of
 from tessera.graph.namespace.arguments import (
     as_array,
     broadcast_dims,
@@ -41,7 +42,7 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, slice_, transpose
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer, is_tracing
+from tessera.graph.trace import Tracer, is_recording, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
 from tessera.ir.types import TensorType
@@ -509,9 +510,32 @@ def is_scalar_mask(index: Any) -> bool:
     return isinstance(index, (bool, np.bool_))
 
 
-@api_boundary
+_SMALL = 4096
+
+
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
+    kind = index.__class__
+    if (kind is int or kind is slice) and type(x) is Array and not is_recording():
+        data = x.storage
+        if type(data) is np.ndarray:
+            try:
+                # A number, for an element of a large array: a view would keep that.
+                is_large = kind is slice or data.nbytes > _SMALL
+                found = data[index] if is_large else data[index, ...]
+            except (IndexError, TypeError, ValueError):
+                pass  # the long way says what is wrong
+            else:
+                return view_of(found if type(found) is np.ndarray else np.array(found))
+    try:
+        return _getitem(x, index)
+    except BaseException as error:
+        hide_own_frames(error)
+        raise
+
+
+@api_boundary
+def _getitem(x: Any, index: Any) -> Any:
     if type(x) is Array and not is_tracing():
         found = _read_at_once(x, index)
         if found is not None:

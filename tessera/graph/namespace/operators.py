@@ -19,6 +19,7 @@ from tessera.errors import (
     MissingNameError,
     ShapeError,
     api_boundary,
+    hide_own_frames,
 )
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.array_protocols import RankError
@@ -78,16 +79,21 @@ def _operator(fn: Binary) -> Binary:
     return apply
 
 
-def _comparison(fn: Binary, cls: type[Op]) -> Binary:
-    """An operator with a short way for what the engine computes natively."""
+def _started(apply: Binary, cls: type[Op]) -> Binary:
+    """An operator that the engine may compute natively, before anything is looked at."""
 
-    def apply(self: Any, other: Any) -> Any:
+    def call(self: Any, other: Any) -> Any:
         start = ENGINE[0].starters.get(cls)
         if start is not None and (found := start(self, other)) is not NotImplemented:
             return found
-        return fn(self, other) if isinstance(other, _OPERANDS) else _declined(fn, other)
+        try:
+            return apply(self, other)
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
 
-    return apply
+    call.__name__, call.__qualname__ = apply.__name__, apply.__qualname__
+    return call
 
 
 def _reflected(fn: Binary, cls: type[Op] | None = None) -> Binary:
@@ -107,9 +113,6 @@ def _arithmetic(fn: Binary, cls: type[Op], kinds: frozenset[Kind]) -> Binary:
     dtypes = frozenset({d.np for d in ALL if d.kind in kinds})
 
     def apply(self: Any, other: Any) -> Any:
-        start = ENGINE[0].starters.get(cls)
-        if start is not None and (found := start(self, other)) is not NotImplemented:
-            return found
         if type(self) is Array and not AROUND:
             a = self.storage
             if a.dtype in dtypes:
@@ -318,13 +321,16 @@ def install() -> None:
     for name, fn in (*_BINARY.items(), ("divmod", _divmod)):
         methods[f"__{name}__"] = _operator(fn)
         methods[f"__r{name}__"] = _reflected(fn)
-    methods.update({f"__{name}__": _comparison(*each) for name, each in _COMPARISONS.items()})
+    methods.update({f"__{name}__": _operator(fn) for name, (fn, _) in _COMPARISONS.items()})
     methods.update({"__iter__": _iterate, "to_device": _to_device, "astype": _astype})
     methods["block_until_ready"] = _block_until_ready
     methods.update({"__round__": _round, "__contains__": _contains})
     methods.update({"__len__": _length, "__array_namespace__": _namespace})
     for name, fn in methods.items():
         setattr(ArrayBase, name, _method(name, fn))
+    started = [(name, cls) for name, (_, cls, _) in _ARITHMETIC.items()]
+    for name, cls in [*started, *[(name, cls) for name, (_, cls) in _COMPARISONS.items()]]:
+        setattr(ArrayBase, f"__{name}__", _started(getattr(ArrayBase, f"__{name}__"), cls))
     methods = {name: _by_value(name, fix) for name, fix in _BY_VALUE.items()}
     for name, fn in {**methods, "__format__": _format}.items():
         setattr(Tracer, name, _method(name, fn))
