@@ -112,6 +112,7 @@ class FakeBackend:
         self.error: BaseException | None = None
         self.told: list[Any] = []
         self._launch, self._read = _LAUNCH(self.launch), _READ(self.read)
+        self._write = _READ(self.write)
 
     # --- devices and arrays ---
 
@@ -159,7 +160,11 @@ class FakeBackend:
     # --- programs ---
 
     def symbols(self) -> Mapping[str, int]:
-        names = {"tessera_cuda_launch": self._launch, "tessera_cuda_read": self._read}
+        names: dict[str, Any] = {
+            "tessera_cuda_launch": self._launch,
+            "tessera_cuda_read": self._read,
+            "tessera_cuda_write": self._write,
+        }
         return {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in names.items()}
 
     def load(self, code: Code, main: int, device: Device) -> FakeCode:
@@ -190,6 +195,14 @@ class FakeBackend:
         self.reads += 1
         try:
             ctypes.memmove(host, self.memory.at(device).ctypes.data, nbytes)
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
+
+    def write(self, device: int, host: int, nbytes: int, record: int) -> int:
+        try:
+            ctypes.memmove(self.memory.at(device).ctypes.data, host, nbytes)
         except BaseException as error:
             self.error = error
             return 1

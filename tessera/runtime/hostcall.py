@@ -31,8 +31,8 @@ from tessera.target.llvm.host import host_call_symbol
 _NATIVE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
 
 
-# `tessera_cuda_read`; see `target/llvm/host.py`.
-_READ = ctypes.CFUNCTYPE(
+# `tessera_cuda_read` and `tessera_cuda_write`; see `target/llvm/host.py`.
+_COPY = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
 )
 
@@ -121,21 +121,30 @@ def checked(run: Callable[..., Any], keep: object = None) -> Callable[..., Any]:
 def _entry(site: CallSite) -> Callable[[Any], int]:
     """What native code calls."""
     types, function, inputs, count = site.types, site.function, site.inputs, len(site.types)
-    names, first = site.names, 2 if site.is_remote else 0
+    names, first = site.names, 3 if site.is_remote else 0
+
+    def fill(words: Any, arrays: list[Data]) -> bool:
+        """Calls it with arrays that are elsewhere; whether that went well."""
+
+        def copy(by: int, to: int, source: int, k: int) -> bool:
+            size = arrays[k].nbytes
+            return not size or not _COPY(words[by])(to, source, size, words[2])
+
+        own = [pointer(x) for x in arrays]
+        # Where one fails, the record says why.
+        if not all([copy(0, own[k], words[first + k], k) for k in range(inputs)]):
+            return False
+        function.fill(arrays[:inputs], arrays[inputs:])
+        return all([copy(1, words[first + k], own[k], k) for k in range(inputs, count)])
 
     def run(words: Any) -> int:
         try:
             dims = {name: words[first + count + k] for k, name in enumerate(names)}
-            arrays: list[Data] = []
-            for k, type in enumerate(types):
-                shape = tuple([int(evaluate(dim, dims)) for dim in type.shape])
-                address = words[first + k]
-                if not first:
-                    arrays.append(_array(address, shape, type.dtype.np))
-                    continue
-                arrays.append(array := np.empty(shape, type.dtype.np))
-                if array.size and _READ(words[0])(pointer(array), address, array.nbytes, words[1]):
-                    return 1  # the record says why
+            shapes = [tuple([int(evaluate(dim, dims)) for dim in type.shape]) for type in types]
+            if first:
+                arrays = [np.empty(s, t.dtype.np) for s, t in zip(shapes, types, strict=True)]
+                return 0 if fill(words, arrays) else 1
+            arrays = [_array(words[k], shapes[k], type.dtype.np) for k, type in enumerate(types)]
             function.fill(arrays[:inputs], arrays[inputs:])
         except BaseException as error:
             _STATE.error = error

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import DTypeError, NonFiniteError, NotYetError, PytreeError, ShapeError
+from tessera.errors import DTypeError, NonFiniteError, PytreeError, ShapeError
 from tessera.graph import interp as graph_interp
 from tessera.schedule import interp as schedule_interp
 from tessera.target import interp as target_interp
@@ -551,7 +551,6 @@ def test_programs_are_freed() -> None:
 
 
 def test_on_a_gpu() -> None:
-    """Results are wanted on the host only; what is told works."""
     with fake_gpu(), ts.device("cuda:0"):
         x = ts.asarray([1.0, 2.0])
         seen: list[Any] = []
@@ -559,8 +558,54 @@ def test_on_a_gpu() -> None:
         assert f(x).tolist() == [2.0, 3.0]
         assert seen == [[1.0, 2.0]]
         for call in (ts.io_callback, ts.pure_callback):
-            with pytest.raises(NotYetError, match="its results are wanted on a GPU"):
-                ts.jit(lambda x, call=call: call(lambda x: x, x, x) + 1)(x)
+            g = ts.jit(lambda x, call=call: call(lambda x: x * 3, x, x + 1) + x)
+            for k in range(3):
+                assert g(x + k).tolist() == [7.0 + 4 * k, 11.0 + 4 * k]
+            assert str(g(x).device) == "cuda:0"
+
+
+def test_on_a_gpu_in_loops_and_branches() -> None:
+    """Calls and what they give stand in the order of the program, between kernels."""
+    asked: list[list[float]] = []
+    pair = (ts.ShapeDtypeStruct((3,), ts.float32), ts.ShapeDtypeStruct((), ts.int32))
+
+    def ask(c: Any, k: Any) -> tuple[np.ndarray, np.ndarray]:
+        asked.append([*np.asarray(c).tolist(), float(k)])
+        return np.asarray(c) * 2, np.int32(len(asked))
+
+    def step(c: Any, k: Any) -> tuple[Any, Any]:
+        more, count = ts.io_callback(ask, pair, c + 1, k)
+        c = ts.cond(ts.sum(more) > 40, lambda c: c - 1, lambda c: c + more, c)
+        return c, count
+
+    f = ts.jit(lambda x: ts.scan(step, x, ts.arange(5)))
+    wanted = f(ts.zeros(3))
+    on_host = [*asked]
+    asked.clear()
+    with fake_gpu():
+        found = f(ts.device_put(np.zeros(3, np.float32), "cuda:0"))
+        assert [x.tolist() for x in found] == [x.tolist() for x in wanted]
+        assert asked == on_host
+
+        def halve(x: Any) -> Any:
+            if x[0] < 1:
+                raise KeyError("too small")
+            return x / 2
+
+        until = ts.jit(
+            lambda x: ts.while_loop(lambda x: x[0] > 3, lambda x: ts.io_callback(halve, x, x), x)
+        )
+        y = ts.device_put(np.full(4, 20, np.float32), "cuda:0")
+        assert until(y).tolist() == [2.5] * 4
+        g = ts.jit(lambda x: ts.io_callback(halve, x, x) + 1)
+        with pytest.raises(KeyError, match="too small"):
+            g(y / 40)
+        assert g(y).tolist() == [11.0] * 4
+        wrong = ts.jit(lambda x: ts.io_callback(lambda x: x[:1], x, x))
+        with pytest.raises(ShapeError):
+            wrong(y)
+        empty = ts.jit(lambda x: ts.io_callback(lambda x: x, x, x))
+        assert empty(y[:0]).tolist() == []
 
 
 def test_on_a_gpu_without_a_program() -> None:

@@ -99,25 +99,6 @@ def test_state_stays_on_the_device() -> None:
     assert found.tolist() == [6000.0, 7000.0, 8000.0]
 
 
-def test_results_of_the_host_are_refused() -> None:
-    seen: list[float] = []
-
-    def note(x: Any) -> Any:
-        seen.append(float(x))
-        return np.float32(2 * x)
-
-    @ts.jit
-    def f(xs: Any) -> Any:
-        like = ts.ShapeDtypeStruct((), ts.float32)
-        return ts.scan(lambda c, x: (c + ts.io_callback(note, like, x), x), ts.sum(xs) * 0, xs)[0]
-
-    xs = on_gpu(np.arange(5, dtype=np.float32))
-    with pytest.raises(ts.TesseraError, match="its results are wanted on a GPU"):
-        f(xs)
-    assert float(f(ts.asarray(np.arange(5, dtype=np.float32)))) == 20.0
-    assert seen == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
 def test_deterministic_functions_repeat_themselves() -> None:
     x = np.random.default_rng(0).standard_normal((300, 4096)).astype(np.float32)
     w = np.random.default_rng(1).standard_normal((4096, 40)).astype(np.float32)

@@ -2,15 +2,17 @@
 
 A native program is machine code of the host that starts kernels by itself: what `tile.launch`
 becomes. Its entry is ``void main(ptr words)``, whose first word is the address of a `LaunchRecord`.
-It calls two functions, whose addresses are in `native_symbols`:
+It calls three functions, whose addresses are in `native_symbols`:
 
     i32 tessera_cuda_launch(ptr kernel, i64 grid, i32 threads, i32 shared, ptr stream, ptr params)
     i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr stream)
+    i32 tessera_cuda_write(ptr device, ptr host, i64 bytes, ptr stream)
 
 ``kernel`` is a `Kernel`'s handle, ``params`` points to the addresses of its parameters, and
-``stream`` is that first word. The second copies to the host and waits, for predicates of loops.
-Both give 0, or what the driver answered; from then on launches and reads of the run do nothing,
-reads give zeros, and `NativeProgram.run` raises the error, with the kernel's name and the user's
+``stream`` is that first word. The second copies to the host and waits, for predicates of loops and
+arguments of host functions; the third copies from it and waits, for what these give. All give 0, or
+what the driver answered; from then on launches, reads and writes of the run do nothing, reads give
+zeros, and `NativeProgram.run` raises the error, with the kernel's name and the user's
 line. So a program need not look at what they give, but a long loop should, so as to end early. A
 launch of no blocks does nothing.
 
@@ -54,6 +56,7 @@ itself, and bytes or an array for a structure of that content."""
 LAUNCH_SYMBOL = "tessera_cuda_launch"
 LAUNCH_WITH_SYMBOL = "tessera_cuda_launch_with"
 READ_SYMBOL = "tessera_cuda_read"
+WRITE_SYMBOL = "tessera_cuda_write"
 RUN_SYMBOL = "tessera_cuda_run"
 """What runs a native program: ``void tessera_cuda_run(ptr words)``, whose words are the program's
 address and what it gets."""
@@ -78,7 +81,8 @@ def native_symbols() -> Mapping[str, int]:
     They stay loaded for the life of the process.
     """
     found = _launcher().addresses
-    return {name: found[name] for name in (LAUNCH_SYMBOL, LAUNCH_WITH_SYMBOL, READ_SYMBOL)}
+    names = (LAUNCH_SYMBOL, LAUNCH_WITH_SYMBOL, READ_SYMBOL, WRITE_SYMBOL)
+    return {name: found[name] for name in names}
 
 
 def launcher() -> Loaded:
@@ -408,6 +412,7 @@ __all__ = [
     "LAUNCH_WITH_SYMBOL",
     "READ_SYMBOL",
     "RUN_SYMBOL",
+    "WRITE_SYMBOL",
     "NativeProgram",
     "PackedParameters",
     "Parameter",

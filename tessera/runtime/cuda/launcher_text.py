@@ -280,10 +280,10 @@ again:
 }}
 """
 
-_READ = f"""
-define i32 @tessera_cuda_read(ptr %host, ptr %device, i64 %bytes, ptr %record) nounwind {{
+_COPY = """
+define i32 @tessera_cuda_{name}(ptr %{to}, ptr %{source}, i64 %bytes, ptr %record) nounwind {{
 entry:
-  %status.at = {_field("status")}
+  %status.at = {status}
   %before = load i64, ptr %status.at
   %stopped = icmp ne i64 %before, 0
   br i1 %stopped, label %skip, label %count, !prof !0
@@ -293,13 +293,13 @@ skip:
   br label %zero
 
 count:
-  %stream.at = {_field("stream")}
+  %stream.at = {stream}
   %stream = load ptr, ptr %stream.at
-  %count.at = {_field("reads")}
+  %count.at = {reads}
   %reads = load i64, ptr %count.at
   %reads.next = add i64 %reads, 1
   store i64 %reads.next, ptr %count.at
-  %many = and i64 %reads.next, {_READS_PER_POLL - 1}
+  %many = and i64 %reads.next, {each}
   %is.time = icmp eq i64 %many, 0
   br i1 %is.time, label %look, label %ask, !prof !0
 
@@ -314,7 +314,7 @@ ask:
   br i1 %ready.bad, label %fail, label %copy
 
 copy:
-  %copied = call i32 @cuMemcpyDtoHAsync_v2(ptr %host, ptr %device, i64 %bytes, ptr %stream)
+  %copied = call i32 @{copy}(ptr %{to}, ptr %{source}, i64 %bytes, ptr %stream)
   %copy.bad = icmp ne i32 %copied, 0
   br i1 %copy.bad, label %fail, label %arrive
 
@@ -334,10 +334,27 @@ fail:
 
 zero:
   %result = phi i32 [ %known, %skip ], [ %looked, %look ], [ %code, %fail ]
-  call void @llvm.memset.p0.i64(ptr %host, i8 0, i64 %bytes, i1 false)
-  ret i32 %result
+{end}  ret i32 %result
 }}
 """
+
+
+def _copy(name: str, to: str, source: str, copy: str, end: str = "") -> str:
+    """A function that waits for what was launched, copies between host and device, and waits."""
+    return _COPY.format(
+        name=name, to=to, source=source, copy=copy, end=end, each=_READS_PER_POLL - 1,
+        status=_field("status"), stream=_field("stream"), reads=_field("reads"),
+    )  # fmt: skip
+
+
+_READ = _copy(
+    "read",
+    "host",
+    "device",
+    "cuMemcpyDtoHAsync_v2",
+    "  call void @llvm.memset.p0.i64(ptr %host, i8 0, i64 %bytes, i1 false)\n",
+)
+_WRITE = _copy("write", "device", "host", "cuMemcpyHtoDAsync_v2")
 
 _RUN = f"""
 define void @tessera_cuda_run(ptr %words) nounwind {{
@@ -389,6 +406,7 @@ _DECLARATIONS = """
 declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 declare i32 @cuLaunchKernelEx(ptr, ptr, ptr, ptr)
 declare i32 @cuMemcpyDtoHAsync_v2(ptr, ptr, i64, ptr)
+declare i32 @cuMemcpyHtoDAsync_v2(ptr, ptr, i64, ptr)
 declare i32 @cuStreamQuery(ptr)
 declare i32 @cuStreamSynchronize(ptr)
 declare i32 @cuCtxGetCurrent(ptr)
@@ -418,6 +436,7 @@ LAUNCHER_TEXT = "".join(
         _START_WITH,
         _AFTER,
         _READ,
+        _WRITE,
         _RUN,
         _DECLARATIONS,
     )
@@ -428,6 +447,7 @@ IMPORTS = (
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuCtxGetCurrent",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.errors import CompileError, NotYetError
+from tessera.errors import CompileError
 from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.types import ScalarType
 from tessera.target import host_ops as h
@@ -59,22 +59,10 @@ def _load(s: _Host, op: tile.Load) -> None:
     s.define(op.result, [s.emit(value)])
 
 
-def _host_call(s: _Host, op: tile.HostCall) -> None:
-    if op.inputs != len(op.args):
-        raise NotYetError(
-            f"{op.function.name}: its results are wanted on a GPU",
-            loc=op.loc,
-            rule="what is called from a program on a GPU may read arrays, and gives none",
-            fix="run the program on the host: `ts.device_put(x, 'cpu')`",
-        )
-    CPU_RULES[tile.HostCall](s, op)
-
-
 RULES: Mapping[type[Op], Rule] = {
     **CPU_RULES,
     tile.Launch: _launch,
     tile.Load: _load,
-    tile.HostCall: _host_call,
 }
 
 

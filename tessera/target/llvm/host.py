@@ -2,17 +2,18 @@
 GPU (`target/host_ops.py`).
 
 A call of a host function gets the words of its operation, pointers and then dims, and gives 0, or
-something else where the entry is to end. Where the arrays are in a GPU's memory, the function that
-reads it and the record of the run come first.
+something else where the entry is to end. Where the arrays are in a GPU's memory, the functions that
+read and write it (or null, where the call gives nothing) and the record of the run come first.
 
     i32 tessera_host_call_<index>(ptr words)
 
-For a GPU, two functions of the runtime are called:
+For a GPU, functions of the runtime are called:
 
     i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr record, ptr params)
     i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr record)
+    i32 tessera_cuda_write(ptr device, ptr host, i64 bytes, ptr record)
 
-Both give 0, or the driver's answer, with which main ends; the record holds what failed.
+They give 0, or the driver's answer, with which main ends; the record holds what failed.
 
 Parameters of kernels stand on the stack, a word each, and next to them the pointers to these words
 that the driver wants. As all have one size, the pointers are the same for all kernels, and are
@@ -28,13 +29,14 @@ from tessera.target import host_ops as h
 from tessera.target import ops as t
 from tessera.target.llvm.text import Rule, Writer, memory_text
 
-LAUNCH, READ = "tessera_cuda_launch", "tessera_cuda_read"
+LAUNCH, READ, WRITE = "tessera_cuda_launch", "tessera_cuda_read", "tessera_cuda_write"
 
-IMPORTS = (LAUNCH, READ)
+IMPORTS = (LAUNCH, READ, WRITE)
 """The functions of the runtime that host code may call."""
 
 _LAUNCH_TEXT = f"declare i32 @{LAUNCH}(ptr, i64, i32, i32, ptr, ptr) nounwind"
 _READ_TEXT = f"declare i32 @{READ}(ptr, ptr, i64, ptr) nounwind"
+_WRITE_TEXT = f"declare i32 @{WRITE}(ptr, ptr, i64, ptr) nounwind"
 
 
 def frame(parameters: int) -> list[str]:
@@ -112,7 +114,10 @@ def _host_call(w: Writer, op: t.HostCall) -> None:
     words = [w.typed(value) for value in op.operands]
     if op.record:
         w.declare(READ, _READ_TEXT)
-        words.insert(0, f"ptr @{READ}")
+        gives = op.inputs < len(op.args)
+        if gives:
+            w.declare(WRITE, _WRITE_TEXT)
+        words[:0] = [f"ptr @{READ}", f"ptr @{WRITE}" if gives else "ptr null"]
     w.parameters = max(w.parameters or 0, len(words))
     for k, word in enumerate(words):
         w.put(f"store {word}, ptr %arg{k}, align 8")

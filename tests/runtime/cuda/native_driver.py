@@ -112,6 +112,10 @@ _TEXT = (
     + _count("copies")
     + "  call void @llvm.memcpy.p0.p0.i64(ptr %host, ptr %device, i64 %bytes, i1 false)\n"
     + _answer("copy_status")
+    + "define i32 @cuMemcpyHtoDAsync_v2(ptr %device, ptr %host, i64 %bytes, ptr %stream) {\n"
+    + _count("copies")
+    + "  call void @llvm.memcpy.p0.p0.i64(ptr %device, ptr %host, i64 %bytes, i1 false)\n"
+    + _answer("copy_status")
     + "define i32 @cuStreamQuery(ptr %stream) {\n"
     + _count("queries")
     + f"  %b.at = {_at('busy')}\n  %b = load i64, ptr %b.at\n  %more = icmp sgt i64 %b, 0\n"

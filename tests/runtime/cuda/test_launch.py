@@ -43,6 +43,18 @@ MAIN = """
 declare i32 @tessera_cuda_launch(ptr, i64, i32, i32, ptr, ptr)
 declare i32 @tessera_cuda_launch_with(ptr, i64, i32, i32, ptr, ptr, i32, i32)
 declare i32 @tessera_cuda_read(ptr, ptr, i64, ptr)
+declare i32 @tessera_cuda_write(ptr, ptr, i64, ptr)
+
+define void @write(ptr %words) {
+  %record = load ptr, ptr %words
+  %device.at = getelementptr i64, ptr %words, i64 1
+  %device = load ptr, ptr %device.at
+  %host.at = getelementptr i64, ptr %words, i64 2
+  %host = load ptr, ptr %host.at
+  %a = call i32 @tessera_cuda_write(ptr %device, ptr %host, i64 8, ptr %record)
+  %b = call i32 @tessera_cuda_write(ptr %device, ptr %host, i64 8, ptr %record)
+  ret void
+}
 
 define void @main(ptr %words) {
 entry:
@@ -223,6 +235,24 @@ def test_a_read_waits_and_copies(native: NativeDriver, kernel: Kernel) -> None:
     assert record_of(kernel.device.stream).reads == 1
 
 
+def test_a_write_waits_and_copies(native: NativeDriver, kernel: Kernel) -> None:
+    native["busy"] = 5
+    target, host = np.zeros(1, np.int64), np.full(1, 42, np.int64)
+    run_program(main().addresses["write"], kernel.device.stream, target, host)
+    assert target[0] == 42
+    assert (native["copies"], native["synchronizations"]) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["query_status", "copy_status", "synchronize_status"])
+def test_a_write_that_fails(native: NativeDriver, kernel: Kernel, name: str) -> None:
+    native[name] = 719
+    target, host = np.zeros(1, np.int64), np.full(1, 42, np.int64)
+    with pytest.raises(LaunchError):
+        run_program(main().addresses["write"], kernel.device.stream, target, host)
+    assert native["copies"] == (name != "query_status")  # the second one does nothing
+    assert host[0] == 42
+
+
 @pytest.mark.parametrize("name", ["query_status", "copy_status", "synchronize_status"])
 def test_a_read_that_fails(native: NativeDriver, kernel: Kernel, name: str) -> None:
     native[name] = 719
@@ -332,6 +362,7 @@ def test_symbols_for_other_programs(native: NativeDriver) -> None:
         "tessera_cuda_launch",
         "tessera_cuda_launch_with",
         "tessera_cuda_read",
+        "tessera_cuda_write",
     ]
 
 
