@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.errors import DeterminismError, NotYetError
+from tessera.errors import DeterminismError, NotYetError, OptionError
 from tessera.graph.device import CPU, Device
 from tessera.graph.effects import FIELD, now_suspended
 from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.library import LibraryCall
 from tessera.graph.placement import device_of_all
 from tessera.graph.promise import Promise
 from tessera.graph.trace import items_of
@@ -41,7 +42,14 @@ class FixedOrder(Promise):
     def attributes(
         self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]
     ) -> dict[str, Any]:
-        """Sums get an order."""
+        """Sums get an order; those of library routines have none that could be stated."""
+        if issubclass(cls, LibraryCall):
+            raise OptionError(
+                f"policy: {cls.routine} with order=fixed",
+                loc=loc.current(),
+                rule="a library routine adds in an order of its own, which no policy fixes",
+                fix="end the policy around it: `with ts.policy(ts.Policy()):`",
+            )
         order = order_of(cls, operands, attrs)
         if order is None or device_of_operands(operands) is not CPU:
             return attrs

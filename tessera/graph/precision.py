@@ -10,21 +10,23 @@ products, convolutions, layers (`OPERATIONS`). Under a policy, `f(x, y)` is
 - `widened`: and then `accumulate`, where that holds all numbers of `compute`. All of `f` is
   computed in it, its sums and products, and what stands between them. A policy that rounds in
   another way than to the nearest, or saturates or flushes, widens to float32 at least. With
-  `blocks`, operands of `matmul`, `dot` and `vecdot` are then rounded to that format, along the axis
-  that is summed over;
+  `blocks`, operands of products (`BLOCKED`) are then rounded to that format, along the axis that is
+  summed over;
 - `rounded`: floating-point results become `storage`, in the policy's mode. Without `storage` they
   have the dtype that the converted operands have together.
 
-Each step is an op, of which there is none where nothing changes. Functions that move elements or
-choose among them, conversions, and control flow are no operations, nor are decompositions and
-Fourier transforms; complex operands are left alone, with all operands beside them. A `dtype=` that
-is asked for stays. Derivatives are those of the function with all its steps: rounding goes straight
-through, and the cotangent of a converted operand is converted back.
+Each step is an op, of which there is none where nothing changes. Functions of linear algebra and
+Fourier transforms (`ROUTINES`) are operations that are computed in float32 at least: libraries have
+no narrower forms of them. Functions that move elements or choose among them, conversions, and
+control flow are no operations; complex operands are left alone, with all operands beside them, and
+so are quantized tensors. A `dtype=` that is asked for stays. Derivatives are those of the function
+with all its steps: rounding goes straight through, and the cotangent of a converted operand is
+converted back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -39,9 +41,10 @@ from tessera.graph.determinism import FixedOrder
 from tessera.graph.namespace.arguments import as_array, is_numpy
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.precision import holds, round_cast
+from tessera.graph.ops.quantize import Quantized
 from tessera.graph.ops.rearrange import concatenate, full
 from tessera.graph.ops.reduce import default_accumulator
-from tessera.graph.ops.round_blocks import round_blocks
+from tessera.graph.ops.round_blocks import IN_BLOCKS
 from tessera.graph.trace import Trace, Tracer, traces
 from tessera.ir import loc
 from tessera.ir.numerics import Denormals, Policy, Rounding
@@ -59,10 +62,22 @@ OPERATIONS: Final = frozenset(
 )
 """The modules whose public functions are operations."""
 
+ROUTINES: Final = frozenset(
+    [f"tessera.linalg.{name}" for name in ("equations", "exponential", "factorizations", "norms")]
+    + ["tessera.fft.transforms"]
+)
+"""The modules whose public functions are operations that float32 is the narrowest dtype of."""
+
+_MOVING: Final = frozenset(
+    {"diagonal", "embedding", "fftfreq", "fftshift", "ifftshift", "rfftfreq"}
+)
+"""Functions of these modules that compute nothing."""
+
 _ASKED: Final = ("dtype", "preferred_element_type")
 """Arguments that say the dtype of a result."""
 
-_PRODUCTS: Final = frozenset({"dot", "matmul", "vecdot"})
+BLOCKED: Final = frozenset({"dense", "dot", "einsum", "matmul", "tensordot", "vecdot"})
+"""The products whose operands a policy may round to a format of blocks."""
 
 _SITES: Final = 4
 """Which of the sequences of a key are those of rounding; others are in `random/keys.py`."""
@@ -134,11 +149,12 @@ def _jitted() -> Trace | None:
 
 def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of a public function under the policy in force."""
-    if fn.__module__ not in OPERATIONS:
+    is_routine = fn.__module__ in ROUTINES
+    if (not is_routine and fn.__module__ not in OPERATIONS) or fn.__name__ in _MOVING:
         return fn(*args, **kwargs)
     settings = config.current()
     policy = cast("Policy | None", settings.policy)
-    leaves, treedef = flatten((args, kwargs))
+    leaves, treedef = flatten((args, kwargs), is_leaf=_is_quantized)
     for x in leaves:
         if isinstance(x, Tracer) and x.type.policy is not None:
             policy = x.type.policy if policy is None else x.type.policy.over(policy)
@@ -148,6 +164,8 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if any([d is not None and d.is_complex for d in dtypes]):
         return fn(*args, **kwargs)
     token = _INSIDE.set(True)
+    blocks = policy.blocks is not None and fn.__name__ in BLOCKED
+    in_blocks = IN_BLOCKS.set(blocks and not any(map(_is_quantized, leaves)))
     try:
         own: list[DType] = []
         for k, dtype in enumerate(dtypes):
@@ -155,15 +173,20 @@ def operation(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
                 compute = policy.compute or dtype
                 own.append(compute)
                 leaves[k] = _operand(policy, as_array(fn.__name__, leaves[k]), compute)
-        if policy.blocks is not None and fn.__name__ in _PRODUCTS:
-            leaves = _in_blocks(fn.__name__, leaves)
+                if is_routine and leaves[k].dtype.bits < float32.bits:
+                    leaves[k] = ops.cast(leaves[k], float32)
         given: tuple[tuple[Any, ...], dict[str, Any]] = unflatten(treedef, leaves)
         with config.using(_with(settings, None, settings.promises)):
             result = fn(*given[0], **given[1])
         asked = any([kwargs.get(name) is not None for name in _ASKED])
         return result if asked else _results(policy, result, own)
     finally:
+        IN_BLOCKS.reset(in_blocks)
         _INSIDE.reset(token)
+
+
+def _is_quantized(x: object) -> bool:
+    return isinstance(x, Quantized)
 
 
 def _dtype(x: object) -> DType | None:
@@ -185,19 +208,6 @@ def _operand(policy: Policy, x: Any, compute: DType) -> Any:
     if wide is None and policy.rounds:
         wide = default_accumulator(compute)
     return ops.cast(x, wide) if wide is not None and holds(wide, compute) else x
-
-
-def _in_blocks(name: str, leaves: Sequence[Any]) -> list[Any]:
-    """The operands of a product in a format of blocks that share a scale."""
-    found = list(leaves)
-    arrays = [k for k, x in enumerate(leaves) if isinstance(x, ArrayBase) and x.dtype.is_float]
-    for side, k in enumerate(arrays[:2]):
-        x = found[k]
-        is_matrix = side == 1 and name != "vecdot" and x.ndim > 1
-        if 0 not in x.shape:
-            wide = round_blocks(ops.cast(x, float32), x.ndim - (2 if is_matrix else 1))
-            found[k] = ops.cast(wide, x.dtype)
-    return found
 
 
 def _results(policy: Policy, result: Any, own: list[DType]) -> Any:

@@ -37,7 +37,7 @@ from tessera.nn.activations import (
 )
 from tessera.nn.attention import attention, attention_safe
 from tessera.nn.exponentials import log_softmax, logsumexp, softmax, standardize
-from tessera.nn.layers import conv, dense, dropout
+from tessera.nn.layers import conv, dense, dropout, embedding
 from tessera.nn.normalization import (
     layernorm_safe,
     log_softmax_safe,
@@ -54,6 +54,7 @@ __all__ = [
     "dense",
     "dropout",
     "elu",
+    "embedding",
     "gelu",
     "glu",
     "hard_sigmoid",

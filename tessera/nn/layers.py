@@ -1,4 +1,4 @@
-"""Layers as plain functions of their parameters: dense, convolution, dropout."""
+"""Layers as plain functions of their parameters: dense, embedding, convolution, dropout."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.convolution import conv_general
 from tessera.graph.namespace.elementwise import divide
 from tessera.graph.namespace.linear import matmul
+from tessera.graph.namespace.taking import take
 from tessera.graph.namespace.windows import Padding
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
+from tessera.graph.ops.quantize import Quantized
 from tessera.graph.ops.reshape import broadcast, full_like, reshape
 from tessera.ir import loc
 from tessera.nn.activations import real
 from tessera.random import bernoulli
 from tessera.random.keys import parse_key
 
-__all__ = ["conv", "dense", "dropout"]
+__all__ = ["conv", "dense", "dropout", "embedding"]
 
 
 @api_boundary
-def dense(x: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None = None) -> ArrayBase:
+def dense(
+    x: ArrayLike, kernel: ArrayLike | Quantized, bias: ArrayLike | None = None
+) -> ArrayBase:
     """x @ kernel + bias.
 
     Args:
         x: an array `[..., features]`.
-        kernel: a matrix `[features, outputs]`.
+        kernel: a matrix `[features, outputs]`, which may be a quantized one (`ts.quantize`).
         bias: a vector `[outputs]`.
 
     Returns:
@@ -45,14 +49,51 @@ def dense(x: ArrayLike, kernel: ArrayLike, bias: ArrayLike | None = None) -> Arr
     Raises:
         ShapeError: the arrays do not fit.
     """
-    found, weights = as_array("nn.dense", x), as_array("nn.dense", kernel)
+    found = as_array("nn.dense", x)
+    weights = kernel if isinstance(kernel, Quantized) else as_array("nn.dense", kernel)
     if not found.ndim or weights.ndim != 2 or not may_equal(found.shape[-1], weights.shape[0]):
+        text = weights if isinstance(weights, Quantized) else weights.type.strong()
         raise ShapeError(
-            f"nn.dense: x is {found.type.strong()}, kernel {weights.type.strong()}",
+            f"nn.dense: x is {found.type.strong()}, kernel {text}",
             loc=loc.current(),
             rule="the kernel is [features, outputs], and the last dim of x has the features",
         )
+    if isinstance(weights, Quantized):
+        return _biased("dense", found @ weights, bias)
     return _biased("dense", matmul(found, weights), bias)
+
+
+@api_boundary
+def embedding(indices: ArrayLike, table: ArrayLike | Quantized) -> ArrayBase:
+    """Rows of a table.
+
+    Args:
+        indices: integers `[...]`, as for `ts.take`.
+        table: a matrix `[entries, features]`, which may be a quantized one: only the rows that are
+            taken are dequantized.
+
+    Returns:
+        An array `[..., features]`.
+
+    Raises:
+        ShapeError: the table is no matrix.
+
+    Example:
+        >>> import tessera as ts
+        >>> ts.nn.embedding(ts.asarray([2, 0]), ts.eye(3))
+        Array([[0., 0., 1.],
+               [1., 0., 0.]], dtype=float32)
+    """
+    found = table if isinstance(table, Quantized) else as_array("nn.embedding", table)
+    if found.ndim != 2:
+        raise ShapeError(
+            f"nn.embedding: the table has {found.ndim} dims",
+            loc=loc.current(),
+            rule="the table is [entries, features]",
+        )
+    if isinstance(found, Quantized):
+        return found.rows(indices)
+    return take(found, indices, axis=0)
 
 
 def _biased(name: str, x: Any, bias: Any) -> Any:
@@ -71,7 +112,7 @@ def _biased(name: str, x: Any, bias: Any) -> Any:
 @api_boundary
 def conv(
     x: ArrayLike,
-    kernel: ArrayLike,
+    kernel: ArrayLike | Quantized,
     bias: ArrayLike | None = None,
     *,
     strides: int | Sequence[int] = 1,
@@ -87,7 +128,7 @@ def conv(
     Args:
         x: an array `[..., *places, features]`.
         kernel: an array `[*window, features / feature_group_count, outputs]`; its rank says how
-            many dims the window moves along.
+            many dims the window moves along. A quantized one is dequantized.
         bias: a vector `[outputs]`.
         strides: how far the window moves, along each dim or all.
         padding: `"SAME"`, `"VALID"`, or pairs of ints; see `ts.conv_general`.
@@ -108,7 +149,10 @@ def conv(
         >>> ts.nn.conv(images, ts.ones((3, 3, 1, 16)), strides=2).shape
         (8, 14, 14, 16)
     """
-    found, weights = as_array("nn.conv", x), as_array("nn.conv", kernel)
+    found = as_array("nn.conv", x)
+    weights = as_array(
+        "nn.conv", kernel.dequantize() if isinstance(kernel, Quantized) else kernel
+    )
     count = weights.ndim - 2
     if count < 0 or found.ndim < count + 1:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Executables of several precisions, one of which is chosen for each call."""
+"""Variants of several precisions, one of which is chosen for each call."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from tessera import pytree
 from tessera.api.compiling import jit
+from tessera.api.control import switch
 from tessera.api.shapes import eval_shape
-from tessera.dtypes import float32
-from tessera.errors import ConcretizationError, OptionError, PytreeError, api_boundary
+from tessera.dtypes import float32, int32
+from tessera.errors import OptionError, PytreeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import as_array
 from tessera.graph.namespace.conversion import asarray
 from tessera.graph.namespace.elementwise import maximum
 from tessera.graph.ops import elementwise as e
-from tessera.graph.ops.reshape import reshape
-from tessera.graph.trace import is_traced_here
+from tessera.graph.ops.reshape import full, reshape
+from tessera.graph.trace import Tracer, is_traced_here
 from tessera.ir import loc
 from tessera.precision.apart import apart
 from tessera.precision.schemes import amax
@@ -63,6 +64,10 @@ class AdaptivePrecision:
     variants; changing between them traces and compiles nothing. A measure above a variant's limit
     (or NaN) changes to a wider one before anything is computed. Back to a narrower one it goes only
     after `patience` calls in a row whose measures are at most `hysteresis` times its limit.
+
+    Called while a function is traced, it is a branch of that function's program (`ts.switch`): each
+    run takes the narrowest variant whose limit holds. It keeps nothing then, so hysteresis and
+    patience do not count, and neither do its runs.
 
     Args:
         variants: functions of the same arguments, by name, from the narrowest to the widest.
@@ -110,7 +115,8 @@ class AdaptivePrecision:
         _check(self)
         self._functions = dict(variants)
         self._compiled = {name: jit(fn) for name, fn in variants.items()}
-        self._measure = jit(largest_magnitude if measure is None else measure)
+        self._measured_by = largest_magnitude if measure is None else measure
+        self._measure = jit(self._measured_by)
         self._lock = threading.Lock()
         self._current = 0
         self._calls = 0
@@ -127,20 +133,24 @@ class AdaptivePrecision:
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_traced_here():
-            raise ConcretizationError(
-                "AdaptivePrecision: it is called while a function is traced",
-                loc=loc.current(),
-                rule="it chooses between executables, by a number that is known in a call only",
-                fix="jit its variants, not the call; or choose inside with `ts.cond`",
-            )
-        measured = self._measure(*args, **kwargs)
-        if not isinstance(measured, ArrayBase) or measured.shape:
-            raise OptionError(
-                "AdaptivePrecision: the measure is no number",
-                loc=loc.current(),
-                rule="a measure gives an array without dims",
-            )
+            return self._branch(self._measured_by(*args, **kwargs), args, kwargs)
+        measured = _number(self._measure(*args, **kwargs))
+        if isinstance(measured, Tracer):
+            return self._branch(measured, args, kwargs)
         return self._compiled[self._choose(float(measured))](*args, **kwargs)
+
+    def _branch(self, measured: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The narrowest variant that the numbers of this call allow, as a branch of the program."""
+        number = _number(measured)
+        index: Any = full((), 0, int32)
+        for limit in self.limits:
+            # Written so that NaN is above all limits.
+            index = e.add(index, e.cast(e.not_(e.le(number, limit)), int32))
+
+        def run(fn: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda args, kwargs: fn(*args, **kwargs)
+
+        return switch(index, [run(self._functions[name]) for name in self.names], args, kwargs)
 
     @api_boundary
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -207,6 +217,16 @@ class AdaptivePrecision:
     def __repr__(self) -> str:
         counts = ", ".join([f"{name}: {n} calls" for name, n in self.counts.items()])
         return f"AdaptivePrecision({counts}; now {self.chosen}, {len(self.switches)} switches)"
+
+
+def _number(measured: Any) -> Any:
+    if not isinstance(measured, ArrayBase) or measured.shape:
+        raise OptionError(
+            "AdaptivePrecision: the measure is no number",
+            loc=loc.current(),
+            rule="a measure gives an array without dims",
+        )
+    return measured
 
 
 def _check(f: AdaptivePrecision) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias, cast
 
 from tessera.api.derivatives import custom_jvp
@@ -17,6 +18,7 @@ from tessera.dtypes import (
     float32,
     float64,
     int8,
+    int64,
 )
 from tessera.errors import DTypeError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
@@ -26,11 +28,13 @@ from tessera.graph.namespace.arguments import (
     parse_axis,
     parse_dtype,
 )
+from tessera.graph.namespace.taking import take
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import quantize as q
 from tessera.graph.ops.checks import may_equal
-from tessera.graph.ops.quantize import Format, spread_blocks
-from tessera.graph.ops.reshape import broadcast, full, full_like, transpose
+from tessera.graph.ops.generate import iota
+from tessera.graph.ops.quantize import Format, Quantized, spread_blocks
+from tessera.graph.ops.reshape import broadcast, full, full_like, reshape, transpose
 from tessera.ir import loc
 from tessera.precision.apart import apart
 from tessera.precision.packing import pack_values, unpack_integers, unpack_values
@@ -43,7 +47,7 @@ GradientRule: TypeAlias = Callable[[Any, Any, Any], Any]
 
 @register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
-class QuantizedTensor:
+class QuantizedTensor(Quantized):
     """An array in a quantized format, with scales: `(values - zero_point) * scale`.
 
     It is a tree of its arrays, so it goes through `jit`, `vmap`, `scan` and `grad`. `ts.quantize`
@@ -161,6 +165,47 @@ class QuantizedTensor:
             return replace(kept, global_scale=half)
         zero = self.zero_point
         return kept if zero is None else replace(kept, zero_point=e.cast(zero, int8))
+
+    @api_boundary
+    @apart
+    def rows(self, indices: ArrayLike) -> ArrayBase:
+        """The numbers at some places along the first axis, of which only these are read.
+
+        Args:
+            indices: integers, as for `ts.take`.
+
+        Returns:
+            An array `[*indices.shape, *shape[1:]]`.
+
+        Example:
+            >>> import tessera as ts
+            >>> q = ts.quantize(ts.asarray([[1.0, 2.0], [4.0, 8.0]]), ts.int8, axis=0)
+            >>> q.rows(ts.asarray([1, 1, 0])).shape
+            (3, 2)
+        """
+        at: Any = take(iota((self.shape[0],), 0, int64), indices, axis=0)
+        found = self._taken(reshape(at, (prod(at.shape),)))
+        return reshape(found.dequantize(), (*at.shape, *self.shape[1:]))
+
+    def _taken(self, at: Any) -> QuantizedTensor:
+        """The slices at some places, which are not negative."""
+        block = self.block[0]
+
+        def scales(x: Any) -> Any:
+            if x is None or block == 0:
+                return x
+            return take(x, at // block, axis=0)
+
+        scale, zero = scales(self.scale), scales(self.zero_point)
+        if self.packed is None or self._pairs() > 0:
+            values = take(self.values, at, axis=0)
+            return replace(self, values=values, scale=scale, zero_point=zero)
+        # Both values of a byte are unpacked, and one of them is taken.
+        both = take(self.values, at // 2, axis=0)
+        values = unpack_values(both, Format(self.format), 0, 2 * both.shape[0])
+        own = iota((both.shape[0],), 0, int64) * 2 + at % 2
+        kept = replace(self, scale=scale, zero_point=zero, packed=None, padded=False)
+        return replace(kept, values=take(values, own, axis=0))
 
     @api_boundary
     @apart

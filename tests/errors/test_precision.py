@@ -194,22 +194,21 @@ def test_variants_without_limits() -> None:
     )
 
 
-def test_variants_that_are_traced() -> None:
+def test_variants_of_other_dtypes_in_a_trace() -> None:
     expect(
         """
-        f = ts.AdaptivePrecision({"a": ts.sin, "b": ts.cos}, [1.0])
-        ts.jit(lambda x: f(x))(1.0)
+        f = ts.AdaptivePrecision({"a": lambda x: x.astype(ts.float16), "b": ts.cos}, [1.0])
+        ts.jit(lambda x: f(x))(ts.ones(2))
         """,
         """
-        ConcretizationError: AdaptivePrecision: it is called while a function is traced
+        DTypeError: switch: branches[0] returns f16[2], branches[1] f32[2]
           at user.py:2 in <lambda>
-            2 | ts.jit(lambda x: f(x))(1.0)
+            2 | ts.jit(lambda x: f(x))(ts.ones(2))
               |                  ^^^^
           called from user.py:2
-            2 | ts.jit(lambda x: f(x))(1.0)
-              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          rule: it chooses between executables, by a number that is known in a call only
-          fix: jit its variants, not the call; or choose inside with `ts.cond`
+            2 | ts.jit(lambda x: f(x))(ts.ones(2))
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: both functions return arrays of the same shapes and dtypes
         """,
     )
 

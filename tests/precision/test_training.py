@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tessera as ts
-from tessera.errors import ConcretizationError, OptionError, PytreeError, ShapeError
+from tessera.errors import DTypeError, OptionError, PytreeError, ShapeError
 
 RNG = np.random.default_rng(3)
 
@@ -253,6 +253,35 @@ def test_no_call_is_above_its_variants_limit(script: list[float], patience: int)
         assert x <= {"a": 10, "b": 100, "c": np.inf}[f.chosen]
 
 
+def test_inside_of_a_program_it_is_a_branch() -> None:
+    """The narrowest variant whose limit holds, in jit, loops, batches and gradients."""
+
+    def variant(k: float) -> Any:
+        return lambda x, scale=1.0: x * (k * scale)
+
+    f = ts.AdaptivePrecision({"a": variant(1.0), "b": variant(2.0), "c": variant(3.0)}, [1.0, 10.0])
+    sizes = np.array([0.5, 1.0, 1.5, 10.0, 11.0, np.inf, np.nan, -0.5, -20.0], np.float32)
+    factors = np.array([1, 1, 2, 2, 3, 3, 3, 1, 3], np.float32)
+    run = ts.jit(lambda x: f(x))
+    for x, k in zip(sizes, factors, strict=True):
+        np.testing.assert_array_equal(np.asarray(run(ts.asarray(x))), x * k)
+        np.testing.assert_array_equal(np.asarray(ts.grad(run)(ts.asarray(x))), k)
+    wanted = sizes * factors
+    np.testing.assert_array_equal(np.asarray(ts.vmap(f)(ts.asarray(sizes))), wanted)
+    found = ts.jit(lambda xs: ts.scan(lambda c, x: (c, f(x)), 0.0, xs)[1])(ts.asarray(sizes))
+    np.testing.assert_array_equal(np.asarray(found), wanted)
+    np.testing.assert_array_equal(
+        np.asarray(ts.jit(lambda x: f(x, scale=4.0))(ts.asarray(2.0))), 16.0
+    )
+    assert f.counts == {"a": 0, "b": 0, "c": 0}
+    text = str(ts.make_graph(lambda x: f(x))(1.0))
+    assert text.count("graph.cond(") == 2
+    with ts.policy(ts.policies.Training()):  # what is measured is not rounded
+        assert float(run(ts.asarray(1.001))) == 2.0
+    with pytest.raises(OptionError, match="the measure is no number"):
+        ts.jit(lambda x: ts.AdaptivePrecision({"a": ts.sin}, [], measure=lambda x: 1.0)(x))(1.0)
+
+
 def test_a_measure_of_yours() -> None:
     """By the scale of gradients, which is an argument."""
     f = ts.AdaptivePrecision(
@@ -317,7 +346,7 @@ def test_adaptive_precision_that_cannot_be() -> None:
     two = ts.AdaptivePrecision({"a": f, "b": lambda x: x.astype(ts.float16)}, [1])
     with pytest.raises(PytreeError, match=r"a gives f32\[2\], b gives f16\[2\]"):
         two.compile(ts.ones(2))
-    with pytest.raises(ConcretizationError, match="while a function is traced"):
+    with pytest.raises(DTypeError, match=r"branches\[0\] returns f32\[2\], branches\[1\] f16\[2\]"):
         ts.jit(lambda x: two(x))(ts.ones(2))
     by = ts.AdaptivePrecision({"a": f, "b": f}, [1], measure=lambda x: x)
     with pytest.raises(OptionError, match="the measure is no number"):

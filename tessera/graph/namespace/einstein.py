@@ -22,6 +22,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.gather import gather
 from tessera.graph.ops.generate import index_dtype, iota
 from tessera.graph.ops.rearrange import broadcast, reshape, transpose
+from tessera.graph.ops.round_blocks import in_blocks
 from tessera.graph.placement import common_device
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -257,9 +258,11 @@ def _product(a: _Term, b: _Term, kept: set[str], wide: DType) -> _Term:
         left, right = (tuple([t.names.index(c) for c in names]) for t in (a, b))
         return left, right
 
-    if a.x.dtype is b.x.dtype and a.x.dtype.bits <= wide.bits and a.x.dtype.kind is wide.kind:
-        dtype = None if wide is a.x.dtype else wide
-        x = dot_general(a.x, b.x, axes(inner), axes(batch), dtype)
+    pairs = axes(inner)
+    left, right = in_blocks(a.x, pairs[0]), in_blocks(b.x, pairs[1])
+    if left.dtype is right.dtype and left.dtype.bits <= wide.bits and left.dtype.kind is wide.kind:
+        dtype = None if wide is left.dtype else wide
+        x = dot_general(left, right, pairs, axes(batch), dtype)
     else:
-        x = dot_general(ops.cast(a.x, wide), ops.cast(b.x, wide), axes(inner), axes(batch))
+        x = dot_general(ops.cast(left, wide), ops.cast(right, wide), pairs, axes(batch))
     return _Term(x, "".join(names))

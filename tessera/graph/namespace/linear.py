@@ -22,6 +22,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import reshape, transpose
+from tessera.graph.ops.round_blocks import in_blocks
 from tessera.graph.placement import common_device
 from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
@@ -58,7 +59,7 @@ def _contract(
         # Whether any product is true: the sum of 0s and 1s is not 0. It is added in 32 bits.
         wide = dot_general(ops.cast(a, int32), ops.cast(b, int32), pairs, same)
         return ops.cast(wide, bool_)
-    return dot_general(a, b, pairs, same, dtype)
+    return dot_general(in_blocks(a, left), in_blocks(b, right), pairs, same, dtype)
 
 
 def _mismatch(name: str, a: Any, b: Any, i: int, j: int) -> ShapeError:

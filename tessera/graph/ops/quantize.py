@@ -112,6 +112,34 @@ _DTYPES: dict[Format, DType] = {
 }
 
 
+class Quantized:
+    """Base of tensors in a quantized format: what layers take in the place of a weight, and what no
+    policy converts.
+    """
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The shape of what it stands for."""
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.shape)
+
+    def dequantize(self) -> Any:
+        """The array that it stands for."""
+        raise NotImplementedError
+
+    def rows(self, indices: Any) -> Any:
+        """The array's slices at some places along the first axis."""
+        raise NotImplementedError
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """The matrix product of an array with what it stands for."""
+        raise NotImplementedError
+
+
 class _Blockwise(Composite):
     """What both ops share: an array, and a scale for each block of it."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -13,9 +15,9 @@ from tessera.graph.ops.checks import check_axis, may_equal, tensor, title
 from tessera.graph.ops.composite import Composite
 from tessera.graph.ops.elementwise import abs_, cast, div, maximum, minimum, mul
 from tessera.graph.ops.quantize import Format, dequantize, quantize
-from tessera.graph.ops.rearrange import Batched, broadcast, reshape
+from tessera.graph.ops.rearrange import Batched, broadcast, reshape, transpose
 from tessera.graph.ops.reduce import max_
-from tessera.graph.ops.reshape import batch_front
+from tessera.graph.ops.reshape import batch_front, inverse
 from tessera.graph.trace import bind
 from tessera.ir.convert import cast_array
 from tessera.ir.core import Value
@@ -119,3 +121,25 @@ class RoundBlocks(Composite):
 def round_blocks(x: Any, axis: int) -> Any:
     """x rounded to NVFP4, in blocks along an axis."""
     return bind(RoundBlocks, x, axis=axis)
+
+
+IN_BLOCKS: ContextVar[bool] = ContextVar("tessera.in_blocks", default=False)
+"""Whether the operands of the products of a function are rounded."""
+
+
+def in_blocks(x: Any, axes: Sequence[int]) -> Any:
+    """An operand of a product, rounded along the axes that are summed over if that is asked for.
+
+    Several axes are one, in the order in which they are given.
+    """
+    if not IN_BLOCKS.get() or not axes or 0 in x.shape or not x.dtype.is_float:
+        return x
+    wide = cast(x, float32)
+    if len(axes) == 1:
+        return cast(round_blocks(wide, axes[0]), x.dtype)
+    order = [*[k for k in range(x.ndim) if k not in axes], *axes]
+    moved = transpose(wide, order)
+    kept = x.ndim - len(axes)
+    flat = reshape(moved, (*moved.shape[:kept], prod(moved.shape[kept:])))
+    back = reshape(round_blocks(flat, kept), moved.shape)
+    return cast(transpose(back, inverse(order)), x.dtype)
