@@ -148,7 +148,10 @@ class AdaptivePrecision:
             index = e.add(index, e.cast(e.not_(e.le(number, limit)), int32))
 
         def run(fn: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda args, kwargs: fn(*args, **kwargs)
+            def with_operands(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+                return fn(*args, **kwargs)
+
+            return with_operands
 
         return switch(index, [run(self._functions[name]) for name in self.names], args, kwargs)
 
