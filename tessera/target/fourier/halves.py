@@ -19,7 +19,7 @@ from tessera.target.roots_ops import Roots
 
 
 def unfold(plan: Plan) -> Func:
-    """Makes X of Z in another place. Both have n + 1 elements, of which the last one of Z is set."""
+    """Makes X of Z in another place. Both have n + 1 elements; the last one of Z is set here."""
     c = plan.code(plan.lanes, ("source", "target"))
     (source, target), n = c.args, plan.n
     for k in (0, 1):
