@@ -49,7 +49,7 @@ from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
 from tessera.schedule.types import Axis
-from tessera.target.fourier.calls import plan_of_call
+from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
 from tessera.target.llvm.modules import write_modules
@@ -219,8 +219,8 @@ def count_kernels(program: Func, machine: Machine | Gpu) -> dict[tuple[str, str]
         elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
             sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
             types = [v.type for v in (*op.inputs, *op.results)]
-            is_own = isinstance(machine, Machine) and plan_of_call(op.function, types, machine)
-            what = "transforms of lines" if is_own else "a call of a library"
+            steps = isinstance(machine, Machine) and steps_of_call(op.function, types, machine)
+            what = "transforms of lines" if steps else "a call of a library"
             key = (op.function.name, f"{what} with {sizes}")
             found[key] = found.get(key, 0) + 1
     return found

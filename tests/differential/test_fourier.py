@@ -59,11 +59,28 @@ def test_real_lines_at_every_level(size: int, level: str) -> None:
         check_levels(graph, [x], machine=machine(level))
 
 
+@pytest.mark.parametrize("level", ["host", "x86-64"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((2, 6, 3), (1,)), ((15, 37), (0,)), ((2, 2), (0,)), ((4, 16, 16), (0, 2)), ((3, 8, 0), (1,))],
+)
+def test_other_axes_at_every_level(
+    shape: tuple[int, ...], axes: tuple[int, ...], level: str
+) -> None:
+    for dtype, name in ((complex64, "c8"), (complex128, "c16")):
+        graph = graph_of(lambda x: (fft(x, axes), fft(x, axes, True)), TensorType(shape, dtype))
+        assert is_own(graph, level)
+        check_levels(graph, [random(shape, name)], machine=machine(level))
+
+
 def test_how_many_lines_there_are_may_be_unknown() -> None:
     graph = graph_of(lambda x: rfft(x, 1), TensorType((sym("n"), 64), float32))
     assert is_own(graph)
+    columns = graph_of(lambda x: fft(x, (1, 2)), TensorType((sym("n"), 6, 16), complex64))
+    assert is_own(columns)
     for count in (0, 1, 3):
         check_levels(graph, [random((count, 64), "f4")], {"n": count})
+        check_levels(columns, [random((count, 6, 16), "c8")], {"n": count})
 
 
 def four(fft: Any, size: int) -> Callable[..., Any]:
@@ -104,6 +121,20 @@ def test_errors_are_those_of_the_library(wide: bool) -> None:
     assert max(ratios) < 1.4
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["single", "double"])
+def test_errors_of_several_axes(wide: bool) -> None:
+    ratios: list[float] = []
+    for shape, axes in (((3, 60, 50), (1,)), ((64, 33), (0,)), ((32, 64), (0, 1))):
+        x = random(shape, "c16" if wide else "c8")
+        exact = scipy.fft.fftn(x.astype(np.clongdouble), axes=axes)
+        found = np.asarray(ts.jit(partial(ts.fft.fftn, axes=axes))(ts.asarray(x)))
+        theirs = scipy.fft.fftn(x, axes=axes)
+        errors = [np.sqrt(np.mean(np.abs(y - exact) ** 2)) for y in (found, theirs)]
+        ratios.append(float(errors[0] / errors[1]))
+    assert max(ratios) < 1.25
+    assert np.mean(ratios) < 1.1
+
+
 @pytest.mark.parametrize("level", supported_levels())
 def test_every_level_of_machines(level: str) -> None:
     for size in (200, 480):
@@ -124,6 +155,15 @@ def test_lines_do_not_depend_on_their_batch_or_on_threads() -> None:
     for k in (0, 49):
         for a, b in zip(own(1024, z[k], x[k]), alone, strict=True):
             np.testing.assert_array_equal(a, b[k])
+    columns = ts.jit(partial(ts.fft.fft, axis=0))
+    z = random((1024, 50), "c8")
+    with config.update(threads=1):
+        alone = np.asarray(columns(ts.asarray(z)))
+    with config.update(threads=3):
+        np.testing.assert_array_equal(np.asarray(columns(ts.asarray(z))), alone)
+    for part in (slice(0, 3), slice(47, 50), slice(3, 40)):
+        few = np.asarray(columns(ts.asarray(np.ascontiguousarray(z[:, part]))))
+        np.testing.assert_array_equal(few, alone[:, part])
 
 
 def test_the_imaginary_parts_of_the_ends_are_not_read() -> None:
@@ -139,6 +179,8 @@ def test_accesses_are_checked() -> None:
     with config.update(debug_bounds=True):
         for found, want in zip(own(200, z, x), four(scipy.fft, 200)(z, x), strict=True):
             np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-12)
+        both = np.asarray(ts.jit(ts.fft.fft2)(ts.asarray(z[:, :48].reshape(3, 3, 16))))
+        np.testing.assert_allclose(both, np.fft.fft2(z[:, :48].reshape(3, 3, 16)), atol=1e-12)
 
 
 def test_derivatives_and_batches_of_code() -> None:
@@ -159,12 +201,15 @@ def test_derivatives_and_batches_of_code() -> None:
 
 
 def test_which_calls_remain() -> None:
-    """Odd lines of real numbers, other primes than 2, 3 and 5, short and long lines, other axes."""
+    """Odd lines of real numbers, other primes than 2, 3 and 5, short and long lines."""
     c = complex64
     for shape, axes, own in (
         ((64,), (0,), True),
-        ((64, 3), (0,), False),
-        ((3, 64), (0, 1), False),
+        ((64, 3), (0,), True),
+        ((3, 64), (0, 1), True),
+        ((7, 64), (0, 1), False),
+        ((3, 4), (0, 1), False),
+        ((1 << 14, 3), (0,), False),
         ((7,), (0,), False),
         ((7 * 16,), (0,), False),
         ((1 << 17,), (0,), False),

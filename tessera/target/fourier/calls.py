@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,12 @@ from tessera.schedule.types import BufType
 from tessera.target import ops as t
 from tessera.target.fourier import halves
 from tessera.target.fourier.code import I64, PTR, Code
+from tessera.target.fourier.columns import (
+    column_functions,
+    column_plan,
+    copy_part,
+    emit_columns,
+)
 from tessera.target.fourier.line import Plan, emit_line, line_functions, plan_of
 from tessera.target.machine import Machine
 
@@ -21,22 +28,43 @@ GRAIN = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Transform:
-    """A call as code.
+class Step:
+    """A transform along one axis.
 
     Attributes:
-        callee: the function for some lines: `callee(source, target, lo, hi)`.
+        axis: which one.
+        inner: elements from one of a line to the next.
+        plan: how lines are transformed.
+    """
+
+    axis: int
+    inner: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A step as code.
+
+    Attributes:
+        callee: the function for some points: `callee(source, target, lo, hi)`. Target may be
+            source.
         funcs: it, and what it calls, by name.
-        grain: lines that are worth a thread's while.
+        points: those of each place of the axes before the step's; they are numbered place by place.
+        grain: points that are worth a thread's while.
     """
 
     callee: str
     funcs: Mapping[str, Func]
+    points: int
     grain: int
 
 
-def plan_of_call(function: HostFunction, types: Sequence[Type], machine: Machine) -> Plan | None:
-    """How code does the same as a call; None where the library is called.
+def steps_of_call(
+    function: HostFunction, types: Sequence[Type], machine: Machine
+) -> tuple[Step, ...] | None:
+    """How code does the same as a call; None where the library is called. The first step reads what
+    the call reads, the others what it gives.
 
     Args:
         function: what is called.
@@ -48,23 +76,32 @@ def plan_of_call(function: HostFunction, types: Sequence[Type], machine: Machine
     source, target = types
     assert isinstance(source, BufType)
     assert isinstance(target, BufType)
-    # The direction comes first for complex numbers.
-    *axes, axis = function.options[function.name == "fft" :]
-    line = (target if function.name == "irfft" else source).shape
-    length = line[-1]
-    if axes or axis != len(line) - 1 or not isinstance(length, int):
-        return None
-    if function.name != "fft":
-        if length % 2:
+    shape = (target if function.name == "irfft" else source).shape
+    dtype = real_of(source.dtype)
+    steps: list[Step] = []
+    # The direction comes first for complex numbers. Lines that lie side by side are the last.
+    for axis in sorted(function.options[function.name == "fft" :], reverse=True):
+        length, inner = shape[axis], math.prod(shape[axis + 1 :])
+        if not isinstance(length, int) or not isinstance(inner, int):
             return None
-        length //= 2
-    return plan_of(length, real_of(source.dtype), machine)
+        if function.name != "fft":
+            plan = plan_of(length // 2, dtype, machine) if inner == 1 and length % 2 == 0 else None
+        elif inner == 1:
+            plan = plan_of(length, dtype, machine)
+        else:
+            plan = column_plan(length, dtype, machine)
+        if plan is None:
+            return None
+        steps.append(Step(axis, inner, plan))
+    return tuple(steps)
 
 
-def transform_of(function: LibraryFunction, plan: Plan) -> Transform:
-    """What does the same as a call, by a plan."""
+def transform_of(function: LibraryFunction, step: Step) -> Transform:
+    """The code of a step."""
+    plan = step.plan
     if function.name == "fft":
-        return _whole(plan, bool(function.options[0]))
+        inverse = bool(function.options[0])
+        return _whole(plan, inverse) if step.inner == 1 else _columns(plan, step.inner, inverse)
     return _half(plan) if function.name == "rfft" else _half_inverse(plan)
 
 
@@ -124,4 +161,47 @@ def _lines(
     c.span(lo, hi, body)
     func = c.func(plan.name(f"{name}_lines"))
     found = {**line_functions(plan), **{f.name: f for f in (*funcs, func)}}
-    return Transform(func.name, found, -(-GRAIN // max(parts)))
+    return Transform(func.name, found, 1, -(-GRAIN // max(parts)))
+
+
+def _columns(plan: Plan, inner: int, inverse: bool) -> Transform:
+    """The function for some vectors of lines that lie side by side, `inner` of them."""
+    lanes = plan.lanes
+    blocks, rest = -(-inner // lanes), inner % lanes
+    sign = -1.0 if inverse else 1.0
+    c = Code(plan.dtype, 1, plan.fused, (PTR, PTR, I64, I64), ("source", "target", "lo", "hi"))
+    source, target, lo, hi = c.args
+    row = 2 * lanes
+    first, second = [c.emit(t.Alloca(plan.dtype, row * plan.n, loc=c.loc)) for _ in range(2)]
+    copies = [copy_part(plan, rest, is_back) for is_back in (False, True)] if rest else []
+
+    def body(number: Value) -> None:
+        place, block = number, c.index(0)
+        if blocks > 1:
+            place = c.map("trunc_div", number, c.index(blocks))
+            block = c.map("rem", number, c.index(blocks))
+        size = plan.dtype.itemsize
+        start = c.map("add", c.times(place, 2 * size * plan.n * inner), c.times(block, row * size))
+        here, there = [c.emit(t.PtrAdd(ptr, start, loc=c.loc)) for ptr in (source, target)]
+        far, near = c.index(2 * inner), c.index(row)
+
+        def whole() -> None:
+            emit_columns(c, plan, (here, there), (far, far), (first, second), sign)
+
+        def part() -> None:
+            c.ops.append(t.Call((here, second, far), copies[0].name, loc=c.loc))
+            last = (first, second)[(len(plan.radices) - 1) % 2]
+            emit_columns(c, plan, (second, last), (near, near), (first, second), sign)
+            c.ops.append(t.Call((last, there, far), copies[1].name, loc=c.loc))
+
+        if not rest:
+            whole()
+        elif blocks == 1:
+            part()
+        else:
+            c.when(c.map("eq", block, c.index(blocks - 1)), part, whole)
+
+    c.span(lo, hi, body)
+    func = c.func(plan.name(f"{'ifft' if inverse else 'fft'}_columns_of_{inner}"))
+    found = {**column_functions(plan), **{f.name: f for f in (*copies, func)}}
+    return Transform(func.name, found, blocks, -(-GRAIN // (row * plan.n)))

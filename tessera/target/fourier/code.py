@@ -105,6 +105,19 @@ class Code(Build):
         self.ops = outer
         self.ops.append(t.For(lo, hi, one, (), 0, region, loc=self.loc))
 
+    def when(
+        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None]
+    ) -> None:
+        """Runs one or the other."""
+        outer: list[Op] = self.ops
+        blocks: list[Block] = []
+        for part in (then, otherwise):
+            self.ops = []
+            part()
+            blocks.append(Block([], self.ops, ()))
+        self.ops = outer
+        self.ops.append(t.If(condition, *blocks, loc=self.loc))
+
     # --- memory: indices count parts, which are half of a complex number ---
 
     def load(self, ptr: Value, at: Value) -> Value:

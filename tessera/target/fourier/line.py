@@ -73,14 +73,15 @@ def plan_of(n: int, dtype: DType, machine: Machine) -> Plan | None:
         lanes //= 2
     if n > MAX_LENGTH or lanes < min(widest, 4):
         return None
-    radices = _radices(n // lanes, 4 if machine.registers >= 32 else 3)
+    radices = radices_of(n // lanes, machine)
     return None if radices is None else Plan(n, lanes, radices, dtype, machine.fma)
 
 
-def _radices(rows: int, bits: int) -> tuple[int, ...] | None:
+def radices_of(rows: int, machine: Machine) -> tuple[int, ...] | None:
     """Factors of a number, powers of two of about one size; None if it has other primes than 2, 3
-    and 5.
+    and 5. Registers hold a vector of complex numbers for each of a radix, and little more.
     """
+    bits = 4 if machine.registers >= 32 else 3
     twos = (rows & -rows).bit_length() - 1
     stages = -(-twos // bits)
     found = [1 << (twos + k) // stages for k in range(stages)]

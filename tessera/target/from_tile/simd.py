@@ -29,8 +29,7 @@ from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
-from tessera.target.fourier.calls import plan_of_call, transform_of
-from tessera.target.fourier.line import Plan
+from tessera.target.fourier.calls import Step, steps_of_call, transform_of
 from tessera.target.from_tile import memory
 from tessera.target.from_tile.lowering import (
     I64,
@@ -425,9 +424,9 @@ def _pieces(op: t.Call | t.Parallel) -> int:
 
 
 def _host_call(s: Lowering, op: tile.HostCall) -> None:
-    plan = None if s.run_record else plan_of_call(op.function, op.types, s.machine)
-    if plan is not None:
-        _transform(s, op, plan)
+    steps = None if s.run_record else steps_of_call(op.function, op.types, s.machine)
+    if steps:
+        _transform(s, op, steps)
         return
     names = sorted({name for type in op.types for dim in type.shape for name in symbols(dim)})
     args, dims = [s.ptr(a) for a in op.args], [s.dims[name] for name in names]
@@ -439,20 +438,23 @@ def _host_call(s: Lowering, op: tile.HostCall) -> None:
     s.emit(call)
 
 
-def _transform(s: Lowering, op: tile.HostCall, plan: Plan) -> None:
+def _transform(s: Lowering, op: tile.HostCall, steps: Sequence[Step]) -> None:
     """Transforms of lines by code of this program."""
     assert isinstance(op.function, LibraryFunction)
-    transform = transform_of(op.function, plan)
-    s.made.update(transform.funcs)
-    args = [s.ptr(a) for a in op.args]
-    count = s.index(1)
-    for extent in op.types[0].shape[:-1]:
-        count = s.map("mul", count, s.dim(extent))
-    known = constant_of(count)
-    if known is None or known > transform.grain:
-        s.emit(t.Parallel(args, count, transform.callee, transform.grain, loc=s.loc))
-    else:
-        s.emit(t.Call([*args, s.index(0), count], transform.callee, loc=s.loc))
+    source, target = [s.ptr(a) for a in op.args]
+    for step in steps:
+        transform = transform_of(op.function, step)
+        s.made.update(transform.funcs)
+        count = s.index(transform.points)
+        for extent in op.types[0].shape[: step.axis]:
+            count = s.map("mul", count, s.dim(extent))
+        known = constant_of(count)
+        if known is None or known > transform.grain:
+            args = [source, target]
+            s.emit(t.Parallel(args, count, transform.callee, transform.grain, loc=s.loc))
+        else:
+            s.emit(t.Call([source, target, s.index(0), count], transform.callee, loc=s.loc))
+        source = target
 
 
 RULES: Mapping[type[Op], Rule] = {
