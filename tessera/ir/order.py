@@ -32,6 +32,8 @@ class Tree(Enum):
 
     SEQUENCE = "sequence"
     HALVES = "halves"
+    WARPS = "warps"
+    BLOCKS = "blocks"
     ANY = "any"
 
 
@@ -41,10 +43,14 @@ class Order:
 
     The terms are cut into parts of `split`, and term k of a part is combined with lane k mod
     `width`, one after the other. The lanes of a part are combined by `tree` (one lane needs none:
-    `SEQUENCE`; `HALVES` combines the first half with the second until one is left), and the parts
-    one after the other. Where a sum runs over several axes, its terms lie along the last one, and
-    what this gives is combined in sequence over the others. `ANY` leaves it to chance: terms are
-    combined as they come.
+    `SEQUENCE`; `HALVES` combines the first half with the second until one is left; `WARPS` is how
+    the threads of a block do it), and the parts one after the other. Where a sum runs over several
+    axes, its terms lie along the last one, and what this gives is combined in sequence over the
+    others.
+
+    `BLOCKS` has no lanes: `width` neighbours are combined by an instruction, or by a block of
+    threads, in an order of their own, and one such block after the other. `ANY` leaves it to
+    chance: terms are combined as they come.
 
     Text: `order<halves, 0, 64>`: tree, split, width.
 
@@ -63,7 +69,7 @@ class Order:
             raise VerifyError(
                 f"{self}", rule="the width is a power of two, and the split is not negative"
             )
-        if (self.tree is Tree.HALVES) != (self.width > 1):
+        if (self.tree in (Tree.SEQUENCE, Tree.ANY)) != (self.width == 1):
             raise VerifyError(f"{self}", rule="one lane is a sequence, and more are a tree")
         if self.tree is Tree.ANY and self.split:
             raise VerifyError(f"{self}", rule="what comes in any order has no parts")

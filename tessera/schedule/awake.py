@@ -13,6 +13,7 @@ from tessera.ir.core import Block, Func, Op
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.heuristics import Cpu, choose_nest
+from tessera.schedule.ordering import with_orders
 from tessera.schedule.rebuild import kernels, with_bodies
 
 
@@ -40,7 +41,7 @@ def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
                 assert isinstance(asked, ops.Nest)
                 op = choose_nest(asked, machine)
             code.append(op)
-        return Block(kernel.body.args, code, ())
+        return Block(kernel.body.args, with_orders(code), ())
 
     return with_bodies(chosen, body)
 

@@ -292,7 +292,8 @@ class NestEmitter:
         if is_product and region.axes and accumulate.kind in ops.Contract.accepted:
             body = Block([], self.place(region), (left, right))
             found = ops.Contract(
-                region.axes, rows, cols, accumulate, body, op.order, loc=self.loc
+                region.axes, rows, cols, accumulate, body, op.order, op.order is not None,
+                loc=self.loc,
             )
             self.place(outer).append(found)
             return self.cast(outer, found.result, dtype)

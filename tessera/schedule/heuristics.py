@@ -21,7 +21,7 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.machines import Cpu, Gpu
-from tessera.schedule.ordering import stated_width
+from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.types import Axis, BufType
@@ -109,7 +109,7 @@ def choose(
             from tessera.schedule.heuristics_gpu import choose_joined  # which builds on this module
 
             code[:2] = choose_joined(code[:2])
-        return Block(kernel.body.args, code, ())
+        return Block(kernel.body.args, with_orders(code), ())
 
     return with_bodies(func, body)
 

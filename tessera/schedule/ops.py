@@ -484,8 +484,7 @@ class Bitcast(ScheduleOp):
 class Reduce(ScheduleOp):
     """Combines the yielded scalar over the reduction axes with `fn`, starting from its identity.
 
-    With `order` None, lanes are those of the nest's `reduce_tile`, and the whole is one part. The
-    dtype is that of the value.
+    With `order` None, lanes are those of the nest's `reduce_tile`; see `schedule/ordering.py`.
     """
 
     name = "schedule.reduce"
@@ -527,7 +526,8 @@ class Contract(ScheduleOp):
         cols: names of the nest's axes on which only rhs depends. All other axes of the nest are
             batch axes.
         dtype: accumulator and result; the products are formed in it.
-        order: one product after the other, or what the schedule makes it.
+        order: in which order products are added.
+        fused: whether the program asks for a sequence, with each product fused into the sum.
     """
 
     name = "schedule.contract"
@@ -538,6 +538,7 @@ class Contract(ScheduleOp):
     dtype: DType = attr()
     body: Block = region()
     order: Order | None = attr(None)
+    fused: bool = attr(False)
 
     accepted: ClassVar[frozenset[Kind]] = frozenset({Kind.INT, Kind.UINT, Kind.FLOAT})
 
@@ -549,7 +550,7 @@ class Contract(ScheduleOp):
         """Two scalars are yielded, numbers."""
         if len(self.body.outputs) != 2 or self.dtype.kind not in self.accepted:
             raise VerifyError("a contraction yields lhs and rhs, and accumulates numbers")
-        if self.order not in (None, SEQUENCE):
+        if self.fused and self.order != SEQUENCE:
             raise VerifyError(f"products are added in sequence, not in {self.order}")
 
 

@@ -434,7 +434,7 @@ class Product:
         cols = (*[n for n in cols if n != self.col.name], *names[1])
         return ops.Contract(
             self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), self.op.order,
-            loc=self.op.loc,
+            self.op.fused, loc=self.op.loc,
         )  # fmt: skip
 
 

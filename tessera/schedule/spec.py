@@ -9,7 +9,8 @@ Besides the structure that every layer has:
  S4  dynamic operands are i64;
  S5  once there are places: all ops have them, and outputs of the program lie where they belong:
      in memory of their own, or on an input each;
- S6  a nest yields only through stores: no store stands inside a region of a reduction.
+ S6  a nest yields only through stores: no store stands inside a region of a reduction;
+ S7  once there are places: what accumulates and rounds states its order.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tessera.ir.verify import Spec
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops, sort_ops
 from tessera.schedule.block_ops import Each, nests_of
+from tessera.schedule.ordering import rounds
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import BufType, Place, PlaceKind
 
@@ -153,10 +155,21 @@ def _collect(block: Block, placed: dict[Value, Place]) -> bool:
     return found
 
 
+def check_orders(func: Func) -> None:
+    """S7."""
+    if not any(kernel.places for kernel in kernels(func.body)):
+        return
+    for kernel in kernels(func.body):
+        for nest in nests_of(kernel.body):
+            for op in walk(nest.body):
+                if rounds(op) and op.attrs["order"] is None:
+                    raise _fail("S7", op, "what it adds up rounds, and it states no order")
+
+
 SCHEDULE = Spec(
     name="Schedule",
     ops=(ops.ScheduleOp,),
-    checks=(check_outputs, check_expressions, check_stores, check_places),
+    checks=(check_outputs, check_expressions, check_stores, check_places, check_orders),
     binds=ops.bound_axes,
 )
 """The spec of the layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,10 @@ from tessera.ir.loc import Loc
 from tessera.ir.order import PART, SEQUENCE, Order, Tree, fixed
 from tessera.ir.parser import parse_func
 from tessera.ir.scalar import SCALARS
+from tessera.ir.verify import verify
 from tessera.ir.walk import walk
+from tessera.schedule.ordering import rounds
+from tessera.schedule.spec import SCHEDULE
 from tessera.target.machine import host, machine
 from tests.fake_gpu import fake_gpu
 
@@ -243,7 +247,58 @@ def test_the_order_goes_down_to_the_registers() -> None:
     assert "tile.reduce" in lowered.stage("tile")
     assert "tile<f32[64]>" in lowered.stage("tile")
     plain = ts.jit(lambda x: ts.sum(x, axis=1)).lower(ts.zeros((4, 1000)))
-    assert "order" not in plain.stage("graph") + plain.stage("schedule")
+    assert "order" not in plain.stage("graph")
+
+
+ROWS: Any = ts.zeros((40, 1000))
+COLUMNS: Any = ts.zeros((1000, 40))
+PAIR: Any = ts.zeros((64, 64))
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize(
+    ("f", "args", "on_cpu", "on_gpu"),
+    [
+        (lambda x: ts.sum(x, axis=1), (ROWS,), "halves", "warps"),
+        (lambda x: ts.mean(x, axis=1), (ROWS,), "halves", "warps"),
+        (lambda x: ts.prod(x, axis=1), (ROWS,), "halves", "warps"),
+        (lambda x: ts.sum(x, axis=0), (COLUMNS,), "sequence", "warps"),
+        (lambda x: ts.cumulative_sum(x, axis=1), (ROWS,), "blocks", "blocks"),
+        (lambda x: ts.cumulative_prod(x, axis=1), (ROWS,), "blocks", "blocks"),
+        (lambda x, y: x @ y, (PAIR, PAIR), "sequence", "blocks"),
+        (lambda x, y: ts.conv_general(x[None, None], y[None, None, :3, :3], (1, 1), "SAME"),
+         (PAIR, PAIR), "sequence", "warps"),
+        (lambda x, i: x.at[i].add(1.0), (ts.zeros(4), ts.zeros(9, dtype=ts.int32)),
+         "sequence", "sequence"),
+    ],
+    ids=["sum", "mean", "prod", "columns", "cumsum", "cumprod", "product", "conv", "scatter"],
+)  # fmt: skip
+def test_what_accumulates_states_its_order(
+    f: Any, args: Any, on_cpu: str, on_gpu: str, gpu: bool
+) -> None:
+    """Once tiles are chosen, by what no program has stated, too."""
+    lowered = ts.jit(f).lower(*args, machine="sm_90a" if gpu else "x86-64-v3")
+    assert "order" not in lowered.stage("graph")
+    found = [op for op in walk(lowered.schedule.body) if rounds(op)]
+    assert {op.attrs["order"].tree.value for op in found} == {on_gpu if gpu else on_cpu}
+    text = str(lowered.schedule)
+    again = parse_func(text)
+    assert str(again) == text
+    verify(again, SCHEDULE)
+    without = re.sub(r", order=order<[^>]*>", "", text)
+    with pytest.raises(VerifyError, match=r"S7.*what it adds up rounds, and it states no order"):
+        verify(parse_func(without), SCHEDULE)
+    assert content_hash(parse_func(without)) != content_hash(again)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: ts.max(x, axis=1), lambda x: ts.any(x > 0, axis=1), lambda x: ts.argmax(x, axis=1),
+     lambda x: ts.sum(ts.astype(x, ts.int32), axis=1), lambda x: ts.sort(x, axis=1)],
+    ids=["max", "any", "argmax", "integers", "sort"],
+)  # fmt: skip
+def test_what_does_not_round_has_no_order(f: Any) -> None:
+    assert "order=" not in ts.jit(f).lower(ROWS).stage("schedule")
 
 
 def test_integers_and_extremes_have_no_order() -> None:

@@ -16,7 +16,7 @@ func @f[S](%x: buf<f32[S, 4]>) {
   %y = schedule.kernel([%x]) {types=[buf<f32[S]>]} : buf<f32[S]> body(%a: buf<f32[S, 4]>, %o:
   buf<f32[S]>) {
     schedule.nest() {axes=[i: S]} body() {
-      %s = schedule.reduce() {axes=[r: 4], fn=add} : f32 body() {
+      %s = schedule.reduce() {axes=[r: 4], fn=add, order=order<sequence, 0, 1>} : f32 body() {
         %v = schedule.load(%a, []) {index=[i, r]} : f32
         yield %v
       }

@@ -396,7 +396,7 @@ def _better(
 def contract(low: State, op: s.Contract, point: Point) -> Val:
     """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
     sides = _sides(op, point)
-    if sides is not None and (op.order is not None or not _has_lanes_along(low, op)):
+    if sides is not None and (op.fused or not _has_lanes_along(low, op)):
         return _dot(low, op, point, *sides)
 
     def value(inner: Point) -> Val:
@@ -425,7 +425,7 @@ def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
     lhs, rhs = op.body.outputs
     if not point.dims:
         # One product after the other, as they are added where there are more rows or columns.
-        return (lhs, rhs) if op.order is not None else None
+        return (lhs, rhs) if op.fused else None
     *first, last = point.names
     if last in op.cols and all(name in op.rows for name in first):
         return lhs, rhs
