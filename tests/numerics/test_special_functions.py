@@ -84,8 +84,8 @@ FUNCTIONS: dict[str, Function] = {
     "erf": Function(special.erf, mp.erf),
     "erfc": Function(special.erfc, mp.erfc),
     "erfinv": Function(special.erfinv, erfinv),
-    "lgamma": Function(special.gammaln, lgamma),
-    # Terms of this size cancel at its zeros between negative integers.
+    # Terms of this size cancel at their zeros between negative integers.
+    "lgamma": Function(special.gammaln, lgamma, floor64=lambda x: np.where(x < 0, 0.125, 0.0)),
     "digamma": Function(
         special.digamma,
         mp.digamma,

@@ -196,6 +196,13 @@ def lgamma_ratio(t: mp.mpf) -> mp.mpf:
     return mp.loggamma(2 + t) / (t * (1 + t))
 
 
+def lgamma_tail(u: mp.mpf) -> mp.mpf:
+    """y * (lgamma(y + 1 / 2) - y * (log(y) - 1) - log(2 * pi) / 2) in u = y**-2."""
+    y = 1 / mp.sqrt(u)
+    stirling = y * (mp.log(y) - 1) + mp.log(2 * mp.pi) / 2
+    return y * (mp.loggamma(y + mp.mpf("0.5")) - stirling)
+
+
 DIGAMMA_ROOT = mp.findroot(mp.digamma, mp.mpf("1.4616"))
 
 
@@ -362,6 +369,24 @@ ROWS = [
         mp.mpf(0),
         mp.mpf("0.4446"),
         lambda u: u / mp.digamma(1 / mp.sqrt(u) + mp.mpf("0.5")),
+        ("double",),
+    ),
+    Row(
+        "LGAMMA_NEAR",
+        "lgamma(2 + t) / (t * (1 + t)) for |t| <= 1 / 2, for a result in float64",
+        lgamma_ratio,
+        mp.mpf("-0.5001"),
+        mp.mpf("0.5001"),
+        lambda t: 1 / lgamma_ratio(t),
+        ("double",),
+    ),
+    Row(
+        "LGAMMA_TAIL",
+        "y * (lgamma(x) - y * (log(y) - 1) - log(2 pi) / 2) in y**-2, y = x - 1/2, for x from 2.5",
+        lgamma_tail,
+        mp.mpf(0),
+        mp.mpf("0.2502"),
+        lambda u: mp.sqrt(u) / mp.loggamma(1 / mp.sqrt(u) + mp.mpf("0.5")),
         ("double",),
     ),
     odd("SINH", "(sinh(x) - x) / x**3 in x**2 for |x| <= 1", mp.sinh, mp.mpf("1.001")),

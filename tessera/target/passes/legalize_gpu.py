@@ -38,7 +38,7 @@ from tessera.target.passes.atomics import expand_atomic, is_native
 from tessera.target.passes.expand import EXPANSIONS, signbit
 from tessera.target.passes.fold import Fold
 from tessera.target.passes.legalize import is_small, narrow_small, round_to_odd, widen_small
-from tessera.target.passes.library import LIBRARY, LIBRARY_DOUBLE
+from tessera.target.passes.library import LIBRARY
 from tessera.target.passes.mathematics import MATHEMATICS
 from tessera.target.passes.narrow import NARROW
 from tessera.target.ptx.rows import ROWS, key
@@ -146,8 +146,8 @@ class Legal(Fold):
 
 def expansion(name: str, dtype: DType) -> Expansion | None:
     """What rewrites a function that the writer has no row for."""
-    if name in LIBRARY or (dtype is float64 and name in LIBRARY_DOUBLE):
-        return LIBRARY.get(name) or LIBRARY_DOUBLE[name]
+    if name in LIBRARY:
+        return LIBRARY[name]
     if name in ANGLES:
         return ANGLES[name]
     if dtype is float32 and name in APPROXIMATE:

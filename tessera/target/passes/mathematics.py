@@ -4,12 +4,13 @@ LLVM has vector intrinsics for some of these functions and makes a call of the C
 them. The expansions here work on whole vectors; they are used for scalars too, so that a result
 does not depend on how many lanes it was computed with. They use addition, multiplication, division,
 square root, comparison, selection and operations on bits, and the values they give are within two
-units of the last place of the exact ones. For negative x digamma is within two units of the larger
-of its value, log(1 - x) and 1: between the integers it has zeros, where its terms cancel.
-Polynomials are our own fits; see ``tests/target/fit_mathematics.py``.
+units of the last place of the exact ones. Between negative integers digamma and lgamma have zeros,
+where terms cancel: digamma is within two units of the larger of its value, log(1 - x) and 1, and
+lgamma of float64 of the larger of its value and 1 / 8. Polynomials are our own fits; see
+``tests/target/fit_mathematics.py``.
 
-An expansion that has its own function as an op means the C library's: lgamma of float64, and sine,
-cosine and tangent of large angles.
+An expansion that has its own function as an op means the C library's: sine, cosine and tangent of
+large angles.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from tessera.ir.core import Value
 from tessera.target.build import Build
 from tessera.target.passes import mathematics_exponential as exponential
+from tessera.target.passes import mathematics_gamma as gamma
 from tessera.target.passes import mathematics_logarithm as logarithm
 from tessera.target.passes import mathematics_powers as powers
 from tessera.target.passes import mathematics_special as special
@@ -64,8 +66,8 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
         special.erf,
         special.erfc,
         special.erfinv,
-        special.digamma,
-        special.lgamma,
+        gamma.digamma,
+        gamma.lgamma,
     )
 }
 """Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""

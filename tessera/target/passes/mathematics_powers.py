@@ -12,6 +12,7 @@ import math
 from tessera.target.passes import mathematics_tables as tables
 from tessera.target.passes.expression import Grade, Num, fast_two_sum, fma, two_product, where
 from tessera.target.passes.mathematics_exponential import (
+    LN2_PARTS,
     LOG2_E,
     OFFSET,
     Reduced,
@@ -25,34 +26,50 @@ from tessera.target.passes.mathematics_logarithm import LN2, short_log, split
 # Constants in two parts: the nearest number, and what it lacks.
 TWICE_LOG2_E = (2.8853900817779268, 4.0710547481862066e-17)
 TWO_THIRDS_LOG2_E = (0.9617966939259756, 5.0577616648125907e-17)
+TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 
 
 def log2_in_parts(x: Num) -> tuple[Num, Num]:
-    """log2 of a positive float64 as a number and the rest, to 65 bits.
-
-    Of 1 + f it is s * (2 log2(e) + s**2 * (2/3 log2(e) + s**2 * ...)) with s = f / (2 + f), where
-    the third term is so small beside the first one that it needs no rest.
-    """
+    """log2 of a positive float64 as a number and the rest, to 64 bits."""
     exponent, f = split(x)
-    below, below_rest = fast_two_sum(x.const(2.0), f)
+    result, rest = _log_near_one(f, TWICE_LOG2_E, TWO_THIRDS_LOG2_E, 1.0)
+    total, lost = fast_two_sum(exponent, result)
+    return total, lost + rest
+
+
+def log_in_parts(x: Num) -> tuple[Num, Num]:
+    """The natural logarithm of a positive float64 as a number and the rest, to 64 bits."""
+    exponent, f = split(x)
+    result, rest = _log_near_one(f, (2.0, 0.0), TWO_THIRDS, LN2)
+    high, low = LN2_PARTS[Grade.DOUBLE]
+    total, lost = fast_two_sum(exponent * high, result)
+    return total, lost + fma(exponent, low, rest)
+
+
+def _log_near_one(
+    f: Num, first: tuple[float, float], third: tuple[float, float], scale: float
+) -> tuple[Num, Num]:
+    """log(1 + f) as a number and the rest: s * (2 + s**2 * (2/3 + s**2 * ...)) times a constant,
+    with s = f / (2 + f). The third term is so small beside the first one that it needs no rest.
+    """
+    below, below_rest = fast_two_sum(f.const(2.0), f)
     inverse = 1.0 / below
     s = f * inverse
     back, back_rest = two_product(s, below)
     s_rest = (((f - back) - back_rest) - s * below_rest) * inverse
     z, z_rest = two_product(s, s)
     z_rest = fma(s + s, s_rest, z_rest)
-    high, low = TWO_THIRDS_LOG2_E
+    high, low = third
     second, second_rest = two_product(z, z.const(high))
     tail = fma(z_rest, high, fma(z, low, second_rest))
     square = fma(z + z, z_rest, z * z)
+    square = square if scale == 1.0 else square * scale
     second, tail = fast_two_sum(second, fma(square, tables.LOG2_TAIL(z), tail))
-    high, low = TWICE_LOG2_E
+    high, low = first
     factor, lost = fast_two_sum(z.const(high), second)
     factor_rest = lost + (tail + low)
     result, rest = two_product(s, factor)
-    rest = rest + fma(s, factor_rest, s_rest * factor)
-    total, lost = fast_two_sum(exponent, result)
-    return total, lost + rest
+    return result, rest + fma(s, factor_rest, s_rest * factor)
 
 
 def _power(base: Num, exponent: Num) -> Num:
