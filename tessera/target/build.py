@@ -27,6 +27,12 @@ class Build:
         self.fused = fused
         self.scales = scales
 
+    def inner(self) -> Build:
+        """A builder of a block inside, whose ops become a region."""
+        inner = Build(fused=self.fused, scales=self.scales)
+        inner.loc = self.loc
+        return inner
+
     def emit(self, op: Op) -> Value:
         """Adds an op with one result."""
         self.ops.append(op)

@@ -7,12 +7,13 @@ numbers taken from ``Num.format``, for float32 and float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from tessera.dtypes import DType, bool_, float32, float64, uint32, uint64
-from tessera.ir.core import Value
+from tessera.dtypes import DType, float32, float64, uint32, uint64
+from tessera.ir.core import Block, Value
 from tessera.ir.scalar import scalar
 from tessera.target import ops as t
 from tessera.target.build import Build
@@ -263,11 +264,21 @@ def two_product(a: Num, b: Num) -> tuple[Num, Num]:
     return product, lost + a_low * b_low
 
 
-def any_lane(condition: Num) -> Value:
-    """Whether the condition holds in some lane, as a scalar."""
-    b, value = condition.b, condition.value
-    assert t.element(value.type) is bool_
-    return b.emit(t.ReduceLanes(value, scalar("or"), loc=b.loc)) if t.lanes(value.type) else value
+def where_any(
+    condition: Num, compute: Callable[..., Num], operands: Sequence[Num], otherwise: Num
+) -> Num:
+    """``compute(*operands)`` in lanes where the condition holds, else ``otherwise``, in a branch
+    that is taken if there is such a lane.
+    """
+    b, lanes = condition.b, t.lanes(condition.value.type)
+    inner = b.inner()
+    found = compute(*[Num(inner, x.value, x.grade) for x in operands]).value
+    chosen = inner.select(condition.value, found, otherwise.value)
+    taken = condition.value
+    if lanes:
+        taken = b.emit(t.ReduceLanes(taken, scalar("or"), loc=b.loc))
+    then, stay = Block([], inner.ops, [chosen]), Block([], [], [otherwise.value])
+    return Num(b, b.emit(t.If(taken, then, stay, loc=b.loc)), otherwise.grade)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tessera.target.passes.expression import (
     two_product,
     two_sum,
     where,
+    where_any,
 )
 from tessera.target.passes.mathematics_logarithm import log, positive_log
 from tessera.target.passes.mathematics_powers import log_in_parts
@@ -114,16 +115,18 @@ def digamma(x: Num) -> Num:
     result = where(low, below, near) + where(low, below_rest, near_rest)
     result = where(large, far, result)
     result = where(y < math.inf, result, y)
-    # The reflection adds pi / tan(pi |x|), which has the fraction's sign.
+    result = where_any(reflected, _reflected_digamma, [x, result], result)
+    return where(x.equals(0.0), x.const(math.inf).with_sign(-x), result)
+
+
+def _reflected_digamma(x: Num, result: Num) -> Num:
+    """digamma(1 - x), which is given, plus pi / tan(pi |x|), which has the fraction's sign."""
     fraction = _distance_to_integer(x)
     cotangent, rest = _cotangent_of_pi(abs(fraction))
     left = fraction < 0.0
     total, lost = two_sum(result, where(left, -cotangent, cotangent))
     rest = where(cotangent < math.inf, lost + where(left, -rest, rest), 0.0)
-    mirrored = total + rest
-    mirrored = where(fraction.equals(0.0), math.nan, mirrored)
-    result = where(reflected, mirrored, result)
-    return where(x.equals(0.0), x.const(math.inf).with_sign(-x), result)
+    return where(fraction.equals(0.0), math.nan, total + rest)
 
 
 def _double_lgamma(x: Num) -> Num:
@@ -162,20 +165,25 @@ def _double_lgamma(x: Num) -> Num:
     near_rest = near_rest + (lost - log_rest)
     main = where(is_large, far, near)
     main_rest = where(is_large, where(far < math.inf, far_rest, 0.0), near_rest)
-    # Negative numbers.
+    result = main + main_rest
+    negative = (x < 0.0) & (a > 2.0**-60)
+    result = where_any(negative, _reflected_lgamma, [x, main, main_rest], result)
+    return where(a.equals(0.0), math.inf, where(a < math.inf, result, a))
+
+
+def _reflected_lgamma(x: Num, main: Num, main_rest: Num) -> Num:
+    """log(pi / |x sin(pi x)|) less lgamma(-x), which is given in two parts."""
     fraction = _distance_to_integer(x)
     (sine, sine_rest), _ = _sine_and_cosine_of_pi(abs(fraction))
+    a = abs(x)
     below, below_rest = two_product(a, sine)
     below_rest = fma(a, sine_rest, below_rest) / below
     log, log_rest = log_in_parts(below)
     high, low = LOG_PI
     left, left_rest = two_sum(-log, log.const(high))
     left, lost = two_sum(left, -main)
-    left_rest = left_rest + ((low - (log_rest + below_rest)) + (lost - main_rest))
-    negative = (x < 0.0) & (a > 2.0**-60)
-    result = where(negative, left, main) + where(negative, left_rest, main_rest)
-    result = where((x < 0.0) & fraction.equals(0.0), math.inf, result)
-    return where(a.equals(0.0), math.inf, where(a < math.inf, result, a))
+    result = left + (left_rest + ((low - (log_rest + below_rest)) + (lost - main_rest)))
+    return where(fraction.equals(0.0), math.inf, result)
 
 
 def lgamma(x: Num) -> Num:

@@ -11,18 +11,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tessera.ir.core import Block
-from tessera.target import ops as t
-from tessera.target.build import Build
 from tessera.target.passes import mathematics_tables as tables
 from tessera.target.passes.expression import (
     Grade,
     Num,
-    any_lane,
     fast_two_sum,
     fma,
     two_product,
     where,
+    where_any,
 )
 
 LIMIT = 1.5e6
@@ -111,7 +108,11 @@ def _of_angle(x: Num, name: str) -> Num:
         result = of_reduced(_reduce_single(x) if x.grade is Grade.SINGLE else reduce(x), name)
     if name != "cos":
         result = where(abs(x) < 2.0**-28, x, result)
-    return _unless_large(x, result, name)
+
+    def library(x: Num) -> Num:
+        return x.map(name)
+
+    return where_any(abs(x) > LIMIT, library, [x], result)
 
 
 def of_reduced(parts: Reduced, name: str) -> Num:
@@ -137,19 +138,6 @@ def _quotient(a: tuple[Num, Num], b: tuple[Num, Num]) -> Num:
     below, below_rest = fast_two_sum(*b)
     result = above / below
     return result + fma(-result, below_rest, above_rest) / below
-
-
-def _unless_large(x: Num, result: Num, name: str) -> Num:
-    """The result, but in lanes whose argument is large that of the C library."""
-    large = abs(x) > LIMIT
-    inside = Build(fused=x.b.fused, scales=x.b.scales)
-    inside.loc = x.b.loc
-    library = inside.map(name, x.value)
-    chosen = inside.select(large.value, library, result.value)
-    branch = t.If(
-        any_lane(large), Block([], inside.ops, [chosen]), Block([], [], [result.value]), loc=x.b.loc
-    )
-    return Num(x.b, x.b.emit(branch))
 
 
 def sin(x: Num) -> Num:
