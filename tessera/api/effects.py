@@ -17,11 +17,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.api.collectives import named_axes
 from tessera.api.leaves import check_callable, name_of
 from tessera.api.shapes import traced_for
 from tessera.api.traced import Traced
 from tessera.errors import EffectError, EffectWarning, OptionError, api_boundary
-from tessera.graph.effects import suspended
+from tessera.graph.effects import Occurrence, suspended, watched
+from tessera.graph.state import next_number
 from tessera.ir import loc
 from tessera.ir.effects import Effects, covers, join, parse, show, user_name
 
@@ -73,23 +75,30 @@ class Declared:
             EffectError: the function has another effect.
         """
         found = traced.effects
-        for effect, first in found.items():
-            if covers(self.effects, effect):
-                continue
-            name = user_name(effect)
-            wanted = ", ".join([f'"{n}"' for n in show(self.effects | frozenset([effect]))])
-            known = ", ".join([f"`{n}`" for n in show(self.effects)]) or "none"
-            raise EffectError(
-                f"{self.what} has the effect `{name}`, which it does not declare: that of "
-                f"{first.what}",
-                loc=first.loc,
-                rule=f"a function that declares effects has no others; this one declares {known}",
-                fix=f"declare it, `effects=[{wanted}]`, or put the line under "
-                f'`with ts.effects.suspend("{name}"):`',
-            )
+        for first in found.values():
+            self._check(first)
         if self._is_new:
             self._is_new = False
             self._lint(frozenset(found))
+
+    def _check(self, first: Occurrence) -> None:
+        effect = first.effect
+        if covers(self.effects, effect):
+            return
+        name = user_name(effect)
+        wanted = ", ".join([f'"{n}"' for n in show(self.effects | frozenset([effect]))])
+        known = ", ".join([f"`{n}`" for n in show(self.effects)]) or "none"
+        raise EffectError(
+            f"{self.what} has the effect `{name}`, which it does not declare: that of {first.what}",
+            loc=first.loc,
+            rule=f"a function that declares effects has no others; this one declares {known}",
+            fix=f"declare it, `effects=[{wanted}]`, or put the line under "
+            f'`with ts.effects.suspend("{name}"):`',
+        )
+
+    def watching(self) -> AbstractContextManager[None]:
+        """In this block the function runs as Python: its effects are checked before they happen."""
+        return watched(self._check, [name for name, _ in named_axes()], next_number())
 
     def _lint(self, found: Effects) -> None:
         """Warns of what is declared and does not happen."""

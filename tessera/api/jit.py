@@ -6,6 +6,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -426,7 +427,9 @@ class JitFunction(Inspected, Generic[P, R]):
 
     def _run_as_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where `jit` is disabled: the function itself, on arrays and to arrays as always."""
-        return under(self.policy, as_python)(self._fn, self._flatten(args, kwargs, keep=True))
+        call = self._flatten(args, kwargs, keep=True)
+        with nullcontext() if self.effects is None else self.effects.watching():
+            return under(self.policy, as_python)(self._fn, call)
 
     def _donated_inputs(self, traced: Traced, call: Arguments) -> list[int]:
         """Which inputs of the Graph are donated: what is captured comes first."""

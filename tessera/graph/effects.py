@@ -4,19 +4,24 @@ What an op does is said by its class (`effects`, `get_effects`). What escapes in
 a function is less: an op that was recorded in a `suspended` block has the attribute `suspended`,
 which transforms keep. Effects that no op shows, such as those of state that tracing has turned into
 values, are noted on the trace (`Trace.note_effects`).
+
+A function that runs as Python has no Graph; what it declares is checked as its effects happen
+(`watched`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from tessera.config import OVERRIDDEN
 from tessera.ir.core import Block, Op
 from tessera.ir.effects import MEMORY, PURE, Effect, EffectKind, Effects, covers, uncovered
 from tessera.ir.hostcall import HostFunction
-from tessera.ir.loc import Loc
+from tessera.ir.loc import Loc, current
 from tessera.ir.walk import map_ops
 
 EFFECTS = "effects"
@@ -26,9 +31,42 @@ FIELD = "suspended"
 """The attribute of an op whose effects do not escape."""
 
 
+@dataclass(frozen=True)
+class Occurrence:
+    """An effect of a function, and the first op that has it.
+
+    Attributes:
+        effect: the effect.
+        what: what has it, as messages call it.
+        loc: the line.
+    """
+
+    effect: Effect
+    what: str
+    loc: Loc
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A function that runs as Python.
+
+    Attributes:
+        see: is told of its effects.
+        suspended: what the functions around it have suspended.
+        axes: the named axes around it: those of others are its own.
+        first: the number of the first cell that is its own.
+    """
+
+    see: Callable[[Occurrence], None]
+    suspended: Effects
+    axes: frozenset[str]
+    first: int
+
+
 class _State(threading.local):
     def __init__(self) -> None:
         self.suspended: Effects = PURE
+        self.scopes: list[_Scope] = []
 
 
 _STATE = _State()
@@ -56,6 +94,55 @@ def own_effects() -> Generator[None]:
         _STATE.suspended = before
 
 
+@contextmanager
+def watched(
+    see: Callable[[Occurrence], None], axes: Iterable[str], first: int
+) -> Generator[None]:
+    """In this block a function runs as Python, with effects of its own.
+
+    Args:
+        see: is told of each that escapes from the function, before it happens.
+        axes: the named axes here.
+        first: the number of the first cell that the function may have made.
+    """
+    OVERRIDDEN.value = 1  # `bind` looks
+    scopes = _STATE.scopes
+    scopes.append(_Scope(see, _STATE.suspended, frozenset(axes), first))
+    try:
+        with own_effects():
+            yield
+    finally:
+        scopes.pop()
+
+
+def is_watched() -> bool:
+    """Whether somebody wants to know of effects as they happen."""
+    return bool(_STATE.scopes)
+
+
+def happens(effect: Effect, what: str, cell: int = -1) -> None:
+    """Something is to happen, by the line of the user that runs.
+
+    Args:
+        effect: the effect.
+        what: what has it, as messages call it.
+        cell: the number of the cell that it is about.
+    """
+    asleep = _STATE.suspended
+    for scope in reversed(_STATE.scopes):
+        is_own = effect.kind is EffectKind.COLLECTIVE and effect.target not in scope.axes
+        is_own = is_own or cell >= scope.first
+        if not (is_own or covers(asleep, effect)):
+            scope.see(Occurrence(effect, what, current()))
+        asleep |= scope.suspended
+
+
+def op_happens(cls: type[Op], attrs: Mapping[str, Any]) -> None:
+    """An op is to run."""
+    for effect in () if attrs.get(FIELD) else _visible(cls.effects_with(attrs)):
+        happens(effect, _what(attrs, effect))
+
+
 def now_suspended() -> Effects:
     """The effects that are suspended here."""
     return _STATE.suspended
@@ -77,21 +164,6 @@ def _marked_block(block: Block, effects: Effects) -> Block:
     return map_ops(block, lambda op: marked(op, effects))
 
 
-@dataclass(frozen=True)
-class Occurrence:
-    """An effect of a function, and the first op that has it.
-
-    Attributes:
-        effect: the effect.
-        what: what has it, as messages call it.
-        loc: the line.
-    """
-
-    effect: Effect
-    what: str
-    loc: Loc
-
-
 def occurrences(block: Block) -> dict[Effect, Occurrence]:
     """The effects that escape from a block, in the order in which they come in."""
     found: dict[Effect, Occurrence] = {}
@@ -104,12 +176,12 @@ def occurrences(block: Block) -> dict[Effect, Occurrence]:
         effects = escaping(op)
         if effects:
             for effect in sorted(effects, key=str):
-                found.setdefault(effect, Occurrence(effect, _what(op, effect), op.loc))
+                found.setdefault(effect, Occurrence(effect, _what(op.attrs, effect), op.loc))
     return found
 
 
-def _what(op: Op, effect: Effect) -> str:
-    function = op.attrs.get("function")
+def _what(attrs: Mapping[str, Any], effect: Effect) -> str:
+    function = attrs.get("function")
     if isinstance(function, HostFunction):
         return function.name
     return "a draw" if effect.kind is EffectKind.RANDOM else f"a {effect.kind.value}"
@@ -122,8 +194,10 @@ def escaping(op: Op) -> Effects:
     is not to be merged.
     """
     effects = op.get_effects()
-    if not effects or op.attrs.get(FIELD):
-        return PURE
+    return PURE if not effects or op.attrs.get(FIELD) else _visible(effects)
+
+
+def _visible(effects: Effects) -> Effects:
     return frozenset([e for e in effects if e.target or e.kind not in MEMORY])
 
 

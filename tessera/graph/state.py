@@ -26,7 +26,7 @@ from typing import Any
 
 from tessera.errors import StateError
 from tessera.graph.array import Array
-from tessera.graph.effects import Occurrence
+from tessera.graph.effects import Occurrence, happens, is_watched
 from tessera.graph.finalizers import in_finalizer
 from tessera.graph.trace import Trace, Tracer, note_effects, traces
 from tessera.ir import loc
@@ -317,8 +317,19 @@ def running_rule(what: str) -> Generator[None]:
 def read(cell: Cell) -> list[Any]:
     """What a cell holds here, for the user's program."""
     cell.check_usable()
+    _happens(cell, EffectKind.READ)
     _note(cell, EffectKind.READ)
     return load(cell)
+
+
+def _happens(cell: Cell, kind: EffectKind) -> None:
+    if is_watched():
+        happens(Effect(kind, cell.name), f"the ref `{cell.name}`", cell.number)
+
+
+def next_number() -> int:
+    """The number of the next cell, or one before."""
+    return next(_NUMBERS)
 
 
 def write(cell: Cell, values: Sequence[Any]) -> None:
@@ -330,6 +341,7 @@ def write(cell: Cell, values: Sequence[Any]) -> None:
             rule="what a transform calls as often as it needs reads refs and writes none",
             fix="return what is to be written, and write it outside",
         )
+    _happens(cell, EffectKind.WRITE)
     store(cell, values)
     _note(cell, EffectKind.WRITE)
 

@@ -36,7 +36,7 @@ from tessera.errors import (
     api_boundary,
 )
 from tessera.graph.array import Array, ArrayBase
-from tessera.graph.effects import Occurrence, marked, now_suspended
+from tessera.graph.effects import Occurrence, is_watched, marked, now_suspended, op_happens
 from tessera.graph.finalizers import in_finalizer
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
@@ -490,6 +490,8 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
         One array or tracer, or a tuple of them when the op has several results.
     """
     if OVERRIDDEN.value:
+        if is_watched():
+            op_happens(cls, attrs)
         for promise in _loc.promises():
             if isinstance(promise, Promise):
                 attrs = promise.attributes(cls, operands, attrs)

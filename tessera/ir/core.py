@@ -134,6 +134,11 @@ class Op:
     def verify(self) -> None:
         """Checks that `infer` cannot state; raises `VerifyError`."""
 
+    @classmethod
+    def effects_with(cls, attrs: Mapping[str, Any]) -> Effects:
+        """The effects of an op without regions that has these attributes."""
+        return cls.effects
+
     def get_effects(self) -> Effects:
         """The effects of this op, its regions included."""
         result = self.effects

@@ -167,9 +167,14 @@ class Collective(GraphOp):
 
     family = Family.CONTROL
 
-    def get_effects(self) -> Effects:
+    @classmethod
+    def effects_with(cls, attrs: Mapping[str, Any]) -> Effects:
         """A collective over the axis."""
-        return collective(self.attrs["axis_name"])
+        return collective(attrs["axis_name"])
+
+    def get_effects(self) -> Effects:
+        """Those that its attributes say."""
+        return self.effects_with(self.attrs)
 
     def evaluate(self, *operands: np.ndarray) -> Any:
         """It has a meaning over a batch only."""

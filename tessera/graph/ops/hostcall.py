@@ -73,9 +73,14 @@ class HostCall(GraphOp):
         """The given types."""
         return self.types
 
-    def get_effects(self) -> Effects:
+    @classmethod
+    def effects_with(cls, attrs: Mapping[str, Any]) -> Effects:
         """None, if it is pure."""
-        return PURE if self.pure else IO
+        return PURE if attrs.get("pure") else IO
+
+    def get_effects(self) -> Effects:
+        """Those that its attributes say."""
+        return self.effects_with(self.attrs)
 
     def evaluate(self, *operands: np.ndarray) -> Any:
         """Calls it."""
