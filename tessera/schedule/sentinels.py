@@ -27,7 +27,7 @@ from collections.abc import Collection, Sequence
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts
+from tessera.ir.intexpr import Dim, Facts, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
@@ -158,6 +158,7 @@ class _Watching:
     def __init__(self, body: Block, settings: _Settings, facts: Facts) -> None:
         self.settings = settings
         self.facts = facts
+        self.body = body
         self.dependence = Dependence(body)
         self.users: dict[Value, list[Op]] = {}
         self.yielded: set[Value] = set()
@@ -324,6 +325,7 @@ class _Watching:
             for value in op.results:
                 if _is_inexact(value):
                     self.look(op, value, found)
+        found.narrow(_wanted(block) if block is self.body else ())
         code += found.code()
         outputs = [env.get(v, v) for v in block.outputs]
         is_same = code == list(block.ops) and outputs == list(block.outputs)
@@ -341,6 +343,23 @@ class _Watching:
             return
         if nan:
             found.add("isnan", value)
+
+
+def _wanted(body: Block) -> list[Dim]:
+    """The conditions under which anything of a nest is stored. Elsewhere, as beyond the last row of
+    a product whose operands are packed in whole blocks, values may be anything."""
+    stores = [op for op in body.ops if isinstance(op, ops.Store)]
+    if not stores or any(isinstance(op, ops.Scan) or _stores_inside(op) for op in body.ops):
+        return []
+    first, *others = [
+        [e for e in op.where if not any(name.startswith("$") for name in symbols(e))]
+        for op in stores
+    ]
+    return [e for e in first if all(e in where for where in others)]
+
+
+def _stores_inside(op: Op) -> bool:
+    return any(isinstance(x, (ops.Store, ops.Scan)) for region in op.regions for x in walk(region))
 
 
 def _any(values: Sequence[Value], some: set[Value]) -> bool:
@@ -432,6 +451,15 @@ class _Sentinels:
             self.ops.append(zero)
             conditions.append(self.map("ne", given[at], zero.result))
         self.add("isinf", value, conditions)
+
+    def narrow(self, conditions: Sequence[Dim]) -> None:
+        """Tells only where conditions hold: expressions over axes that are at least 0."""
+        if not self.bad or not conditions:
+            return
+        made = ops.Holds((), tuple(conditions), loc=self.loc)
+        self.ops.append(made)
+        for axes, (bad, loc) in self.bad.items():
+            self.bad[axes] = self.map("and", bad, made.result), loc
 
     def code(self) -> list[Op]:
         """The ops."""

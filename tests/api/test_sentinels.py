@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,9 @@ from tessera.config import ConfigError, config, from_environment
 from tessera.errors import NonFiniteError, OptionError, ParseError, VerifyError
 from tessera.ir.parser import parse_func
 from tessera.ir.verify import verify
+from tessera.ir.walk import walk
 from tessera.schedule import interp as schedule_interp
+from tessera.schedule import ops
 from tessera.schedule.infinities import Infinities
 from tessera.target import interp as target_interp
 from tessera.target.machine import machine
@@ -418,3 +421,19 @@ def test_a_ref_keeps_what_it_held() -> None:
     with pytest.raises(NonFiniteError):
         f(array(-1))
     np.testing.assert_array_equal(np.asarray(ref.get()), [2, 3])
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+def test_rows_beyond_the_last_one_may_be_anything(level: str) -> None:
+    # Products of packed operands are computed in whole blocks of rows; there, what each row is
+    # divided by is 0.
+    x, y, z = (np.ones(s, np.float32) for s in ((512, 384), (384, 384), (512, 1)))
+    with config.update(sentinels="nan,inf"):
+        graph = ts.make_graph(lambda x, y, z: (x @ y) / z)(x, y, z)
+        lowered = Lowered(graph, machine(level))
+    nests = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    assert any(math.prod([axis.extent for axis in nest.axes]) > 512 * 384 for nest in nests)
+    schedule_interp.run(lowered.schedule, [x, y, z])
+    z[511] = 0
+    with pytest.raises(VerifyError, match="a value is bad"):
+        schedule_interp.run(lowered.schedule, [x, y, z])
