@@ -49,6 +49,7 @@ from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.passes.synchronize import synchronize
 from tessera.target.ptx.writer import write_kernels
 from tessera.tile import ops as tile_ops
+from tessera.tile.index_width import INDEX, REASON
 
 KERNEL_PASSES: tuple[tuple[str, Callable[[Func, Gpu], Func]], ...] = (
     ("allocate_shared", allocate_shared),
@@ -169,8 +170,14 @@ class LoweredGpu(Stages):
         return found
 
     def why(self) -> str:
-        """The fusion decisions, one per line, and which kernels spill."""
-        return "\n".join([super().why(), *self.spilling.values()])
+        """The fusion decisions, one per line; how wide the indices of kernels are whose sizes are
+        known at the call; and which kernels spill."""
+        widths = [
+            f"{name}: indices of {func.attrs[INDEX][1:]} bits; {func.attrs[REASON]}"
+            for name, func in self.tile.funcs.items()
+            if INDEX in func.attrs
+        ]
+        return "\n".join([super().why(), *widths, *self.spilling.values()])
 
     @property
     def sass(self) -> str:

@@ -52,6 +52,7 @@ from tessera.ir.constraints import Relation, System, condition
 from tessera.ir.core import Func
 from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
 from tessera.ir.intfunction import as_function
+from tessera.ir.ranges import with_ranges
 from tessera.ir.types import TensorType
 from tessera.target.gpu import Gpu
 from tessera.target.machine import Machine
@@ -313,7 +314,8 @@ class ShapeGeneric:
         program = self._program(call, sizes, settings, trace, machine)
         if program is None:
             return None
-        graph, _ = self._graph(program, self.classes.of(_numbers(sizes)))
+        case = self.classes.of(_numbers(sizes))
+        graph, _ = self._graph(program, case, isinstance(machine, Gpu))
         return lower_for(graph, machine)
 
     def _program(
@@ -468,7 +470,7 @@ class ShapeGeneric:
     ) -> Specialized:
         found = program.classes.get(case)
         if found is None:
-            graph, own_values = self._graph(program, case)
+            graph, own_values = self._graph(program, case, program.device != CPU)
             lowered: Stages
             if program.device == CPU:
                 lowered = lower_graph(graph, program.donated)
@@ -491,12 +493,15 @@ class ShapeGeneric:
         return found
 
     def _graph(
-        self, program: Program, case: tuple[Case, ...]
+        self, program: Program, case: tuple[Case, ...], is_for_gpu: bool
     ) -> tuple[Func, tuple[tuple[str, int], ...]]:
         """The Graph for a class of sizes; and for each run-time dim its name, and the divisor."""
         mapping, values = self._substitution(case)
         graph = resize(program.traced.graph, mapping) if mapping else program.traced.graph
         own = {_run_time_name(*value): value for value in values}
+        if is_for_gpu:
+            system = self.system.adding(*conditions_of(case))
+            graph = with_ranges(graph, {n: _range_of(system, *own[n]) for n in graph.dims})
         return graph, tuple([own[n] for n in graph.dims])
 
     def _executable(self, program: Program, found: Specialized, call: Arguments) -> Any:
@@ -575,6 +580,15 @@ def _numbers(sizes: Sizes) -> dict[str, int]:
 
 def _has_dots(spec: TensorSpec) -> bool:
     return any([isinstance(d, EllipsisType) for d in spec.dims])
+
+
+def _range_of(system: System, name: str, divisor: int) -> tuple[int | None, int | None]:
+    """What a run-time dim can be: a name, divided by what is known to divide it."""
+    low, high = system.bounds(sym(name))
+    return (
+        None if low is None else -(-low // divisor),
+        None if high is None else high // divisor,
+    )
 
 
 def _run_time_name(name: str, divisor: int) -> str:

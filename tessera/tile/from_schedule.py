@@ -30,6 +30,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
+from tessera.ir.ranges import ranges_of
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
@@ -39,6 +40,7 @@ from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
+from tessera.tile.index_width import with_width
 from tessera.tile.lowering.block_sort import lower_block_sort
 from tessera.tile.lowering.blocks import lower_each
 from tessera.tile.lowering.emitter import Emitter
@@ -95,6 +97,7 @@ class _Program:
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         self.written: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         nests = [op for kernel in kernels(func.body) for op in kernel.body.ops]
+        self.ranges = ranges_of(func)
         self.is_gpu = any(isinstance(op, s.Nest) and op.warps > 0 for op in nests)
         args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
         self.em = Emitter(func.dims, args)
@@ -367,6 +370,8 @@ class _Program:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
             lower = lower_pass if joined else lower_units
             kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
+            if self.is_gpu and self.ranges is not None:
+                kernel = with_width(kernel, [_buffer(v) for v in args], self.ranges)
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
         return found

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -119,6 +120,18 @@ def arrays(shapes: Sequence[Shape]) -> list[np.ndarray]:
     return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-def jitted(case: Case) -> Any:
-    """The function, compiled at its calls."""
-    return ts.jit(ts.constrain(*case.conditions)(case.fn) if case.conditions else case.fn)
+def jitted(case: Case, most: int | None = None) -> Any:
+    """The function, compiled at its calls.
+
+    Args:
+        case: which.
+        most: the largest size; None for any.
+    """
+    names = ts.jit(case.fn).generic.names if most is not None else ()
+    conditions = [*case.conditions, *[f"{name} <= {most}" for name in names]]
+
+    def fn(*args: Any) -> Any:
+        return case.fn(*args)
+
+    functools.update_wrapper(fn, case.fn)
+    return ts.jit(ts.constrain(*conditions)(fn) if conditions else fn)

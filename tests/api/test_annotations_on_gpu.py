@@ -36,13 +36,17 @@ def on_gpu(x: Any) -> Any:
     return ts.device_put(np.asarray(x), "cuda:0")
 
 
+@pytest.mark.parametrize("most", [None, 300], ids=["any", "bounded"])
 @pytest.mark.parametrize("name", CASES)
-def test_one_program_serves_all_sizes(gpu: FakeBackend, name: str) -> None:
+def test_one_program_serves_all_sizes(gpu: FakeBackend, name: str, most: int | None) -> None:
+    """Sizes with a bound have indices of 32 bits."""
     case = CASES[name]
-    f = jitted(case)
+    f = jitted(case, most)
     for shapes in case.shapes:
         given = arrays(shapes)
         if max([x.size for x in given]) > LARGE.get(name, 5000):
+            continue
+        if most is not None and max([d for s in shapes for d in s]) > most:
             continue
         found = pytree.leaves(f(*map(on_gpu, given)))
         wanted = pytree.leaves(case.wanted(*[x.astype(np.float64) for x in given]))
@@ -50,13 +54,17 @@ def test_one_program_serves_all_sizes(gpu: FakeBackend, name: str) -> None:
             assert str(a.device) == "cuda:0"
             assert_close(np.asarray(a), np.asarray(b, np.float32), length=max(given[0].size, 1))
     assert f.cache_size() == 1
+    (lowered,) = f.compiled()
+    widths = {k.attrs["index"] for name, k in lowered.tile.funcs.items() if name != "main"}
+    assert widths == {"i32"} if most is not None else "i64" in widths
 
 
 @needs_ptxas
+@pytest.mark.parametrize("most", [None, 300], ids=["any", "bounded"])
 @pytest.mark.parametrize("name", CASES)
-def test_programs_for_all_sizes_can_be_assembled(name: str) -> None:
+def test_programs_for_all_sizes_can_be_assembled(name: str, most: int | None) -> None:
     case = CASES[name]
-    lowered = jitted(case).lower(*arrays(case.shapes[0]), machine="sm_90a")
+    lowered = jitted(case, most).lower(*arrays(case.shapes[0]), machine="sm_90a")
     assert lowered.traced.dims
     assert "error" not in assemble(lowered.ptx, "sm_90a")
 

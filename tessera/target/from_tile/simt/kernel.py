@@ -95,7 +95,7 @@ def lower_kernel(
     sizes = [n if isinstance(n, int) else next(extents) for n in grid]
     _program_ids(s, sizes, any(isinstance(op, tile.Dot) for op in walk(func.body)))
     s.run(func.body)
-    return Func(func.name, s.close())
+    return Func(func.name, s.close(), attrs=func.attrs)
 
 
 def _written(s: Simt, func: Func) -> set[Value]:

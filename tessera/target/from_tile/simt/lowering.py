@@ -23,6 +23,7 @@ from tessera.target.from_tile.simt.spread import LANE_BITS, Piece, Spread, flat_
 from tessera.target.gpu import Gpu
 from tessera.target.types import PtrType
 from tessera.tile import ops as tile
+from tessera.tile.index_width import INDEX
 from tessera.tile.types import TileType
 
 I32 = ScalarType(int32)
@@ -70,6 +71,7 @@ class Simt:
         spreads: how each tile lies.
         divisors: what is known of index scalars.
         written: memory arguments that the kernel writes.
+        is_narrow: whether 32 bits hold the place of every element in its memory.
         loc: the location of new ops.
     """
 
@@ -96,6 +98,7 @@ class Simt:
         self.program_ids: list[Value] = []
         self.written: set[Value] = set()
         self.func = func
+        self.is_narrow = func.attrs.get(INDEX) == "i32"
         self.users: dict[Value, list[Op | None]] = {}
         _collect_users(func.body, self.users)
         self.loc: Loc = Loc.unknown
@@ -197,6 +200,19 @@ class Simt:
         if number is not None and dtype.is_integer:
             return self.const(number, dtype)
         return self.pure(t.Cast, x, dtype)
+
+    def narrow(self, x: Value) -> Value:
+        """The low 32 bits of an index: of what a sum or product is made of, without it."""
+        op, number = x.op, self.number(x)
+        if t.element(x.type) is int32:
+            return x
+        if number is not None:
+            return self.i32(_wrapped(number, 32))
+        if isinstance(op, t.Cast) and t.element(op.x.type) is int32:
+            return op.x
+        if isinstance(op, t.Map) and op.fn.name in ("add", "sub", "mul"):
+            return self.index(op.fn.name, self.narrow(op.args[0]), self.narrow(op.args[1]))
+        return self.cast(x, int32)
 
     def convert(self, x: Value, dtype: DType) -> Value:
         """A conversion of data, unless it is none."""

@@ -70,6 +70,8 @@ class Access:
     def pointer(self) -> Value:
         """Where register 0 of the thread is."""
         s, window = self.s, self.window
+        if s.is_narrow:
+            return self._narrow_pointer()
         base = window.offset
         for coord, stride in zip(self.coords, window.strides, strict=True):
             base = s.index("add", base, s.index("mul", coord, stride))
@@ -84,6 +86,9 @@ class Access:
             if stride is None or largest * abs(stride) > LARGEST_I32:
                 wide.append(s.index("mul", s.cast(at, int64), window.strides[dim]))
                 continue
+            if reach + largest * abs(stride) > LARGEST_I32:
+                wide.append(s.index("mul", s.cast(at, int64), window.strides[dim]))
+                continue
             reach += largest * abs(stride)
             part = s.index("mul", at, s.i32(stride))
             own = part if own is None else s.index("add", own, part)
@@ -94,6 +99,20 @@ class Access:
             base = s.index("add", base, part)
         size = s.i64(self.window.dtype.itemsize)
         return s.pure(t.PtrAdd, window.memory, s.index("mul", base, size))
+
+    def _narrow_pointer(self) -> Value:
+        """The same, where 32 bits hold the place of every element (`tile/index_width.py`)."""
+        s, window = self.s, self.window
+        place = s.narrow(window.offset)
+        strides = [s.narrow(stride) for stride in window.strides]
+        for coord, stride in zip(self.coords, strides, strict=True):
+            place = s.index("add", place, s.index("mul", s.narrow(coord), stride))
+        for dim, stride in enumerate(strides):
+            if self.spread.largest(dim):
+                at = s.coordinate(self.spread, dim)
+                place = s.index("add", place, s.index("mul", at, stride))
+        size = s.i64(self.window.dtype.itemsize)
+        return s.pure(t.PtrAdd, window.memory, s.index("mul", s.cast(place, int64), size))
 
     def offset(self, register: int) -> Value:
         """The element offset of a register from the thread's pointer."""
@@ -107,8 +126,13 @@ class Access:
             if stride is not None:
                 fixed += c * stride
                 continue
-            part = s.index("mul", self.window.strides[dim], s.i64(c))
+            stride_of, by = self.window.strides[dim], s.i64(c)
+            if s.is_narrow:
+                stride_of, by = s.narrow(stride_of), s.i32(c)
+            part = s.index("mul", stride_of, by)
             found = part if found is None else s.index("add", found, part)
+        if found is not None and s.is_narrow:
+            found = s.cast(found, int64)
         constant = s.i64(fixed)
         return constant if found is None else s.index("add", found, constant)
 
@@ -117,7 +141,10 @@ class Access:
     def limit(self, dim: int) -> Value:
         """How many elements are left along a dim, as i32."""
         s = self.s
-        left = s.index("sub", self.window.sizes[dim], self.coords[dim])
+        size, coord = self.window.sizes[dim], self.coords[dim]
+        if s.is_narrow and self.strides[dim] != 0:  # else the size may be any number
+            return s.index("sub", s.narrow(size), s.narrow(coord))
+        left = s.index("sub", size, coord)
         number = s.number(left)
         if number is not None:
             return s.i32(max(min(number, 1 << 30), -1))
