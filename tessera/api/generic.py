@@ -14,12 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +49,6 @@ from tessera.ir.assumptions import Assumptions
 from tessera.ir.constraints import Relation, System, condition
 from tessera.ir.core import Func
 from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
-from tessera.ir.intfunction import as_function
 from tessera.ir.ranges import with_ranges
 from tessera.ir.types import TensorType
 from tessera.target.gpu import Gpu
@@ -65,74 +62,6 @@ MOST_CLASSES = 4096
 
 Trace = Callable[[Arguments, Sequence[TensorType]], Traced]
 """Traces a function for other types of the leaves of a call."""
-
-
-@dataclass(frozen=True)
-class Specialized:
-    """A program for a class of sizes.
-
-    Attributes:
-        lowered: its forms, for a CPU or a GPU.
-        values: for each run-time dim the name that it comes from, and the divisor.
-        loaded: its machine code, once it was called for.
-        native: what native code is told of it.
-    """
-
-    lowered: Stages
-    values: tuple[tuple[str, int], ...]
-    native: NativeSizes
-    loaded: list[Any] = field(default_factory=list[Any])
-
-
-@dataclass(frozen=True)
-class Program:
-    """A traced function with symbolic dims.
-
-    Attributes:
-        traced: the trace.
-        facts: what is known of its dims, and what a call is asked for.
-        device: where it runs.
-        state: the refs that it uses, if it does.
-        classes: its programs by class of sizes.
-    """
-
-    traced: Traced
-    facts: Assumptions
-    device: Device = CPU
-    state: State | None = None
-    classes: dict[tuple[Case, ...], Specialized] = field(
-        default_factory=dict[tuple[Case, ...], Specialized]
-    )
-
-    @property
-    def donated(self) -> list[int]:
-        """The inputs whose memory it may write to: what written refs hold."""
-        if self.state is None:
-            return []
-        return self.state.donated(len(self.traced.graph.args) - sum(self.state.sizes))
-
-    @property
-    def guards(self) -> list[Stated]:
-        """What a call is asked for besides the annotations."""
-        return [Stated(g.condition, g.loc) for g in self.facts.guards.values()]
-
-    def outputs(self, env: Mapping[str, int]) -> list[TensorType]:
-        """The types of the results for sizes by name."""
-        names, function = self.sizes_of_outputs
-        sizes = iter(function(*[env[n] for n in names]))
-        types = self.traced.types
-        return [TensorType(tuple([next(sizes) for _ in t.shape]), t.dtype, t.weak) for t in types]
-
-    @functools.cached_property
-    def sizes_of_outputs(self) -> tuple[list[str], Callable[..., tuple[int, ...]]]:
-        """The names in the shapes of the results, and a function of them that gives all dims."""
-        dims = [d for t in self.traced.types for d in t.shape]
-        names = sorted(frozenset[str]().union(*[symbols(d) for d in dims]))
-        return names, as_function(dims, names)
-
-    def loaded(self) -> list[tuple[Case, ...]]:
-        """The classes that have machine code."""
-        return [case for case, found in list(self.classes.items()) if found.loaded]
 
 
 class ShapeGeneric:

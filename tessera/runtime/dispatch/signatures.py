@@ -239,7 +239,16 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
 class Known:
     """A structure of a table, and the plans behind it."""
 
-    __slots__ = ("_count", "_entries", "_keep", "_keys", "_sized", "_sized_keys", "words")
+    __slots__ = (
+        "_count",
+        "_entries",
+        "_keep",
+        "_keys",
+        "_sized",
+        "_sized_keys",
+        "_starters",
+        "words",
+    )
 
     def __init__(self, structure: Structure, lines: bool) -> None:
         self._keep: list[Any] = [structure]
@@ -247,6 +256,7 @@ class Known:
         self._count = 0
         self._sized: np.ndarray | None = None
         self._sized_keys: set[object] = set()
+        self._starters: dict[int, object] = {}
         self._entries = np.zeros((_FIRST_PLACES, len(w.ENTRY)), np.uint64)
         head = {
             "positional": structure.positional,
@@ -267,7 +277,8 @@ class Known:
 
     def start_by(self, starter: Callable[..., Any], tree: Callable[..., Any] | None) -> None:
         """Lets arrays of a device go to a function of theirs."""
-        self._keep += (starter, tree)
+        # Those of several shapes take turns, and native code may be in the middle of any.
+        self._starters[id(starter)] = (starter, tree)
         self._set("starter", 0)
         self._set("tree", 0 if tree is None else id(tree))
         self._set("starter", id(starter))
