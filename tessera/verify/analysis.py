@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tessera.api.traced import Rebuild, Traced
+from tessera.api.traced import Rebuild, Refs, Traced
 from tessera.dtypes import DType
 from tessera.graph.array import Array
 from tessera.graph.remote import Remote
@@ -93,7 +93,10 @@ def analyse(question: Question) -> NumericsReport:
             "verify.numerics",
             staging=True,
             input_name=lambda k: question.names[k],
+            refs=Refs.INPUTS,
         )
+    # A ref may hold anything when the function is called: its contents are arguments.
+    question = _with_refs(question, traced)
     graph = traced.graph
     walk = Walk(_sizes(question.known))
     given = [_captured(walk, v, x) for v, x in zip(graph.args, traced.captured, strict=False)]
@@ -128,6 +131,20 @@ def analyse(question: Question) -> NumericsReport:
         reason="an argument or a constant is not finite" if culprit is None else reason_of(culprit),
         fix="" if culprit is None else remedy(culprit),
         witness=witness,
+    )
+
+
+def _with_refs(question: Question, traced: Traced) -> Question:
+    """The question with the contents of refs among its arguments: any finite numbers."""
+    types = [t for ref in traced.touched for t in ref.cell.types]
+    if not types:
+        return question
+    names = [f"the ref `{ref.cell.name}`" for ref in traced.touched for _ in ref.cell.types]
+    return replace(
+        question,
+        types=(*question.types, *types),
+        names=(*question.names, *names),
+        bounds=(*question.bounds, *[finite_range(t.dtype) for t in types]),
     )
 
 

@@ -490,13 +490,37 @@ def test_products_that_are_not_negative() -> None:
         assert report(fn, "f32[3]", bounded=(-3, 3)).results[0].lo != 0
 
 
-def test_refs_are_not_written() -> None:
-    ref = ts.Ref(ts.ones(3))
+def test_contents_of_refs_may_be_anything() -> None:
+    """What a ref holds now says nothing of a later call; it is not written by an analysis."""
+    ref = ts.Ref(ts.asarray(2.0))
 
-    def f(x: Any) -> Any:
-        ref.set(ref.get() + x)
+    def of(fn: Any, bound: tuple[float, float] = HUNDRED) -> NumericsReport:
+        return ts.verify.numerics(fn, bounded=bound).report("f32[3]")
+
+    def read(x: Any) -> Any:
+        return x / ref.get()
+
+    found = of(read, (-1, 1))
+    assert found.verdict is Verdict.REFUTED
+    assert found.witness is not None
+    assert found.witness.names[1] == "the ref `ref`"
+    assert not found.witness.values[1].any()
+    again = of(ts.jit(read), (-1, 1))
+    assert again.verdict is Verdict.REFUTED
+    assert of(lambda x: x / (1 + ts.abs(ref.get())), (-1, 1)).is_proved
+
+    def write(x: Any) -> Any:
+        ref.set(ts.clip(ref.get() + x[0], -1.0, 1.0))
         return ts.sin(ref.get())
 
-    with pytest.raises(ts.TesseraError, match="traces f, which writes the ref"):
-        ts.verify.numerics(f, bounded=HUNDRED).report("f32[3]")
-    np.testing.assert_array_equal(ref.get(), np.ones(3))
+    assert of(write).is_proved
+    assert float(ref.get()) == 2.0
+
+    def grow(x: Any) -> Any:
+        ref.set(ref.get() * 2)  # a result, too
+        return x
+
+    assert of(grow).verdict is Verdict.REFUTED
+    checked = ts.verify.numerics(write, bounded=HUNDRED)
+    assert checked(ts.ones(3)).shape == ()
+    assert float(ref.get()) == 1.0
