@@ -34,6 +34,7 @@ from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.native_sizes import NativeSizes
 from tessera.api.signature import Arguments, Entry, lowered_for
+from tessera.api.specialized import Program, Specialized
 from tessera.api.stateful import State
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
@@ -213,7 +214,7 @@ class ShapeGeneric:
             found = self._specialized(program, case, call)
             lowered, values = found.lowered, found.values
         else:
-            graph, values = self._graph(program, case)
+            graph, values = self._graph(program, case, isinstance(where, Gpu))
             lowered: Stages = lowered_for(graph, CPU, where)
         names = zip(lowered.traced.dims, values, strict=True)
         return lowered.memory(**{own: env[name] // n for own, (name, n) in names})
