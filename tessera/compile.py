@@ -369,7 +369,13 @@ class Lowered(Stages):
     def sources(self) -> list[cpu.Source]:
         """What LLVM compiles."""
         return [
-            cpu.Source(module.text, self.cpu, self.traced.name, optimize=not module.is_glue)
+            cpu.Source(
+                module.text,
+                self.cpu,
+                self.traced.name,
+                optimize=not module.is_glue,
+                passes=not module.is_finished,
+            )
             for module in self.modules
         ]
 

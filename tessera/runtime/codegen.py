@@ -47,6 +47,7 @@ class Source:
         name: What messages call it.
         optimize: Whether LLVM optimises.
         unroll: Whether LLVM may unroll loops beyond what the text did.
+        passes: Whether passes run over the text before it becomes instructions.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Source:
     name: str
     optimize: bool = True
     unroll: bool = True
+    passes: bool = True
 
     def key(self) -> str:
         """The content hash of everything that the object file depends on."""
@@ -63,7 +65,7 @@ class Source:
             self.machine.arch,
             self.machine.llvm_cpu,
             self.machine.llvm_features,
-            f"optimize={self.optimize} unroll={self.unroll}",
+            f"optimize={self.optimize} unroll={self.unroll}{'' if self.passes else ' no passes'}",
             self.text,
         )
         digest = hashlib.sha256()
@@ -178,7 +180,7 @@ class _Compiler:
                 module.verify()
             except RuntimeError as error:
                 raise _rejected(source, str(error)) from None
-            if source.optimize:
+            if source.optimize and source.passes:
                 self.run_passes(module, target, source.unroll)
             yield module
 

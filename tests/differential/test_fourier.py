@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -223,6 +224,19 @@ def test_which_calls_remain() -> None:
     assert "transforms of lines with f32[1024]" in str(
         ts.jit(ts.fft.rfft).lower(ts.ones(1024)).kernels()
     )
+
+
+def test_functions_that_are_finished_have_modules_of_their_own() -> None:
+    lowered = ts.jit(lambda x: ts.fft.rfft(x + 1)).lower(ts.ones((4, 64)))
+    kernels, code, entry = lowered.modules
+    assert [m.is_finished for m in (kernels, code, entry)] == [False, True, False]
+    assert [m.is_glue for m in (kernels, code, entry)] == [False, False, True]
+    assert "@rfft_lines_32_f32" in code.text
+    defined = [line for line in kernels.text.splitlines() if line.startswith("define")]
+    assert len(defined) == 1
+    source = lowered.sources[1]
+    assert not source.passes
+    assert source.key() != replace(source, passes=True).key()
 
 
 def test_tables_of_roots() -> None:

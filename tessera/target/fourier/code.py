@@ -12,7 +12,7 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.build import Build
+from tessera.target.build import FINISHED, Build
 from tessera.target.types import PtrType, VecType
 
 I64 = ScalarType(t.INDEX.dtype)
@@ -67,7 +67,7 @@ class Code(Build):
 
     def func(self, name: str) -> Func:
         """The finished function."""
-        return Func(name, Block(self.args, self.ops, ()))
+        return Func(name, Block(self.args, self.ops, ()), attrs={FINISHED: "true"})
 
     # --- indices ---
 
@@ -245,14 +245,18 @@ class Code(Build):
         if not (isinstance(b, Product) and self.fused):
             other = self.value(b)
             return self.add(start, other), self.sub(start, other)
+        # A rounding less than for a product and then a sum.
         x, y = b.x, b.y
-        return self.mul_add(x, y, start), self.mul_add(self.negative(x), y, start)
-
-    def mul_add(self, x: Complex, y: Complex, z: Complex) -> Complex:
-        """x y + z, with a rounding less than one after the other."""
-        return Complex(
-            self.fma(x.re, y.re, self.fma(self.map("neg", x.im), y.im, z.re)),
-            self.fma(x.re, y.im, self.fma(x.im, y.re, z.im)),
+        minus = self.negative(x)
+        return (
+            Complex(
+                self.map("fma", x.re, y.re, self.map("fma", minus.im, y.im, start.re)),
+                self.map("fma", x.re, y.im, self.map("fma", x.im, y.re, start.im)),
+            ),
+            Complex(
+                self.map("fma", minus.re, y.re, self.map("fma", x.im, y.im, start.re)),
+                self.map("fma", minus.re, y.im, self.map("fma", minus.im, y.re, start.im)),
+            ),
         )
 
     def mul_root(self, x: Complex, power: int, n: int) -> Number:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tessera.ir.core import Func, Value
-from tessera.target.fourier.code import Code, Complex
+from tessera.target.fourier.code import Code, Complex, Product
 from tessera.target.fourier.line import Plan
 from tessera.target.roots_ops import Roots
 
@@ -29,9 +29,9 @@ def unfold(plan: Plan) -> Func:
         z, other = c.load_pairs(source, k), c.conj(c.backwards(c.load_pairs(source, mirror)))
         half = c.number(0.5)
         even = c.scaled(c.add(z, other), half)
-        odd, turned = c.scaled(c.sub(z, other), half), c.turned(root)
-        c.store_pairs(target, k, c.mul_add(odd, turned, even))
-        opposite = c.mul_add(odd, c.negative(turned), even)
+        odd = Product(c.scaled(c.sub(z, other), half), c.turned(root))
+        found, opposite = c.sum_and_difference(even, odd)
+        c.store_pairs(target, k, found)
         c.store_pairs(target, mirror, c.backwards(c.conj(opposite)))
 
     _pairs(c, plan, pair)
@@ -51,9 +51,10 @@ def fold(plan: Plan) -> Func:
     def pair(c: Code, k: Value, mirror: Value, root: Complex) -> None:
         x, other = c.load_pairs(source, k), c.conj(c.backwards(c.load_pairs(source, mirror)))
         even = c.add(x, other)
-        odd, turned = c.sub(x, other), c.turned(c.conj(root))
-        c.store_pairs(target, k, c.conj(c.mul_add(odd, c.negative(turned), even)))
-        c.store_pairs(target, mirror, c.backwards(c.mul_add(odd, turned, even)))
+        odd = Product(c.sub(x, other), c.turned(c.conj(root)))
+        opposite, found = c.sum_and_difference(even, odd)
+        c.store_pairs(target, k, c.conj(found))
+        c.store_pairs(target, mirror, c.backwards(opposite))
 
     _pairs(c, plan, pair)
     # The imaginary parts of the ends are not read.

@@ -2,8 +2,9 @@
 
 A program of few lines is one module, as `write_module` writes it. Of a longer one, kernels fill one
 module after another in their order, and the entry with what runs pieces has the last. Functions
-that others call are hidden: the linker finds them, nobody else does. The cut depends on the program
-alone, so that its code is the same for any number of threads.
+that others call are hidden: the linker finds them, nobody else does. Functions that are finished
+(`FINISHED`) have modules of their own. The cut depends on the program alone, so that its code is
+the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 from tessera.ir.core import Func, Module
 from tessera.ir.walk import walk
 from tessera.target import ops as t
+from tessera.target.build import FINISHED
 from tessera.target.llvm import host
 from tessera.target.llvm.text import Part, Writer
 from tessera.target.llvm.writer import RULES
 from tessera.target.machine import Machine
+
+ModuleGroup = tuple[list[str], bool]
+"""The functions of a module, and whether they are finished."""
 
 LENGTH = 1000
 """A module takes functions until it has so many lines, which LLVM works on for about 0.1 s. What a
@@ -32,10 +37,12 @@ class ModuleText:
         text: LLVM IR.
         is_glue: whether it only starts the functions of others, once a call each; optimised, it
             would take a fifth of the time that the whole program takes, and run no faster.
+        is_finished: whether LLVM's passes are left out.
     """
 
     text: str
     is_glue: bool = False
+    is_finished: bool = False
 
 
 def write_modules(module: Module, machine: Machine, entry: str) -> Iterator[ModuleText]:
@@ -48,23 +55,23 @@ def write_modules(module: Module, machine: Machine, entry: str) -> Iterator[Modu
     """
     w = Writer(machine, RULES, host.frame)
     known: dict[str, Part] = {}
-    group: list[str] = []
-    length = 0
-    is_split = False
-    for name, func in module.funcs.items():
-        if func is module.entry:
-            continue
-        if length >= LENGTH:
-            # Only now, as the last module of kernels is no module of its own where it is the first.
-            yield ModuleText(_group_text(w, known, group))
-            group, length, is_split = [], 0, True
-        part = known[name] = w.func(func)
-        group.append(name)
-        length += len(part.lines)
-    if not is_split:
+    groups: list[ModuleGroup] = []
+    for is_finished in (False, True):
+        length = LENGTH
+        for name, func in module.funcs.items():
+            if func is module.entry or (FINISHED in func.attrs) is not is_finished:
+                continue
+            if length >= LENGTH:
+                groups.append(([], is_finished))
+                length = 0
+            part = known[name] = w.func(func)
+            groups[-1][0].append(name)
+            length += len(part.lines)
+    if len(groups) < 2 and not any(is_finished for _, is_finished in groups):
         yield ModuleText(w.finish(module, entry))
         return
-    yield ModuleText(_group_text(w, known, group))
+    for names, is_finished in groups:
+        yield ModuleText(_group_text(w, known, names), is_finished=is_finished)
     first = len(w.lines)
     w.entry(module.entry, entry)
     lines = [*w.lines[first:], *w.attributes(True), *_declarations(w, known, w.needs, ())]
