@@ -204,8 +204,9 @@ def fast_math() -> Generator[None]:
     """Lets what is traced in a block be computed otherwise where only the last bits differ.
 
     A quotient by what many elements share becomes a product with its reciprocal, constant factors
-    become one, and products are fused into sums. Derivatives may change likewise. It is also a
-    decorator, `@ts.fast_math()`. `f.lower(...).why()` lists what has changed, with its lines.
+    become one, products are fused into sums, and on CPUs functions of float32 such as `log`, `tanh`
+    and `pow` have shorter programs. Derivatives may change likewise. It is also a decorator,
+    `@ts.fast_math()`. `f.lower(...).why()` lists what has changed, with its lines.
 
     Results may be infinite or NaN where they would not be: the reciprocal of a tiny number is
     infinite.

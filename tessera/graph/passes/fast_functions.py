@@ -21,10 +21,8 @@ from tessera.graph.ops.elementwise_math import (
     Asinh,
     Atan2,
     Atanh,
-    Cbrt,
     Erf,
     Erfc,
-    Hypot,
     Log,
     Log1p,
     Log2,
@@ -249,24 +247,6 @@ def erfc(x: Any, sum_: Sum) -> Any:
     return e.select(e.eq(x, x), found, x)
 
 
-def cbrt(x: Any, sum_: Sum) -> Any:
-    """At most 2 units in the last place: two of Halley's steps from a third of the exponent."""
-    a = e.abs_(x)
-    is_tiny = e.lt(a, SMALLEST)
-    a = e.select(is_tiny, e.mul(a, 2.0**24), a)
-    bits = e.mul(e.cast(e.bitcast(a, int32), float32), 1 / 3)
-    found = e.bitcast(e.add(e.cast(bits, int32), 0x2A5119F2), float32)
-    quarter = e.mul(a, 0.25)
-    for _ in range(2):
-        # A quarter of all: the cube may be too large for a number.
-        cube = e.mul(e.mul(e.mul(found, 0.25), found), found)
-        step = e.div(e.sub(cube, quarter), e.add(e.add(cube, cube), quarter))
-        found = e.sub(found, e.mul(found, step))
-    found = e.select(is_tiny, e.mul(found, 2.0**-8), found)
-    ordinary = e.and_(e.lt(a, float("inf")), e.ne(x, 0.0))
-    return e.select(ordinary, e.copysign(found, x), x)
-
-
 def atan2(y: Any, x: Any, sum_: Sum) -> Any:
     """At most 3 units in the last place."""
     a, b = e.abs_(y), e.abs_(x)
@@ -279,19 +259,6 @@ def atan2(y: Any, x: Any, sum_: Sum) -> Any:
     angle = e.select(e.gt(a, b), e.sub(math.pi / 2, angle), angle)
     angle = e.select(e.signbit(x), e.sub(math.pi, angle), angle)
     return e.copysign(angle, y)
-
-
-def hypot(x: Any, y: Any, sum_: Sum) -> Any:
-    """At most 2 units in the last place; operands are brought near 1 by a power of two."""
-    a, b = e.abs_(x), e.abs_(y)
-    high = e.maximum(e.maximum(a, b), SMALLEST)
-    # At most 2**125, whose inverse is a normal number.
-    exponent = e.minimum(e.and_(e.bitcast(high, int32), 0x7F800000), 0x7E000000)
-    scale = e.bitcast(e.sub(0x7F000000, exponent), float32)
-    p, q = e.mul(a, scale), e.mul(b, scale)
-    found = e.mul(e.sqrt(sum_(p, p, e.mul(q, q))), e.bitcast(exponent, float32))
-    infinite = e.or_(e.eq(a, float("inf")), e.eq(b, float("inf")))
-    return e.select(infinite, float("inf"), found)
 
 
 def _exact_product(a: Any, b: Any, sum_: Sum) -> tuple[Any, Any]:
@@ -369,9 +336,7 @@ FUNCTIONS: dict[type[GraphOp], Callable[..., Any]] = {
     Asinh: asinh,
     Acosh: acosh,
     Atanh: atanh,
-    Cbrt: cbrt,
     Atan2: atan2,
-    Hypot: hypot,
     Pow: pow_,
 }
 """What takes the place of an op of float32."""
