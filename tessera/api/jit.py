@@ -148,9 +148,12 @@ class JitFunction(Inspected, Generic[P, R]):
         # child of fork.
         self._calls = itertools.count()
         self._misses = 0
-        self._native = NativeCalls(self._statics)
+        self._native = self._new_native()
         self._table = self._native.table
         self._lock = threading.Lock()
+
+    def _new_native(self) -> NativeCalls:
+        return NativeCalls(self._statics, self._donated, name_of(self._fn))
 
     @property
     def function(self) -> Callable[P, R]:
@@ -201,9 +204,10 @@ class JitFunction(Inspected, Generic[P, R]):
                 # The function uses a value of an outer trace, which must not be kept.
                 return self._bind(entry, call, device)
             is_known = entry.sizes is not None and entry.sizes.is_called
-        is_known = is_known and self._donated is None and not is_watching(settings)
-        if is_known and call_natively(JitFunction):
-            self._native.note(entry, call, args, kwargs, leaves, inputs)
+        if is_known and not is_watching(settings) and call_natively(JitFunction):
+            noted = call if self._donated is None else self._flatten(args, kwargs)
+            self._native.note(entry, noted, args, kwargs, leaves, inputs)
+            noted = None  # as it would count as somebody who has the arguments
         if entry.state is not None:
             return self._call_with_refs(key, entry, call, leaves, inputs, args, kwargs)
         owned = self._take(entry, leaves, inputs, args, kwargs)
@@ -344,7 +348,7 @@ class JitFunction(Inspected, Generic[P, R]):
         with self._lock:
             if len(self._entries) >= _MOST_SHAPES:
                 self._entries = {k: e for k, e in self._entries.items() if not e.dims}
-                self._native = NativeCalls(self._statics)
+                self._native = self._new_native()
                 self._table = self._native.table
             return self._entries.setdefault(key, entry)
 
@@ -585,5 +589,5 @@ class JitFunction(Inspected, Generic[P, R]):
             self._compiled.clear()
             self.__dict__.pop("generic", None)
             self._calls, self._misses = itertools.count(), 0
-            self._native = NativeCalls(self._statics)
+            self._native = self._new_native()
             self._table = self._native.table

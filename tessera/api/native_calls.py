@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera import pytree
 from tessera.api.native_sizes import NativeSizes
+from tessera.api.owned import donated_leaves, marker
 from tessera.api.signature import Arguments, Entry
 from tessera.api.static import StaticArguments
 from tessera.config import config
@@ -19,6 +20,7 @@ from tessera.runtime.dispatch.signatures import Key, Known, Signatures, Work, ke
 from tessera.runtime.dispatch.structure import (
     Structure,
     by_flattening,
+    keeps_leaves,
     leaves_alone,
     structure_of,
 )
@@ -34,13 +36,19 @@ class NativeCalls:
 
     Args:
         statics: its static arguments.
+        donated: its donated ones.
+        name: what messages call it.
 
     Attributes:
         table: what native code looks at.
     """
 
-    def __init__(self, statics: StaticArguments | None) -> None:
+    def __init__(
+        self, statics: StaticArguments | None, donated: StaticArguments | None, name: str
+    ) -> None:
         self._statics = statics
+        self._donated = donated
+        self._mark = None if donated is None else marker(name)
         self._signatures = Signatures()
         self.table: Table = self._signatures.table
 
@@ -64,7 +72,7 @@ class NativeCalls:
             inputs: their elements.
         """
         if not isinstance(entry.executable, Executable):
-            if entry.state is None:
+            if entry.state is None and self._donated is None:
                 self._note_starter(entry, call, args, kwargs, leaves, inputs)
         elif entry.noted < _MOST_NOTED:
             entry.noted += 1
@@ -77,11 +85,12 @@ class NativeCalls:
         if self._statics is not None:
             tree = self._statics.split(args, kwargs)[0]
         given = key_of(pytree.leaves(tree))
-        work = None if given is None else entry.work(given[2])
+        donated = [] if call is None else donated_leaves(self._donated, call)
+        work = None if given is None else entry.work(given[2], donated, self._mark)
         known = None if work is None else self._find(call, args, kwargs)
         if given is None or work is None or known is None or known.has(tuple(given[0])):
             return
-        sizes = entry.sizes if entry.state is None else None
+        sizes = entry.sizes if entry.state is None and self._donated is None else None
         if sizes is None or not self._note_sizes(entry, sizes, known, given, work):
             self._signatures.add(known, given[0], given[1], work)
 
@@ -131,6 +140,10 @@ class NativeCalls:
     ) -> Structure | None:
         if call is None or not call.structure:
             return leaves_alone(len(args))
-        if self._statics is not None:
-            return structure_of(args, kwargs, self._statics.positions, self._statics.names)
+        if self._statics is not None or self._donated is not None:
+            positions = () if self._statics is None else self._statics.positions
+            names = () if self._statics is None else self._statics.names
+            found = structure_of(args, kwargs, positions, names)
+            fits = found is not None and (self._donated is None or keeps_leaves(found))
+            return found if fits else None
         return structure_of(args, kwargs, (), ()) or by_flattening(args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,16 @@ def give_away(
     if any([isinstance(x, Tracer) for x in pytree.leaves((args, kwargs))]) or is_traced_here():
         return
     donate(pytree.leaves(donated.pick(args, kwargs)), name)
+
+
+def marker(name: str) -> Callable[..., None]:
+    """A function that takes the elements of arrays away, which were given to a function of this
+    name."""
+
+    def mark(*leaves: Any) -> None:
+        donate(leaves, name)
+
+    return mark
 
 
 def owned(leaves: Sequence[Any], inputs: Sequence[Any], donated: Iterable[int]) -> list[int]:

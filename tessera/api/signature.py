@@ -253,11 +253,18 @@ class Entry:
                 return _dict_of(self.treedef)
         return functools.partial(pytree.unflatten, self.treedef)
 
-    def work(self, numbers: Sequence[type | None]) -> Work | None:
+    def work(
+        self,
+        numbers: Sequence[type | None],
+        donated: Sequence[int] = (),
+        mark: Callable[..., None] | None = None,
+    ) -> Work | None:
         """What native code needs to run it; None where it cannot.
 
         Args:
             numbers: see `signatures.key_of`.
+            donated: which leaves are.
+            mark: see `Work`.
         """
         executable = self.executable
         if not isinstance(executable, Executable) or executable.main is None:
@@ -267,11 +274,13 @@ class Entry:
         dtypes = [dtype.np for _, dtype in executable.signature.inputs[first:end]]
         converted = conversions(numbers, dtypes)
         refs = () if self.state is None else self.state.held()
-        on = [None if k is None else k - end for k in executable.signature.overwritten]
-        if converted is None or refs is None or any([k is not None and k < 0 for k in on]):
-            return None
         dims = dict(zip(executable.signature.dims, self.dims, strict=True))
         outputs = executable.output_shapes(dims)
+        on = [None if k is None else k - first for k in executable.signature.overwritten]
+        if converted is None or refs is None or not executable.keeps_shapes(dims):
+            return None
+        if any([k is not None and k < 0 for k in on]):
+            return None
         return Work(
             main=executable.main,
             captured=self.captured,
@@ -285,6 +294,8 @@ class Entry:
             tail=self.dims,
             refs=refs,
             on=on,
+            donated=donated,
+            mark=mark,
         )
 
 

@@ -119,6 +119,18 @@ class Executable:
         """Whether some of its outputs take the memory of inputs."""
         return bool(self._overwritten)
 
+    def keeps_shapes(self, dims: Mapping[str, int]) -> bool:
+        """Whether outputs that take the memory of inputs have their shapes, for given dims."""
+        inputs, outputs = self.signature.inputs, self.signature.outputs
+
+        def shape(dims_of: Sequence[Dim]) -> list[int]:
+            return [int(evaluate(d, dims)) for d in dims_of]
+
+        return all(
+            inputs[on][1] is outputs[k][1] and shape(inputs[on][0]) == shape(outputs[k][0])
+            for k, on in self._overwritten.items()
+        )
+
     def run_on(
         self, inputs: Sequence[Data], owned: Collection[int], dims: Sequence[int] = ()
     ) -> list[Data]:

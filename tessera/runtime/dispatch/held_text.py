@@ -1,8 +1,11 @@
-"""The native side of calls with refs: their arrays as inputs, and what is written to them.
+"""The native side of calls with refs, whose arrays are inputs, and with donated arguments.
 
 While such a call runs, its function has the arrays of the refs that it writes: the list in their
 slot has no items (`graph/state.py`). Nothing else looks at that list meanwhile but to find it
 empty, so what the item was is found where it stood.
+
+Donated arguments are marked as such before the program runs, by a function of Python; then they
+have their elements no more.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ def held_text(offsets: Offsets) -> str:
     return run_function(offsets, "run_held", _HOLDING) + _HELD.format(
         REF=len(REF), REFS=w.REFS, REFS_AT=w.REFS_AT, TYPE=w.TYPE, SIZE=w.SIZE, COUNT=w.COUNT,
         LIST_ITEMS=w.LIST_ITEMS, FLAGS=w.FLAGS, READY=w.READY, DATA=w.DATA, BASE=w.BASE,
-        OWNS=w.OWNS, array_data=array["_data"],
+        OWNS=w.OWNS, OBJECTS=w.OBJECTS, MOST_LEAVES=w.MOST_LEAVES, array_data=array["_data"],
         slot=cell["slot"], user=cell["user"],
         **{name: PLAN.index(name) for name in PLAN},
         **{f"r_{name}": REF.index(name) for name in REF},
@@ -44,15 +47,17 @@ _HOLDING: Final = {
 take:
   call void @take(ptr %plan, ptr %cells, ptr %contents)
   %out.words = getelementptr i64, ptr %contents.words, i64 %count.contents
-  br label %ready
+  %kept = getelementptr i64, ptr %call, i64 {KEPT}
+  %given = call i1 @give_away(ptr %call, ptr %plan)
+  br i1 %given, label %ready, label %undo, !prof !1
 """,
     "NEW": """\
   br label %make.it
 make.it:
   %out.word = getelementptr i64, ptr %out.words, i64 %k
   %is.shown = icmp ult i64 %k, %shown
-  %array = call ptr @produce(ptr %record, ptr %contents, ptr %contents.words, ptr %out.word,
-      i1 %is.shown)
+  %array = call ptr @produce(ptr %record, ptr %kept, i64 %leaves, ptr %contents, ptr %inputs,
+      ptr %out.word, i1 %is.shown)
   %failed = icmp eq ptr %array, null
   br i1 %failed, label %undo, label %made, !prof !0
 made:
@@ -63,9 +68,10 @@ made:
   %written = getelementptr ptr, ptr %results, i64 %shown
   call void @settle(ptr %plan, ptr %cells, ptr %contents, ptr %written)
 """,
+    "MORE": ", [ 0, %take ]",
     "BEFORE": """\
   %before = phi i1 [ 1, %make.it ], [ 1, %borrow ], [ 1, %exhausted ], [ 0, %numbered ],
-      [ 0, %named ]
+      [ 0, %named ], [ 1, %take ]
 """,
     "UNDONE": """\
   br i1 %before, label %put.back, label %failed.late
@@ -201,6 +207,41 @@ define internal void @resize(ptr %cell, i64 %size) nounwind {{
   %size.at = getelementptr i8, ptr %slot, i64 {SIZE}
   store i64 %size, ptr %size.at
   ret void
+}}
+
+; Marks the donated arguments; no for an error.
+define internal i1 @give_away(ptr %call, ptr %plan) nounwind {{
+entry:
+  %objects = alloca [{MOST_LEAVES} x ptr], align 16
+  %count.at = getelementptr i64, ptr %plan, i64 {donated}
+  %count = load i64, ptr %count.at
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %done, label %some
+some:
+  %places.from = getelementptr i64, ptr %plan, i64 {donated_at}
+  %places = load ptr, ptr %places.from
+  br label %one
+one:
+  %i = phi i64 [ 0, %some ], [ %i.next, %one ]
+  %place.at = getelementptr i64, ptr %places, i64 %i
+  %place = load i64, ptr %place.at
+  %leaf = add i64 %place, {OBJECTS}
+  %object.at = getelementptr i64, ptr %call, i64 %leaf
+  %object = load ptr, ptr %object.at
+  %to = getelementptr ptr, ptr %objects, i64 %i
+  store ptr %object, ptr %to
+  %i.next = add i64 %i, 1
+  %more = icmp ult i64 %i.next, %count
+  br i1 %more, label %one, label %mark
+mark:
+  %mark.at = getelementptr i64, ptr %plan, i64 {mark}
+  %function = load ptr, ptr %mark.at
+  %answer = call ptr @PyObject_Vectorcall(ptr %function, ptr %objects, i64 %count, ptr null)
+  call void @Py_DecRef(ptr %answer)
+  %well = icmp ne ptr %answer, null
+  ret i1 %well
+done:
+  ret i1 1
 }}
 
 ; Takes the arrays of the refs that are written, and keeps those of the others.
@@ -346,15 +387,19 @@ done:
 
 ; What an output is written to: an array of ours if it is a result, NumPy's if it is for a ref; null
 ; with an error set.
-define internal ptr @produce(ptr %record, ptr %contents, ptr %inputs, ptr %word,
-    i1 %is.shown) nounwind {{
+define internal ptr @produce(ptr %record, ptr %kept, i64 %leaves, ptr %contents, ptr %inputs,
+    ptr %word, i1 %is.shown) nounwind {{
 entry:
   %nbytes.at = getelementptr i64, ptr %record, i64 {o_nbytes}
   %nbytes = load i64, ptr %nbytes.at
   %on.at = getelementptr i64, ptr %record, i64 {o_on}
   %on = load i64, ptr %on.at
   %position = sub i64 %on, 1
-  %old.at = getelementptr ptr, ptr %contents, i64 %position
+  %behind = sub i64 %position, %leaves
+  %is.leaf = icmp slt i64 %behind, 0
+  %kept.at = getelementptr ptr, ptr %kept, i64 %position
+  %content.at = getelementptr ptr, ptr %contents, i64 %behind
+  %old.at = select i1 %is.leaf, ptr %kept.at, ptr %content.at
   %input.at = getelementptr i64, ptr %inputs, i64 %position
   %anew = icmp eq i64 %on, 0
   br i1 %anew, label %make, label %ask
@@ -383,9 +428,7 @@ made:
   %array.data = load ptr, ptr %array.data.at
   br i1 %anew, label %bare, label %copy
 copy:
-  %old = load ptr, ptr %old.at
-  %from.at = getelementptr i8, ptr %old, i64 {DATA}
-  %from = load ptr, ptr %from.at
+  %from = load ptr, ptr %input.at
   %to.at = getelementptr i8, ptr %array.data, i64 {DATA}
   %to = load ptr, ptr %to.at
   call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %nbytes, i1 false)
@@ -410,10 +453,15 @@ fail:
   ret ptr null
 }}
 
-; Whether nobody but one list has an array, and nobody else can see its memory: see
+; Whether something is an array that one place alone has, and nobody else can see its memory: see
 ; `memory.is_all_its_own`.
 define internal i1 @is_free(ptr %data) nounwind {{
 entry:
+  %kind.at = getelementptr i8, ptr %data, i64 {TYPE}
+  %its.kind = load ptr, ptr %kind.at
+  %is.array = icmp eq ptr %its.kind, @tessera_ndarray_type
+  br i1 %is.array, label %array, label %no, !prof !1
+array:
   %count.at = getelementptr i8, ptr %data, i64 {COUNT}
   %count = load i32, ptr %count.at
   %alone = icmp eq i32 %count, 1
@@ -422,26 +470,30 @@ entry:
   %rest = and i64 %address, 63
   %aligned = icmp eq i64 %rest, 0
   %ours = and i1 %alone, %aligned
-  br i1 %ours, label %owner, label %no
-owner:
-  %base.at = getelementptr i8, ptr %data, i64 {BASE}
+  br i1 %ours, label %level, label %no
+level:
+  %owner = phi ptr [ %data, %array ], [ %base, %below ]
+  %base.at = getelementptr i8, ptr %owner, i64 {BASE}
   %base = load ptr, ptr %base.at
   %no.base = icmp eq ptr %base, null
-  br i1 %no.base, label %own, label %pooled
+  br i1 %no.base, label %own, label %under
 own:
-  %flags.at = getelementptr i8, ptr %data, i64 {FLAGS}
+  %flags.at = getelementptr i8, ptr %owner, i64 {FLAGS}
   %flags = load i32, ptr %flags.at
   %owns.bit = and i32 %flags, {OWNS}
   %owns = icmp ne i32 %owns.bit, 0
   ret i1 %owns
-pooled:
+under:
   %base.count.at = getelementptr i8, ptr %base, i64 {COUNT}
   %base.count = load i32, ptr %base.count.at
   %base.alone = icmp eq i32 %base.count, 1
-  br i1 %base.alone, label %kind, label %no
-kind:
+  br i1 %base.alone, label %below, label %no
+below:
   %type.at = getelementptr i8, ptr %base, i64 {TYPE}
   %type = load ptr, ptr %type.at
+  %is.below = icmp eq ptr %type, @tessera_ndarray_type
+  br i1 %is.below, label %level, label %pooled
+pooled:
   %is.pooled = call i32 @PyType_IsSubtype(ptr %type, ptr @tessera_pooled_class)
   %found = icmp ne i32 %is.pooled, 0
   ret i1 %found

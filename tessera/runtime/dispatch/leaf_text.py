@@ -22,7 +22,7 @@ def leaf_text(offsets: Offsets) -> str:
         ADDRESSES=w.ADDRESSES,
         NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
         MOST_KEY=w.MOST_KEY_WORDS - 80, REFS=w.REFS, REFS_AT=w.REFS_AT, MOST_REFS=w.MOST_REFS,
-        kind=offsets["Cell"]["kind"],
+        kind=offsets["Cell"]["kind"], OBJECTS=w.OBJECTS,
     ) + _EXCHANGE.format(
         SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
         OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
@@ -263,6 +263,9 @@ keep:
       %same.dim ], [ %object, %put.number ]
   call void @Py_IncRef(ptr %keeps)
   store ptr %keeps, ptr %kept.at
+  %object.place = add i64 %k, {OBJECTS}
+  %object.at = getelementptr i64, ptr %call, i64 %object.place
+  store ptr %object, ptr %object.at
   %k.next = add i64 %k, 1
   store i64 %k.next, ptr %leaves.at
   ret i1 1

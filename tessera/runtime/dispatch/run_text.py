@@ -39,7 +39,7 @@ def run_function(offsets: Offsets, name: str, parts: Mapping[str, str]) -> str:
         DIMS=w.DIMS, DATA=w.DATA, ADDRESSES=w.ADDRESSES, LEAVES=w.LEAVES, LINES=w.LINES,
         TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
         INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
-        OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=offsets["Array"]["_data"],
+        KEPT=w.KEPT, OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=offsets["Array"]["_data"],
         ITEMS=w.TUPLE_ITEMS, TUPLE=w.A_TUPLE, NOTHING=w.NOTHING,
         MOST_REFS=w.MOST_REFS, MOST_CONTENTS=w.MOST_CONTENTS,
         **{word: PLAN.index(word) for word in PLAN},
@@ -330,7 +330,7 @@ together:
 
 undo:
   %count = phi i64 [ %k, %make.it ], [ %outputs.n, %borrow ], [ %outputs.n, %exhausted ],
-      [ %shown, %numbered ], [ %shown, %named ]
+      [ %shown, %numbered ], [ %shown, %named ]{MORE}
 {BEFORE}  br label %undo.next
 undo.next:
   %u = phi i64 [ 0, %undo ], [ %u.next, %undo.one ]
@@ -370,7 +370,7 @@ build:
 declare double @llvm.fabs.f64(double)
 """
 
-# What there is besides where a plan has no refs.
+# What there is besides where a plan has no refs and no donated arguments.
 _PLAIN: Final = {
     "STACK": "",
     "HOLD": """\
@@ -411,6 +411,7 @@ made:
   store i64 %address, ptr %out.word
 """,
     "SETTLE": "  %shown = add i64 %outputs.n, 0\n",
+    "MORE": "",
     "BEFORE": "",
     "UNDONE": "",
 }

@@ -108,14 +108,19 @@ class Work:
         tail: the words behind the scratch memory: values of run-time dims.
         refs: whose arrays come behind the leaves.
         results: how many of the outputs are results; the others are for refs.
-        on: for each output None, or whose memory it takes, by position among the arrays of refs.
+        on: for each output None, or whose memory it takes, by position among the leaves and then
+            the arrays of refs.
+        donated: which leaves are.
+        mark: takes these leaves, and marks them; None where there are none.
     """
 
     __slots__ = (
         "captured",
         "converted",
+        "donated",
         "keep",
         "main",
+        "mark",
         "on",
         "outputs",
         "refs",
@@ -141,6 +146,8 @@ class Work:
         tail: Sequence[int] = (),
         refs: Sequence[HeldRef] = (),
         on: Sequence[int | None] = (),
+        donated: Sequence[int] = (),
+        mark: Callable[..., None] | None = None,
     ) -> None:
         self.main = main
         self.captured = captured
@@ -155,6 +162,8 @@ class Work:
         self.refs = refs
         self.results = len(outputs) - sum([r.count for r in refs if r.is_written])
         self.on = on or [None] * len(outputs)
+        self.donated = donated
+        self.mark = mark
 
     def fits(self) -> bool:
         """Whether native code has room for it."""
@@ -220,10 +229,13 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
         "converted_at": part(work.converted) if any(work.converted) else 0,
         "template": at(made.template) if made else 0,
         "keys": at(made.keys) if made else 0,
-        "holds": int(bool(refs)),
+        "holds": int(bool(refs or work.donated)),
         "results": work.results,
         "refs": len(work.refs),
         "refs_at": part(refs),
+        "donated": len(work.donated),
+        "donated_at": part(work.donated),
+        "mark": 0 if work.mark is None else at(work.mark),
     }
     words = np.array([head[name] for name in w.PLAN], np.uint64)
 

@@ -39,9 +39,10 @@ class Structure:
         flatten: in place of ops, a function of the arguments and of those by name (None for none)
             that gives the leaves as a tuple, or None where they are something else.
         keep: what the ops point to.
+        has_fields: whether leaves are attributes of objects.
     """
 
-    __slots__ = ("flatten", "keep", "named", "ops", "positional")
+    __slots__ = ("flatten", "has_fields", "keep", "named", "ops", "positional")
 
     def __init__(
         self, positional: int, named: int = 0, flatten: Callable[..., Any] | None = None
@@ -51,6 +52,12 @@ class Structure:
         self.ops: list[int] = []
         self.flatten = flatten
         self.keep: list[object] = []
+        self.has_fields = False
+
+
+def keeps_leaves(structure: Structure) -> bool:
+    """Whether leaves are items of containers, and not what an object may make when it is asked."""
+    return structure.flatten is None and not structure.has_fields
 
 
 class _Unknown(Exception):
@@ -165,6 +172,7 @@ def _tree(found: Structure, x: Any, spec: pytree.TreeDef) -> None:
     elif kind == _Kind.CUSTOM and (fields := pytree.fields_of(cls)) is not None:
         data, meta = fields
         found.ops += (w.FIELDS, _at(found, cls), len(data) + len(meta))
+        found.has_fields = True
         for name in meta:
             found.ops.append(_at(found, name))
             _constant(found, getattr(x, name))

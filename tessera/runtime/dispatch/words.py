@@ -61,6 +61,7 @@ PLAN: Final = (
     "length", "key", "main", "captured", "captured_at", "outputs", "outputs_at", "scratch",
     "scratch_size", "tail", "tail_at", "release", "tree", "converted_at",
     "template", "keys", "holds", "results", "refs", "refs_at",
+    "donated", "donated_at", "mark",
 )  # fmt: skip
 """The first words of a plan."""
 
@@ -69,8 +70,8 @@ A_LEAF, A_TUPLE, NOTHING = range(3)
 itself (or a dict), None."""
 
 OUTPUT: Final = ("dtype", "rank", "dims", "nbytes", "type", "large", "itemsize", "on")
-"""The words of each output. `on` is 0, or 1 and the position, among the arrays that refs hold, of
-the one whose memory it takes."""
+"""The words of each output. `on` is 0, or 1 and the position, among the leaves and then the arrays
+that refs hold, of the one whose memory it takes."""
 
 REF: Final = ("cell", "param", "count", "written", "user")
 """The words of each ref of a plan: its address, or 0 and its position among the refs in the
@@ -92,7 +93,8 @@ ADDRESSES: Final = KEPT + MOST_LEAVES
 NUMBERS: Final = ADDRESSES + MOST_LEAVES
 KEY: Final = NUMBERS + MOST_LEAVES
 REFS_AT: Final = KEY + MOST_KEY_WORDS
-CALL_WORDS: Final = REFS_AT + MOST_REFS
+OBJECTS: Final = REFS_AT + MOST_REFS
+CALL_WORDS: Final = OBJECTS + MOST_LEAVES
 
 # NumPy's array, whose layout compiled extensions rely on.
 DATA, RANK, DIMS, BASE, DTYPE, FLAGS, HANDLER = 16, 24, 32, 48, 56, 64, 88
