@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import math
 
-from tessera.ir.special import DIGAMMA_SERIES
 from tessera.target.passes import mathematics_tables as tables
 from tessera.target.passes.expression import (
     Grade,
     Num,
     fast_two_sum,
     fma,
-    horner,
     two_product,
     two_sum,
     where,
     where_any,
 )
-from tessera.target.passes.mathematics_logarithm import log, positive_log
+from tessera.target.passes.mathematics_logarithm import positive_log
 from tessera.target.passes.mathematics_powers import log_in_parts
 from tessera.target.passes.mathematics_trigonometry import PI_PARTS, Reduced, cosine, sine
-
-
-def _rising(first: int, last: int) -> tuple[float, ...]:
-    """The coefficients of (x + first) * ... * (x + last), lowest power first: integers."""
-    result = [1.0]
-    for k in range(first, last + 1):
-        up = [0.0, *result]
-        result = [a + k * b for a, b in zip(up, [*result, 0.0], strict=True)]
-    return tuple(result)
-
 
 # Constants in two parts.
 HALF_LOG_TWO_PI = (0.9189385332046728, -3.8782941580672414e-17)
@@ -37,10 +25,6 @@ LOG_PI = (1.1447298858494002, 1.0265951162707826e-17)
 
 # The positive root of digamma(1 + x) in two parts.
 DIGAMMA_ROOT = (0.46163214496836236, -1.5522348162858677e-17)
-
-# B(2k) / (2k (2k - 1)), of the asymptotic series of lgamma; that of digamma has B(2k) / (2k).
-LGAMMA_SERIES = tuple(c / (2 * k + 1) for k, c in enumerate(DIGAMMA_SERIES))
-SHIFT = 10
 
 
 def _distance_to_integer(x: Num) -> Num:
@@ -77,23 +61,18 @@ def _cotangent_of_pi(fraction: Num) -> tuple[Num, Num]:
     return where(tiny, 1.0 / fraction, result), where(tiny, 0.0, rest)
 
 
-def _sine_cosine_of_pi(fraction: Num) -> tuple[Num, Num]:
-    """|sin(pi * f)| and cos(pi * f) for f between 0 and 1 / 2."""
-    swap = fraction > 0.25
-    r = where(swap, 0.5 - fraction, fraction) * math.pi
-    square = r * r
-    sine = fma(r * square, tables.SIN(square), r)
-    cosine = fma(square * square, tables.COS(square), fma(square, -0.5, 1.0))
-    return where(swap, cosine, sine), where(swap, sine, cosine)
-
-
 def digamma(x: Num) -> Num:
     """The derivative of lgamma: log(x - 1 / 2) and a polynomial from 2 on; between 1 and 2 a
     polynomial times the distance to the root; below, digamma(x + 1) - 1 / x; reflected for negative
     x, where it is as exact as its larger term.
     """
     if x.grade is Grade.SINGLE:
-        return digamma(Num(x.b, x.widen().value)).narrow()
+        return _digamma(Num(x.b, x.widen().value), is_exact=False).narrow()
+    return _digamma(x, is_exact=True)
+
+
+def _digamma(x: Num, is_exact: bool) -> Num:
+    """``digamma`` in float64; exact to a few units, or to its last one."""
     reflected = x < 0.0
     y = where(reflected, 1.0 - x, x)
     large, low = y >= 2.0, y < 1.0
@@ -101,22 +80,29 @@ def digamma(x: Num) -> Num:
     inverse = 1.0 / z
     u = inverse * inverse
     far = fma(u, tables.DIGAMMA_TAIL(u), positive_log(z))
+    result = where(large, far, _digamma_near(y, low, is_exact))
+    result = where(y < math.inf, result, y)
+    result = where_any(reflected, _reflected_digamma, [x, result], result)
+    return where(x.equals(0.0), x.const(math.inf).with_sign(-x), result)
+
+
+def _digamma_near(y: Num, low: Num, is_exact: bool) -> Num:
+    """digamma between 0 and 2, where it is low between 0 and 1."""
     w = where(low, y, y - 1.0)
     high, low_part = DIGAMMA_ROOT
+    term = 1.0 / y
+    if not is_exact:
+        near = ((w - high) - low_part) * tables.DIGAMMA_NEAR(w - 0.5)
+        return where(low, near - term, near)
     distance, distance_rest = two_sum(w, w.const(-high))
     factor, factor_rest = fast_two_sum(*tables.DIGAMMA_NEAR.parts(w - 0.5))
     near, lost = two_product(distance, factor)
     near_rest = fma(distance, factor_rest, fma(distance_rest - low_part, factor, lost))
-    term = 1.0 / y
     back, lost = two_product(term, y)
     term_rest = ((1.0 - back) - lost) * term
     below, lost = two_sum(near, -term)
     below_rest = where(y > 2.0**-60, lost + (near_rest - term_rest), 0.0)
-    result = where(low, below, near) + where(low, below_rest, near_rest)
-    result = where(large, far, result)
-    result = where(y < math.inf, result, y)
-    result = where_any(reflected, _reflected_digamma, [x, result], result)
-    return where(x.equals(0.0), x.const(math.inf).with_sign(-x), result)
+    return where(low, below, near) + where(low, below_rest, near_rest)
 
 
 def _reflected_digamma(x: Num, result: Num) -> Num:
@@ -187,28 +173,29 @@ def _reflected_lgamma(x: Num, main: Num, main_rest: Num) -> Num:
 
 
 def lgamma(x: Num) -> Num:
-    """log(|gamma(x)|) of float32 in float64: Stirling's series at x + 10 less the logarithm of
-    x (x + 1) ... (x + 9); near the zeros 1 and 2, (t - 1) (t - 2) times a polynomial at t = x or
-    x + 1; reflected for negative x.
-    """
+    """log(|gamma(x)|); that of float32 by the same terms, of one number in float64 each."""
     if x.grade is Grade.DOUBLE:
         return _double_lgamma(x)
-    # The zeros of the reflected function need all bits of its terms.
+    # The zeros between negative integers need all bits of the terms.
     x = Num(x.b, x.widen().value)
     a = abs(x)
-    low, near, small = a < 1.5, (a >= 0.5) & (a < 2.5), a < float(SHIFT)
-    z = where(small, a + float(SHIFT), a)
-    inverse = 1.0 / z
-    series = inverse * horner(inverse * inverse, LGAMMA_SERIES)
-    half_log = 0.5 * math.log(2 * math.pi)
-    main = fma(z - 0.5, positive_log(z), half_log - z) + series
-    t = where(low, a, a - 1.0)  # less 1
-    main = where(near, t * (t - 1.0) * tables.LGAMMA(t - 1.0), main)
-    capped = where(small, a, 1.0)
-    product = where(small, horner(capped, _rising(0, SHIFT - 1)), 1.0)
-    product = where(near, where(low, a, 1.0), product)
-    sine, _ = _sine_cosine_of_pi(abs(_distance_to_integer(x)))
-    negative = x < 0.0
-    rest = log(where(negative, (product * math.pi) / (a * sine), product))
-    result = where(negative, rest - main, main - rest)
-    return where(a.equals(math.inf), a, result).narrow()
+    is_large, is_middle, is_low = a >= 2.5, a >= 1.5, a < 0.5
+    t = where(is_middle, a - 2.0, where(is_low, a, a - 1.0))
+    product = t * (t + 1.0)
+    argument = where(is_middle, 1.0, where(is_low, product, a))
+    argument = where(is_large, a - 0.5, argument)
+    logarithm = positive_log(argument)
+    inverse = 1.0 / where(is_large, argument, 1.0)
+    tail = fma(inverse, tables.LGAMMA_TAIL(inverse * inverse), HALF_LOG_TWO_PI[0])
+    far = fma(argument, logarithm - 1.0, tail)
+    result = where(is_large, far, fma(product, tables.LGAMMA_NEAR(t), -logarithm))
+    result = where_any(x < 0.0, _reflected_single, [x, result], result)
+    return where(a.equals(0.0), math.inf, where(a < math.inf, result, a)).narrow()
+
+
+def _reflected_single(x: Num, main: Num) -> Num:
+    """log(pi / |x sin(pi x)|) less lgamma(-x), which is given."""
+    fraction = _distance_to_integer(x)
+    (sine, _), _ = _sine_and_cosine_of_pi(abs(fraction))
+    result = positive_log(x.const(math.pi) / (abs(x) * sine)) - main
+    return where(fraction.equals(0.0), math.inf, result)
