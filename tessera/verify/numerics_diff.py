@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from tessera.graph.ops.control import Call
 from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.precision import Flush, Formatted, RoundStochastic, RoundTo, Saturate
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
+from tessera.graph.ops.round_blocks import RoundBlocks
 from tessera.graph.precision import in_force
 from tessera.graph.remote import Remote
 from tessera.ir import loc
@@ -304,7 +307,30 @@ def _compared(name: str, policies: tuple[str, str], runs: Sequence[_Run]) -> Num
 
 def _name(op: Op) -> str:
     backward = " (backward)" if op.loc.is_backward else ""
-    return f"{title(op)}{backward}"
+    return f"{_called(op.loc) or title(op)}{backward}"
+
+
+def _called(place: Loc) -> str:
+    """The function that the user's program calls there; nothing for most operators."""
+    frame = place.frames[0] if place.frames else None
+    if frame is None or frame.column is None or frame.end_column is None:
+        return ""
+    last = frame.end_line or frame.line
+    lines = [linecache.getline(frame.filename, k) for k in range(frame.line, last + 1)]
+    text = [line.encode() for line in lines]
+    text[-1] = text[-1][: frame.end_column]
+    text[0] = text[0][frame.column :]
+    try:
+        found = ast.parse(b"(%s)" % b"".join(text), mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    match found:
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
+            return name
+        case ast.BinOp(op=ast.MatMult()):
+            return "matmul"
+        case _:
+            return ""
 
 
 _MOVES = (Broadcast, Reshape, Transpose)
@@ -312,7 +338,8 @@ _MOVES = (Broadcast, Reshape, Transpose)
 
 def _main(ops: Sequence[Op]) -> Op:
     """The op that an operation is known by: the last that is no conversion."""
-    computing = [op for op in ops if not isinstance(op, (Cast, Formatted, *_MOVES)) and op.operands]
+    rounding = (Cast, Formatted, RoundBlocks, *_MOVES)
+    computing = [op for op in ops if not isinstance(op, rounding) and op.operands]
     return (computing or list(ops))[-1]
 
 
@@ -333,6 +360,7 @@ def _format(ops: Sequence[Op]) -> str:
     kept = _dtype(inexact[-1])
     text = computed_text if kept is computed else f"{computed_text} -> {kept}"
     taken = [str(op.dtype) for op in inexact if isinstance(op, Cast) and _narrows(op)]
+    taken += ["nvfp4" for op in inexact if isinstance(op, RoundBlocks)]
     before = [t for t in dict.fromkeys(taken) if t != str(kept)]
     words = [", ".join([f"from {t}" for t in before])] if before else []
     for op in inexact:

@@ -22,6 +22,7 @@ from tessera.graph.ops.control import Call, Cond, While
 from tessera.graph.ops.elementwise import Bitcast, Cast
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.precision import Formatted
+from tessera.graph.ops.round_blocks import RoundBlocks
 from tessera.graph.ops.scan import Scan
 from tessera.ir.convert import cast_array
 from tessera.ir.core import Block, Func, Op, Value
@@ -134,7 +135,7 @@ class Replay:
     # --- the same in float64 --------------------------------------------------------------------
 
     def _exact(self, op: Op, operands: Arrays) -> Arrays:
-        if isinstance(op, Formatted):
+        if isinstance(op, (Formatted, RoundBlocks)):
             return [operands[0]]
         if isinstance(op, Cast):
             return [widened(cast_array(operands[0], _widest(op.dtype)))]

@@ -215,3 +215,36 @@ def test_the_error_for_a_computation_that_depends_on_the_policy() -> None:
           fix: leave out what depends on dtypes
         """,
     )
+
+
+def test_operations_are_called_as_they_are_written() -> None:
+    """By the function that is called, of which an operation may have many ops."""
+    rng = np.random.default_rng(3)
+    x, w = (ts.asarray(rng.normal(size=s).astype(np.float32)) for s in ((4, 16), (16, 16)))
+
+    def f(x: Any, w: Any) -> Any:
+        hidden = ts.nn.gelu(
+            ts.nn.layernorm_safe(x) @ w
+        )
+        return ts.mean(hidden * 2.5, axis=-1)
+
+    found = ts.numerics_diff(f, None, ts.policies.Training())(x, w)
+    names = {"layernorm_safe", "matmul", "gelu", "multiply", "mean"}
+    assert {site.operation for site in found.sites} == names
+
+
+def test_operands_in_blocks_are_roundings() -> None:
+    """NVFP4 differs from bfloat16 in the products, and that adds up to the error there is."""
+    rng = np.random.default_rng(4)
+    x, w = (ts.asarray(rng.normal(size=s).astype(np.float32)) for s in ((8, 32), (32, 16)))
+    nvfp4 = ts.policies.NVFP4(accum=ts.float32)
+
+    def f(x: Any, w: Any) -> Any:
+        return ts.einsum("ij,jk->ik", ts.tanh(x @ w) @ w.T, w)
+
+    found = ts.numerics_diff(f, ts.policies.Training(), nvfp4)(x, w)
+    assert [site.operation for site in found.sites].count("matmul") == 2
+    assert {site.operation for site in found.sites} == {"matmul", "einsum"}
+    assert all(site.formats[1].endswith("from nvfp4") for site in found.sites)
+    assert found.errors[1] > 5 * found.errors[0]
+    assert 0.6 < found.predicted[1] / found.errors[1] < 1.6
