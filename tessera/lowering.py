@@ -108,7 +108,8 @@ def to_schedule(
         else:
             # What is cut into rows has its tiles, and is left alone by what follows.
             program = read_in_order(join_in_blocks(lowered.func, machine), machine)
-            program = lay_out_states(split_for_threads(pack_products(program, machine)))
+            program = split_for_threads(pack_products(program, machine))
+            program = lay_out_states(program, machine)
         is_cpu = not isinstance(machine, Gpu)
         chosen = heuristics.choose(program, machine)
         if not isinstance(machine, Gpu):

@@ -328,4 +328,10 @@ PROGRAMS = [
         _states_cost, [{"time": 1024, "batch": 2, "features": 256, "states": 16}],
         {"time": 5, "batch": 2, "features": 3, "states": 4},
     ),
+    Program(
+        "selective scan gradient", _states, _trained(selective), _scaled(_states_cost, 3),
+        [{"time": 1024, "batch": 2, "features": 256, "states": 16}],
+        {"time": 5, "batch": 2, "features": 3, "states": 4},
+        reference=_loss(selective), view=gradient_view(), tolerance=1e-3,
+    ),
 ]

@@ -565,7 +565,10 @@ class Choice:
         if self.whole:
             is_bound = self.reduce_tile > 1 and not self.costly
         else:
-            is_bound = not self.heavy and not any(isinstance(op, loops) for op in self.code)
+            # What loops keep of each step is several times what they read.
+            keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
+            is_bound = keeps or not self.heavy
+            is_bound = is_bound and not any(isinstance(op, loops) for op in self.code)
         return streaming.marked(self.nest) if is_bound else list(self.nest.body.ops)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block
+from tessera.schedule.cut_scans import cut_scans
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.recurrence import is_recurrence
@@ -17,7 +18,8 @@ from tessera.schedule.widen_scatter import widen_scatters
 def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     """The block to lower."""
     kept = is_recurrence if strategy.keeps_loops else None
-    block = expand(expand_scans(inline_calls(block), kept))
+    block = inline_calls(block)
+    block = expand(expand_scans(cut_scans(block) if strategy.keeps_loops else block, kept))
     if strategy.unrolls_components:
         block = unroll_components(block)
     block = block if strategy.combines_bytes else widen_scatters(block)

@@ -44,26 +44,58 @@ def back(h: Any, x: Any) -> Any:
     return ts.scan(step, ts.zeros_like(h[0]), (h, x), reverse=True)[1]
 
 
-def strided(lowered: Lowered) -> list[BufType]:
-    """Buffers with strides that loads of a program read."""
+def laid_out(lowered: Lowered) -> list[BufType]:
+    """Buffers with strides, or a dim of lanes, that loads of a program read."""
     found = [op.buf.type for op in all_ops(lowered.schedule, ops.Load)]
-    return [t for t in dict.fromkeys(found) if isinstance(t, BufType) and t.strides is not None]
+    types = [t for t in dict.fromkeys(found) if isinstance(t, BufType)]
+    return [t for t in types if t.strides is not None or len(t.shape) == 5]
 
 
-def check(fn: Any, level: str = "x86-64-v3", count: int = 1) -> None:
-    lowered = check_levels(graph_of(fn, SHAPES), values(SHAPES), machine=machine(level))
-    assert len(strided(lowered)) == count
+def check(fn: Any, level: str = "x86-64-v3", count: int = 1, channels: int = CHANNELS) -> Lowered:
+    shapes = [(TIME, BATCH, channels), (channels, STATES), (TIME, BATCH, STATES)]
+    lowered = check_levels(graph_of(fn, shapes), values(shapes), machine=machine(level))
+    assert len(laid_out(lowered)) == count
+    return lowered
+
+
+def both(x: Any, a: Any, b: Any) -> Any:
+    return back(states(x, a, b)[1], x)
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_states_of_two_loops(level: str) -> None:
-    lowered = check_levels(
-        graph_of(lambda x, a, b: back(states(x, a, b)[1], x), SHAPES), values(SHAPES),
-        machine=machine(level),
-    )  # fmt: skip
-    (found,) = strided(lowered)
-    assert found.shape == (TIME, BATCH, CHANNELS, STATES)
-    assert found.strides == (STATES * BATCH * CHANNELS, CHANNELS, 1, BATCH * CHANNELS)
+def test_components_before_lanes(level: str) -> None:
+    (found,) = laid_out(check(both, level, channels=21))
+    assert found.shape == (TIME, BATCH, 21, STATES)
+    assert found.strides == (STATES * BATCH * 21, 21, 1, BATCH * 21)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_whole_vectors_lie_together(level: str) -> None:
+    lowered = check(both, level, channels=64)
+    lanes = lowered.cpu.vector_bits // 32
+    (found,) = laid_out(lowered)
+    assert found.shape == (BATCH, 64 // lanes, TIME + 1, STATES, lanes)
+
+
+def test_other_kernels_sum_whole_vectors() -> None:
+    def fn(x: Any, a: Any, b: Any) -> Any:
+        h = states(x, a, b)[1]
+        return back(h, x), ts.sum(h * x[..., None], axis=2), ts.max(h, axis=(0, 2))
+
+    check(fn, channels=64)
+
+
+def test_one_dim_of_points() -> None:
+    def fn(x: Any, a: Any, b: Any) -> Any:
+        h = ts.scan(lambda h, x: (h * a + x[:, None], h), ts.zeros_like(a), x[:, 0])[1]
+        step = lambda g, h: (g * h, ts.sum(g * h, axis=-1))  # noqa: E731
+        return ts.scan(step, ts.ones_like(a), h, reverse=True)[1]
+
+    shapes = [(TIME, BATCH, 32), (32, STATES), (TIME, BATCH, STATES)]
+    lowered = check_levels(graph_of(fn, shapes), values(shapes), machine=machine("x86-64-v3"))
+    assert [op.buf.type.shape for op in all_ops(lowered.schedule, ops.Load)].count(
+        (4, TIME + 1, STATES, 8)
+    )
 
 
 def test_other_kernels_read_them_too() -> None:
@@ -112,7 +144,7 @@ def test_the_gradient_of_a_selective_scan() -> None:
     given = values(SHAPES)
     graph = graph_of(ts.grad(loss), SHAPES)
     lowered = check_levels(graph, given, machine=machine("x86-64-v3"))
-    assert strided(lowered)
+    assert laid_out(lowered)
     step = 1e-3
     direction = np.random.default_rng(1).standard_normal(SHAPES[0]).astype(np.float32)
     f = ts.jit(lambda x: loss(ts.astype(x, ts.float64), *[np.float64(v) for v in given[1:]]))
