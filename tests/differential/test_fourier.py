@@ -218,6 +218,9 @@ def test_which_calls_remain() -> None:
     ):
         graph = graph_of(partial(fft, axes=axes), TensorType(shape, c))
         assert is_own(graph) is own, shape
+    wide = [is_own(graph_of(lambda x: fft(x, (0,)), TensorType((n,), complex128)))
+            for n in (1 << 15, 1 << 16)]  # fmt: skip
+    assert wide == [True, False]
     for size, own in ((65, False), (64, True), (1 << 17, True)):
         graph = graph_of(partial(rfft, axis=0), TensorType((size,), float32))
         assert is_own(graph) is own, size

@@ -28,8 +28,9 @@ from tessera.target.fourier.code import PTR, Code, Complex, Number, Product
 from tessera.target.machine import Machine
 from tessera.target.roots_ops import Roots
 
-MAX_LENGTH = 1 << 16
-"""Longer lines leave the caches at each stage."""
+SCRATCH = 1 << 19
+"""Bytes of a scratch memory, of which there are two on the stack; a thread may have 2 MB of that.
+Longer lines would leave the caches at each stage besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def plan_of(n: int, dtype: DType, machine: Machine) -> Plan | None:
     widest = lanes = machine.vector_lanes(dtype.bits)
     while lanes > 1 and (n % lanes or n // lanes < lanes):
         lanes //= 2
-    if n > MAX_LENGTH or lanes < min(widest, 4):
+    if n * 2 * dtype.itemsize > SCRATCH or lanes < min(widest, 4):
         return None
     radices = radices_of(n // lanes, machine)
     return None if radices is None else Plan(n, lanes, radices, dtype, machine.fma)
