@@ -106,8 +106,11 @@ def main() -> None:
 
     only = {"int4, blocks of 16": ("int4", {"block": (16, 1)}), "nvfp4": ("nvfp4", {"axis": 0})}
     for name, (dtype, options) in only.items():
-        # Weights alone: `array @ quantized` dequantizes where the product reads them.
-        weights = with_weights(params, lambda w, d=dtype, o=options: ts.quantize(w, d, **o))
+        # Weights alone, two in a byte: `array @ quantized` dequantizes where the product reads them.
+        def packed(w: Any, dtype: Any = dtype, options: Any = options) -> Any:
+            return ts.quantize(w, dtype, **options).pack()
+
+        weights = with_weights(params, packed)
         found[name] = accuracy(ts.jit(activations)(weights, test_x)[-1])
         print(f"{name}, weights only: accuracy {found[name]:.2%}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -156,12 +157,19 @@ def test_rows_of_bytes_are_read_once() -> None:
     assert "value=32, dtype=i64" in text  # steps
 
 
-@pytest.mark.parametrize("how", [("int4", {"axis": 1}), ("int4", {"block": (32, 1)})], ids=str)
-def test_large_matrices_are_read_in_order(how: Any) -> None:
+LARGE: list[tuple[tuple[str, dict[str, Any]], bool]] = [
+    (("int4", {"axis": 1}), True),
+    (("int4", {"block": (32, 1)}), True),
+    (("nvfp4", {"axis": 0}), False),
+]
+
+
+@pytest.mark.parametrize(("how", "packed"), LARGE, ids=str)
+def test_large_matrices_are_read_in_order(how: Any, packed: bool) -> None:
     """Rows of bytes, and of scales for several of them, side by side."""
     w = RNG.normal(size=(2048, 2048)).astype(np.float32)
     x = RNG.normal(size=2048).astype(np.float32)
-    p = made(w, how).pack()
+    p = made(w, how).pack() if packed else made(w, how)
     f = ts.jit(lambda x, w: x @ w)
     (kernel,) = f.lower(x, p).kernels()
     assert "8 rows read side by side" in kernel.reason
@@ -267,3 +275,18 @@ def test_what_cannot_be_packed() -> None:
 
     with pytest.raises(ShapeError, match="pack: dim 0 has S values"):
         f(ts.ones((16, 8)))
+
+
+def test_recordings_and_refs(tmp_path: Path) -> None:
+    """Packed tensors are arguments of a recording that is saved, and what a ref holds."""
+    q = ts.quantize(B, ts.int4, axis=1).pack()
+    f = ts.jit(lambda x, w: x @ w)
+    recording = ts.replay.record(f, A, q)
+    recording.save(tmp_path / "product.npz")
+    loaded = ts.replay.load(tmp_path / "product.npz")
+    assert "the same bits" in str(loaded.run(f, A, q))
+    weights = ts.Ref(q)
+    found = ts.jit(lambda x: x @ weights.get())(A)
+    equal(found, f(A, q))
+    with pytest.raises(ts.TesseraError):
+        weights.set(q.unpack())
