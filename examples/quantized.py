@@ -106,7 +106,8 @@ def main() -> None:
 
     only = {"int4, blocks of 16": ("int4", {"block": (16, 1)}), "nvfp4": ("nvfp4", {"axis": 0})}
     for name, (dtype, options) in only.items():
-        # Weights alone, two in a byte: `array @ quantized` dequantizes where the product reads them.
+        # Weights alone, two in a byte: `array @ quantized` dequantizes them.
+
         def packed(w: Any, dtype: Any = dtype, options: Any = options) -> Any:
             return ts.quantize(w, dtype, **options).pack()
 
