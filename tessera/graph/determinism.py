@@ -9,7 +9,7 @@ from typing import Any
 from tessera.errors import DeterminismError, NotYetError, OptionError
 from tessera.graph.device import CPU, Device
 from tessera.graph.effects import FIELD, now_suspended
-from tessera.graph.ops.base import GraphOp
+from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.placement import device_of_all
 from tessera.graph.promise import Promise
@@ -26,7 +26,24 @@ def order_of(cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> O
     """The order that is promised of an op, and that it does not state."""
     if not issubclass(cls, GraphOp) or attrs.get("order") is not None:
         return None
-    return cls.fixed_order(operands, attrs)
+    return cls.fixed_order(operands, attrs, device_of_operands(operands) is CPU)
+
+
+def with_order(
+    cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any], everywhere: bool = False
+) -> dict[str, Any]:
+    """The attributes of an op with the order that is promised of it.
+
+    Args:
+        cls: the op.
+        operands: arrays.
+        attrs: its attributes.
+        everywhere: whether sums of GPUs have such an order, too.
+    """
+    if not everywhere and device_of_operands(operands) is not CPU:
+        return attrs
+    order = order_of(cls, operands, attrs)
+    return attrs if order is None else {**attrs, "order": order}
 
 
 def device_of_operands(operands: Sequence[Any]) -> Device:
@@ -50,10 +67,7 @@ class FixedOrder(Promise):
                 rule="a library routine adds in an order of its own, which no policy fixes",
                 fix="end the policy around it: `with ts.policy(ts.Policy()):`",
             )
-        order = order_of(cls, operands, attrs)
-        if order is None or device_of_operands(operands) is not CPU:
-            return attrs
-        return {**attrs, "order": order}
+        return with_order(cls, operands, attrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +118,16 @@ class Deterministic(Promise):
             is_wrapped = cls.effects and not uncovered(now_suspended(), cls.effects)
             if not (is_wrapped or attrs.get(FIELD)):
                 raise self.refusal(cls, attrs)
-        is_sum = order_of(cls, operands, attrs) is not None
-        if is_sum and self.batch_invariant and device is not CPU:
+        is_scan = cls.family is Family.SCAN and order_of(cls, operands, attrs) is not None
+        if is_scan and self.batch_invariant and device is not CPU:
             raise NotYetError(
-                f"deterministic: {self.function} has a sum on {device}",
+                f"deterministic: {self.function} has a running sum on {device}",
                 loc=loc.current(),
-                rule="rows do not depend on their batch on CPUs only",
-                fix="leave out `batch_invariant`: results are the same in each run",
+                rule="running sums of rows do not depend on their batch on CPUs only",
+                fix="leave out `batch_invariant`: results are the same in each run; or multiply by "
+                "a triangle of ones",
             )
-        return FixedOrder().attributes(cls, operands, attrs)
+        return with_order(cls, operands, attrs, self.batch_invariant)
 
     def refusal(self, cls: type[GraphOp], attrs: dict[str, Any]) -> DeterminismError:
         """The error for an op that is not the same in each run."""

@@ -98,6 +98,33 @@ BY_CHANCE: Final = Order(Tree.ANY)
 """Terms as they come, which may be another order in each run: what `ts.nondeterministic` allows."""
 
 
+LANES: Final = 4096
+"""The lanes of a fixed class of a GPU, whose blocks hold whole rows of so many elements."""
+
+ROWS: Final = 64
+"""The lanes of one along other axes than the last."""
+
+PARTS: Final = 512
+"""So many parts of the longest sum of a GPU, which are added one after the other, are enough."""
+
+
+def fixed_in_blocks(shape: Sequence[Dim], axes: Sequence[int]) -> Order:
+    """The class of a sum of a GPU that depends on nothing but its terms.
+
+    Args:
+        shape: of what is summed.
+        axes: the axes that are summed.
+    """
+    extent = shape[max(axes)] if axes else 1
+    along = bool(axes) and max(axes) == len(shape) - 1
+    most = LANES if along else ROWS
+    if not isinstance(extent, int):
+        return Order(Tree.HALVES, 0, min(most, 1024))
+    width = min(1 << max(extent - 1, 1).bit_length(), most)
+    split = max(16 * LANES, 1 << (extent // PARTS).bit_length())
+    return Order(Tree.HALVES, split if extent > split else 0, width)
+
+
 def fixed(shape: Sequence[Dim], axes: Sequence[int], dtype: DType) -> Order:
     """The class of a sum that depends on nothing but its terms.
 

@@ -20,6 +20,7 @@ from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.heuristics import power_above, size_of
 from tessera.schedule.machines import Gpu
+from tessera.schedule.ordering import stated_width
 from tessera.schedule.types import Axis
 
 WARP = 32
@@ -211,10 +212,11 @@ class GpuChoice:
         axis = best_of(rows, inside, axes)
         name = "" if axis is None else axis.name
         across = sum(traffic(a, axes) for a in inside if name and a.stride(name) == 1)
+        stated = stated_width(found)
         if axis is not None and across > along:
-            self.reduce_columns(axis, longest)
+            self.reduce_columns(axis, longest, stated)
         else:
-            self.reduce_rows(rows, columns, longest)
+            self.reduce_rows(rows, columns, longest, stated)
 
     def columns(self, found: Sequence[Op]) -> list[Axis]:
         """The axes on which no reduction depends."""
@@ -222,8 +224,11 @@ class GpuChoice:
         used = frozenset[str]().union(*[dependence.ops[op] for op in found])
         return [axis for axis in self.free if axis.name not in used]
 
-    def reduce_rows(self, rows: list[Axis], columns: list[Axis], longest: Dim) -> None:
-        """Whole rows in registers if they fit, else steps along them."""
+    def reduce_rows(
+        self, rows: list[Axis], columns: list[Axis], longest: Dim, stated: int = 0
+    ) -> None:
+        """Whole rows in registers if they fit, else steps along them; of so many lanes, where that
+        is stated."""
         names = {axis.name for axis in rows}
         loads = [a for a in self.accesses if not a.is_store and (a.inner or columns)]
         streams = len({a.op.buf for a in loads if not names.isdisjoint(symbols(a.offset))})
@@ -233,7 +238,7 @@ class GpuChoice:
             extent = columns[-1].extent
         fits = isinstance(extent, int) and power_above(extent) <= limit
         step = power_above(size_of(extent)) if fits else ROW_STEP
-        step = max(step, 2)
+        step = stated if stated > 1 else max(step, 2)
         each = ROW_ELEMENTS if streams < ROW_STREAMS else ROW_ELEMENTS // 2
         count = max(WARPS * WARP * each // step, 1)
         axis = rows[-1] if rows else None
@@ -251,13 +256,16 @@ class GpuChoice:
         what = f"{count} rows" if count > 1 else "a row"
         self.reason = f"{what} in registers" if fits else f"{what} in steps of {step} elements"
 
-    def reduce_columns(self, axis: Axis, longest: Dim) -> None:
-        """Steps over rows; each thread keeps its columns."""
+    def reduce_columns(self, axis: Axis, longest: Dim, stated: int = 0) -> None:
+        """Steps over rows, of so many where that is stated; each thread keeps its columns."""
         wide = max([a.dtype.itemsize for a in self.accesses if a.inner] or [4])
         width = min(max(COLUMN_BYTES // wide, 1), power_above(size_of(axis.extent)))
         self.warps = 2 * WARPS
         step = self.warps * WARP * COLUMN_ELEMENTS // width
         step = max(min(step, power_above(size_of(longest))), 2)
+        if stated > 1:
+            step = stated
+            width = min(width, max(MAX_ROW // step, 1))
         self.tiles[axis.name] = width
         self.last = [axis.name]
         self.reduce_tile = step

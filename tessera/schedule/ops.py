@@ -24,7 +24,7 @@ from tessera.ir.effects import IO, READ, WRITE, Effects
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
-from tessera.ir.order import BY_CHANCE, SEQUENCE, Order
+from tessera.ir.order import BY_CHANCE, Order, Tree
 from tessera.ir.scalar import ScalarFn, result_dtype
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
@@ -550,7 +550,7 @@ class Contract(ScheduleOp):
         """Two scalars are yielded, numbers."""
         if len(self.body.outputs) != 2 or self.dtype.kind not in self.accepted:
             raise VerifyError("a contraction yields lhs and rhs, and accumulates numbers")
-        if self.fused and self.order != SEQUENCE:
+        if self.fused and self.order is not None and self.order.tree in (Tree.HALVES, Tree.ANY):
             raise VerifyError(f"products are added in sequence, not in {self.order}")
 
 

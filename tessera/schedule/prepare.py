@@ -8,6 +8,7 @@ from tessera.ir.core import Block
 from tessera.schedule.cut_scans import cut_scans
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
+from tessera.schedule.product_rows import with_rows
 from tessera.schedule.recurrence import is_recurrence
 from tessera.schedule.scatter_in_order import scatter_in_order
 from tessera.schedule.strategy import CPU, Strategy
@@ -23,4 +24,4 @@ def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     if strategy.unrolls_components:
         block = unroll_components(block)
     block = block if strategy.combines_bytes else widen_scatters(block)
-    return block if strategy.scatters_in_order else scatter_in_order(block)
+    return block if strategy.scatters_in_order else with_rows(scatter_in_order(block))

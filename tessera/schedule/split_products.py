@@ -84,7 +84,7 @@ def split_products(nest: ops.Nest, context: Context) -> Pieces | None:
     op = found[0] if len(found) == 1 else None
     if nest.ordered or not isinstance(op, ops.Contract) or op not in nest.body.ops:
         return None
-    if not op.axes or not op.rows or not op.cols:
+    if not op.axes or not op.rows or not op.cols or op.fused:
         return None
     extents = [axis.extent for axis in (*nest.axes, *op.axes)]
     if any(not isinstance(extent, int) or extent == 0 for extent in extents):

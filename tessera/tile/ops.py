@@ -335,10 +335,8 @@ class Scatter(TileOp):
         """No result."""
         shape = _offsets(self.mem, self.offsets, self.mask)
         if tile_type(self.value) != TileType(shape, _mem(self.mem).dtype):
-            raise VerifyError(
-                f"cannot scatter {self.value.type} to {self.mem.type} at offsets "
-                f"{self.offsets.type}"
-            )
+            types = f"{self.value.type} to {self.mem.type} at offsets {self.offsets.type}"
+            raise VerifyError(f"cannot scatter {types}")
         return ()
 
 
@@ -370,13 +368,15 @@ class Reduce(TileOp):
 
     The order is that of a balanced tree: the first half of the elements with the second half, one
     by one, and so on; an odd last element waits, and those that wait come at the end, latest first.
-    Formats narrower than float32 may keep float32 in between.
+    Formats narrower than float32 may keep float32 in between. Unless it is `exact`, a block of
+    threads takes elements as they lie.
     """
 
     name = "tile.reduce"
     x: Value = operand()
     fn: ScalarFn = attr()
     axis: int = attr()
+    exact: bool = attr(False)
 
     def infer(self) -> Type:
         """The shape without the axis."""

@@ -101,6 +101,66 @@ def test_histograms_and_segments_repeat_themselves() -> None:
     assert len({bits(a) + bits(b) for a, b in [f(x, ids) for _ in range(RUNS)]}) == 1
 
 
+ROWWISE: dict[str, Callable[..., Any]] = {
+    "sum": lambda x, w: ts.sum(x, axis=-1),
+    "softmax": lambda x, w: ts.softmax(x, axis=-1),
+    "layernorm": lambda x, w: (x - ts.mean(x, axis=-1, keepdims=True))
+    / ts.std(x, axis=-1, keepdims=True),
+    "product": lambda x, w: x @ w,
+    "layer": lambda x, w: ts.softmax(ts.tanh(x @ w), axis=-1),
+    "gradient": lambda x, w: ts.grad(lambda x: ts.sum(ts.tanh(x @ w) ** 2))(x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", list(ROWWISE))
+@pytest.mark.parametrize("width", [72, 1000, 4096, 20000])
+def test_rows_do_not_depend_on_their_batch(name: str, width: int, dtype: str) -> None:
+    """A row alone, in a few, in many: the same bits."""
+    if width == 20000 and name not in ("sum", "softmax"):
+        pytest.skip("products of this depth take long")
+    shapes = (600, width), (width, 64)
+    x, w = [ts.astype(ts.asarray(normal(*shape)), getattr(ts, dtype)) for shape in shapes]
+    f = ts.jit(ts.deterministic(batch_invariant=True)(ROWWISE[name]))
+    w = ts.device_put(w, "cuda:0")
+    whole = np.asarray(f(ts.device_put(x, "cuda:0"), w))
+    for count in (1, 2, 7, 16, 33, 128, 500):
+        found = np.asarray(f(ts.device_put(x[:count], "cuda:0"), w))
+        assert found.tobytes() == whole[:count].tobytes(), count
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_does_not_depend_on_its_batch(causal: bool) -> None:
+    x = normal(9, 4, 200, 64)
+    f = ts.jit(
+        ts.deterministic(batch_invariant=True)(lambda x: ts.nn.attention(x, x, x, causal=causal))
+    )
+    whole = np.asarray(f(on_gpu(x)))
+    for count in (1, 2, 5):
+        assert bits(f(on_gpu(x[:count]))) == whole[:count].tobytes(), count
+
+
+def test_products_of_float32_have_the_bits_of_a_cpu() -> None:
+    """Both fuse one product after the other into the sum."""
+    x, w = normal(70, 300), normal(300, 40, seed=1)
+    f = ts.jit(ts.deterministic(batch_invariant=True)(lambda x, w: x @ w))
+    assert bits(f(on_gpu(x), on_gpu(w))) == bits(f(ts.asarray(x), ts.asarray(w)))
+
+
+@pytest.mark.parametrize("name", ["sum", "softmax", "layernorm", "product"])
+@pytest.mark.parametrize(("rows", "width"), [(1, 4096), (16384, 4096), (4096, 1024)])
+def test_what_batch_invariance_costs(
+    name: str, rows: int, width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prints microseconds: with and without the promise."""
+    x, w = on_gpu(normal(rows, width)), on_gpu(normal(width, 1024))
+    f = lambda x, w: ts.reshape(ROWWISE[name](x, w), (rows, -1))  # noqa: E731
+    stated = timed(ts.jit(ts.deterministic(batch_invariant=True)(f)), x, w)
+    free = timed(ts.jit(f), x, w)
+    with capsys.disabled():
+        print(f"\n{name} {rows} x {width}: {stated:.0f} us, {free:.0f} us without the promise")
+
+
 def test_integers_are_exact_by_atomics() -> None:
     ids = few(50, 100000)
     f = ts.jit(lambda i: ts.zeros(50, dtype=ts.int32, device="cuda:0").at[i].add(1))

@@ -85,12 +85,15 @@ class GraphOp(Op):
         return True
 
     @classmethod
-    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+    def fixed_order(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> Order | None:
         """The order of what such an op adds up and rounds, where functions promise one.
 
         Args:
             operands: arrays.
             attrs: its attributes.
+            on_cpu: whether it runs on the host.
         """
         return None
 

@@ -25,13 +25,16 @@ from tessera.ir.convert import widen
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import SEQUENCE, Order
+from tessera.ir.order import SEQUENCE, Order, Tree
 from tessera.ir.types import TensorType
 
 AxisPairs: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of the left operand, and the axes of the right operand that belong to them, in order."""
 
 _NONE: Final[AxisPairs] = ((), ())
+
+AT_ONCE: Final = {8: 32, 16: 16, 64: 8}
+"""How many products the matrix instructions of GPUs add at a time, by the bits of a factor."""
 _SIDES: Final = ("lhs", "rhs")
 
 
@@ -68,9 +71,15 @@ class DotGeneral(GraphOp):
         return self.accumulate
 
     @classmethod
-    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
-        """One product after the other."""
-        return SEQUENCE if operands[0].dtype.is_inexact else None
+    def fixed_order(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> Order | None:
+        """One product after the other; as many as a matrix instruction adds on a GPU."""
+        dtype = operands[0].dtype
+        if not dtype.is_inexact:
+            return None
+        at_once = 1 if on_cpu or dtype.is_complex else AT_ONCE.get(dtype.bits, 1)
+        return Order(Tree.BLOCKS, 0, at_once) if at_once > 1 else SEQUENCE
 
     def free(self, side: int) -> list[int]:
         """The axes of an operand that are neither contracted nor batch axes."""

@@ -83,7 +83,9 @@ class Cumulative(GraphOp):
         return tensor(self, 0).dtype
 
     @classmethod
-    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+    def fixed_order(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> Order | None:
         """One element after the other."""
         return SEQUENCE if operands[0].dtype.is_inexact else None
 

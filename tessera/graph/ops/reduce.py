@@ -41,7 +41,7 @@ from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import Order, fixed
+from tessera.ir.order import Order, fixed, fixed_in_blocks
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -132,11 +132,16 @@ class _Accumulate(Reduce):
     """Sums and products, which round."""
 
     @classmethod
-    def fixed_order(cls, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Order | None:
+    def fixed_order(
+        cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
+    ) -> Order | None:
         """The class of the sum."""
         type: TensorType = operands[0].type
         dtype = attrs.get("accumulate") or default_accumulator(type.dtype)
-        return fixed(type.shape, attrs["axes"], dtype) if dtype.is_inexact else None
+        if not dtype.is_inexact:
+            return None
+        axes: tuple[int, ...] = attrs["axes"]
+        return fixed(type.shape, axes, dtype) if on_cpu else fixed_in_blocks(type.shape, axes)
 
     def infer(self) -> TensorType:
         """The operand's type without the reduced axes."""

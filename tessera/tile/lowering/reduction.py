@@ -15,7 +15,7 @@ from tessera.dtypes import DType, Kind, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, divides, linear_in, sym, symbols
-from tessera.ir.order import Order
+from tessera.ir.order import Order, Tree
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
@@ -299,8 +299,14 @@ def _accumulate(
     pairs = _has_pairs(low, axes, region, step)
     result = _loops(low, axes, _Steps(step, pairs=pairs), start, body)
     if step > 1:
-        result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape)) for x in result]
+        exact = is_exact(low, op)
+        result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape), exact) for x in result]
     return Val(tuple(result), frame.outer.names)
+
+
+def is_exact(low: State, op: s.Reduce | s.Contract) -> bool:
+    """Whether the threads of a block combine lanes as a program states it, however these lie."""
+    return low.is_block and op.order is not None and op.order.tree is Tree.HALVES
 
 
 def _is_covered(axis: Axis, step: int) -> bool:

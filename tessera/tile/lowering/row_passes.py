@@ -52,7 +52,8 @@ def run(low: State, ops: Sequence[Op], point: Point) -> None:
         return
     pairs: dict[Op, _Pair] = {}
     if low.is_block:
-        pairs = dict(_pairs([op for op in looped if reduction.frame_of(low, op, point).axis != 0]))
+        along = [op for op in looped if reduction.frame_of(low, op, point).axis != 0]
+        pairs = dict(_pairs([op for op in along if not reduction.is_exact(low, op)]))
     levels = _levels(ops, looped, pairs)
     for level in range(max(levels.values()) + 1):
         here = [op for op in ops if levels[op] == level]
@@ -227,7 +228,8 @@ class _Plain:
         em, frame = self.low.em, self.frame
         (found,) = carried
         if frame.step > 1:
-            found = em.pure(t.Reduce, found, self.op.fn, frame.axis % len(frame.shape))
+            axis, exact = frame.axis % len(frame.shape), reduction.is_exact(self.low, self.op)
+            found = em.pure(t.Reduce, found, self.op.fn, axis, exact)
         self.low.env[self.op.result] = Val((found,), frame.outer.names)
 
 

@@ -81,6 +81,44 @@ def combine_axis(
     return found
 
 
+def combine_exactly(
+    s: Simt, items: Sequence[Item], spread: Spread, axis: int, combine: Combine
+) -> list[Item]:
+    """As `combine_axis`, but the first half of the axis with the second, and so on, wherever they
+    lie: bit after bit of the places along it, from the highest on."""
+    found = dict(enumerate(items))
+    bits = bits_of_dim(spread.shape, axis)
+    waiting: list[int] = []
+    done: list[int] = []
+
+    def meet() -> None:
+        """Warps meet once for neighbouring bits of theirs."""
+        if waiting:
+            keys = list(found)
+            positions = waiting[::-1]  # the lowest bit first
+            values = _combine_warps(s, list(found.values()), spread, done, positions, combine)
+            found.update(zip(keys, values, strict=True))
+            waiting.clear()
+
+    for bit in reversed(bits):
+        if bit in spread.warps:
+            waiting.append(spread.warps.index(bit))
+            continue
+        meet()
+        if bit in spread.regs:
+            high = 1 << spread.regs.index(bit)
+            for r in [r for r in found if not r & high]:
+                found[r] = combine(found[r], found.pop(r | high))
+        else:
+            k = spread.lanes.index(bit)
+            by = s.i32(1 << k)
+            for r, item in found.items():
+                found[r] = combine(item, tuple([shuffle(s, v, "xor", by) for v in item]))
+            done.append(k)
+    meet()
+    return [found[r] for r in sorted(found)]
+
+
 def _number(s: Simt, positions: Sequence[int]) -> Value:
     """The number that some bits of the thread's make."""
     return s.bits_of_thread([Piece(k, 1, j) for j, k in enumerate(positions)])
@@ -150,7 +188,8 @@ def reduce(s: Simt, op: tile.Reduce) -> None:
     dtype = wide(x.dtype)
     spread = x.spread.reshaped(x.shape)
     items = [(s.convert(v, dtype),) for v in x.values]
-    found = combine_axis(s, items, spread, op.axis, lambda a, b: (s.map(op.fn, a[0], b[0]),))
+    rule = combine_exactly if op.exact else combine_axis
+    found = rule(s, items, spread, op.axis, lambda a, b: (s.map(op.fn, a[0], b[0]),))
     values = tuple([s.convert(item[0], x.dtype) for item in found])
     if x.dtype.is_bool and s.warps == 1 and s.spread_of(op.result) is None:
         # It may be what a branch depends on, which the lanes take together.
