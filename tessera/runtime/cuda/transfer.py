@@ -125,7 +125,13 @@ def take_word(address: int, device: CudaDevice) -> int:
         driver.call(
             "cuMemcpyDtoHAsync", pointer(word), address, word.nbytes, stream.raw_handle, what=where
         )
-        stream.synchronize()
+        try:
+            stream.synchronize()
+        except CudaError:
+            raise
+        except BaseException:  # Ctrl-C: the device may write to it yet
+            device.pool.keep(word, stream)
+            raise
         if word[0]:
             driver.call("cuMemsetD32Async", address, 0, 1, stream.raw_handle, what=where)
     return int(word[0])
