@@ -236,7 +236,7 @@ class ShapeGeneric:
     def lowered_for(
         self, call: Arguments, settings: Hashable, trace: Trace, machine: Machine | Gpu | str
     ) -> Stages | None:
-        """The same for a machine that may be elsewhere."""
+        """The program that would run a call on a machine that may be elsewhere."""
         from tessera.compile_gpu import lower_for, machine_named  # loads the backend
 
         machine = machine_named(machine)
