@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.native_sizes import NativeSizes
 from tessera.api.signature import Arguments, Entry, lowered_for
-from tessera.api.specialized import Program, Specialized
+from tessera.api.specialized import Program, Specialized, fits
 from tessera.api.stateful import State
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
@@ -50,7 +50,7 @@ from tessera.ir.assumptions import Assumptions
 from tessera.ir.constraints import Relation, System, condition
 from tessera.ir.core import Func
 from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
-from tessera.ir.ranges import with_ranges
+from tessera.ir.ranges import MOST_ELEMENTS, with_ranges
 from tessera.ir.types import TensorType
 from tessera.target.gpu import Gpu
 from tessera.target.machine import Machine
@@ -174,7 +174,7 @@ class ShapeGeneric:
             return None
         Unifier(self.name, sizes).check(program.guards)
         env = _numbers(sizes)
-        found = self._specialized(program, self.classes.of(env), call)
+        found = self._specialized(program, env, call)
         found.native.is_called = bool(found.loaded)
         executable = self._executable(program, found, call)
         values = [env[name] // divisor for name, divisor in found.values]
@@ -199,7 +199,7 @@ class ShapeGeneric:
         program = self._program(call, sizes, settings, trace, device)
         if program is None:
             return None
-        return self._specialized(program, self.classes.of(_numbers(sizes)), call).lowered
+        return self._specialized(program, _numbers(sizes), call).lowered
 
     def memory(
         self, call: Arguments, settings: Hashable, trace: Trace, where: Device | Machine | Gpu = CPU
@@ -211,7 +211,7 @@ class ShapeGeneric:
             return None
         case = self.classes.of(env := _numbers(sizes))
         if isinstance(where, Device):
-            found = self._specialized(program, case, call)
+            found = self._specialized(program, env, call)
             lowered, values = found.lowered, found.values
         else:
             graph, values = self._graph(program, case, isinstance(where, Gpu))
@@ -244,9 +244,14 @@ class ShapeGeneric:
         program = self._program(call, sizes, settings, trace, machine)
         if program is None:
             return None
-        case = self.classes.of(_numbers(sizes))
-        graph, _ = self._graph(program, case, isinstance(machine, Gpu))
-        return lower_for(graph, machine)
+        case = self.classes.of(env := _numbers(sizes))
+        graph, values = self._graph(program, case, isinstance(machine, Gpu))
+        found = lower_for(graph, machine)
+        if isinstance(machine, Gpu):
+            dims = [env[name] // divisor for name, divisor in values]
+            if not fits(found, dict(zip(graph.dims, dims, strict=True))):
+                found = lower_for(self._graph(program, case, True, is_large=True)[0], machine)
+        return found
 
     def _program(
         self,
@@ -396,11 +401,21 @@ class ShapeGeneric:
         )
 
     def _specialized(
-        self, program: Program, case: tuple[Case, ...], call: Arguments
+        self, program: Program, env: Mapping[str, int], call: Arguments
     ) -> Specialized:
-        found = program.classes.get(case)
+        """The program for the class of some sizes; on a GPU, that for large arrays where it needs
+        wider indices."""
+        found = self._made(program, self.classes.of(env), False, call)
+        if program.device != CPU and not found.fits(env):
+            found = self._made(program, self.classes.of(env), True, call)
+        return found
+
+    def _made(
+        self, program: Program, case: tuple[Case, ...], is_large: bool, call: Arguments
+    ) -> Specialized:
+        found = program.classes.get((case, is_large))
         if found is None:
-            graph, own_values = self._graph(program, case, program.device != CPU)
+            graph, own_values = self._graph(program, case, program.device != CPU, is_large)
             lowered: Stages
             if program.device == CPU:
                 lowered = lower_graph(graph, program.donated)
@@ -419,11 +434,11 @@ class ShapeGeneric:
             )
             found = Specialized(lowered, own_values, native)
             with self._lock:
-                found = program.classes.setdefault(case, found)
+                found = program.classes.setdefault((case, is_large), found)
         return found
 
     def _graph(
-        self, program: Program, case: tuple[Case, ...], is_for_gpu: bool
+        self, program: Program, case: tuple[Case, ...], is_for_gpu: bool, is_large: bool = False
     ) -> tuple[Func, tuple[tuple[str, int], ...]]:
         """The Graph for a class of sizes; and for each run-time dim its name, and the divisor."""
         mapping, values = self._substitution(case)
@@ -431,14 +446,15 @@ class ShapeGeneric:
         own = {_run_time_name(*value): value for value in values}
         if is_for_gpu:
             system = self.system.adding(*conditions_of(case))
-            graph = with_ranges(graph, {n: _range_of(system, *own[n]) for n in graph.dims})
+            ranges = {n: _range_of(system, *own[n]) for n in graph.dims}
+            graph = with_ranges(graph, ranges, None if is_large else MOST_ELEMENTS)
         return graph, tuple([own[n] for n in graph.dims])
 
     def _executable(self, program: Program, found: Specialized, call: Arguments) -> Any:
         if not found.loaded:
             known = [c for p in self.programs() for c in p.loaded()]
             if self.limit is not None and len(known) >= self.limit:
-                case = next(c for c, s in program.classes.items() if s is found)
+                case = next(c for (c, _), s in program.classes.items() if s is found)
                 raise self._too_many(case, call, known)
             lowered: Any = found.lowered
             on = () if program.device == CPU else (program.device,)

@@ -15,8 +15,9 @@ from tessera.api.traced import Traced
 from tessera.compile import Stages
 from tessera.graph.device import CPU, Device
 from tessera.ir.assumptions import Assumptions
-from tessera.ir.intexpr import symbols
+from tessera.ir.intexpr import evaluate, symbols
 from tessera.ir.intfunction import as_function
+from tessera.ir.ranges import guards_of
 from tessera.ir.types import TensorType
 
 
@@ -36,6 +37,12 @@ class Specialized:
     native: NativeSizes
     loaded: list[Any] = field(default_factory=list[Any])
 
+    def fits(self, env: Mapping[str, int]) -> bool:
+        """Whether what is checked at a launch holds for sizes by name."""
+        names = self.lowered.traced.dims
+        sizes = [env[name] // divisor for name, divisor in self.values]
+        return fits(self.lowered, dict(zip(names, sizes, strict=True)))
+
 
 @dataclass(frozen=True)
 class Program:
@@ -46,15 +53,15 @@ class Program:
         facts: what is known of its dims, and what a call is asked for.
         device: where it runs.
         state: the refs that it uses, if it does.
-        classes: its programs by class of sizes.
+        classes: its programs by class of sizes, and whether they are for large memories.
     """
 
     traced: Traced
     facts: Assumptions
     device: Device = CPU
     state: State | None = None
-    classes: dict[tuple[Case, ...], Specialized] = field(
-        default_factory=dict[tuple[Case, ...], Specialized]
+    classes: dict[tuple[tuple[Case, ...], bool], Specialized] = field(
+        default_factory=dict[tuple[tuple[Case, ...], bool], Specialized]
     )
 
     @property
@@ -85,4 +92,10 @@ class Program:
 
     def loaded(self) -> list[tuple[Case, ...]]:
         """The classes that have machine code."""
-        return [case for case, found in list(self.classes.items()) if found.loaded]
+        return [case for (case, _), found in list(self.classes.items()) if found.loaded]
+
+
+def fits(lowered: Stages, dims: Mapping[str, int]) -> bool:
+    """Whether what is checked at a launch of a program holds for values of its dims."""
+    guards = guards_of(lowered.tile.entry)
+    return all([int(evaluate(e, dims)) < most for e, most in guards])

@@ -30,7 +30,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.intexpr import Dim, Facts, IntExpr, substitute, sym
-from tessera.ir.ranges import ranges_of
+from tessera.ir.ranges import GUARD, guarded_below, ranges_of
 from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
@@ -98,6 +98,7 @@ class _Program:
         self.written: dict[str, tuple[str, tuple[Dim, ...]]] = {}
         nests = [op for kernel in kernels(func.body) for op in kernel.body.ops]
         self.ranges = ranges_of(func)
+        self.guards: dict[str, None] = {}
         self.is_gpu = any(isinstance(op, s.Nest) and op.warps > 0 for op in nests)
         args = [_memory(_buffer(v)) for v in (*func.args, *func.outputs)]
         self.em = Emitter(func.dims, args)
@@ -115,7 +116,11 @@ class _Program:
             for k, on in enumerate(overwritten(self.func))
         ]
         self.copy(self.func.outputs, outputs)
-        main = Func("main", self.em.close(), self.func.dims, self.func.attrs)
+        attrs = dict(self.func.attrs)
+        if self.ranges is not None:
+            attrs[GUARD] = "; ".join(self.guards)
+        attrs = {k: v for k, v in attrs.items() if v or k != GUARD}
+        main = Func("main", self.em.close(), self.func.dims, attrs)
         return Module({**self.kernels, "main": main})
 
     # --- buffers ------------------------------------------------------------------------------
@@ -371,7 +376,11 @@ class _Program:
             lower = lower_pass if joined else lower_units
             kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
             if self.is_gpu and self.ranges is not None:
-                kernel = with_width(kernel, [_buffer(v) for v in args], self.ranges)
+                memories = [_buffer(v) for v in args]
+                kernel, asked = with_width(
+                    kernel, memories, self.ranges, guarded_below(self.func)
+                )
+                self.guards.update(dict.fromkeys(asked))
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
         return found

@@ -12,7 +12,9 @@ import pytest
 
 import tessera as ts
 from tessera import pytree
+from tessera.api import generic
 from tessera.errors import ShapeError
+from tessera.ir.ranges import guards_of
 from tests.api.generic_cases import CASES, arrays, jitted
 from tests.api.language_cases import LANGUAGE, W, X
 from tests.api.test_language_sizes import REFUSED
@@ -56,7 +58,8 @@ def test_one_program_serves_all_sizes(gpu: FakeBackend, name: str, most: int | N
     assert f.cache_size() == 1
     (lowered,) = f.compiled()
     widths = {k.attrs["index"] for name, k in lowered.tile.funcs.items() if name != "main"}
-    assert widths == {"i32"} if most is not None else "i64" in widths
+    assert widths == {"i32"}
+    assert bool(guards_of(lowered.tile.entry)) == (most is None)
 
 
 @needs_ptxas
@@ -103,6 +106,25 @@ def test_classes_of_sizes_and_their_limit(gpu: FakeBackend) -> None:
     # The CPU has executables of its own.
     with pytest.raises(ts.errors.RetraceError, match="max_specializations=3"):
         f(np.ones((8, 2), np.float32))
+
+
+def test_large_arrays_have_an_executable_of_their_own(
+    gpu: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generic, "MOST_ELEMENTS", 64)
+
+    @ts.jit
+    def f(x: ts.Tensor["N", "M"]) -> ts.Tensor["M"]:
+        return ts.sum(x, axis=0)
+
+    for n, m, count in ((3, 5, 1), (9, 7, 1), (8, 8, 2), (40, 3, 2), (2, 2, 2)):
+        x = np.random.default_rng(n).normal(size=(n, m)).astype(np.float32)
+        assert_close(np.asarray(f(on_gpu(x))), x.sum(axis=0), length=n)
+        assert f.cache_size() == count
+    small, large = f.compiled()
+    indices = [[k.attrs.get("index") for k in x.tile.funcs.values()][:-1] for x in (small, large)]
+    assert set(indices[0]) == {"i32"}
+    assert "i64" in indices[1]
 
 
 def test_errors_and_guards_are_those_of_a_cpu(gpu: FakeBackend) -> None:

@@ -15,13 +15,14 @@ from tessera.ir.core import Func, Op, Value
 from tessera.ir.intbounds import Facts
 from tessera.ir.intexpr import sym
 from tessera.ir.parser import parse_func
+from tessera.ir.ranges import GUARD, MOST_ELEMENTS, guards_of
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule.types import BufType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.passes.bounds import bounds_of
-from tessera.tile.index_width import INDEX, MOST_ELEMENTS, REASON, with_width
+from tessera.tile.index_width import INDEX, REASON, with_width
 
 pytestmark = pytest.mark.unchecked
 
@@ -30,12 +31,12 @@ def struct(*shape: int, dtype: Any = ts.float32) -> Any:
     return ts.ShapeDtypeStruct(shape, dtype)
 
 
-def lowered(*conditions: str, machine: str = "sm_90a") -> Any:
+def lowered(*conditions: str, machine: str = "sm_90a", size: tuple[int, int] = (8, 8)) -> Any:
     def scaled(x: ts.Tensor["N", "M"], y: ts.Tensor["M"]) -> ts.Tensor["N", "M"]:
         return x * y
 
     f = ts.jit(ts.constrain(*conditions)(scaled) if conditions else scaled)
-    return f.lower(struct(8, 8), struct(8), machine=machine)
+    return f.lower(struct(*size), struct(size[1]), machine=machine)
 
 
 def kernel_of(found: Any) -> Func:
@@ -66,38 +67,49 @@ def test_bounds_of_the_dims_are_a_proof() -> None:
     assert not multiplications(found)
     line = "mul_0: indices of 32 bits; buf<f32[N, M]> has at most 16777216 elements"
     assert line in found.why().splitlines()
+    assert not guards_of(found.tile.entry)
 
 
-def test_without_bounds_there_are_64_bits() -> None:
-    found = lowered()
-    assert kernel_of(found).attrs == {
-        INDEX: "i64",
-        REASON: "nothing bounds the elements of buf<f32[N, M]>",
-    }
-    assert multiplications(found)
-    # One of two is not enough.
-    assert kernel_of(lowered("N <= 8")).attrs[INDEX] == "i64"
+@pytest.mark.parametrize("conditions", [(), ("N <= 8",), ("N <= 40000", "M <= 40000")])
+def test_without_a_proof_a_launch_is_guarded(conditions: tuple[str, ...]) -> None:
+    found = lowered(*conditions)
+    asked = ["M*N < 1073741824", *["M < 1073741824"] * (len(conditions) < 2)]
+    kernel = kernel_of(found)
+    assert kernel.attrs == {INDEX: "i32", REASON: f"checked at the launch: {' and '.join(asked)}"}
+    assert found.tile.entry.attrs[GUARD] == "; ".join(asked)
+    assert not multiplications(found)
 
 
-def test_bounds_that_are_too_large_are_no_proof() -> None:
-    kernel = kernel_of(lowered("N <= 40000", "M <= 40000"))
-    assert kernel.attrs[INDEX] == "i64"
-    assert kernel.attrs[REASON] == "buf<f32[N, M]> may have 1600000000 elements"
+def test_larger_arrays_have_programs_of_64_bits() -> None:
+    for n, width in (((1 << 20) - 1, "i32"), (1 << 20, "i64"), (1 << 22, "i64")):
+        found = lowered(size=(n, 1 << 10))
+        assert kernel_of(found).attrs[INDEX] == width
+        assert bool(guards_of(found.tile.entry)) == bool(not multiplications(found))
+    assert kernel_of(found).attrs[REASON] == "nothing bounds the elements of buf<f32[N, M]>"
 
 
 @pytest.mark.parametrize(("most", "width"), [(MOST_ELEMENTS - 1, "i32"), (MOST_ELEMENTS, "i64")])
 def test_the_limit(most: int, width: str) -> None:
     kernel = parse_func("func @k(%0: mem<f32>) {\n  return\n}")
     n = BufType((sym("N"),), ts.float32)
-    assert with_width(kernel, [n], Facts({"N": (1, most)})).attrs[INDEX] == width
+
+    def width_of(*buffers: BufType, facts: Facts) -> str:
+        found, guards = with_width(kernel, buffers, facts)
+        assert not guards
+        return found.attrs[INDEX]
+
+    assert width_of(n, facts=Facts({"N": (1, most)})) == width
     # A view reaches as far as its strides do, also backwards.
     view = BufType((sym("N"), 3), ts.float32, (-4, 1))
     far = Facts({"N": (1, (most - 2) // 4 + 1)})
-    assert with_width(kernel, [n, view], far).attrs[INDEX] == "i32"
-    assert with_width(kernel, [view], Facts({"N": (1, most)})).attrs[INDEX] == "i64"
+    assert width_of(n, view, facts=far) == "i32"
+    assert width_of(view, facts=Facts({"N": (1, most)})) == "i64"
     # Nothing is known of a stride.
     free = BufType((4, 3), ts.float32, (sym("K"), 1))
-    assert with_width(kernel, [free], Facts({"N": (1, 4)})).attrs[INDEX] == "i64"
+    assert width_of(free, facts=Facts({"N": (1, 4)})) == "i64"
+    # No guard helps where the size is known.
+    vast = BufType((1 << 31,), ts.int8)
+    assert with_width(kernel, [vast], Facts(), MOST_ELEMENTS)[0].attrs[INDEX] == "i64"
 
 
 def test_a_class_of_sizes_has_bounds_of_its_own() -> None:
@@ -107,9 +119,10 @@ def test_a_class_of_sizes_has_bounds_of_its_own() -> None:
     def f(x: ts.Tensor[size, 8]) -> Any:
         return x + 1
 
-    for length, width in ((128, "i32"), (100, "i64")):
+    for length, is_guarded in ((128, False), (100, True)):
         found = f.lower(struct(length, 8), machine="sm_90a")
-        assert kernel_of(found).attrs[INDEX] == width
+        assert kernel_of(found).attrs[INDEX] == "i32"
+        assert bool(guards_of(found.tile.entry)) == is_guarded
 
 
 def test_it_is_in_all_forms_of_a_program() -> None:
