@@ -3,7 +3,8 @@
 Registers and instructions of GPUs have 32 bits; a product of 64 bits takes several. A kernel of
 known sizes uses 32 bits where the values show that they fit. For sizes that are known at the call
 it takes a proof: from bounds of the dims, which the user states, follows how many elements each
-memory has at most; or a guard, which is evaluated at the launch. The decision and its reason are attributes of the kernel.
+memory has at most; or a guard, which is evaluated at the launch. The decision and its reason are
+attributes of the kernel.
 
 Where each memory has fewer than 2^30 elements, sums of products of coordinates and strides fit into
 32 bits for every element that is there; whatever else is computed, of elements that are outside, is
