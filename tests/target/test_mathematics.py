@@ -359,6 +359,30 @@ def test_values_that_are_exact() -> None:
         np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+@pytest.mark.parametrize("level", dict.fromkeys((LOWEST, HIGHEST)))
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_signs_of_powers(dtype: DType, level: str) -> None:
+    """Powers that are odd numbers, up to where all numbers are even."""
+    whole = 2.0 ** (np.finfo(dtype.np).nmant + 1)
+    exponents = [1, 2, 3, 0.5, 1.5, whole / 4 + 0.5, whole / 2 - 0.5, whole / 2 + 1]
+    exponents += [whole - 1, whole, whole + 2, 2 * whole + 4, 1e30, math.inf]
+    bases = [0.0, 1.0, 2.0, math.inf, 1 - float(np.finfo(dtype.np).epsneg), 5e-324]
+    grid = np.meshgrid([*bases, *[-b for b in bases]], [*exponents, *[-e for e in exponents]])
+    x, y = (np.resize(part.astype(dtype.np), 384) for part in grid)
+    want = scalar("pow").evaluate(x, y)
+    target = machine(level)
+    module = legal_program(("pow",), dtype, target.vector_lanes(dtype.bits), level)
+    got = np.empty_like(x)
+    run = compile_text(write_module(module, target, "run"), target, name="pow").caller("run")
+    run(x.ctypes.data, y.ctypes.data, got.ctypes.data, 0, x.size)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+    limits = np.finfo(dtype.np)
+    least = float(limits.smallest_subnormal)
+    np.testing.assert_allclose(got, want, rtol=2 * float(limits.eps), atol=least)
+
+
 def test_operations_of_an_expansion_are_arithmetic() -> None:
     """No lane calls the C library, except for large angles."""
     for dtype in TYPES:
