@@ -333,6 +333,8 @@ def _sums(op: Op) -> Sums | None:
         dtype = one.result.type
         if not isinstance(dtype, ScalarType) or dtype.dtype.is_complex or one.fn.identity is None:
             return None
+        if one.order is not None:
+            return None  # what parts of other sizes would not keep
         if any(x.regions for x in one.body.ops) or _needs(one, reductions) or one.order is not None:
             return None
     return Sums(op, nest, reductions)

@@ -56,7 +56,7 @@ class _InBlocks(Joining):
         """Rows of a block, which half of the second cache holds."""
         shared, count = self.shared(rows, sums), rows.row.extent
         assert isinstance(count, int) or not shared
-        if not shared or any(op.order is not None for op in sums.found):
+        if not shared:
             return 0
         # What has been stored may have gone past the caches.
         if not set(rows.kernel.results).isdisjoint(sums.kernel.inputs) and any(

@@ -105,6 +105,14 @@ def test_what_is_not_joined() -> None:
     check(backward, *odd, joined=False)
 
 
+def test_a_stated_order_is_kept() -> None:
+    def fn(x: Any) -> Any:
+        return x - ts.max(x, axis=1, keepdims=True), ts.sum(x, axis=0)
+
+    check(fn, (ROWS, 2 * COLUMNS))
+    check(ts.deterministic(fn), (ROWS, 2 * COLUMNS), joined=False)
+
+
 def test_threads_do_not_change_a_bit() -> None:
     rng = np.random.default_rng(0)
     d, x = rng.standard_normal((2, 2048, 256)).astype(np.float32)
