@@ -250,6 +250,10 @@ class Eager:
         run_routine(op.routine, [x.contiguous for x in flat], outputs, op.options())
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
+    def _generalizations(self, op: Op) -> Sequence[Callable[..., Any]]:
+        """What may make the sizes of an op run-time values, best first."""
+        return (symbolic, patterned)
+
     def _plan(
         self,
         cls: type[Op],
@@ -261,7 +265,7 @@ class Eager:
         op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
         shapes, attrs = collapse(cls, [x.shape for x in flat], attrs)
         found: Any = None
-        for generalize in (symbolic, patterned):
+        for generalize in self._generalizations(op):
             sizes, dims, generic = generalize(cls, shapes, attrs)
             types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
             key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(generic))

@@ -8,7 +8,7 @@ are kept on the device for the next time.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 from tessera.compile_gpu import lower_on
 from tessera.config import config
 from tessera.eager import Eager, Plan, constant, specs_of
+from tessera.eager_sizes import patterned, with_known_updates
 from tessera.graph.array import Array
 from tessera.graph.device import Device, default_device
 from tessera.graph.ops.base import Family
 from tessera.graph.ops.checks import static_shape
+from tessera.graph.ops.gather import Scatter
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.library import LibraryCall, refusal
 from tessera.graph.ops.reshape import Reshape
@@ -232,6 +234,12 @@ class RemoteEager(Eager):
         """The compiled program; whoever watches looks at the results of each op."""
         with config.update(sentinels="") if config.current().sentinels else nullcontext():
             return lower_on(func, self.device).executable(self.device)
+
+    def _generalizations(self, op: Op) -> Sequence[Callable[..., Any]]:
+        """The number of updates that are sorted is known."""
+        if isinstance(op, Scatter) and op.rounds and not op.unique:
+            return (with_known_updates, patterned)
+        return super()._generalizations(op)
 
     def _new_plan(self, found: Any, results: Sequence[Type], dims: list[int]) -> Plan:
         return RemotePlan(found, results, dims)

@@ -150,14 +150,26 @@ def _generic_attrs(cls: type[Op]) -> frozenset[str]:
     return found
 
 
-def symbolic(
+def with_known_updates(
     cls: type[Op], shapes: Shapes, attrs: Attrs
+) -> tuple[SizeMap, list[tuple[Dim, ...]], Attrs]:
+    """As `symbolic`, for a scatter whose updates are sorted, in as many kernels as there are sizes
+    of parts: their number is known."""
+    return symbolic(cls, shapes, attrs, True)
+
+
+def symbolic(
+    cls: type[Op], shapes: Shapes, attrs: Attrs, known_updates: bool = False
 ) -> tuple[SizeMap, list[tuple[Dim, ...]], Attrs]:
     """Shapes and attributes with a symbol for every size."""
     labels: Labels = [[(k, axis) for axis in range(len(s))] for k, s in enumerate(shapes)]
     tie = _TIES.get(cls)
     if tie is not None:
         tie(labels, attrs)
+    if known_updates and len(shapes) > 2:
+        outer: list[Hashable] = [None] * len(shapes[2])
+        labels[1] = [*outer, *labels[1][len(outer) :]]
+        labels[2:] = [outer] * (len(shapes) - 2)
     sizes = SizeMap()
     found = [
         tuple([sizes.named(label, size) for label, size in zip(names, shape, strict=True)])

@@ -259,6 +259,14 @@ def _indexed(t: _Table) -> None:
           scatter, lambda x, i, v: x.index_add(0, i, v),
           4.0 * width * (2 * 32768 + picks + 2 * 32768))
 
+    def gradient(xp: Any, ids: Any, values: Any) -> Any:
+        return xp.zeros((50000, 768), dtype=values.dtype).at[ids].add(values)
+
+    t.add("embedding gradient f32 8192 into 50000x768",
+          lambda: (torch.randint(0, 50000, (8192,), device="cuda"), random(8192, 768)), gradient,
+          lambda i, v: torch.zeros(50000, 768, device="cuda").index_add(0, i, v),
+          4.0 * 768 * (50000 + 2 * 8192))
+
 
 def _losses(t: _Table) -> None:
     rows, words = 4096, 128256

@@ -404,6 +404,18 @@ def test_updates_that_meet_on_a_gpu_are_summed_in_order() -> None:
 
 
 @pytest.mark.unchecked
+@pytest.mark.parametrize("count", [1, 16, 40])
+def test_eager_updates_on_a_gpu_are_summed_in_order(count: int) -> None:
+    x, y = random_array((7, 5)), random_array((count, 5), seed=1)
+    at = np.arange(count) % 3
+    with fake_gpu():
+        for rows in (7, 4):
+            given = [ts.device_put(a, "cuda:0") for a in (x[:rows], y, at)]
+            found = np.asarray(given[0].at[given[2]].add(given[1]))
+            np.testing.assert_allclose(found, summed_in_parts(x[:rows], at, y), rtol=1e-5)
+
+
+@pytest.mark.unchecked
 def test_what_is_left_to_chance_is_listed() -> None:
     @ts.jit
     def step(x: Any, i: Any, n: Any) -> Any:
