@@ -2,9 +2,9 @@
 
     python benchmarks/sentinels.py [device]
 
-Processor time on a CPU, else the time until results are there; the least and the middle of some
-calls, in turns. The block has no indices that are data; the model has an embedding in front of the
-block, and behind it the loss of the next word.
+Processor time on a CPU; on a GPU, which takes a larger block besides, the time until results are
+there. The least and the middle of some calls, in turns. The block has no indices that are data; the
+model has an embedding in front of the block, and behind it the loss of the next word.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 
 import tessera as ts
 
-WORDS, WIDTH, HEADS, BATCH, LENGTH = 2000, 384, 6, 2, 256
+WORDS, HEAD = 2000, 64
+SIZES = {"cpu": ((2, 256, 384),), "gpu": ((2, 256, 384), (16, 1024, 768))}
+"""Sequences, their length, and the width."""
 CHECKS = ("", "nan", "nan,inf", "nan,inf,overflow", "bounds", "nan,inf,overflow,bounds")
 CALLS = 20
 
@@ -32,7 +34,7 @@ def block(p: Any, x: Any) -> Any:
         return centred / ts.sqrt(ts.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
 
     def heads(x: Any) -> Any:
-        parts = ts.reshape(x, (batch, length, HEADS, width // HEADS))
+        parts = ts.reshape(x, (batch, length, width // HEAD, HEAD))
         return ts.permute_dims(parts, (0, 2, 1, 3))
 
     q, k, v = (heads(normal(x) @ p[name]) for name in "qkv")
@@ -68,21 +70,28 @@ def step(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Prints a line for each program and check."""
+    """Prints a line for each size, program and check."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    for sizes in SIZES["cpu" if device == "cpu" else "gpu"]:
+        print("{} sequences of {}, width {}".format(*sizes))
+        measure(device, *sizes)
+
+
+def measure(device: str, batch: int, length: int, width: int) -> None:
+    """Prints a line for each program and check."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     rng = np.random.default_rng(0)
-    square = (WIDTH, WIDTH)
-    shapes = {**dict.fromkeys("qkvo", square), "a": (WIDTH, 4 * WIDTH), "b": (4 * WIDTH, WIDTH)}
+    square = (width, width)
+    shapes = {**dict.fromkeys("qkvo", square), "a": (width, 4 * width), "b": (4 * width, width)}
 
     def params(shapes: dict[str, tuple[int, int]]) -> Any:
         made = {n: (rng.normal(size=s) * 0.02).astype(np.float32) for n, s in shapes.items()}
         return ts.device_put(made, device)
 
-    p, whole = params(shapes), params({**shapes, "e": (WORDS, WIDTH)})
-    x = ts.device_put(rng.normal(size=(BATCH, LENGTH, WIDTH)).astype(np.float32), device)
+    p, whole = params(shapes), params({**shapes, "e": (WORDS, width)})
+    x = ts.device_put(rng.normal(size=(batch, length, width)).astype(np.float32), device)
     words, following = (
-        ts.device_put(rng.integers(0, WORDS, (BATCH, LENGTH)).astype(np.int32), device)
+        ts.device_put(rng.integers(0, WORDS, (batch, length)).astype(np.int32), device)
         for _ in range(2)
     )
     programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {

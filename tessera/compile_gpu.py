@@ -227,21 +227,32 @@ class LoweredGpu(Stages):
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
         keep = (native, program, calls)
-        suspects = self._suspects if self.settings.sentinels else None
+        suspects = self._suspects() if self.settings.sentinels else None
         return RemoteExecutable(
             self.signature, driver, device, program, keep, bool(calls), suspects
         )
 
-    def _suspects(self, outputs: Sequence[Remote]) -> bool:
-        """Whether results have what sentinels look for, and may without one of them telling."""
+    def _suspects(self) -> Callable[[Sequence[Remote]], bool]:
+        """Asks whether results have what sentinels look for, and may without one of them telling.
+
+        It is asked at each call, and keeps nothing of the program.
+        """
         from tessera.lowering import has_unwatched
 
         checks = self.settings.sentinel_set - {"bounds"}
         if not checks or not has_unwatched(self.schedule):
-            return False
-        # On the device, by programs of their own.
-        with config.update(sentinels=""):
-            return any([_is_bad(Array(x), checks) for x in outputs])
+            return _has_nothing
+        return functools.partial(_has_bad, checks)
+
+
+def _has_nothing(outputs: Sequence[Remote]) -> bool:
+    return False
+
+
+def _has_bad(checks: Collection[str], outputs: Sequence[Remote]) -> bool:
+    # On the device, by programs of their own.
+    with config.update(sentinels=""):
+        return any([_is_bad(Array(x), checks) for x in outputs])
 
 
 def _is_bad(x: Array, checks: Collection[str]) -> bool:

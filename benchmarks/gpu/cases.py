@@ -264,7 +264,7 @@ def _indexed(t: _Table) -> None:
 
     t.add("embedding gradient f32 8192 into 50000x768",
           lambda: (torch.randint(0, 50000, (8192,), device="cuda"), random(8192, 768)), gradient,
-          lambda i, v: torch.zeros(50000, 768, device="cuda").index_add(0, i, v),
+          lambda i, v: v.new_zeros(50000, 768).index_add(0, i, v),
           4.0 * 768 * (50000 + 2 * 8192))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.config import SENTINELS, config
+from tessera.config import SENTINELS, Config, config
 from tessera.dtypes import dtype_of
 from tessera.errors import IndexOutOfBoundsError, NonFiniteError, OptionError
 from tessera.graph import interp
@@ -93,14 +93,16 @@ def checking(checks: Collection[str], budget: int = 0) -> AbstractContextManager
     """Puts the settings with more checks, and a budget of memory, in force for a block."""
     if not checks and not budget:
         return _AS_THEY_ARE
-    settings = config.current()
+    return config.using(_with_checks(config.current(), tuple(checks), budget))
+
+
+@functools.lru_cache(256)
+def _with_checks(settings: Config, checks: tuple[str, ...], budget: int) -> Config:
     wanted = {*settings.sentinel_set, *checks}
-    return config.using(
-        replace(
-            settings,
-            sentinels=",".join([name for name in SENTINELS if name in wanted]),
-            memory_budget=budget or settings.memory_budget,
-        )
+    return replace(
+        settings,
+        sentinels=",".join([name for name in SENTINELS if name in wanted]),
+        memory_budget=budget or settings.memory_budget,
     )
 
 

@@ -16,6 +16,7 @@ from tessera.dtypes import DType, float32
 from tessera.ir.core import Func
 from tessera.runtime.memory import pointer
 from tessera.schedule import loop_ops, ops
+from tessera.schedule.scan_in_order import PART_BYTES
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.differential.test_recurrences import graph_of
@@ -127,7 +128,7 @@ def test_negative_zero_is_added_to_zero() -> None:
 
 def test_programs_of_one_thread_take_rows_together() -> None:
     """The loop over steps stands outside of that over programs."""
-    lowered = check(columns, (ROWS, COLUMNS))
+    lowered = check(columns, (ROWS, 2 * PART_BYTES // 4))
     text = lowered.stage("target")
     kernel = text[text.index("func @cumsum_1") : text.index("func @main")]
     loops = [line.split("(")[1] for line in kernel.splitlines() if "target.for(" in line]
@@ -135,7 +136,7 @@ def test_programs_of_one_thread_take_rows_together() -> None:
 
 
 def test_threads_do_not_change_a_bit() -> None:
-    x, w = values((600, 1100), (1100,))
+    x, w = values((600, 2200), (2200,))
     for fn, given in ((columns, (x,)), (linear, (w, x))):
         jitted = ts.jit(fn)
         found: list[list[np.ndarray]] = []

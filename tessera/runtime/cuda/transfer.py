@@ -119,7 +119,8 @@ def take_word(address: int, device: CudaDevice) -> int:
     done; it is 0 then.
     """
     stream = device.current_stream
-    word = np.zeros(1, np.uint32)
+    # Of pinned memory: the driver copies to other memory by way of its own, and waits by itself.
+    word = pinned.empty((1,), np.dtype(np.uint32), device)
     where = f"copy from {device}"
     with device:
         driver.call(
