@@ -414,7 +414,9 @@ def _one(settings: Config) -> Config:
     return settings
 
 
-_replaced: Final = lru_cache(256, typed=True)(replace)
+@lru_cache(256, typed=True)
+def _replaced(settings: Config, **changes: Any) -> Config:
+    return replace(settings, **changes)
 
 
 def _changed(settings: Config, changes: Mapping[str, Any]) -> Config:

@@ -19,6 +19,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from tessera.errors import CompileError
@@ -37,19 +38,22 @@ class Loaded:
         cached: Whether the code came from the cache.
     """
 
-    __slots__ = ("_tracker", "addresses", "cached")
+    __slots__ = ("_code", "addresses", "cached")
 
     addresses: Mapping[str, int]
     cached: bool
 
     def __init__(self, tracker: Any, symbols: tuple[str, ...], cached: bool) -> None:
-        self._tracker = tracker
         self.addresses = {symbol: int(tracker[symbol]) for symbol in symbols}
         self.cached = cached
+        # llvmlite's object would free the code, too: where both are garbage of one cycle, while
+        # another thread does so that has it from the list below.
+        self._code = tracker._ptr
+        tracker.detach()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _ending():
-            _unloading.append(self._tracker)
+            _unloading.append(self._code)
             _unload()
 
 
@@ -63,9 +67,18 @@ def _unload() -> None:
     while _unloading and lock.acquire(blocking=False):
         try:
             while _unloading:
-                _unloading.popleft().close()
+                _free(_unloading.popleft())
         finally:
             lock.release()
+
+
+def _free(code: Any) -> None:
+    from llvmlite.binding import ffi
+
+    library: Any = ffi.lib
+    with closing(ffi.OutputString()) as error:
+        # It fails where the engine is gone, and all code with it.
+        library.LLVMPY_LLJIT_Dylib_Tracker_Dispose(code, error)
 
 
 def load(source: Source, cache: ObjectCache, imports: Mapping[str, int] | None = None) -> Loaded:

@@ -10,6 +10,7 @@ import threading
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -433,3 +434,37 @@ def test_addresses_are_callable_by_others() -> None:
     module = compile_text(text, machine("host"), name="twice", cache=OFF)
     twice = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(module.address("twice"))
     assert twice(21) == 42
+
+
+def test_code_is_freed_once_also_as_part_of_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finalizers of a cycle run in any order; another thread may free what one of them gave up."""
+    trackers: list[Any] = []
+    freed: list[object] = []
+    link, free = engine._Engine.link, engine._free
+
+    def kept(*args: Any) -> Any:
+        trackers.append(link(*args))
+        return trackers[-1]
+
+    monkeypatch.setattr(engine._Engine, "link", kept)
+    monkeypatch.setattr(engine, "_free", lambda code: (freed.append(code), free(code)))
+    cycle: list[object] = [compile_text(axpy(4), machine("host"), name="cycle", cache=OFF)]
+    cycle.append(cycle)
+    assert [tracker.closed for tracker in trackers] == [True]  # it frees nothing any more
+    begun, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with codegen.lock:
+            begun.set()
+            end.wait(20)
+        engine._unload()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait(20)
+    del cycle
+    gc.collect()
+    assert not freed
+    end.set()
+    thread.join()
+    assert len(freed) == 1
