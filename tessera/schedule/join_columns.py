@@ -409,9 +409,12 @@ def _renamed(
     found: list[Op] = []
     for op in code:
         new = op
-        if any(v in env for v in free_values(Block([], [op], ()))):
+        # A kernel uses nothing but its operands.
+        is_kernel = isinstance(op, ops.Kernel)
+        used = op.operands if is_kernel else free_values(Block([], [op], ()))
+        if any(v in env for v in used):
             regions = op.regions
-            if not isinstance(op, ops.Kernel):
+            if not is_kernel:
                 regions = [_region(region, env) for region in op.regions]
             new = op.rebuild([env.get(v, v) for v in op.operands], regions)
             env.update(zip(op.results, new.results, strict=True))
