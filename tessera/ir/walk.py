@@ -100,6 +100,36 @@ def map_ops(block: Block, change: Callable[[Op], Op | None]) -> Block:
     return Block(block.args, ops, [env.get(v, v) for v in block.outputs])
 
 
+def expand_ops(
+    block: Block,
+    is_meant: Callable[[Op], bool],
+    expand: Callable[[Op, list[Op]], Sequence[Value] | None],
+) -> Block:
+    """A block in which code stands for some ops; regions are left alone.
+
+    Args:
+        block: the block, which is returned itself if no op of it is meant.
+        is_meant: whether an op is to be replaced.
+        expand: adds the code for an op, whose operands are those of the new block, to a list, and
+            gives its results; None where the op stays.
+    """
+    if not any(is_meant(op) for op in block.ops):
+        return block
+    env: dict[Value, Value] = {}
+    code: list[Op] = []
+    for old in block.ops:
+        op = old
+        if any(v in env for v in op.operands):
+            op = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
+        results = expand(op, code) if is_meant(old) else None
+        if results is None:
+            code.append(op)
+            results = op.results
+        if results is not old.results:
+            env.update(zip(old.results, results, strict=True))
+    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+
+
 def clone(func: Func) -> Func:
     """A deep copy."""
     return func.with_body(clone_block(func.body, {}))

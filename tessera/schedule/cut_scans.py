@@ -35,7 +35,7 @@ from tessera.graph.transforms.vectorize import vmap_values
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.types import TensorType
-from tessera.ir.walk import free_values, inline
+from tessera.ir.walk import expand_ops, free_values, inline
 from tessera.schedule.cost import tensor
 from tessera.schedule.heuristics import size_of
 from tessera.schedule.recurrence import MAX_UNROLLED, is_recurrence
@@ -50,23 +50,13 @@ MOST_BYTES = 1 << 28
 def cut_scans(block: Block) -> Block:
     """The block with the sums of scans behind them, where the rest is work on single elements;
     regions are left alone."""
-    if not any(_may_be_cut(op) for op in block.ops):
-        return block
-    env: dict[Value, Value] = {}
-    code: list[Op] = []
-    for op in block.ops:
-        fresh = op
-        if any(v in env for v in op.operands):
-            fresh = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
-        found = _cut(fresh) if isinstance(fresh, Scan) and _may_be_cut(fresh) else None
-        if found is not None:
-            results: Sequence[Value] = inline(found.body, list(fresh.operands), code.append)
-        else:
-            code.append(fresh)
-            results = fresh.results
-        if results is not op.results:
-            env.update(zip(op.results, results, strict=True))
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    return expand_ops(block, _may_be_cut, _expand)
+
+
+def _expand(op: Op, code: list[Op]) -> list[Value] | None:
+    assert isinstance(op, Scan)
+    found = _cut(op)
+    return None if found is None else inline(found.body, op.operands, code.append)
 
 
 def _may_be_cut(op: Op) -> bool:

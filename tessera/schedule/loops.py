@@ -31,30 +31,23 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.loc import Loc
 from tessera.ir.types import TensorType
-from tessera.ir.walk import inline
+from tessera.ir.walk import expand_ops, inline
 from tessera.schedule.cost import tensor
 
 
 def expand_scans(block: Block, kept: Callable[[Scan], bool] | None = None) -> Block:
     """The block without scans, but those that are kept; regions are left alone."""
-    expanded = {op for op in block.ops if isinstance(op, Scan) and not (kept and kept(op))}
-    if not expanded:
-        return block
-    env: dict[Value, Value] = {}
-    code: list[Op] = []
-    for op in block.ops:
-        fresh = op
-        if any(v in env for v in op.operands):
-            fresh = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
-        results = list(fresh.results)
-        if op in expanded and isinstance(fresh, Scan):
-            results = _Expansion(fresh, code).run()
-        else:
-            code.append(fresh)
-        if fresh is not op or op in expanded:
-            env.update(zip(op.results, results, strict=True))
+
+    def is_meant(op: Op) -> bool:
+        return isinstance(op, Scan) and not (kept and kept(op))
+
+    def expand(op: Op, code: list[Op]) -> list[Value]:
+        assert isinstance(op, Scan)
+        return _Expansion(op, code).run()
+
+    found = expand_ops(block, is_meant, expand)
     # The steps of a loop that is none may hold scans, which are in this block now.
-    return expand_scans(Block(block.args, code, [env.get(v, v) for v in block.outputs]), kept)
+    return block if found is block else expand_scans(found, kept)
 
 
 class _Code:

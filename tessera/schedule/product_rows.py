@@ -15,36 +15,20 @@ from typing import Any
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.rearrange import slice_axis
 from tessera.graph.ops.reshape import broadcast, squeeze
-from tessera.graph.transforms.evaluate import trace_function
-from tessera.ir import loc
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.walk import inline
+from tessera.ir.walk import expand_ops
 from tessera.schedule.cost import tensor
-from tessera.schedule.scatter_in_order import stored
+from tessera.schedule.scatter_in_order import emit_traced, stored
 
 
 def with_rows(block: Block) -> Block:
     """The block, whose products that state an order have rows and columns."""
-    if not any(isinstance(op, DotGeneral) and _single(op) for op in block.ops):
-        return block
-    code: list[Op] = []
-    env: dict[Value, Value] = {}
-    for old in block.ops:
-        op = old
-        if any(v in env for v in op.operands):
-            op = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
-        if isinstance(op, DotGeneral) and _single(op):
-            env[old.results[0]] = _widened(op, code)
-            continue
-        code.append(op)
-        if op is not old:
-            env.update(zip(old.results, op.results, strict=True))
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    return expand_ops(block, lambda op: bool(_single(op)), _widen)
 
 
-def _single(op: DotGeneral) -> list[int]:
-    """The sides that have one row, or one column."""
-    if op.order is None:
+def _single(op: Op) -> list[int]:
+    """The sides of a product that have one row, or one column."""
+    if not isinstance(op, DotGeneral) or op.order is None:
         return []
     return [
         side
@@ -53,8 +37,9 @@ def _single(op: DotGeneral) -> list[int]:
     ]
 
 
-def _widened(op: DotGeneral, code: list[Op]) -> Value:
+def _widen(op: Op, code: list[Op]) -> list[Value]:
     """Emits the product of more rows, and takes the first."""
+    assert isinstance(op, DotGeneral)
     sides = _single(op)
 
     def run(*given: Any) -> list[Any]:
@@ -72,9 +57,4 @@ def _widened(op: DotGeneral, code: list[Op]) -> Value:
             found = squeeze(slice_axis(found, places[side], 0, 1), (places[side],))
         return [found]
 
-    with loc.scoped(op.loc):
-        types = [tensor(v) for v in op.operands]
-        func, captured = trace_function(run, types, "product_rows", "product_rows")
-    assert not captured
-    (result,) = inline(func.body, op.operands, code.append)
-    return result
+    return emit_traced(run, op, "product_rows", code)

@@ -20,7 +20,7 @@ into parts of 16, parts into parts of 16 parts, and each is summed in sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import float32
@@ -52,7 +52,7 @@ from tessera.ir import loc
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, maximum, minimum, prod
 from tessera.ir.order import Order, Tree
-from tessera.ir.walk import inline
+from tessera.ir.walk import expand_ops, inline
 from tessera.schedule.cost import tensor
 
 FEW = 8
@@ -76,21 +76,7 @@ PARTS = Order(split=PART)
 
 def scatter_in_order(block: Block) -> Block:
     """The block, whose scatters do not sum up by chance."""
-    if not any(is_by_chance(op) for op in block.ops):
-        return block
-    code: list[Op] = []
-    env: dict[Value, Value] = {}
-    for old in block.ops:
-        op = old
-        if any(v in env for v in op.operands):
-            op = op.rebuild([env.get(v, v) for v in op.operands], op.regions)
-        if isinstance(op, Scatter) and is_by_chance(op):
-            env[old.results[0]] = _expanded(op, code)
-            continue
-        code.append(op)
-        if op is not old:
-            env.update(zip(old.results, op.results, strict=True))
-    return Block(block.args, code, [env.get(v, v) for v in block.outputs])
+    return expand_ops(block, is_by_chance, _expand)
 
 
 def is_by_chance(op: Op) -> bool:
@@ -103,18 +89,25 @@ def is_by_chance(op: Op) -> bool:
     return not isinstance(count, int) or count > SHORT
 
 
-def _expanded(op: Scatter, code: list[Op]) -> Value:
+def _expand(op: Op, code: list[Op]) -> list[Value]:
     """Emits what stands for a scatter."""
 
     def run(x: Any, updates: Any, *indices: Any) -> list[Any]:
+        assert isinstance(op, Scatter)
         return [_Sums(op, x, updates, indices).result()]
 
+    return emit_traced(run, op, "scatter_in_order", code)
+
+
+def emit_traced(
+    run: Callable[..., list[Any]], op: Op, name: str, code: list[Op]
+) -> list[Value]:
+    """Emits what a function of arrays does with the operands of an op, in that op's place."""
     types = [tensor(v) for v in op.operands]
     with loc.scoped(op.loc):
-        func, captured = trace_function(run, types, "scatter_in_order", "scatter_in_order")
+        func, captured = trace_function(run, types, name, name)
     assert not captured
-    (result,) = inline(func.body, op.operands, code.append)
-    return result
+    return inline(func.body, op.operands, code.append)
 
 
 def stored(x: Any) -> Any:
