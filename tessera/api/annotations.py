@@ -88,9 +88,10 @@ class DimVar:
         return self._with(other, lambda a, b: a % b, False)
 
     def __repr__(self) -> str:
-        if not self.stated:
-            return f"dim({str(self.expr)!r})"
-        return f"dim({', '.join([str(s.condition) for s in self.stated])})"
+        # Both ends of a range are one text, which names the dim; that of an expression does not.
+        parts = dict.fromkeys([str(stated.condition) for stated in self.stated])
+        named = [] if self.stated and isinstance(self.expr, Sym) else [repr(str(self.expr))]
+        return f"dim({', '.join([*named, *parts])})"
 
 
 @dataclass(frozen=True)

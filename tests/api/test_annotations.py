@@ -997,3 +997,8 @@ def test_loops_over_a_dim() -> None:
         for found in f(x):
             np.testing.assert_allclose(np.asarray(found), x.sum(0), rtol=1e-5)
     assert f.cache_size() == 1
+
+
+def test_a_dim_prints_its_range_once_and_its_expression():
+    assert repr(ts.dim("B", 1, 4096, multiple_of=8)) == "dim(B in 1..=4096, B % 8 == 0)"
+    assert repr(ts.dim("B", 2) * 2) == "dim('2*B', B >= 2)"
