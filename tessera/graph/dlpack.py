@@ -14,10 +14,11 @@ import numpy as np
 
 from tessera.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2
 
-# DLDataTypeCode
 _UINT = 1
-_CODES: dict[DType, int] = {bfloat16: 4, float8_e4m3fn: 10, float8_e5m2: 12}
-_DTYPES: dict[tuple[int, int, int], DType] = {(c, d.bits, 1): d for d, c in _CODES.items()}
+CODES: dict[DType, int] = {bfloat16: 4, float8_e4m3fn: 10, float8_e5m2: 12}
+"""DLDataTypeCode of those."""
+DTYPES: dict[tuple[int, int, int], DType] = {(c, d.bits, 1): d for d, c in CODES.items()}
+"""By code, bits and lanes."""
 
 _UNSIGNED = {8: np.uint8, 16: np.uint16}
 
@@ -33,19 +34,36 @@ class Tensor(ctypes.Structure):
         ("code", ctypes.c_uint8),
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
     )
+    data: int | None
     device_type: int
+    device_id: int
     ndim: int
     code: int
     bits: int
     lanes: int
-    shape: int | None
+    shape: Any
+    strides: Any
+    byte_offset: int
 
 
-class _Versioned(ctypes.Structure):
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+    _fields_ = (
+        ("tensor", Tensor),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+    tensor: Tensor
+    manager: int | None
+    deleter: int | None
+
+
+class ManagedVersioned(ctypes.Structure):
     """DLManagedTensorVersioned."""
 
     _fields_ = (
@@ -56,13 +74,17 @@ class _Versioned(ctypes.Structure):
         ("flags", ctypes.c_uint64),
         ("tensor", Tensor),
     )
+    major: int
     minor: int
+    manager: int | None
+    deleter: int | None
+    flags: int
     tensor: Tensor
 
 
 def minimum_version(dtype: DType) -> tuple[int, int] | None:
     """The version of DLPack that has the dtype, where NumPy's has not; None if none has it."""
-    if dtype not in _CODES:
+    if dtype not in CODES:
         return None
     # Old consumers know bfloat16, which is older than the versions.
     return (0, 0) if dtype is bfloat16 else (1, 1)
@@ -76,7 +98,7 @@ def as_unsigned(data: np.ndarray) -> Any:
 def set_dtype(capsule: Any, dtype: DType) -> Any:
     """States the dtype in a capsule that NumPy made of `as_unsigned`."""
     tensor, managed = _open(capsule)
-    tensor.code = _CODES[dtype]
+    tensor.code = CODES[dtype]
     if managed is not None:
         managed.minor = max(managed.minor, (minimum_version(dtype) or (0, 0))[1])
     return capsule
@@ -106,7 +128,7 @@ class Importable:
         if _name(capsule) is None:
             return capsule
         tensor, _ = _open(capsule)
-        self.dtype = _DTYPES.get((tensor.code, tensor.bits, tensor.lanes))
+        self.dtype = DTYPES.get((tensor.code, tensor.bits, tensor.lanes))
         if self.dtype is not None:
             tensor.code = _UINT
         return capsule
@@ -122,7 +144,7 @@ def _name(capsule: Any) -> bytes | None:
     return next((name for name in (_VERSIONED, _PLAIN) if is_valid(capsule, name)), None)
 
 
-def _open(capsule: Any) -> tuple[Tensor, _Versioned | None]:
+def _open(capsule: Any) -> tuple[Tensor, ManagedVersioned | None]:
     """The tensor in a capsule, and what holds it if that has a version."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.argtypes, get.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
@@ -131,5 +153,5 @@ def _open(capsule: Any) -> tuple[Tensor, _Versioned | None]:
     address: int = get(capsule, name)
     if name == _PLAIN:
         return Tensor.from_address(address), None
-    managed = _Versioned.from_address(address)
+    managed = ManagedVersioned.from_address(address)
     return managed.tensor, managed

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tessera.dtypes import (
-    DType,
-    Kind,
-    bfloat16,
-    dtype_of,
-    float8_e4m3fn,
-    float8_e5m2,
+from tessera.dtypes import DType, Kind, dtype_of
+from tessera.graph.dlpack import (
+    CODES,
+    DTYPES,
+    Managed,
+    ManagedVersioned,
+    Tensor,
+    minimum_version,
 )
-from tessera.graph.dlpack import minimum_version
 from tessera.runtime.cache import default_cache
 from tessera.runtime.codegen import Source
 from tessera.runtime.cuda.errors import ForeignBufferError
@@ -37,68 +37,7 @@ READ_ONLY, IS_COPIED = 1, 2
 
 _VERSION = (1, 1)
 _KINDS = {Kind.INT: 0, Kind.UINT: 1, Kind.FLOAT: 2, Kind.COMPLEX: 5, Kind.BOOL: 6}
-_SPECIAL = {bfloat16: 4, float8_e4m3fn: 10, float8_e5m2: 12}
-_SPECIAL_BY_CODE = {(code, dtype.bits): dtype for dtype, code in _SPECIAL.items()}
 _NUMPY_KINDS = {0: "i", 1: "u", 2: "f", 5: "c"}
-
-
-class Tensor(ctypes.Structure):
-    """DLTensor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-    data: int | None
-    device_type: int
-    device_id: int
-    ndim: int
-    code: int
-    bits: int
-    lanes: int
-    shape: Any
-    strides: Any
-    byte_offset: int
-
-
-class _Plain(ctypes.Structure):
-    """DLManagedTensor."""
-
-    _fields_ = (
-        ("tensor", Tensor),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
-    tensor: Tensor
-    manager: int | None
-    deleter: int | None
-
-
-class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned."""
-
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("manager", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    )
-    major: int
-    minor: int
-    manager: int | None
-    deleter: int | None
-    flags: int
-    tensor: Tensor
 
 
 class _Holder:
@@ -133,7 +72,7 @@ def make_capsule(
     """
     extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     steps = (ctypes.c_int64 * max(len(shape), 1))(*strides)
-    managed: Any = _Versioned() if versioned else _Plain()
+    managed: Any = ManagedVersioned() if versioned else Managed()
     if versioned:
         managed.major, managed.minor = _VERSION
         managed.flags = flags
@@ -159,7 +98,7 @@ def dtype_code(dtype: DType) -> int:
     Raises:
         ForeignBufferError: DLPack does not have it in the form in which arrays have it.
     """
-    code = _SPECIAL.get(dtype)
+    code = CODES.get(dtype)
     if code is None and dtype.bits >= 8:
         code = _KINDS.get(dtype.kind)
     if code is None:
@@ -201,7 +140,7 @@ class ImportedTensor:
                 "from_dlpack: __dlpack__ gave no capsule, or one that was used already",
                 rule="a capsule can be taken once",
             )
-        kind: Any = _Versioned if versioned else _Plain
+        kind: Any = ManagedVersioned if versioned else Managed
         managed = kind.from_address(_get_pointer(capsule, name))
         if versioned and managed.major != _VERSION[0]:
             raise ForeignBufferError(
@@ -232,8 +171,8 @@ class ImportedTensor:
 
 def _dtype(tensor: Tensor) -> DType:
     code, bits = tensor.code, tensor.bits
-    special = _SPECIAL_BY_CODE.get((code, bits))
-    if tensor.lanes == 1 and special is not None:
+    special = DTYPES.get((code, bits, tensor.lanes))
+    if special is not None:
         return special
     try:
         if tensor.lanes != 1 or bits % 8:
@@ -302,8 +241,8 @@ def _offset(structure: Any) -> int:
 
 
 _TEXT = (
-    _deleter("delete_plain", _offset(_Plain))
-    + _deleter("delete_versioned", _offset(_Versioned))
+    _deleter("delete_plain", _offset(Managed))
+    + _deleter("delete_versioned", _offset(ManagedVersioned))
     + """
 @plain = private constant [9 x i8] c"dltensor\\00"
 @versioned = private constant [19 x i8] c"dltensor_versioned\\00"

@@ -59,4 +59,4 @@ def words_of(x: Any) -> list[int] | None:
     if status or tensor.device_type != 1 or not tensor.shape:
         return None
     kind = tensor.code | tensor.bits << 8 | tensor.lanes << 16 | tensor.ndim << 32
-    return [NOTED[0], kind, *(ctypes.c_int64 * tensor.ndim).from_address(tensor.shape)]
+    return [NOTED[0], kind, *tensor.shape[: tensor.ndim]]
