@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,33 +9,13 @@ import pytest
 
 import tessera as ts
 from tessera.api import cuda_backend
-from tessera.eager_remote import forget_programs
 from tessera.graph.device import DeviceError, install_backend
 from tessera.runtime.cuda import driver
-from tessera.runtime.cuda import launch as launch_module
 from tessera.runtime.cuda.errors import ForeignBufferError, LaunchError
-from tessera.runtime.cuda.launch import load_launcher
 from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.native_driver import NativeDriver
 
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-@pytest.fixture
-def native(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeDriver]:
-    """Arrays on that driver's devices, and the functions that native programs call."""
-    found = NativeDriver()
-    found.reset()
-    launcher = load_launcher(found.addresses)
-    launch_module._run.cache_clear()
-    monkeypatch.setattr(launch_module, "_launcher", lambda: launcher)
-    install_backend("cuda", cuda_backend)
-    forget_programs()
-    yield found
-    fake.finish()
-    launch_module._run.cache_clear()
-    install_backend("cuda", cuda_backend)
-    forget_programs()
 
 
 def test_devices(native: NativeDriver) -> None:

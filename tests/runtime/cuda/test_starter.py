@@ -5,23 +5,18 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.api import cuda_backend
 from tessera.config import config
-from tessera.eager_remote import forget_programs
-from tessera.graph.device import install_backend
 from tessera.runtime.cuda import driver
-from tessera.runtime.cuda import launch as launch_module
 from tessera.runtime.cuda import starter as starter_module
 from tessera.runtime.cuda.device import cuda_device
 from tessera.runtime.cuda.errors import LaunchError
-from tessera.runtime.cuda.launch import load_launcher
 from tessera.runtime.cuda.memory import Block, DeviceBuffer
 from tessera.runtime.cuda.stream import Stream
 from tessera.runtime.layout import slot_offsets
@@ -29,23 +24,6 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.native_driver import NativeDriver
 
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
-
-
-@pytest.fixture
-def native(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeDriver]:
-    """Arrays on that driver's devices, and the functions that native programs call."""
-    found = NativeDriver()
-    found.reset()
-    launcher = load_launcher(found.addresses)
-    launch_module._run.cache_clear()
-    monkeypatch.setattr(launch_module, "_launcher", lambda: launcher)
-    install_backend("cuda", cuda_backend)
-    forget_programs()
-    yield found
-    fake.finish()
-    launch_module._run.cache_clear()
-    install_backend("cuda", cuda_backend)
-    forget_programs()
 
 
 def on_gpu(data: Any = DATA) -> Any:
