@@ -56,6 +56,11 @@ def ours(fn: Callable[..., Any]) -> Bind:
     return bind
 
 
+def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A Tessera program whose rows do not depend on their batch."""
+    return ts.deterministic(batch_invariant=True)(fn)
+
+
 def xla(fn: Callable[..., Any]) -> Bind:
     """A JAX program on the same memory; 64-bit integers are narrowed, as JAX does."""
     compiled = jax.jit(fn)
@@ -221,6 +226,9 @@ def _reductions(t: _Table) -> None:
           lambda x: x.argmax(1), 4 * n)
     t.add("cumsum rows f32 16384x4096", lambda: (random(16384, 4096),),
           lambda xp, x: xp.cumsum(x, axis=1) if xp is jnp else xp.cumulative_sum(x, axis=1),
+          lambda x: x.cumsum(1), 4 * n)
+    t.add("cumsum rows, batch-invariant, f32 16384x4096", lambda: (random(16384, 4096),),
+          lambda xp, x: xp.cumsum(x, axis=1) if xp is jnp else alone(lambda x: ts.cumsum(x, 1))(x),
           lambda x: x.cumsum(1), 4 * n)
     t.add("cumsum f32 2^28", lambda: (random(2 * n),),
           lambda xp, x: xp.cumsum(x) if xp is jnp else xp.cumulative_sum(x),

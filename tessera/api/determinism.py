@@ -153,7 +153,6 @@ def deterministic(
     Raises:
         OptionError: the seed is no integer.
         DeterminismError: the function has an operation that may vary, when it is called.
-        NotYetError: a running sum with `batch_invariant` on a device that is no CPU.
 
     Example:
         >>> import tessera as ts

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.errors import DeterminismError, NotYetError, OptionError
+from tessera.errors import DeterminismError, OptionError
 from tessera.graph.device import CPU, Device
 from tessera.graph.effects import FIELD, now_suspended
-from tessera.graph.ops.base import Family, GraphOp
+from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.placement import device_of_all
 from tessera.graph.promise import Promise
@@ -118,15 +118,6 @@ class Deterministic(Promise):
             is_wrapped = cls.effects and not uncovered(now_suspended(), cls.effects)
             if not (is_wrapped or attrs.get(FIELD)):
                 raise self.refusal(cls, attrs)
-        is_scan = cls.family is Family.SCAN and order_of(cls, operands, attrs) is not None
-        if is_scan and self.batch_invariant and device is not CPU:
-            raise NotYetError(
-                f"deterministic: {self.function} has a running sum on {device}",
-                loc=loc.current(),
-                rule="running sums of rows do not depend on their batch on CPUs only",
-                fix="leave out `batch_invariant`: results are the same in each run; or multiply by "
-                "a triangle of ones",
-            )
         return with_order(cls, operands, attrs, self.batch_invariant)
 
     def refusal(self, cls: type[GraphOp], attrs: dict[str, Any]) -> DeterminismError:

@@ -8,10 +8,10 @@ and on the machine, and on nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tessera.dtypes import DType
 from tessera.errors import VerifyError
@@ -34,6 +34,7 @@ class Tree(Enum):
     HALVES = "halves"
     WARPS = "warps"
     BLOCKS = "blocks"
+    NEIGHBOURS = "neighbours"
     ANY = "any"
 
 
@@ -49,8 +50,9 @@ class Order:
     others.
 
     `BLOCKS` has no lanes: `width` neighbours are combined by an instruction, or by a block of
-    threads, in an order of their own, and one such block after the other. `ANY` leaves it to
-    chance: terms are combined as they come.
+    threads, in an order of their own, and one such block after the other.
+    `NEIGHBOURS` is one for running sums that is stated: each block is that of `neighbours`. `ANY`
+    leaves it to chance: terms are combined as they come.
 
     Text: `order<halves, 0, 64>`: tree, split, width.
 
@@ -123,6 +125,42 @@ def fixed_in_blocks(shape: Sequence[Dim], axes: Sequence[int]) -> Order:
     width = min(1 << max(extent - 1, 1).bit_length(), most)
     split = max(16 * LANES, 1 << (extent // PARTS).bit_length())
     return Order(Tree.HALVES, split if extent > split else 0, width)
+
+
+def fixed_running(shape: Sequence[Dim], axis: int) -> Order:
+    """The class of running sums of a GPU, likewise: `Tree.NEIGHBOURS`.
+
+    Args:
+        shape: of what is summed.
+        axis: along which it is.
+    """
+    extent = shape[axis]
+    most, least = (LANES, 16 * LANES) if axis == len(shape) - 1 else (ROWS, 2 * LANES)
+    if not isinstance(extent, int):
+        return Order(Tree.NEIGHBOURS, 0, min(most, 1024))
+    width = min(1 << max(extent - 1, 1).bit_length(), most)
+    split = max(least, 1 << (extent // PARTS).bit_length())
+    return Order(Tree.NEIGHBOURS, split if extent > split else 0, width)
+
+
+def neighbours(
+    combine: Callable[[Any, Any], Any], terms: Sequence[Any], identity: Any
+) -> list[Any]:
+    """The running sums of a block of `Tree.NEIGHBOURS`, whose terms are a power of two.
+
+    Neighbours make pairs, pairs of pairs, and so on. What lies before a term is made up of the
+    longest such blocks, which are added from the first one on, beginning with the identity; the
+    term comes last.
+    """
+    levels = [list(terms)]
+    while len(levels[-1]) > 1:
+        level = levels[-1]
+        levels.append([combine(level[k], level[k + 1]) for k in range(0, len(level), 2)])
+    before = [identity]
+    for level in levels[-2::-1]:
+        pairs = zip(before, level[::2], strict=True)
+        before = [v for start, first in pairs for v in (start, combine(start, first))]
+    return [combine(start, term) for start, term in zip(before, terms, strict=True)]
 
 
 def fixed(shape: Sequence[Dim], axes: Sequence[int], dtype: DType) -> Order:

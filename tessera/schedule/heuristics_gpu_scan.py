@@ -45,17 +45,20 @@ def scan(choice: GpuChoice) -> None:
     writes = [a for a in choice.accesses if isinstance(a.op, ops.Scan)]
     along = any(a.stride(a.inner[-1].name) == 1 for a in writes)
     neighbours = choice.best_axis(writes)
+    stated = max([op.order.width for op in found if op.order is not None], default=0)
     if neighbours is not None and not along:
-        across_rows(choice, longest, neighbours)
+        across_rows(choice, longest, neighbours, stated)
     else:
-        along_rows(choice, longest)
+        along_rows(choice, longest, stated)
 
 
-def along_rows(choice: GpuChoice, axis: Axis) -> None:
-    """Rows whose elements are neighbours in memory."""
+def along_rows(choice: GpuChoice, axis: Axis, stated: int = 0) -> None:
+    """Rows whose elements are neighbours in memory; so many at a time, where that is stated."""
     size = power_above(size_of(axis.extent))
     fits = isinstance(axis.extent, int) and size <= MAX_ROW
     step = max(size if fits else min(size, STEP), 2)
+    if stated > 1:
+        step, fits = stated, fits and size <= stated
     rows = 1
     if choice.free:
         row = choice.free[-1]
@@ -71,12 +74,15 @@ def along_rows(choice: GpuChoice, axis: Axis) -> None:
     choice.reason = f"{what} at a time" if fits else f"{what} in steps of {step} elements"
 
 
-def across_rows(choice: GpuChoice, axis: Axis, neighbours: Axis) -> None:
-    """Scans that are neighbours in memory, some places of each at a time."""
+def across_rows(choice: GpuChoice, axis: Axis, neighbours: Axis, stated: int = 0) -> None:
+    """Scans that are neighbours in memory, some places of each at a time; so many, where that is
+    stated."""
     wide = max([a.dtype.itemsize for a in choice.accesses])
     width = min(max(LINE_BYTES // wide, 1), power_above(size_of(neighbours.extent)))
     most = MIN_WARPS * 2 * WARP * THREAD_ELEMENTS
     step = max(min(most // width, power_above(size_of(axis.extent))), 2)
+    if stated > 1:
+        step, width = stated, max(min(width, most // stated), 1)
     while step * width * 2 <= most and width < power_above(size_of(neighbours.extent)):
         width *= 2
     choice.tiles[neighbours.name] = width

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block
 from tessera.schedule.cut_scans import cut_scans
+from tessera.schedule.long_scans import apart
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.product_rows import with_rows
@@ -24,4 +25,6 @@ def prepare(block: Block, strategy: Strategy = CPU) -> Block:
     if strategy.unrolls_components:
         block = unroll_components(block)
     block = block if strategy.combines_bytes else widen_scatters(block)
-    return block if strategy.scatters_in_order else with_rows(scatter_in_order(block))
+    if strategy.scatters_in_order:
+        return block
+    return with_rows(apart(scatter_in_order(block)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, sym
+from tessera.ir.order import Order, Tree
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
@@ -19,6 +20,7 @@ from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, guarded, identity
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import power_above
+from tessera.schedule.ordering import whole
 from tessera.schedule.split import Context, Pieces, Shape, chunk_of, index_of
 from tessera.schedule.types import Axis, BufType
 
@@ -42,6 +44,9 @@ def split_scan(nest: ops.Nest, context: Context) -> Pieces | None:
     (op,) = found
     if type(op) is not ops.Scan:
         return None
+    if op.order is not None:
+        chunk = op.order.split
+        return _Scan(nest, op, chunk, context).run() if chunk else None
     shape = Shape(nest.axes, op.axis.extent, 1, BLOCKS)
     inside = [a for a in accesses(nest, context.facts) if isinstance(a.op, ops.Scan)]
     chunk = chunk_of(shape, inside, context)
@@ -63,6 +68,7 @@ class _Scan:
         self.pieces = Pieces()
         extent = op.axis.extent
         self.chunk = chunk
+        self.order = whole(op.order)
         self.part = Axis(context.names.fresh("p"), ceildiv(extent, chunk))
         self.short = Axis(op.axis.name, chunk)
         begin = sym(self.part.name) * chunk
@@ -105,7 +111,8 @@ class _Scan:
     def sums(self, target: Value) -> None:
         """Combines the places of each part."""
         code, copy = self.outside()
-        reduced = ops.Reduce((self.short,), self.op.fn, self.body(copy), loc=self.op.loc)
+        order = None if self.order is None else Order(Tree.HALVES, 0, self.order.width)
+        reduced = ops.Reduce((self.short,), self.op.fn, self.body(copy), order, loc=self.op.loc)
         index = index_of((self.part, *self.nest.axes))
         code += [reduced, ops.Store(target, reduced.result, (), index)]
         self.add((self.part, *self.nest.axes), code)
@@ -116,7 +123,7 @@ class _Scan:
         load = ops.Load(source, (), index)
         body = Block([], [load], (load.result,))
         op = self.op
-        scan = ops.Scan(target, self.part, op.fn, op.reverse, index, body, loc=op.loc)
+        scan = ops.Scan(target, self.part, op.fn, op.reverse, index, body, self.order, loc=op.loc)
         self.add(self.nest.axes, [scan])
 
     def parts(self, before: Value) -> None:
@@ -132,7 +139,7 @@ class _Scan:
         start = ops.Load(before, (), index, (exists,), identity(value, op.fn))
         index = Copy({op.axis.name: self.place}).places(op.index)
         scan = ops.ScanFrom(
-            op.buf, self.short, op.fn, op.reverse, index, self.body(copy), op.order, start.result,
+            op.buf, self.short, op.fn, op.reverse, index, self.body(copy), self.order, start.result,
             self.where, loc=op.loc,
         )  # fmt: skip
         self.add((self.part, *self.nest.axes), [*code, start, scan])

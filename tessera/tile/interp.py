@@ -32,6 +32,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
 from tessera.tile import ops as t
@@ -425,6 +426,13 @@ def _arg_reduce(s: Interpreter, op: t.ArgReduce) -> None:
 def _scan(s: Interpreter, op: t.Scan) -> None:
     items = np.moveaxis(s.tile(op.x), op.axis, 0)
     result = items.copy()
+    if op.exact:
+        assert op.fn.identity is not None
+        step = -1 if op.reverse else 1
+        identity = np.full_like(items[0], op.fn.identity(dtype_of(items.dtype)))
+        result[::step] = neighbours(op.fn.evaluate, [*items[::step]], identity)
+        s.define(op, np.moveaxis(result, 0, op.axis))
+        return
     order = range(len(items))
     last: Array | None = None
     for k in reversed(order) if op.reverse else order:

@@ -406,13 +406,14 @@ class ArgReduce(TileOp):
 
 
 class Scan(TileOp):
-    """Running combination along one axis (inclusive), backwards when `reverse`."""
+    """Running combination along one axis, backwards when `reverse`; `exact`: as `ir.order` says."""
 
     name = "tile.scan"
     x: Value = operand()
     fn: ScalarFn = attr()
     axis: int = attr()
     reverse: bool = attr(False)
+    exact: bool = attr(False)
 
     def infer(self) -> Type:
         """The operand's type."""
@@ -423,9 +424,8 @@ class Scan(TileOp):
 class FlipBits(TileOp):
     """Moves elements along one axis, whose size is a power of two: result[i] = x[i ^ mask].
 
-    Applied twice it is the identity. It is how the elements of a sorting network meet: on a GPU
-    the bits of an index are registers, lanes and warps, and flipping some is a renaming, a shuffle
-    or an exchange through shared memory.
+    It is how the elements of a sorting network meet: on a GPU the bits of an index are registers,
+    lanes and warps, and flipping some is a renaming, a shuffle or goes through shared memory.
     """
 
     name = "tile.flip_bits"

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import NotYetError
 
 pytestmark = pytest.mark.gpu
 
@@ -132,9 +131,3 @@ def test_sums_of_updates_that_meet() -> None:
             return x.at[at].add(1.0)
 
     assert np.asarray(allowed(x, at)).tolist() == [0, 2, 1, 0]
-
-
-def test_batch_invariance_of_running_sums_is_refused() -> None:
-    f = ts.jit(ts.deterministic(batch_invariant=True)(lambda x: ts.cumulative_sum(x, axis=1)))
-    with pytest.raises(NotYetError, match="do not depend on their batch on CPUs only"):
-        f(on_gpu(np.ones((3, 4), np.float32)))

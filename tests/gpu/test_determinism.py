@@ -107,6 +107,7 @@ ROWWISE: dict[str, Callable[..., Any]] = {
     "layernorm": lambda x, w: (x - ts.mean(x, axis=-1, keepdims=True))
     / ts.std(x, axis=-1, keepdims=True),
     "product": lambda x, w: x @ w,
+    "running sums": lambda x, w: ts.cumulative_sum(x, axis=-1),
     "layer": lambda x, w: ts.softmax(ts.tanh(x @ w), axis=-1),
     "gradient": lambda x, w: ts.grad(lambda x: ts.sum(ts.tanh(x @ w) ** 2))(x),
 }
@@ -129,6 +130,21 @@ def test_rows_do_not_depend_on_their_batch(name: str, width: int, dtype: str) ->
         assert found.tobytes() == whole[:count].tobytes(), count
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(("width", "rest"), [(100, 1), (4096, 1), (70000, 1), (3000, 5)])
+def test_running_sums_do_not_depend_on_their_batch(width: int, rest: int, dtype: str) -> None:
+    shape = (40, width, rest) if rest > 1 else (40, width)
+    x = ts.astype(ts.asarray(normal(*shape)), getattr(ts, dtype))
+    f = ts.jit(ts.deterministic(batch_invariant=True)(lambda x: ts.cumulative_sum(x, axis=1)))
+    whole = np.asarray(f(ts.device_put(x, "cuda:0")))
+    for count in (1, 2, 7, 33):
+        found = np.asarray(f(ts.device_put(x[:count], "cuda:0")))
+        assert found.tobytes() == whole[:count].tobytes(), count
+    wanted = np.cumsum(np.asarray(x).astype("f8"), axis=1)
+    limit = {"float32": 1e-6, "bfloat16": 8e-3, "float64": 1e-14}[dtype]
+    assert np.abs(whole.astype("f8") - wanted).max() <= limit * width**0.5 * 8
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_does_not_depend_on_its_batch(causal: bool) -> None:
     x = normal(9, 4, 200, 64)
@@ -147,7 +163,7 @@ def test_products_of_float32_have_the_bits_of_a_cpu() -> None:
     assert bits(f(on_gpu(x), on_gpu(w))) == bits(f(ts.asarray(x), ts.asarray(w)))
 
 
-@pytest.mark.parametrize("name", ["sum", "softmax", "layernorm", "product"])
+@pytest.mark.parametrize("name", ["sum", "softmax", "layernorm", "product", "running sums"])
 @pytest.mark.parametrize(("rows", "width"), [(1, 4096), (16384, 4096), (4096, 1024)])
 def test_what_batch_invariance_costs(
     name: str, rows: int, width: int, capsys: pytest.CaptureFixture[str]

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import NotYetError
 from tessera.ir import order
-from tessera.ir.order import Order, Tree, fixed_in_blocks
+from tessera.ir.order import Order, Tree, fixed_in_blocks, fixed_running, neighbours
 from tests.fake_gpu import fake_gpu
 from tests.numerics.test_determinism import Array, bits, in_order, random_array
 
@@ -120,11 +119,78 @@ def test_products_of_few_rows_are_not_cut() -> None:
     assert "order=order<sequence, 0, 1>, fused=true" in text
 
 
-def test_running_sums_are_refused() -> None:
-    f = ts.deterministic(batch_invariant=True)(lambda x: ts.cumulative_sum(x, axis=1))
-    with pytest.raises(NotYetError) as caught:
-        ts.jit(f)(on_gpu(random_array((3, 4))))
-    text = str(caught.value)
-    assert text.startswith("deterministic: <lambda> has a running sum on cuda:0")
-    assert "rule: running sums of rows do not depend on their batch on CPUs only" in text
-    assert "tessera/" not in text
+def running(x: Array, stated: Order, reverse: bool = False) -> Array:
+    """Running sums along the last axis in the order that is stated, without parts."""
+    size = x.shape[-1]
+    width = min(stated.width, 1 << (size - 1).bit_length())
+    blocks = -(-size // width)
+    padded = np.concatenate([x, np.zeros((*x.shape[:-1], blocks * width - size), x.dtype)], -1)
+    found, carry = np.empty_like(padded), None
+    for k in reversed(range(blocks)) if reverse else range(blocks):
+        block = np.moveaxis(padded[..., k * width : (k + 1) * width], -1, 0)
+        step = -1 if reverse else 1
+        sums = np.stack(neighbours(np.add, [*block[::step]], np.float32(0))[::step])
+        total = in_order(np.moveaxis(block, 0, -1), Order(Tree.HALVES, 0, width), np.add)
+        if carry is not None:
+            sums, total = carry + sums, carry + total
+        found[..., k * width : (k + 1) * width] = np.moveaxis(sums, 0, -1)
+        carry = total
+    return found[..., :size]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((70, 130), 1), ((7, 1000), 1), ((3, 130, 5), 1),
+        ((3, 4), 1), ((5, 4100), 1), ((2, 70, 40), 1),
+    ],
+)
+def test_running_sums_are_in_the_order_that_they_state(
+    shape: tuple[int, ...], axis: int, reverse: bool
+) -> None:
+    x = random_array(shape)
+    found = check(lambda x: ts.cumsum(x, axis, reverse=reverse), x, counts=(1, 2))
+    stated = fixed_running(shape, axis)
+    assert stated.width == min(1 << (shape[axis] - 1).bit_length(), 64 if len(shape) > 2 else 4096)
+    wanted = running(np.moveaxis(x, axis, -1), stated, reverse)
+    assert bits(found) == bits(np.moveaxis(wanted, -1, axis))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_long_running_sums_have_parts(monkeypatch: pytest.MonkeyPatch, reverse: bool) -> None:
+    """Whether few rows or many: each part goes on from the sums of the parts before it."""
+    monkeypatch.setattr(order, "LANES", 16)
+    x = random_array((5, 900))
+    stated = fixed_running((5, 900), 1)
+    assert stated == Order(Tree.NEIGHBOURS, 256, 16)
+    f = lambda x: ts.cumsum(ts.softmax(x, axis=-1), 1, reverse=reverse) - 1  # noqa: E731
+    found = check(f, x, counts=(1, 2))
+    terms = np.exp(x.astype("f8"))
+    terms /= terms.sum(1, keepdims=True)
+    sums = np.cumsum(terms[:, ::-1], 1)[:, ::-1] if reverse else np.cumsum(terms, 1)
+    np.testing.assert_allclose(found, sums - 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
+def test_running_sums_of_other_dtypes(dtype: str) -> None:
+    x = ts.astype(ts.asarray(random_array((6, 300))), getattr(ts, dtype))
+    found = check(lambda x: ts.cumulative_sum(x, axis=1), x)
+    wide = "c16" if dtype == "complex64" else "f8"
+    wanted = np.cumsum(np.asarray(x).astype(wide), axis=1)
+    limit = {"float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-14, "complex64": 1e-6}[dtype]
+    assert np.abs(found.astype(wide) - wanted).max() <= 40 * limit
+
+
+def test_other_running_combinations_and_gradients() -> None:
+    x = random_array((5, 70))
+    products = check(lambda x: ts.cumulative_prod(1 + x / 8, axis=1), x)
+    np.testing.assert_allclose(products, np.cumprod(1 + x.astype("f8") / 8, 1), rtol=1e-5)
+    found = check(lambda x: ts.logcumsumexp(x, axis=1), x)
+    wanted = np.logaddexp.accumulate(x.astype("f8"), axis=1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    loss = lambda x: ts.sum(ts.cumulative_sum(x, axis=1) ** 2)  # noqa: E731
+    check(lambda x: ts.grad(loss)(x), x)
+    z = (x + 1j * random_array((5, 70), seed=1)).astype(np.complex64)
+    found = check(lambda z: ts.cumulative_prod(z, axis=1), z)
+    np.testing.assert_allclose(found, np.cumprod(z.astype("c16"), 1), rtol=1e-4)

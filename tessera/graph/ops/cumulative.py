@@ -47,7 +47,7 @@ from tessera.graph.trace import bind
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import SEQUENCE, Order
+from tessera.ir.order import SEQUENCE, Order, fixed_running
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import TensorType
 
@@ -86,8 +86,13 @@ class Cumulative(GraphOp):
     def fixed_order(
         cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
     ) -> Order | None:
-        """One element after the other."""
-        return SEQUENCE if operands[0].dtype.is_inexact else None
+        """One element after the other; blocks of neighbours on a GPU."""
+        type: TensorType = operands[0].type
+        if not type.dtype.is_inexact:
+            return None
+        if on_cpu or (type.dtype.is_complex and cls.fn != "add"):
+            return SEQUENCE
+        return fixed_running(type.shape, attrs["axis"])
 
     def infer(self) -> TensorType:
         """The operand's type."""

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from tessera.dtypes import int64, real_of
 from tessera.ir.core import Value
 from tessera.ir.intexpr import ceildiv, divides, linear_in, simplify
+from tessera.ir.order import Tree
 from tessera.schedule import ops as s
 from tessera.schedule.access import is_affine, offset
 from tessera.tile import ops as t
@@ -49,6 +50,7 @@ class _Scan:
         size: places per tile.
         first: whether their dim is the first one.
         neutral: the neutral element.
+        is_exact: whether the threads of a block combine places as the program states it.
     """
 
     def __init__(self, low: State, op: s.Scan, point: Point) -> None:
@@ -60,6 +62,7 @@ class _Scan:
         assert op.fn.identity is not None
         self.neutral = low.constant(op.fn.identity(real_of(self.dtype)), self.dtype)
         self.where = op.where if isinstance(op, s.ScanFrom) else ()
+        self.is_exact = op.order is not None and op.order.tree is Tree.NEIGHBOURS
         self.size = self._size()
         # Squares are scanned along their columns, one vector after the other.
         self.first = not self._is_contiguous() or (bool(point.dims) and not low.is_block)
@@ -68,10 +71,11 @@ class _Scan:
         # The parts of complex numbers can be scanned one by one only if they are added.
         if self.dtype.is_complex and self.op.fn.name != "add":
             return 1
-        extent = self.op.axis.extent
-        if isinstance(extent, int) and extent < self.low.reduce_tile:
+        extent, order = self.op.axis.extent, self.op.order
+        size = self.low.reduce_tile if order is None else order.width
+        if isinstance(extent, int) and extent < size:
             return 1 << (extent - 1).bit_length()
-        return self.low.reduce_tile
+        return size
 
     def _is_contiguous(self) -> bool:
         place = offset(self.op)
@@ -152,10 +156,8 @@ class _Scan:
         em.loc = op.loc
         x = self.masked(low.get(self.out, inner), inner)
         parts = low.spread(x, inner.shape, len(self.neutral.parts))
-        scanned = Val(
-            tuple([em.pure(t.Scan, part, op.fn, self.axis, op.reverse) for part in parts]),
-            inner.names,
-        )
+        fields = op.fn, self.axis, op.reverse, self.is_exact
+        scanned = Val(tuple([em.pure(t.Scan, part, *fields) for part in parts]), inner.names)
         before = Val(tuple(carried), inner.names)
         total = low.apply(op.fn, before, scanned) if carried else scanned
         written = low.cast(total, low.buffer(op.buf).dtype)
@@ -163,7 +165,8 @@ class _Scan:
         if not goes_on:
             return ()
         shape = tuple([1 if k == self.axis else n for k, n in enumerate(inner.shape)])
-        sums = [em.reshape(em.pure(t.Reduce, part, op.fn, self.axis), shape) for part in parts]
+        fields = op.fn, self.axis, self.is_exact
+        sums = [em.reshape(em.pure(t.Reduce, part, *fields), shape) for part in parts]
         after = low.apply(op.fn, before, Val(tuple(sums), inner.names))
         return [em.broadcast(part, shape) for part in after.parts]
 

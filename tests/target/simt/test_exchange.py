@@ -71,6 +71,25 @@ def test_scans(
     assert_close(found[0], expected[0], length=shape[axis], factor=4)
 
 
+@settings(max_examples=60, deadline=None)
+@given(shapes, warp_counts, st.sampled_from(["float32", "float64"]), st.booleans(), st.data())
+def test_exact_scans(
+    shape: tuple[int, ...], warps: int, dtype: str, reverse: bool, data: st.DataObject
+) -> None:
+    """The same bits however the tile lies, those of the interpreter."""
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    fn = data.draw(st.sampled_from(["add", "mul", "max"]))
+    x = _data(shape, dtype)
+
+    def build(em: Emitter, memory: list[Value]) -> None:
+        value = load(em, view(em, memory[0], shape, rows(shape)), shape)
+        total = em.pure(tile.Scan, value, scalar(fn), axis, reverse, True)
+        store(em, view(em, memory[1], shape, rows(shape)), total)
+
+    found, expected = both(build, [x], [np.zeros(shape, dtype)], warps=warps)
+    assert found[0].tobytes() == expected[0].tobytes()
+
+
 @settings(max_examples=40, deadline=None)
 @given(shapes, warp_counts, st.sampled_from([*DTYPES, "bool"]), st.data())
 def test_flips(shape: tuple[int, ...], warps: int, dtype: str, data: st.DataObject) -> None:

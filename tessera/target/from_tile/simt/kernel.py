@@ -15,7 +15,7 @@ from tessera.ir.core import Func, Op, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.walk import walk
 from tessera.target import gpu_ops as g
-from tessera.target.from_tile.simt import memory, reduction, rules
+from tessera.target.from_tile.simt import memory, reduction, rules, running
 from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
 from tessera.target.from_tile.simt.dot import dot, product
@@ -54,7 +54,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Scatter: memory.scatter,
     tile.Reduce: reduction.reduce,
     tile.ArgReduce: reduction.arg_reduce,
-    tile.Scan: reduction.scan,
+    tile.Scan: running.scan,
     tile.FlipBits: reduction.flip_bits,
     tile.Dot: dot,
 }

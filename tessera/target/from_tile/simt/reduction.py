@@ -8,6 +8,7 @@ is fixed by the spread: equal programs give equal bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tessera.dtypes import DType, Kind, float32, int32
 from tessera.ir.core import Value
@@ -27,6 +28,14 @@ Item = tuple[Value, ...]
 """What is combined: a value, or a value and its index."""
 
 Combine = Callable[[Item, Item], Item]
+
+
+class RunningSums(Protocol):
+    """A scan of one tile."""
+
+    def run(self, values: list[Value]) -> list[Value]:
+        """The scanned registers."""
+        ...
 
 
 def wide(dtype: DType) -> DType:
@@ -132,7 +141,27 @@ def _combine_warps(
     warps: Sequence[int],
     combine: Combine,
 ) -> list[Item]:
-    """Each warp leaves its part in shared memory; all threads take all parts."""
+    """Combines what warps hold, in all threads."""
+    parts = parts_of_warps(s, items, spread, lanes, warps)
+    return [_tree(found, combine) for found in parts]
+
+
+def parts_of_warps(
+    s: Simt,
+    items: list[Item],
+    spread: Spread,
+    lanes: Sequence[int],
+    warps: Sequence[int],
+) -> list[list[Item]]:
+    """Each warp leaves its part in shared memory; all threads take all parts of each item.
+
+    Args:
+        s: the lowering.
+        items: what a thread holds.
+        spread: of the tile that they are from.
+        lanes: bits of the lane that do not matter: the items are the same in all of them.
+        warps: bits of the warp that tell the parts apart.
+    """
     parts = 1 << len(warps)
     taken = {*lanes, *[LANE_BITS + k for k in warps]}
     others = [
@@ -156,10 +185,7 @@ def _combine_warps(
             s.emit(t.Store(room, at, value, masks, 0, loc=s.loc))
         for k, value in enumerate(_read_parts(s, room, stored, parts * rows, count, place)):
             results[k].append(s.convert(value, dtype))
-    return [
-        _tree([tuple(results[part * rows + r]) for part in range(parts)], combine)
-        for r in range(rows)
-    ]
+    return [[tuple(results[part * rows + r]) for part in range(parts)] for r in range(rows)]
 
 
 def _read_parts(
@@ -282,7 +308,14 @@ def _counted(
 
 
 def scan(s: Simt, op: tile.Scan) -> None:
-    """Running combination along an axis."""
+    """Running combination along an axis, as its elements lie."""
+    run_scan(s, op, _Scan)
+
+
+def run_scan(
+    s: Simt, op: tile.Scan, rule: Callable[[Simt, Spread, tile.Scan, DType], RunningSums]
+) -> None:
+    """Running combination along an axis, by some rule."""
     x = s.held(op.x)
     if x.spread is None:
         s.define(op.result, x.values)
@@ -290,7 +323,7 @@ def scan(s: Simt, op: tile.Scan) -> None:
     dtype = wide(x.dtype)
     spread = x.spread.reshaped(x.shape)
     values = [s.convert(v, dtype) for v in x.values]
-    found = _Scan(s, spread, op.axis, op.fn, op.reverse, dtype).run(values)
+    found = rule(s, spread, op, dtype).run(values)
     held = Held(x.shape, x.dtype, spread, tuple([s.convert(v, x.dtype) for v in found]))
     s.define(op.result, to_spread(s, held, s.spread_of(op.result)).values)
 
@@ -303,19 +336,17 @@ class _Scan:
     all that comes before the element's block of these lower bits.
     """
 
-    def __init__(
-        self, s: Simt, spread: Spread, axis: int, fn: ScalarFn, reverse: bool, dtype: DType
-    ) -> None:
+    def __init__(self, s: Simt, spread: Spread, op: tile.Scan, dtype: DType) -> None:
         self.s = s
         self.spread = spread
-        self.fn = fn
-        self.reverse = reverse
+        self.fn = fn = op.fn
+        self.reverse = op.reverse
         self.dtype = dtype
         place = {bit: ("reg", k) for k, bit in enumerate(spread.regs)}
         place.update({bit: ("lane", k) for k, bit in enumerate(spread.lanes) if bit is not None})
         place.update({bit: ("warp", k) for k, bit in enumerate(spread.warps) if bit is not None})
         self.runs: list[tuple[str, list[int]]] = []
-        for bit in bits_of_dim(spread.shape, axis):
+        for bit in bits_of_dim(spread.shape, op.axis):
             kind, k = place[bit]
             if self.runs and self.runs[-1][0] == kind:
                 self.runs[-1][1].append(k)
