@@ -30,12 +30,12 @@ from tessera.graph.ops.elementwise import Cast, Elementwise
 from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce, Sum
+from tessera.graph.passes.replacing import Made, Replacing
 from tessera.graph.passes.same_axes import moved, moved_back, operands_of
 from tessera.graph.passes.skip_masked import skip_masked
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.passes import Pass
-from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
 
 
@@ -87,20 +87,26 @@ def _block(block: Block, options: BlockRows) -> Block:
         code.append(op)
     if env:
         block = Block(block.args, code, [env.get(v, v) for v in block.outputs])
-    program = _Program(block)
+    program = Replacing(block)
     tried: set[Op] = set()
-    while True:
-        ops = program.block.ops
-        seed = next((op for op in ops if op not in tried and _is_seed(op, options)), None)
-        if seed is None:
-            return program.block
+    while _replace_next(program, tried, options):
+        pass
+    return program.block()
+
+
+def _replace_next(program: Replacing, tried: set[Op], options: BlockRows) -> bool:
+    """Puts the next product in blocks, if there is one."""
+    for seed in program.ops:
+        if seed in tried or not _is_seed(seed, options):
+            continue
         tried.add(seed)
         for side in (0, 1):
             try:
-                program = _Program(_Rows(program, seed, side, options).run())
-                break
+                program.replace(*_Rows(program, seed, side, options).run())
+                return True
             except Refused:
                 continue
+    return False
 
 
 class Refused(Exception):
@@ -116,7 +122,7 @@ def reasons_against(block: Block, options: BlockRows) -> list[str]:
         options: its options.
     """
     found: dict[str, None] = {}
-    program = _Program(block)
+    program = Replacing(block)
     for op in block.ops:
         for region in op.regions if not isinstance(op, Blocks) else ():
             found.update(dict.fromkeys(reasons_against(region, options)))
@@ -167,38 +173,21 @@ class _Step:
     summed: frozenset[int] = frozenset()
 
 
-class _Program:
-    """A block, and what reads what in it.
-
-    Attributes:
-        places: of each op, where it stands.
-        users: of each value, the ops that read it, in their order.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.places = {op: k for k, op in enumerate(block.ops)}
-        self.users: dict[Value, list[Op]] = {}
-        for op in block.ops:
-            for value in op.operands:
-                self.users.setdefault(value, []).append(op)
-
-
 class _Rows:
     """The blocks that begin with one product.
 
     Attributes:
         steps: the ops that can work on blocks.
         kept: those of them that do.
-        levels: of all ops, how often what they need has left the blocks and come back.
+        levels: of the kept ops and those between them, how often what they need has left the
+            blocks and come back.
         lengths: the extents of the product's axes that are cut; the last one are its rows.
         columns: elements of a row.
     """
 
-    def __init__(self, program: _Program, seed: Op, side: int, options: BlockRows) -> None:
+    def __init__(self, program: Replacing, seed: Op, side: int, options: BlockRows) -> None:
         assert isinstance(seed, DotGeneral)
         self.program = program
-        self.block = program.block
         self.options = options
         self.seed = seed
         shape = _static(seed.result)
@@ -227,7 +216,7 @@ class _Rows:
         start = tuple([places.get(k, -1) for k in range(rank)])
         self.steps: dict[Op, _Step] = {seed: _Step(operands_of(seed, start), start)}
         self.kept: set[Op] = set()
-        self.levels: dict[Op, int] = {}
+        self.levels: dict[Op | None, int] = {}
 
     def block_rows(self) -> int:
         """Rows of a block."""
@@ -245,12 +234,12 @@ class _Rows:
             raise Refused(text)
         return rows
 
-    def run(self) -> Block:
-        """The block with ops that work block by block."""
+    def run(self) -> tuple[set[Op], Made]:
+        """The ops that work on blocks, and what makes the values that others read of them."""
         self.spread()
         self.keep()
         self.number()
-        return self.replaced()
+        return self.kept, self.made()
 
     # --- what works on blocks -----------------------------------------------------------------
 
@@ -266,13 +255,14 @@ class _Rows:
         heapq.heapify(found)
         looked_at = set(found)
         while found:
-            op = self.block.ops[heapq.heappop(found)]
+            op = self.program.ops[heapq.heappop(found)]
             if len(op.results) != 1:
                 continue
-            step = self.step(op, [self.cut_of(v) for v in op.operands])
+            operands = self.program.operands(op)
+            step = self.step(op, [self.cut_of(v) for v in operands])
             if step is None or not self.covers(step):
                 continue
-            if all(self.fits(v, cut) for v, cut in zip(op.operands, step.operands, strict=True)):
+            if all(self.fits(v, cut) for v, cut in zip(operands, step.operands, strict=True)):
                 self.steps[op] = step
                 for user in () if step.summed else users.get(op.results[0], ()):
                     if places[user] not in looked_at:
@@ -342,7 +332,7 @@ class _Rows:
 
     def own(self, op: Op) -> list[Value]:
         """The operands that are values of the blocks."""
-        return [v for v in op.operands if self.cut_of(v) is not None]
+        return [v for v in self.program.operands(op) if self.cut_of(v) is not None]
 
     def keep(self) -> None:
         """Chooses what reads rows, and all that this needs."""
@@ -369,28 +359,30 @@ class _Rows:
 
     def number(self) -> None:
         """Numbers the levels."""
-        for op in self.block.ops:
+        places = sorted([self.program.places[op] for op in self.kept])
+        for op in self.program.ops[places[0] : places[-1] + 1]:
             level = 0
-            for value in op.operands:
-                if value.op is None:
-                    continue
+            for value in self.program.operands(op):
                 leaves = op not in self.kept or self.cut_of(value) is None
                 again = value.op in self.kept and leaves
                 level = max(level, self.levels.get(value.op, 0) + again)
-            self.levels[op] = level
+            if level or op in self.kept:
+                self.levels[op] = level
 
     # --- the new block ------------------------------------------------------------------------
 
-    def replaced(self) -> Block:
-        """The block in which each level of the blocks is one op."""
-        wanted = set(self.block.outputs)
-        for op in self.block.ops:
-            if op not in self.kept:
-                wanted.update(op.operands)
+    def made(self) -> Made:
+        """What makes the values that are read elsewhere: one op for each level of the blocks."""
+        kept = sorted(self.kept, key=self.program.places.__getitem__)
+        users = self.program.users
+        wanted = {v for v in self.program.outputs if v.op in self.kept}
+        for op in kept:
+            if not self.kept.issuperset(users.get(op.results[0], ())):
+                wanted.add(op.results[0])
         made: dict[Value, tuple[list[Op], Value]] = {}
-        top = max(self.levels[op] for op in self.kept)
+        top = max(self.levels[op] for op in kept)
         for level in range(top, -1, -1):
-            own = [op for op in self.block.ops if op in self.kept and self.levels[op] == level]
+            own = [op for op in kept if self.levels[op] == level]
             outputs = [op.results[0] for op in own if op.results[0] in wanted]
             if not outputs:
                 continue
@@ -401,41 +393,8 @@ class _Rows:
             part = _Part(self, level)
             new, results = part.blocks(outputs)
             wanted.update(part.given)
-            made.update(zip(outputs, [([*new], v) for v in results], strict=True))
-        return self.ordered(made)
-
-    def ordered(self, made: dict[Value, tuple[list[Op], Value]]) -> Block:
-        """The ops in an order in which they can run."""
-        env: dict[Value, Value] = {}
-        code: list[Op] = []
-        emitted: set[Op] = set()
-        here = {op for op in self.block.ops if op not in self.kept}
-
-        def find(value: Value) -> Value:
-            if value in made and value not in env:
-                new, result = made[value]
-                for op in new:
-                    add(op)
-                env[value] = env.get(result, result)
-            elif value.op in here:
-                add(value.op)
-            return env.get(value, value)
-
-        def add(op: Op) -> None:
-            if op in emitted:
-                return
-            emitted.add(op)
-            operands = [find(v) for v in op.operands]
-            if any(a is not b for a, b in zip(operands, op.operands, strict=True)):
-                new = op.rebuild(operands, op.regions)
-                env.update(zip(op.results, new.results, strict=True))
-                op = new
-            code.append(op)
-
-        for op in self.block.ops:
-            if op not in self.kept:
-                add(op)
-        return eliminate_dead(Block(self.block.args, code, [find(v) for v in self.block.outputs]))
+            made.update(zip(outputs, [(new, v) for v in results], strict=True))
+        return made
 
 
 def _op(value: Value) -> Op:
@@ -516,7 +475,7 @@ class _Part:
             return self.copied(op, (), cut)
         elif isinstance(op, Iota) and len(cut) > 1:
             return self.counted(op, cut)
-        elif isinstance(op, Elementwise) and _repeats(value):
+        elif isinstance(op, Elementwise) and self.repeats(value):
             return self.copied(op, (cut,) * len(op.operands), cut)
         elif isinstance(op, (Broadcast, Reshape, Transpose)):
             inner = moved_back(op, cut)
@@ -558,7 +517,8 @@ class _Part:
 
     def copied(self, op: Op, cuts: Sequence[Cut], cut: Cut) -> Value:
         """The op on blocks."""
-        operands = [self.value(v, c) for v, c in zip(op.operands, cuts, strict=True)]
+        own = self.rows.program.operands(op)
+        operands = [self.value(v, c) for v, c in zip(own, cuts, strict=True)]
         changes: dict[str, object] = {}
         if isinstance(op, (Broadcast, Reshape)):
             changes["shape"] = self.shape(op.result, cut)
@@ -571,6 +531,23 @@ class _Part:
         return new.results[0]
 
 
+    def repeats(self, value: Value) -> bool:
+        """Whether a value only repeats, compares or combines elements of smaller arrays."""
+        op = value.op
+        if op is None:
+            return False
+        if isinstance(op, Broadcast):
+            return prod(_static(op.result) or (0,)) > prod(_static(op.x) or (0,))
+        if isinstance(op, Iota):
+            return len(op.shape) > 1
+        operands = self.rows.program.operands(op)
+        if isinstance(op, (Reshape, Transpose)):
+            return self.repeats(operands[0])
+        if isinstance(op, Elementwise):
+            return all(self.repeats(v) or (v.op is not None and _is_scalar(v.op)) for v in operands)
+        return False
+
+
 def _grows(op: DotGeneral) -> bool:
     """Whether a product has more elements than its operands."""
     sizes = [prod(_static(v) or (0,)) for v in (op.result, *op.operands)]
@@ -579,19 +556,3 @@ def _grows(op: DotGeneral) -> bool:
 
 def _is_scalar(op: Op) -> bool:
     return isinstance(op, Constant) and not op.value.shape
-
-
-def _repeats(value: Value) -> bool:
-    """Whether a value only repeats, compares or combines elements of smaller arrays."""
-    op = value.op
-    if op is None:
-        return False
-    if isinstance(op, Broadcast):
-        return prod(_static(op.result) or (0,)) > prod(_static(op.x) or (0,))
-    if isinstance(op, Iota):
-        return len(op.shape) > 1
-    if isinstance(op, (Reshape, Transpose)):
-        return _repeats(op.x)
-    if isinstance(op, Elementwise):
-        return all(_repeats(v) or (v.op is not None and _is_scalar(v.op)) for v in op.operands)
-    return False
