@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tessera.ir import loc as _loc
 from tessera.ir.effects import PURE, Effects
 from tessera.ir.html import highlight
-from tessera.ir.opdef import Field, FieldKind, collect_fields
+from tessera.ir.opdef import MISSING, Field, FieldKind, collect_fields
 
 if TYPE_CHECKING:
     from tessera.ir.loc import Loc
@@ -71,6 +71,9 @@ class Op:
     fields: ClassVar[tuple[Field, ...]] = ()
     # Names and kinds of the fields that hold operands and regions.
     _links: ClassVar[tuple[tuple[str, FieldKind], ...]] = ()
+    # Names, kinds and defaults of all fields; and the names of attributes.
+    _layout: ClassVar[tuple[tuple[str, FieldKind, Any], ...]] = ()
+    _attr_names: ClassVar[frozenset[str]] = frozenset()
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     operands: tuple[Value, ...]
@@ -82,6 +85,8 @@ class Op:
         super().__init_subclass__()
         cls.fields = collect_fields(cls)
         cls._links = tuple([(f.name, f.kind) for f in cls.fields if f.kind is not _ATTR])
+        cls._layout = tuple([(f.name, f.kind, f.default) for f in cls.fields])
+        cls._attr_names = frozenset([f.name for f in cls.fields if f.kind is _ATTR])
         if cls.name and "name" in cls.__dict__:
             known = Op.registry.get(cls.name)
             if known is not None and known.__qualname__ != cls.__qualname__:
@@ -93,24 +98,18 @@ class Op:
         count = len(args)
         operands: list[Value] = []
         regions: list[Block] = []
-        for position, field in enumerate(self.fields):
-            key = field.name
-            if position < count:
-                value = args[position]
-            elif key in kwargs:
-                value = kwargs.pop(key)
-            elif field.has_default:
-                value = field.default
-            else:
+        for position, (key, kind, default) in enumerate(self._layout):
+            value = args[position] if position < count else kwargs.pop(key, default)
+            if kind is not _ATTR:
+                if kind is _OPERAND:
+                    operands.append(value)
+                elif kind is _OPERANDS and value is not MISSING:
+                    value = tuple(value)
+                    operands += value
+                else:
+                    regions.append(value)
+            if value is MISSING:
                 raise TypeError(f"{self.name}: field {key!r} is missing")
-            kind = field.kind
-            if kind is FieldKind.OPERAND:
-                operands.append(value)
-            elif kind is FieldKind.OPERANDS:
-                value = tuple(value)
-                operands.extend(value)
-            elif kind is FieldKind.REGION:
-                regions.append(value)
             store[key] = value
         if kwargs or count > len(self.fields):
             raise TypeError(
@@ -193,7 +192,7 @@ class Op:
                 fresh[name] = blocks[inner]
                 inner += 1
         if attrs:
-            if not attrs.keys() <= {f.name for f in self.fields if f.kind is _ATTR}:
+            if not attrs.keys() <= self._attr_names:
                 raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
             fresh.update(attrs)
         fresh["operands"], fresh["regions"] = inputs, blocks
@@ -205,9 +204,11 @@ class Op:
                 fresh["results"] = tuple([Value(v.type, v.name, op) for v in old])
             return op
         types = op.infer()
-        found = types if isinstance(types, tuple) else (types,)
-        names = [v.name for v in old[: len(found)]] + [""] * (len(found) - len(old))
-        fresh["results"] = tuple([Value(t, n, op) for t, n in zip(found, names, strict=True)])
+        if not isinstance(types, tuple):
+            fresh["results"] = (Value(types, old[0].name if old else "", op),)
+            return op
+        names = [v.name for v in old[: len(types)]] + [""] * (len(types) - len(old))
+        fresh["results"] = tuple([Value(t, n, op) for t, n in zip(types, names, strict=True)])
         return op
 
     def __repr__(self) -> str:

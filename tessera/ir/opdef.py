@@ -27,7 +27,8 @@ class FieldKind(Enum):
     REGION = "region"
 
 
-_MISSING: Any = object()
+MISSING: Any = object()
+"""The default of a field that may not be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class Field:
     @property
     def has_default(self) -> bool:
         """Whether the field may be left out."""
-        return self.default is not _MISSING
+        return self.default is not MISSING
 
 
 class _Marker:
     __slots__ = ("default", "kind")
 
-    def __init__(self, kind: FieldKind, default: Any = _MISSING) -> None:
+    def __init__(self, kind: FieldKind, default: Any = MISSING) -> None:
         self.kind = kind
         self.default = default
 
@@ -62,7 +63,7 @@ def operands() -> Any:
     return _Marker(FieldKind.OPERANDS)
 
 
-def attr(default: Any = _MISSING) -> Any:
+def attr(default: Any = MISSING) -> Any:
     """Declares an attribute: an immutable value that hashes and prints."""
     return _Marker(FieldKind.ATTR, default)
 
