@@ -25,6 +25,7 @@ from tessera.graph.determinism import left_to_chance
 from tessera.graph.effects import EFFECTS
 from tessera.graph.passes import simplify
 from tessera.graph.passes.block_rows import BlockRows, reasons_against
+from tessera.graph.passes.fast_functions import FUNCTIONS, LOOKED_UP
 from tessera.graph.passes.fast_math import Change, fast_math
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
@@ -144,7 +145,8 @@ class Stages:
         self.traced, self.changes = graph, list[Change]()
         if OVERRIDDEN.value:
             fused = is_gpu or target.fma
-            self.traced, self.changes = fast_math(graph, fused, functions=not is_gpu)
+            slow = FUNCTIONS if is_gpu else LOOKED_UP if target.looks_up else ()
+            self.traced, self.changes = fast_math(graph, fused, FUNCTIONS.keys() - slow)
         if OVERRIDDEN.value and is_gpu:
             chance = left_to_chance(graph)
             self.changes += [Change(what, loc, "nondeterministic") for what, loc in chance]

@@ -21,19 +21,23 @@ class Build:
         loc: the location of new ops.
         fused: whether the machine has a fused multiply-add.
         scales: whether it has an instruction for `target.scale`.
+        looks_up: whether it has one for `target.lookup`.
     """
 
-    __slots__ = ("fused", "loc", "ops", "scales")
+    __slots__ = ("fused", "loc", "looks_up", "ops", "scales")
 
-    def __init__(self, *, fused: bool = False, scales: bool = False) -> None:
+    def __init__(
+        self, *, fused: bool = False, scales: bool = False, looks_up: bool = False
+    ) -> None:
         self.ops: list[Op] = []
         self.loc: Loc = Loc.unknown
         self.fused = fused
         self.scales = scales
+        self.looks_up = looks_up
 
     def inner(self) -> Build:
         """A builder of a block inside, whose ops become a region."""
-        inner = Build(fused=self.fused, scales=self.scales)
+        inner = Build(fused=self.fused, scales=self.scales, looks_up=self.looks_up)
         inner.loc = self.loc
         return inner
 

@@ -30,6 +30,7 @@ from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import ops as t
+from tessera.target.lookup_ops import Lookup
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
@@ -239,6 +240,10 @@ def _scale(s: Interpreter, op: t.Scale) -> None:
         # Where the power is no number there is none in x either.
         whole = np.nan_to_num(np.asarray(power, np.float64)).clip(-(2**15), 2**15)
         s.define(op, np.ldexp(x, whole.astype(np.int32)))
+
+
+def _lookup(s: Interpreter, op: Lookup) -> None:
+    s.define(op, np.array(op.table, np.float32)[s.values[op.index] % len(op.table)])
 
 
 def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
@@ -462,6 +467,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,
+    Lookup: _lookup,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

@@ -145,6 +145,11 @@ class Machine:
         instruction, for vectors of any length."""
         return self.has(Feature.AVX512F, Feature.AVX512VL)
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether picking numbers from a table of 16 float32 is one instruction."""
+        return self.has(Feature.AVX512F)
+
     def has(self, *features: Feature) -> bool:
         """Whether it has all of these features."""
         return self.features.issuperset(features)

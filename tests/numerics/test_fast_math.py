@@ -118,8 +118,11 @@ def fast_results(level: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
     with ts.config.update(**({} if level == "host" else {"cpu_level": level})):
         f = ts.jit(every)
-        changed = " ".join(str(c) for c in f.lower(given).changes)
-        assert all(name in changed for name in FUNCTIONS), changed
+        lowered = f.lower(given)
+        changed = {str(c).split()[1] for c in lowered.changes}
+        # What a machine with tables computes as fast otherwise stays.
+        stays = {"erf", "erfc"} if lowered.machine.looks_up else set[str]()
+        assert changed == FUNCTIONS.keys() - stays
         found = {name: np.asarray(y) for name, y in f(given).items()}
     return {name: (found[name], given[name]) for name in FUNCTIONS}
 

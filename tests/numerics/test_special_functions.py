@@ -225,9 +225,10 @@ def test_the_table_of_the_documentation(measured: dict[tuple[str, Any], float]) 
     for name in FUNCTIONS:
         errors = [measured[name, dtype] for dtype in (np.float32, np.float64)]
         told = [float(x) for x in re.findall(r"[\d.]+", rows.get(name, ""))]
-        # Another processor has other instructions: half a unit more or less.
+        # Another processor has other instructions: half a unit more, or less, or a unit less where
+        # it computes in float64 for lack of tables.
         fits = len(told) == 2 and all(
-            a - 0.5 <= b <= a + 0.5 for a, b in zip(told, errors, strict=True)
+            a - 1.0 <= b <= a + 0.5 for a, b in zip(told, errors, strict=True)
         )
         current = current and fits
         bounds = [np.ceil(10 * e) / 10 for e in errors]

@@ -5,7 +5,8 @@ Run ``python tests/target/fit_mathematics.py`` to write
 
 Each row of ``ROWS`` states a function, an interval and a weight. The polynomial that minimizes the
 largest weighted error is found by the exchange algorithm of Remez in 45 digits, for the lowest
-degree whose error is below the bound of the format. The weight turns an error of the polynomial
+degree whose error is below the bound of the format. Those of ``TABLES`` have one of 16 intervals
+each, and one degree. The weight turns an error of the polynomial
 into a relative error of the function that is computed with it.
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import struct
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -383,6 +384,116 @@ ROWS = [
 ]
 
 
+@dataclass(frozen=True)
+class Table:
+    """Polynomials of 16 intervals of a float32 function, each in its distance to a centre.
+
+    Attributes:
+        name, text: As of a row.
+        degree: Of all of them.
+        piece: The function of an interval, its ends, and the weight of an error.
+    """
+
+    name: str
+    text: str
+    degree: int
+    piece: Callable[[int], tuple[Real, mp.mpf, mp.mpf, Real]]
+
+
+def erf_piece(k: int) -> tuple[Real, mp.mpf, mp.mpf, Real]:
+    """(erf(c + t) - erf(c)) / t for the multiple c of 1 / 4; at 0, erf(t) / t - 1."""
+    c, half = mp.mpf(k) / 4, mp.mpf("0.125")
+    if not k:
+        return (lambda t: mp.erf(t) / t - 1), mp.mpf(0), half, lambda t: t / mp.erf(t)
+    # The last one leans so that it is 1 at its end.
+    lean = mp.mpf("2e-7") if k == 15 else mp.mpf(0)
+    start = mp.erf(c)
+    return (
+        lambda t: (mp.erf(c + t) - start) / t + lean,
+        -half,
+        half,
+        lambda t: abs(t) / mp.erf(c + t),
+    )
+
+
+def erfcx(x: mp.mpf) -> mp.mpf:
+    """exp(x**2) * erfc(x)."""
+    return mp.exp(x * x) * mp.erfc(x)
+
+
+def erfcx_bounds(k: int) -> tuple[mp.mpf, mp.mpf]:
+    """The interval of x whose x + 3 / 4 has k for its exponent and first two bits, mod 16."""
+    place = (k - 10) % 16 - 2  # quarters of octaves from 1 on; 1 has 12
+    low, high = ((1 + mp.mpf(q % 4) / 4) * mp.mpf(2) ** (q // 4) for q in (place, place + 1))
+    return low - mp.mpf("0.75"), high - mp.mpf("0.75")
+
+
+def erfcx_centre(k: int) -> mp.mpf:
+    """The middle, a float32."""
+    return sum(erfcx_bounds(k)) / 2
+
+
+def erfcx_start(k: int) -> mp.mpf:
+    """The nearest float32 to the value there."""
+    return mp.mpf(float(literal(erfcx(erfcx_centre(k)), "single")))
+
+
+def erfcx_piece(k: int) -> tuple[Real, mp.mpf, mp.mpf, Real]:
+    """The values but for the nearest float32 at the centre."""
+    (low, high), c, start = erfcx_bounds(k), erfcx_centre(k), erfcx_start(k)
+    return (lambda t: erfcx(c + t) - start), low - c, high - c, lambda t: 1 / erfcx(c + t)
+
+
+TABLES = [
+    Table("ERF_PIECES", "(erf(k / 4 + t) - erf(k / 4)) / t; erf(t) / t - 1", 4, erf_piece),
+    Table(
+        "ERFCX_PIECES",
+        "exp(x**2) * erfc(x) less its start, in the distance of x to the centre",
+        6,
+        erfcx_piece,
+    ),
+]
+
+COLUMNS: list[tuple[str, str, Callable[[int], mp.mpf]]] = [
+    ("ERF_STARTS", "erf(k / 4)", lambda k: mp.erf(mp.mpf(k) / 4)),
+    (
+        "ERFCX_CENTRES",
+        "the middles of where x + 3 / 4 has k for the end of its exponent and two bits more",
+        erfcx_centre,
+    ),
+    ("ERFCX_STARTS", "exp(x**2) * erfc(x) there", erfcx_start),
+]
+
+
+def column(values: Sequence[mp.mpf], depth: int) -> str:
+    """Sixteen float32 as a tuple."""
+    margin = " " * 4 * (depth + 1)
+    numbers = ", ".join(literal(c, "single") for c in values)
+    lines = textwrap.fill(numbers, 99, initial_indent=margin, subsequent_indent=margin)
+    return f"(\n{lines},\n{' ' * 4 * depth})"
+
+
+def tables() -> Iterator[str]:
+    """The text of all tables."""
+    for name, text, f in COLUMNS:
+        yield f'{name} = {column([f(k) for k in range(16)], 0)}\n"""{text}."""\n\n'
+    for table in TABLES:
+        pieces: list[list[mp.mpf]] = []
+        worst = mp.mpf(0)
+        for k in range(16):
+            f, low, high, weight = table.piece(k)
+            found = remez(Row(table.name, "", f, low, high, weight), table.degree, mp.inf)
+            assert found is not None
+            pieces.append(found[0])
+            worst = max(worst, found[1])
+        note = f"2**{float(mp.log(worst, 2)):.1f}"
+        print(f"{table.name:12} single  degree {table.degree:2} error {note}")
+        yield f"{table.name} = Pieces(\n    columns=(  # {note}\n"
+        for values in zip(*pieces, strict=True):
+            yield f"        {column(values, 2)},\n"
+        yield f'    ),\n)\n"""{table.text}."""\n\n'
+
+
 def literal(value: mp.mpf, grade: str) -> str:
     """The nearest number of the format."""
     number = float(value)
@@ -401,7 +512,7 @@ comments give the largest relative error of the function that is computed with a
 
 from __future__ import annotations
 
-from tessera.target.passes.expression import Polynomial
+from tessera.target.passes.expression import Pieces, Polynomial
 
 '''
 
@@ -427,6 +538,8 @@ def main() -> None:
             text.append(",\n")
             text.append("    ),\n")
         text.append(f')\n"""{row.text}."""\n\n')
+    if options.only is None:
+        text += tables()
     if not options.check and options.only is None:
         package = Path(__file__).resolve().parents[2] / "tessera"
         table = package / "target" / "passes" / "mathematics_tables.py"

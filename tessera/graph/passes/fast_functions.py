@@ -342,6 +342,11 @@ FUNCTIONS: dict[type[GraphOp], Callable[..., Any]] = {
 """What takes the place of an op of float32."""
 
 
+LOOKED_UP: Final = frozenset({Erf, Erfc})
+"""Functions that take as few operations without it where a machine looks tables of 16 numbers up.
+"""
+
+
 def expansion(cls: type[GraphOp], type: TensorType, fused: bool) -> Func:
     """The Graph of a function."""
     sum_ = e.fma if fused else _apart

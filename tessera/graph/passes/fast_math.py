@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import builtins
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import float32
@@ -56,13 +56,15 @@ class Change:
         return f"{self.policy}: {self.what}, {self.loc}"
 
 
-def fast_math(func: Func, fused: bool, functions: bool = True) -> tuple[Func, list[Change]]:
+def fast_math(
+    func: Func, fused: bool, functions: Collection[type[GraphOp]] = FUNCTIONS
+) -> tuple[Func, list[Change]]:
     """The program with what may change changed, and what did.
 
     Args:
         func: the program.
         fused: whether the machine multiplies and adds in one instruction.
-        functions: whether functions have shorter programs; GPUs have a unit for them.
+        functions: those that have shorter programs; GPUs have a unit for all.
     """
     if not any([_is_fast(op) for op in walk(func.body)]):
         return func, []
@@ -87,7 +89,7 @@ class _Block:
         self,
         block: Block,
         fused: bool,
-        functions: bool,
+        functions: Collection[type[GraphOp]],
         count: Counter[Value],
         changes: list[Change],
     ) -> None:
@@ -128,7 +130,7 @@ class _Block:
 
     def changed(self, op: Op, old: Op) -> Sequence[Value] | None:
         """What takes the place of the results of an op; None where it stays."""
-        if self.functions and isinstance(op, GraphOp) and type(op) in FUNCTIONS:
+        if isinstance(op, GraphOp) and type(op) in self.functions:
             return self.expanded(op, old)
         if not isinstance(op, (Div, Mul, Add, Sub)) or not _type(op.results[0]).dtype.is_float:
             return None

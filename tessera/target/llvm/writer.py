@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, float32, int16, uint8
+from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, float32, int16, uint8, uint32
 from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
@@ -24,6 +24,7 @@ from tessera.target.llvm.text import (
     suffix,
     type_text,
 )
+from tessera.target.lookup_ops import ENTRIES, Lookup
 from tessera.target.machine import Feature, Machine
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
@@ -201,14 +202,36 @@ def _scale(w: Writer, op: t.Scale) -> None:
         w.names[op.result] = _joined(w, pieces, type)
 
 
+def _lookup(w: Writer, op: Lookup) -> None:
+    lanes, name = t.lanes(op.index.type), "llvm.x86.avx512.permvar.sf.512"
+    type, index = VecType(ENTRIES, float32), VecType(ENTRIES, uint32)
+    vector, indices = type_text(type), type_text(index)
+    w.declare(name, f"declare {vector} @{name}({vector}, {indices})")
+    items = ", ".join(f"float {literal(x, ScalarType(float32))}" for x in op.table)
+    pieces: list[str] = []
+    for at in range(0, max(lanes, 1), ENTRIES):
+        piece = _widened(w, op.index, at, ENTRIES)
+        pieces.append(w.assign(f"call {vector} @{name}({vector} <{items}>, {indices} {piece})"))
+    if not lanes:
+        w.names[op.result] = w.assign(f"extractelement {vector} {pieces[0]}, i64 0")
+        return
+    count = len(pieces)
+    pieces += pieces[:1] * ((1 << (count - 1).bit_length()) - count)
+    joined = VecType(ENTRIES * len(pieces), float32)
+    found = _joined(w, pieces, type)
+    if lanes < joined.lanes:
+        found = _shuffle_text(w, found, "poison", joined, range(lanes))
+    w.names[op.result] = found
+
+
 def _widened(w: Writer, value: Value, at: int, width: int) -> str:
     """Some lanes of a value, with anything in those that it lacks."""
     type, lanes = value.type, t.lanes(value.type)
     if not lanes:
         vector = type_text(VecType(width, t.element(type)))
         return w.assign(f"insertelement {vector} poison, {w.typed(value)}, i64 0")
-    if lanes < width:
-        picks = [min(k, lanes - 1) for k in range(width)]
+    if lanes < at + width:
+        picks = [min(at + k, lanes - 1) for k in range(width)]
         return _shuffle_text(w, w.name(value), "poison", type, picks)
     return _piece(w, w.name(value), type, at, width)
 
@@ -531,6 +554,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.Shuffle: _shuffle,
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,
+    Lookup: _lookup,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

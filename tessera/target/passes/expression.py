@@ -17,6 +17,7 @@ from tessera.ir.core import Block, Value
 from tessera.ir.scalar import scalar
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.lookup_ops import Lookup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +126,15 @@ class Num:
     def scale(self, power: Num) -> Num:
         """The number times two to a power, rounded once."""
         return self._of(self.b.emit(t.Scale(self.value, power.value, loc=self.b.loc)))
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether there is an instruction for `lookup`."""
+        return self.b.looks_up and self.grade is Grade.SINGLE
+
+    def lookup(self, table: tuple[float, ...]) -> Num:
+        """The entries of a table of 16 float32 that the last four bits choose."""
+        return self._of(self.b.emit(Lookup(self.value, table, loc=self.b.loc)))
 
     def __add__(self, other: Operand) -> Num:
         return self.map("add", other)
@@ -301,6 +311,26 @@ class Polynomial:
     def _of(self, grade: Grade) -> tuple[float, ...]:
         rows = {Grade.SINGLE: self.single, Grade.SHORT: self.short, Grade.DOUBLE: self.double}
         return rows[grade]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Polynomials for 16 intervals, for machines that look tables of 16 numbers up.
+
+    Attributes:
+        columns: the coefficients of a power for each interval, lowest power first.
+    """
+
+    columns: tuple[tuple[float, ...], ...]
+
+    def __call__(self, x: Num, index: Num) -> Num:
+        """The values at x of the polynomials of intervals, by Horner's rule."""
+        found: Num | None = None
+        for column in reversed(self.columns):
+            c = index.lookup(column)
+            found = c if found is None else fma(found, x, c)
+        assert found is not None
+        return found
 
 
 def horner(x: Num, coefficients: tuple[float, ...]) -> Num:

@@ -201,7 +201,8 @@ class Legalizer:
 
     def block(self, block: Block) -> Block:
         """A block; arguments stay."""
-        build = Build(fused=self.machine.fma, scales=self.machine.scales)
+        has = self.machine
+        build = Build(fused=has.fma, scales=has.scales, looks_up=has.looks_up)
         for op in block.ops:
             self.op(op, build)
         return Block(block.args, build.ops, [self.env.get(v, v) for v in block.outputs])

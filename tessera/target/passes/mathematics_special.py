@@ -3,6 +3,8 @@
 The complement of the error function is exp(-x**2) / x times a factor that hardly changes, which is
 a polynomial in (x - 3) / (x + 3). Below 1.5 it changes too much for that variable to be exact
 enough in float64, and exp(-x**2) is multiplied by a polynomial in x - 1.
+
+Where a machine picks coefficients from tables, float32 has one of 16 short polynomials instead.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ from tessera.target.passes.expression import (
 )
 from tessera.target.passes.mathematics_exponential import exponential_inside, reduce
 from tessera.target.passes.mathematics_logarithm import positive_log
+
+ERF_END = 3.8749997615814209
+"""From here on erf is 1: the last float32 of the last piece."""
+
+ERFC_END = 10.1
+"""From here on erfc is 0."""
 
 
 def _complement(x: Num) -> Num:
@@ -45,8 +53,37 @@ def _complement(x: Num) -> Num:
     return parts.scaled(fma(((above - back) - back_rest) + lost, inverse, result))
 
 
+def _erf_in_pieces(x: Num) -> Num:
+    """erf(k / 4) + t * polynomial(t) with |t| <= 1 / 8."""
+    a = abs(x)
+    a = where(a > ERF_END, ERF_END, a)
+    magic = x.format.magic / 4
+    shifted = a + magic
+    index, rest = shifted.bits(), a - (shifted - magic)
+    # The first piece is a + a * polynomial(a).
+    base = where(a <= 0.125, a, index.lookup(tables.ERF_STARTS))
+    return fma(tables.ERF_PIECES(rest, index), rest, base).with_sign(x)
+
+
+def _erfc_in_pieces(x: Num) -> Num:
+    """exp(-x**2) times polynomials, four for each power of two of |x| + 3 / 4."""
+    a = abs(x)
+    a = where(a > ERFC_END, ERFC_END, a)
+    index = (a + 0.75).bits() >> 21
+    rest = a - index.lookup(tables.ERFCX_CENTRES)
+    factor, small = index.lookup(tables.ERFCX_STARTS), tables.ERFCX_PIECES(rest, index)
+    square, lost = two_product(a, a)
+    parts = reduce(-square, -lost)
+    growth = parts.r + parts.tail
+    # (factor + small) * (1 + growth), rounded where it is largest only.
+    large = parts.scaled(fma(factor, growth, fma(small, growth, small)) + factor)
+    return where(x < 0.0, 2.0 - large, large)
+
+
 def erf(x: Num) -> Num:
     """The error function."""
+    if x.looks_up:
+        return _erf_in_pieces(x)
     a = abs(x)
     square = a * a
     small = fma(a, tables.ERF(square), a)
@@ -59,6 +96,8 @@ def erf(x: Num) -> Num:
 
 def erfc(x: Num) -> Num:
     """1 - erf(x)."""
+    if x.looks_up:
+        return _erfc_in_pieces(x)
     if x.grade is Grade.SINGLE:
         return erfc(x.widen()).narrow()
     a = abs(x)

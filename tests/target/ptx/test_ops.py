@@ -19,6 +19,7 @@ from tessera.ir.types import ScalarType
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.gpu import GPUS, Gpu, GpuFeature, gpu
+from tessera.target.lookup_ops import Lookup
 from tessera.target.passes.allocate_shared import allocate_shared
 from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.prefetch_ops import Prefetch
@@ -360,8 +361,8 @@ def test_every_op_of_the_layer_has_a_rule() -> None:
     # Programs with calls of the host are cut at them; sums of products of neighbours, and fetching
     # what is read later, are instructions of CPUs, which alone transform lines. So no kernel has
     # these.
-    others = {t.HostCall.name, t.DotGroups.name, t.Scale.name, Prefetch.name, Roots.name}
-    assert {n for n, c in kernels.items() if c not in RULES} == others
+    others = {t.HostCall, t.DotGroups, t.Scale, Lookup, Prefetch, Roots}
+    assert {n for n, c in kernels.items() if c not in RULES} == {c.name for c in others}
 
 
 @needs_ptxas
