@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
 from tessera.api.leaves import (
@@ -26,6 +26,8 @@ from tessera.graph.device import default_device, using
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
 from tessera.graph.placement import common_device, device_of, moved
+from tessera.graph.state import Cell, Scope, adopt, store
+from tessera.graph.trace import Trace, active
 from tessera.graph.transforms.differentiate import (
     Linearized,
     jvp_values,
@@ -36,6 +38,7 @@ from tessera.ir import loc as _loc
 from tessera.ir.types import TensorType
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def select_args(
@@ -93,6 +96,7 @@ class Problem:
         self.name = name = argument_name(transform, fn, argnums)
         trees, filled = opened(given_trees, f"{transform}: {name_of(fn)}")
         leaves, self.treedef = leaf_arrays(trees, name)
+        self._by_rules: set[Cell] = set()
         given = [x for x in pytree.leaves((args, kwargs)) if isinstance(x, Array)]
         device = common_device(transform, given, given)
         if device is not None:
@@ -141,14 +145,41 @@ class Problem:
     def linearize(self) -> Linearized:
         """The linear map at the point."""
         wrt = [False] * len(self.traced.captured) + [True] * len(self.leaves)
-        return linearize_values(self.traced.graph, self.primals(), wrt, self.traced.trace.known)
+        graph, known = self.traced.graph, self.traced.trace.known
+        return self._with_written(lambda: linearize_values(graph, self.primals(), wrt, known))
 
     def push(self, tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The outputs of the Graph, and their tangents for tangents of the leaves; None is
         zero."""
         traced = self.traced
         given = [*[None] * len(traced.captured), *tangents]
-        return jvp_values(traced.graph, self.primals(), given, traced.trace.known)
+        known = traced.trace.known
+        return self._with_written(lambda: jvp_values(traced.graph, self.primals(), given, known))
+
+    def _with_written(self, run: Callable[[], T]) -> T:
+        """The result of a function that runs rules of the user, which find in refs what the
+        function has written."""
+        written = [ref for ref in self.traced.written if ref.cell not in self._by_rules]
+        if not written:
+            return run()
+        with active(Trace(self.transform, self.traced.trace.function)) as trace:
+            scope = trace.scope = Scope(trace, False, None)
+            for ref in written:
+                adopt(ref.cell, [self.traced.trace.lower(x) for x in ref.values])
+            found = run()
+            by_rules = scope.finish()
+        for ref in by_rules:
+            store(ref.cell, ref.values, ref.place)
+            self._by_rules.add(ref.cell)
+        return found
+
+    def finish(self, contents: Sequence[Any]) -> None:
+        """Writes the refs that the function has written, and no rule after it.
+
+        Args:
+            contents: the outputs of the Graph that are their contents.
+        """
+        self.traced.finish(contents, self._by_rules)
 
     def tangents(self, given: Sequence[Any]) -> list[Any]:
         """The user's tangents as leaves, checked against the primals."""
@@ -268,7 +299,7 @@ def _gradient(
         found = [traced.types[k] for k in main_leaves]
         _check_scalar(name_of(fn), transform, found, has_aux, holomorphic)
         linear = problem.linearize()
-        traced.finish(linear.outputs[len(traced.types) :])
+        problem.finish(linear.outputs[len(traced.types) :])
         cts: list[Any] = [None] * len(traced.types)
         (k,) = main_leaves
         cts[k] = full((), 1, traced.types[k].dtype)
@@ -359,7 +390,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     main_leaves, out_treedef = pytree.flatten(main)
     types = [traced.types[k] for k in main_leaves]
     linear = problem.linearize()
-    traced.finish(linear.outputs[len(traced.types) :])
+    problem.finish(linear.outputs[len(traced.types) :])
 
     @api_boundary
     def pull(residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
@@ -436,7 +467,7 @@ def jvp(
     main, aux = split_aux(problem.traced, has_aux, fn, "jvp")
     outs, touts = problem.push(along)
     count = len(problem.traced.types)
-    problem.traced.finish(outs[count:])
+    problem.finish(outs[count:])
     filled = filled_tangents(outs[:count], touts[:count])
     found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
     return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
@@ -467,7 +498,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     problem = Problem(fn, primals, {}, range(len(primals)), "linearize")
     main, aux = split_aux(problem.traced, has_aux, fn, "linearize")
     linear = problem.linearize()
-    problem.traced.finish(linear.outputs[len(problem.traced.types) :])
+    problem.finish(linear.outputs[len(problem.traced.types) :])
 
     @api_boundary
     def along(residuals: Sequence[Any], *tangents: Any) -> Any:

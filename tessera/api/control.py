@@ -24,10 +24,11 @@ from tessera.api.leaves import (
 )
 from tessera.api.loops import counted
 from tessera.api.refs import Carried
-from tessera.api.regions import Carry, Closed, Region, check_bool, joined, result_text
+from tessera.api.regions import Carry, Region, check_bool, joined, result_text
 from tessera.dtypes import bool_, default_int
 from tessera.errors import CallError, DTypeError, ShapeError, StateError, api_boundary
 from tessera.graph.array import ArrayBase
+from tessera.graph.closed import Closed
 from tessera.graph.namespace.arguments import ArrayLike
 from tessera.graph.namespace.elementwise import less
 from tessera.graph.ops.control import Cond, While
@@ -77,7 +78,7 @@ def cond(
         return python_control.call("cond", chosen, operands)
     leaves, treedef = leaf_arrays(operands, leaf_name("cond", "operands"))
     branches = _alternatives("cond", (true_fn, false_fn), leaves, treedef)
-    closed = Closed(branches)
+    closed = Closed([b.traced for b in branches])
     then, otherwise = closed.blocks
     given = (*closed.captured, *closed.state, *leaves)
     results = as_tuple(bind(Cond, choice, given, then=then, otherwise=otherwise))
@@ -123,7 +124,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     regions = _alternatives("switch", functions, leaves, treedef)
     if len(regions) == 1:
         return functions[0](*operands)
-    closed = Closed(regions)
+    closed = Closed([r.traced for r in regions])
     number = cast_op(choice, INDEX.dtype)
     args = [number, *closed.captured, *closed.state, *leaves]
     results = _decide(number, closed.blocks, 0, args)
@@ -417,7 +418,7 @@ def _while(
             "step is made",
             fix=f"write it in {name_of(body_fn)}, or after the loop",
         )
-    closed = Closed([test, step])
+    closed = Closed([test.traced, step.traced])
     test_block, step_block = closed.blocks
     wanted = Block(test_block.args, test_block.ops, test_block.outputs[len(closed.state) :])
     first = (*closed.state, *carry.leaves)

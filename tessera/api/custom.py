@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from tessera import pytree
@@ -284,7 +285,12 @@ def check_type(x: Any, type: TensorType, what: str, other: str, rule: str) -> No
 
 
 def call_rule(
-    what: str, takes: str, rule: Callable[..., Any], *args: Any, backward: bool = False
+    what: str,
+    takes: str,
+    rule: Callable[..., Any],
+    *args: Any,
+    backward: bool = False,
+    writes: bool = True,
 ) -> Any:
     """What a rule returns. What it does is done at its own lines.
 
@@ -294,12 +300,13 @@ def call_rule(
         rule: the user's function.
         *args: its arguments.
         backward: whether it runs in the backward pass.
+        writes: whether it may write refs that are not its own.
 
     Raises:
         CallError: it does not take so many.
     """
     try:
-        with _loc.unscoped(backward=backward), running_rule(what):
+        with _loc.unscoped(backward=backward), nullcontext() if writes else running_rule(what):
             return rule(*args)
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.

@@ -140,7 +140,8 @@ def _batch_function(call: CustomArguments, rule: Callable[..., Any]) -> Any:
         args: tuple[Any, ...] = pytree.unflatten(call.treedef, leaves)
         batched: tuple[Any, ...] = pytree.unflatten(call.treedef, flags[call.skipped :])
         takes = "the number of examples, which arguments are batched, and these"
-        found: Any = call_rule(f"custom_vmap: {name}", takes, rule, size, list(batched), *args)
+        what = f"custom_vmap: {name}"
+        found: Any = call_rule(what, takes, rule, size, list(batched), *args, writes=False)
         pair = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else ()
         if len(pair) != 2:
             raise PytreeError(

@@ -205,7 +205,7 @@ def _jacobian(
             inner.append(by_argument[0] if isinstance(argnums, int) else tuple(by_argument))
         found = pytree.unflatten(out_treedef, inner)
         traced = problem.traced
-        traced.finish([traced.trace.lower(x) for ref in traced.written for x in ref.values])
+        problem.finish([traced.trace.lower(x) for ref in traced.written for x in ref.values])
         if not has_aux:
             return found
         values = traced.known_outputs()

@@ -10,10 +10,11 @@ from tessera import pytree
 from tessera.api import python_control
 from tessera.api.leaves import check_callable, leaf_arrays, leaf_name, strong
 from tessera.api.refs import Carried
-from tessera.api.regions import Carry, Closed, Region, result_text
+from tessera.api.regions import Carry, Region, result_text
 from tessera.api.vectorize import vmap
 from tessera.dtypes import default_int
 from tessera.errors import CallError, OptionError, PytreeError, ShapeError, api_boundary
+from tessera.graph.closed import Closed
 from tessera.graph.namespace.manipulation import concat
 from tessera.graph.ops.rearrange import reshape, slice_axis
 from tessera.graph.ops.scan import INDEX, Scan
@@ -91,7 +92,7 @@ def scan(
         return Region("scan", f, treedef, [*types, *slices])
 
     region = carry.step(f, make, functools.partial(_carried, f))
-    closed = Closed([region])
+    closed = Closed([region.traced])
     (block,) = closed.blocks
     # The first argument is the number of the step.
     body = Block([Value(INDEX), *block.args], block.ops, block.outputs)
@@ -222,7 +223,7 @@ def counted(
     def make(types: Sequence[TensorType]) -> Region:
         return Region("fori_loop", step, treedef, [TensorType((), default_int), *types])
 
-    closed = Closed([carry.step(body_fn, make)])
+    closed = Closed([carry.step(body_fn, make).traced])
     (block,) = closed.blocks
     # The index comes first, the captured values are constants.
     count = len(closed.captured) + len(closed.state)

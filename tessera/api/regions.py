@@ -25,9 +25,7 @@ from tessera.errors import DTypeError, ShapeError
 from tessera.graph.array import Array
 from tessera.graph.ops.generate import constant
 from tessera.graph.remote import Remote
-from tessera.graph.state import Cell, Touched, load, store
 from tessera.ir import loc
-from tessera.ir.core import Block, Value
 from tessera.ir.types import TensorType
 
 
@@ -78,71 +76,6 @@ class Region:
         if all(a.dtype is b.dtype for a, b in zip(self.traced.types, types, strict=True)):
             return self
         return Region(*self._again, types)
-
-
-class Closed:
-    """Regions that are closed: they use nothing but their arguments.
-
-    Args:
-        regions: functions of the user.
-
-    Attributes:
-        blocks: what they are. The leading arguments of all are the captured values of all and the
-            contents of the refs that none of them writes; then come those of the others, and the
-            arguments of the function. The leading results are the contents of these others.
-        captured: what the first of these arguments are.
-        state: what the contents are that come then.
-    """
-
-    def __init__(self, regions: Sequence[Region]) -> None:
-        cells: dict[Cell, None] = {}
-        self._written: dict[Cell, Touched] = {}
-        read: set[Cell] = set()
-        for region in regions:
-            for ref in region.traced.touched:
-                cells[ref.cell] = None
-                if ref.place is not None:
-                    self._written[ref.cell] = ref
-        for region in regions:
-            read.update([ref.cell for ref in region.traced.touched if ref.is_read])
-        constant = [cell for cell in cells if cell not in self._written]
-        order = [*constant, *self._written]
-        self.blocks = [self._block(region, regions, order) for region in regions]
-        captured = [x for region in regions for x in region.traced.captured]
-        self.captured = (*captured, *[x for cell in constant for x in load(cell)])
-        self.state = [x for c in self._written for x in load(c, is_read=c in read)]
-
-    def _block(self, region: Region, regions: Sequence[Region], order: Sequence[Cell]) -> Block:
-        traced = region.traced
-        body = traced.graph.body
-        count = len(traced.captured)
-        lead: list[Value] = []
-        for other in regions:
-            own = body.args[:count]
-            lead += own if other is region else [Value(x.type) for x in other.traced.captured]
-        end = len(body.args) - sum([len(ref.inputs) for ref in traced.touched])
-        known = {ref.cell: [x.value for x in ref.inputs] for ref in traced.touched}
-        before = {c: known.get(c) or [Value(t) for t in c.types] for c in order}
-        lead += [x for cell in order for x in before[cell]]
-        outputs = iter(body.outputs[len(traced.types) :])
-        after = {ref.cell: [next(outputs) for _ in ref.inputs] for ref in traced.written}
-        state = [x for cell in self._written for x in after.get(cell, before[cell])]
-        results = body.outputs[: len(traced.types)]
-        return Block([*lead, *body.args[count:end]], body.ops, [*state, *results])
-
-    def finish(self, results: Sequence[Any]) -> Sequence[Any]:
-        """Writes the refs that the regions write.
-
-        Args:
-            results: of the op, of which the new contents come first.
-
-        Returns:
-            The other results.
-        """
-        found = iter(results)
-        for cell, ref in self._written.items():
-            store(cell, [next(found) for _ in cell.types], ref.place)
-        return list(found)
 
 
 def joined(a: TensorType, b: TensorType) -> DType | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from enum import Enum
 from typing import Any
@@ -144,15 +144,18 @@ class Traced:
         """The refs that the function has written."""
         return [ref for ref in self.touched if ref.place is not None]
 
-    def finish(self, contents: Sequence[Any]) -> None:
+    def finish(self, contents: Sequence[Any], but: Collection[Cell] = ()) -> None:
         """Writes the refs that the function has written.
 
         Args:
             contents: the results that are their contents.
+            but: refs that were written again since.
         """
         found = iter(contents)
         for ref in self.written:
-            store(ref.cell, [next(found) for _ in ref.values], ref.place)
+            values = [next(found) for _ in ref.values]
+            if ref.cell not in but:
+                store(ref.cell, values, ref.place)
 
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""

@@ -10,6 +10,11 @@ holds elements of arrays. A trace does not touch these. What it reads and writes
 2. What a trace writes is an output of its program. Whoever recorded it stores that in the scope
    around it, once the transform has succeeded; so an error leaves all cells as they were.
 3. A cell that is made while something is traced belongs to that trace, and ends with it.
+4. Rules of the user also run in traces that transforms make for themselves, of what was traced
+   already. State is no part of the interface of these: what they record says it by ops
+   (`graph/ops/refs.py`), which become values in the first trace around them that has a scope of
+   cells (`discharge.py`). Those that record nothing but linear functions of tangents have no state:
+   what happens in them is part of the trace around them.
 
 While a call runs that writes a cell, the cell is empty: its memory belongs to the call.
 """
@@ -24,11 +29,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.config import OVERRIDDEN
 from tessera.errors import StateError
 from tessera.graph.array import Array
 from tessera.graph.effects import Occurrence, happens, is_watched
 from tessera.graph.finalizers import in_finalizer
-from tessera.graph.trace import Trace, Tracer, note_effects, traces
+from tessera.graph.ops.refs import Link, RefGet, RefSet
+from tessera.graph.trace import STATE_RULES, Trace, Tracer, as_tuple, note_effects, traces
 from tessera.ir import loc
 from tessera.ir.effects import Effect, EffectKind
 from tessera.ir.types import TensorType
@@ -367,16 +374,17 @@ def load(cell: Cell, is_read: bool = True) -> list[Any]:
 
 def _contents(cell: Cell, stack: Sequence[Trace], top: int, is_read: bool) -> list[Any]:
     for k in range(top, -1, -1):
-        scope = stack[k].scope
-        if scope is None:
-            if k != top:
-                continue
-            scope = scope_of(stack[k])
-        held = scope.held.get(cell)
+        trace = stack[k]
+        scope = trace.scope
+        held = None if scope is None else scope.held.get(cell)
         if held is None:
-            if not scope.explicit and k != top:
+            if trace.is_inner:
+                if not trace.staging:
+                    continue
+                return [*_record(trace, RefGet, ((),), cell, types=cell.types)]
+            if k != top and (scope is None or not scope.explicit):
                 continue
-            held = scope.take(cell)
+            held = scope_of(trace).take(cell)
         if not held.values:
             held.values = _contents(cell, stack, k - 1, is_read)
         held.is_read |= is_read
@@ -400,16 +408,61 @@ def store(cell: Cell, values: Sequence[Any], place: loc.Loc | None = None) -> No
     """
     cell.check_usable()
     stack = _traces_here()
-    if not stack:
+    trace = _writer(cell, stack)
+    level = trace.level if trace is not None else 0
+    if any([isinstance(x, Tracer) and x.trace.level > level for x in values]):
+        raise StateError(
+            f"the ref `{cell.name}` is written with what depends on a tangent, in reverse mode",
+            loc=place or loc.current(),
+            rule="reverse mode does not compute tangents: it runs their computation backwards",
+            fix="take `ts.jvp`; or write it in the bwd rule of a `ts.custom_vjp`, which has "
+            "cotangents",
+        )
+    if trace is None:
         cell.replace(values)
         return
-    scope = scope_of(stack[-1])
-    held = scope.held.get(cell)
+    scope = trace.scope
+    held = None if scope is None else scope.held.get(cell)
     if held is None or held.place is None:
         _check_writable(cell, stack)
-    held = held or scope.take(cell)
+    if held is None and trace.is_inner:
+        with loc.scoped(place or loc.current()):
+            _record(trace, RefSet, (tuple(values),), cell)
+        return
+    held = held or scope_of(trace).take(cell)
     held.values = list(values)
     held.place = place or loc.current()
+
+
+def _record(
+    trace: Trace, cls: type[RefGet | RefSet], operands: Sequence[Any], cell: Cell, **attrs: Any
+) -> tuple[Any, ...]:
+    """Records an op with state in a trace that a transform makes for itself."""
+    if not STATE_RULES:
+        from tessera.graph.discharge import discharged
+
+        STATE_RULES.append(discharged)
+        OVERRIDDEN.value = 1  # `bind` looks
+    return as_tuple(trace.record(cls, operands, {"label": cell.name, "link": Link(cell), **attrs}))
+
+
+def inner_trace() -> Trace | None:
+    """The trace that records ops with state as they are: the innermost one that has state, where a
+    transform makes it for itself."""
+    for trace in reversed(_traces_here()):
+        if trace.staging or not trace.is_inner:
+            return trace if trace.is_inner else None
+    return None
+
+
+def _writer(cell: Cell, stack: Sequence[Trace]) -> Trace | None:
+    """The trace in which a cell is written here; None if it is none."""
+    for trace in reversed(stack):
+        if trace.staging or not trace.is_inner:
+            return trace
+        if trace.scope is not None and cell in trace.scope.held:
+            return trace
+    return None
 
 
 def _check_writable(cell: Cell, stack: Sequence[Trace]) -> None:
@@ -417,6 +470,8 @@ def _check_writable(cell: Cell, stack: Sequence[Trace]) -> None:
     for trace in reversed(stack):
         if cell.home is trace:
             return
+        if trace.is_inner:
+            continue
         scope = scope_of(trace)
         if scope.refusal is not None:
             raise StateError(

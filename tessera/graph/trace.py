@@ -103,6 +103,12 @@ if hasattr(os, "register_at_fork"):
 ENGINE: list[Engine] = []
 """What computes ops outside any trace, if it is installed."""
 
+StateRule = Callable[[type[Op], Sequence[Any], dict[str, Any]], Any]
+
+STATE_RULES: list[StateRule] = []
+"""What becomes of ops with state, where it is not recorded as it is: gives their results, or None.
+There is one as soon as a program has such an op; see `discharge.py`."""
+
 
 def install_engine(engine: Engine) -> None:
     """Sets what computes ops outside any trace."""
@@ -245,6 +251,8 @@ class Trace:
         function: the name of the traced function, for messages.
         abstract: whether tracers carry no values.
         staging: whether ops without a tracer operand are recorded here too (`jit`).
+        is_inner: whether a transform makes it for itself, of what was traced already: state is no
+            part of its interface (`state.py`).
 
     Attributes:
         input_name: what messages call the input of a number.
@@ -254,12 +262,18 @@ class Trace:
     """
 
     def __init__(
-        self, kind: str, function: str = "", abstract: bool = True, staging: bool = False
+        self,
+        kind: str,
+        function: str = "",
+        abstract: bool = True,
+        staging: bool = False,
+        is_inner: bool = False,
     ) -> None:
         self.kind = kind
         self.function = function
         self.abstract = abstract
         self.staging = staging
+        self.is_inner = is_inner
         self.alive = True
         self.level = 0
         self.builder = Builder()
@@ -492,6 +506,10 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     if OVERRIDDEN.value:
         if is_watched():
             op_happens(cls, attrs)
+        for rule in STATE_RULES:
+            found = rule(cls, operands, attrs)
+            if found is not None:
+                return found
         for promise in _loc.promises():
             if isinstance(promise, Promise):
                 attrs = promise.attributes(cls, operands, attrs)
@@ -541,9 +559,14 @@ def note_effects(occurrences: Iterable[Occurrence]) -> None:
     """The function that is traced here has these effects, which no op shows, unless they are
     suspended."""
     asleep = now_suspended()
+    # What a transform traces for itself, without recording what has no traced operand, is part of
+    # what is traced around it.
+    trace = next((t for t in reversed(_STATE.stack) if t.staging or not t.is_inner), None)
+    if trace is None:
+        return
     for found in occurrences:
-        if _STATE.stack and not covers(asleep, found.effect):
-            _STATE.stack[-1].noted.setdefault(found.effect, found)
+        if not covers(asleep, found.effect):
+            trace.noted.setdefault(found.effect, found)
 
 
 def recorded_call() -> _loc.Loc | None:

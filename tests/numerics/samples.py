@@ -50,6 +50,7 @@ from tessera.graph.ops.rearrange import (
     slice_,
     transpose,
 )
+from tessera.graph.ops.refs import RefGet, RefSet
 from tessera.graph.ops.round_blocks import RoundBlocks
 from tessera.graph.ops.scan import INDEX, Scan, Unwritten
 from tessera.graph.ops.sort import Sort, sort
@@ -100,11 +101,12 @@ def graph_ops() -> list[type[GraphOp]]:
 
 APART = {
     *(CustomLinear, HostCall, AxisReduce, AllGather, Permute, AxisIndex, Unwritten, Blocks),
-    RoundBlocks,
+    *(RoundBlocks, RefGet, RefSet),
 }
 """Ops that are no functions of arrays alone: tests/api/test_custom.py, tests/debug,
 tests/api/test_collectives.py, tests/differential/test_control_flow.py. Or ops of passes:
-tests/differential/test_blocks.py. Or of float32 alone: tests/precision/test_policies.py.
+tests/differential/test_blocks.py. Or of float32 alone: tests/precision/test_policies.py. Or of
+state: tests/api/test_rules_with_effects.py.
 """
 
 

@@ -15,13 +15,14 @@ from tessera.graph.ops.base import Family, GraphOp, Linear, is_inexact
 from tessera.graph.ops.elementwise import select
 from tessera.graph.ops.rearrange import broadcast, move_axis
 from tessera.graph.ops.reduce import any_
+from tessera.graph.ops.refs import batched_write
 from tessera.graph.trace import as_tuple, bind, find_trace
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
 from tessera.graph.transforms.evaluate import bind_op
 from tessera.graph.transforms.silence import silenced_block
 from tessera.graph.transforms.vectorize import vmap
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.effects import is_removable
+from tessera.ir.effects import EffectKind, is_removable
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import TensorType
@@ -61,6 +62,9 @@ def one_by_one(
         axes: the batch axis of each, None where all examples have the same.
         size: how many examples there are.
     """
+    for effect in op.get_effects():
+        if effect.kind is EffectKind.WRITE:
+            raise batched_write(effect.target, op.loc)
     args = [Value(t) for t in types_of(op.operands)]
     inner = op.rebuild(args)
     consts = [k for k, axis in enumerate(axes) if axis is None]
@@ -136,7 +140,8 @@ class Call(Control):
         )
         given = [ct for ct in cts if ct is not None]
         results: list[Any] = [None] * len(operands)
-        if any(flags):
+        # What a rule of the user does happens also where it gives no cotangents.
+        if any(flags) or not is_removable(backward.body.get_effects()):
             found = iter(self.applied((*captured, *knowns, *given), backward.body))
             for k, flag in zip(order[len(knowns) :], flags, strict=True):
                 results[k] = next(found) if flag else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.core import Func, Op, Value
-from tessera.ir.effects import is_removable
+from tessera.ir.effects import EffectKind, is_removable
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
 
@@ -150,8 +150,11 @@ class _Closure:
 
 
 def _is_once(op: Op) -> bool:
-    """Whether an op must not run again."""
-    return not is_removable(op.get_effects())
+    """Whether an op must not run again: for what it does, or since what it reads may be written by
+    then."""
+    effects = op.get_effects()
+    reads = [e for e in effects if e.kind is EffectKind.READ and e.target]
+    return bool(reads) or not is_removable(effects)
 
 
 def _count(dims: Sequence[Dim]) -> int:

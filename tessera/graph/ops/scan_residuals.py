@@ -39,7 +39,7 @@ from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.reshape import Broadcast, Reshape, Transpose
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.effects import is_repeatable
+from tessera.ir.effects import Effect, EffectKind, commute, is_repeatable
 from tessera.ir.intexpr import prod
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
@@ -126,8 +126,12 @@ class _Split:
         self.ys = outputs[n_carry:split]
         invariant = set(self.fixed)
         steady: list[Op] = []
+        # What is read and not written is the same in all steps.
+        every = self.func.body.get_effects()
+        reads = [e for e in every if _is_read(e) and commute(frozenset({e}), every)]
         for op in self.func.ops:
-            if is_repeatable(op.get_effects()) and all(v in invariant for v in op.operands):
+            effects = op.get_effects() - frozenset(reads)
+            if is_repeatable(effects) and all(v in invariant for v in op.operands):
                 invariant.update(op.results)
                 steady.append(op)
         self.invariant = invariant
@@ -217,6 +221,11 @@ class _Split:
             env.update({v: given[v] for v in op.results if v in given})
         outs = [env.get(v, v) for v in (*outputs, *self.stacked)]
         return eliminate_dead(Block([*lead, *given.values(), *rest], code, outs))
+
+
+def _is_read(effect: Effect) -> bool:
+    """Whether it is the read of a ref."""
+    return effect.kind is EffectKind.READ and bool(effect.target)
 
 
 def _is_at_most(a: Value, b: Value) -> bool:

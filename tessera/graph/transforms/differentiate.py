@@ -131,7 +131,7 @@ def linearize_values(
     known: Mapping[Value, Any] | None = None,
 ) -> Linearized:
     """Linearizes a Graph at `primals` with respect to the arguments marked in `wrt`."""
-    with active(Trace("linearize", func.name)) as trace:
+    with active(Trace("linearize", func.name, is_inner=True)) as trace:
         tangents = [
             trace.input(p.type.strong()) if w else None for p, w in zip(primals, wrt, strict=True)
         ]

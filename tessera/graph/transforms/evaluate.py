@@ -51,7 +51,7 @@ def trace_function(
         The closed Graph (captured values first, then one argument per type) and the captured
         values.
     """
-    with active(Trace(kind, name, staging=True)) as trace:
+    with active(Trace(kind, name, staging=True, is_inner=True)) as trace:
         outputs = fn(*[trace.input(t) for t in types])
         return trace.finish(outputs, name)
 
