@@ -1,45 +1,46 @@
 """Searches for extremes over the rows of large operands, read as they lie in memory.
 
 As `read_in_order` does with sums, some rows are read side by side from end to end. What lies in a
-near cache is the extreme of each column so far, and in which block of rows it is; only at the end
-the row is looked for in that block.
+near cache is the extreme of each column so far, and in which row it is:
 
     nest j: y[j] = arg_reduce k < K: g(k, j)
     ==>
     nest p, j: best[p, j] = -inf; at[p, j] = 0
-    nest p, kb in order, j: value = reduce kk < 8: g((p*steps + kb)*8 + kk, j)
-                            best[p, j], at[p, j] = value, p*steps + kb where value > best[p, j]
-    nest j: b = the at[p, j] of the first largest best[p, j], or the block of rows that is left
-            y[j] = b*8 + arg_reduce kk < 8: g(b*8 + kk, j)
+    nest p, k in order, j: value, row = the first largest of g((p*8 + kk)*steps + k, j), kk < 8
+                           best[p, j], at[p, j] = value, row where they win
+    nest j: y[j] = the at[p, j] of the first largest best[p, j], or the row that is left
 
-NaN is larger than any number, and the first one wins.
+NaN is larger than any number. Of equal ones the first wins, whatever the order of the rows: those
+side by side are far apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
 
 from tessera.dtypes import DType, int32, int64
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, sym
+from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
-from tessera.schedule import ops
+from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import accesses
-from tessera.schedule.copying import Copy, guarded, identity
+from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, power_above
 from tessera.schedule.products import CachedCpu
-from tessera.schedule.read_in_order import ROWS, count_of, cut_of, runs_along
+from tessera.schedule.read_in_order import (
+    LEAST_STEPS,
+    ROWS,
+    count_of,
+    cut_of,
+    row_of,
+    runs_along,
+)
 from tessera.schedule.split import Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
-
-LEAST_BLOCKS = 64
-"""Blocks of rows from which it does not matter that the row is looked for in one of them, which
-reads elements of columns one by one."""
 
 
 def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
@@ -89,9 +90,18 @@ class _Code(list[Op]):
         """An element."""
         return self.put(ops.Load(buf, (), tuple(index), loc=self.loc))
 
+    def number(self, place: Dim) -> Value:
+        """A place along the depth, as i32."""
+        index = self.put(ops.Index((), place, loc=self.loc))
+        return self.put(ops.Cast(index, int32, loc=self.loc))
+
     def store(self, buf: Value, value: Value, index: Sequence[Dim]) -> None:
         """Writes an element."""
         self.append(ops.Store(buf, value, (), tuple(index), loc=self.loc))
+
+
+_Pair = tuple[Value, Value]
+"""An extreme, and the row (i32) where it is."""
 
 
 class _RowSearch:
@@ -115,14 +125,16 @@ class _RowSearch:
         self.axes = [axis for axis in nest.axes if axis.name in used]
         self.others = [axis for axis in self.axes if axis is not col]
         self.type = _type(op.body.outputs[0])
-        self.tile = min(4 * max(1, machine.vector_bits // max(self.type.bits, 32)),
-                        power_above(count_of([col])))
+        self.none = identity(op.body.outputs[0], op.fn)
+        self.tile = min(
+            4 * max(1, machine.vector_bits // max(self.type.bits, 32)), power_above(count_of([col]))
+        )
         column_bytes = self.type.itemsize + int32.itemsize
         self.cut = cut_of(col, self.deep, self.others, self.tile, column_bytes)
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if self.cut.steps * self.cut.parts < LEAST_BLOCKS or count_of([self.deep]) >= 1 << 31:
+        if self.cut.steps < LEAST_STEPS or count_of([self.deep]) >= 1 << 31:
             return None
         pieces = Pieces()
         dims = (self.cut.parts, *[axis.extent for axis in self.axes])
@@ -136,21 +148,19 @@ class _RowSearch:
     def start(self, part: Axis) -> ops.Nest:
         """Nothing found."""
         code, index = _Code(self.op.loc), index_of((part, *self.axes))
-        none = identity(self.op.body.outputs[0], self.op.fn)
-        code.store(self.best, code.const(none, self.type), index)
+        code.store(self.best, code.const(self.none, self.type), index)
         code.store(self.at, code.const(0, int32), index)
         return ops.Nest((part, *self.axes), body=Block([], code, ()), loc=self.nest.loc)
 
     def partial(self, part: Axis) -> ops.Nest:
-        """Searches all blocks of a part."""
+        """Searches all rows of a part."""
         step = Axis(self.names.fresh("k"), self.cut.steps)
-        block = sym(part.name) * self.cut.steps + sym(step.name)
         code, index = _Code(self.op.loc), index_of((part, *self.axes))
-        value = self.extreme(code, block, ROWS)
-        number = code.put(ops.Index((), block, loc=self.op.loc))
-        number = code.put(ops.Cast(number, int32, loc=self.op.loc))
+        place = row_of(self.cut, part, step, self.deep)
+        first = code.number(substitute(place, {self.deep.name: 0}))
+        new = self.search(code, place, ROWS, (code.const(self.none, self.type), first))
         old = (code.load(self.best, index), code.load(self.at, index))
-        new = self.better(code, old, (value, number))
+        new = self.merge(code, old, new)
         code.store(self.best, new[0], index)
         code.store(self.at, new[1], index)
         axes = (part, *self.others, step, self.col)
@@ -168,28 +178,53 @@ class _RowSearch:
             grain=grain_of(programs, work),
         )  # fmt: skip
 
-    def extreme(self, code: _Code, block: Dim, count: int) -> Value:
-        """The extreme of some rows of a block."""
-        copy = Copy({self.deep.name: block * ROWS + sym(self.deep.name)})
+    def search(self, code: _Code, place: Dim, count: int, found: _Pair) -> _Pair:
+        """The first extreme of some rows, and its row.
+
+        Args:
+            code: that grows.
+            place: of a row along the depth, in terms of the depth's axis.
+            count: how many rows.
+            found: what counts as found before them.
+        """
+        copy = Copy({self.deep.name: place})
         before = self.nest.body.ops[: self.nest.body.ops.index(self.op)]
         code += [copy.op(op) for op in before if not isinstance(op, ops.Store)]
-        body = copy.block(self.op.body)
-        axis = Axis(self.deep.name, count)
-        return code.put(ops.Reduce((axis,), self.op.fn, body, loc=self.op.loc))
+        body, inside = copy.block(self.op.body), _Code(self.op.loc)
+        inside += body.ops
+        best, at = (Value(value.type) for value in found)
+        new = self.better(inside, (best, at), (body.outputs[0], inside.number(place)))
+        axis, block = Axis(self.deep.name, count), Block([best, at], inside, new)
+        loop = loop_ops.Recur(found, axis, body=block, loc=self.op.loc)
+        code.append(loop)
+        return loop.results[0], loop.results[1]
 
-    def better(
-        self, code: _Code, old: tuple[Value, Value], new: tuple[Value, Value]
-    ) -> tuple[Value, Value]:
-        """Of two extremes and their blocks the ones that win."""
-        wins = code.map("gt" if self.op.fn.name == "max" else "lt", new[0], old[0])
+    def better(self, code: _Code, old: _Pair, new: _Pair) -> _Pair:
+        """Of two extremes the second, with its row, if it wins: where there is a tie, the first."""
+        wins = self.beats(code, old[0], new[0])
+        return code.map("select", wins, new[0], old[0]), code.map("select", wins, new[1], old[1])
+
+    def merge(self, code: _Code, old: _Pair, new: _Pair) -> _Pair:
+        """Of two extremes the one that wins, with its row: where there is a tie, the first row."""
+        same = code.map("eq", new[0], old[0])
         if self.type.is_float:
-            known = code.map("not", code.map("isnan", old[0]))
-            wins = code.map("or", wins, code.map("and", code.map("isnan", new[0]), known))
-        best, at = [code.map("select", wins, a, b) for a, b in zip(new, old, strict=True)]
-        return best, at
+            both = code.map("and", code.map("isnan", new[0]), code.map("isnan", old[0]))
+            same = code.map("or", same, both)
+        tie = code.map("and", same, code.map("lt", new[1], old[1]))
+        wins = code.map("or", self.beats(code, old[0], new[0]), tie)
+        return code.map("select", wins, new[0], old[0]), code.map("select", wins, new[1], old[1])
+
+    def beats(self, code: _Code, old: Value, new: Value) -> Value:
+        """Whether an extreme is more than another."""
+        is_max = self.op.fn.name == "max"
+        if not self.type.is_float:
+            return code.map("gt" if is_max else "lt", new, old)
+        # A NaN beats every number, and no other NaN: two comparisons.
+        loses = code.map("le" if is_max else "ge", new, old)
+        return code.map("and", code.map("not", loses), code.map("not", code.map("isnan", old)))
 
     def last(self) -> ops.Nest:
-        """What the nest stores, from the blocks of the parts and what is left of the depth."""
+        """What the nest stores, from what the parts found and what is left of the depth."""
         copy, code = Copy(), _Code(self.op.loc)
         for op in self.nest.body.ops:
             if op is self.op:
@@ -201,36 +236,14 @@ class _RowSearch:
 
     def found(self, code: _Code) -> Value:
         """The place of the extreme."""
-        index, loc = index_of(self.axes), self.op.loc
-        pairs = [
-            (code.load(self.best, (k, *index)), code.load(self.at, (k, *index)))
-            for k in range(self.cut.parts)
-        ]
-        blocks, depth = self.cut.parts * self.cut.steps, count_of([self.deep])
-        for block in range(blocks, ceil(depth / ROWS)):
-            value = self.extreme(code, block, min(ROWS, depth - block * ROWS))
-            pairs.append((value, code.const(block, int32)))
-        new = pairs[0]
-        for pair in pairs[1:]:
-            new = self.better(code, new, pair)
-        block = code.put(ops.Cast(new[1], int64, loc=loc))
-        place = sym("$0") * ROWS + sym(self.deep.name)
-        start = code.put(ops.Index((block,), sym("$0") * ROWS, loc=loc))
-        inside = () if depth % ROWS == 0 else (depth - 1 - place,)
-        row = code_of_place(self.op, place, block, inside)
-        axis = Axis(self.deep.name, ROWS)
-        within = code.put(ops.ArgReduce(axis, self.op.fn, row, loc=loc))
-        return code.map("add", start, within)
-
-
-def code_of_place(op: ops.ArgReduce, place: Dim, block: Value, inside: tuple[Dim, ...]) -> Block:
-    """The body of a search at a place of a block that is found when it runs; the neutral element
-    beyond the end."""
-    number = ops.Index((block,), place, loc=op.loc)
-    guard = tuple([op.axis.extent - 1 - sym(op.axis.name) for _ in inside])
-    copy = Copy({}, {op.axis.name: number.result}, guard)
-    copied = copy.block(op.body)
-    code: list[Op] = [number, *copied.ops]
-    exists = (op.axis.extent - 1 - sym("$0"),) if inside else ()
-    value = guarded(code, copied.outputs[0], exists, (number.result,), op.fn)
-    return Block([], code, (value,))
+        index = index_of(self.axes)
+        best: _Pair | None = None
+        for k in range(self.cut.parts):
+            pair = code.load(self.best, (k, *index)), code.load(self.at, (k, *index))
+            best = pair if best is None else self.better(code, best, pair)
+        assert best is not None
+        done = self.cut.parts * self.cut.steps * ROWS
+        left = count_of([self.deep]) - done
+        if left:
+            best = self.search(code, sym(self.deep.name) + done, left, best)
+        return code.put(ops.Cast(best[1], int64, loc=self.op.loc))

@@ -9,20 +9,21 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import DType, float32, float64, int8, uint32
+from tessera.dtypes import DType, bfloat16, float16, float32, float64, int8, int64, uint32
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
 from tessera.ir.types import TensorType
-from tessera.schedule import read_in_order, search_in_order
+from tessera.schedule import read_in_order
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+
+DTYPES = (float32, float64, float16, bfloat16, int8, int64, uint32)
 
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows are long."""
     monkeypatch.setattr(read_in_order, "LEAST_BYTES", 8)
-    monkeypatch.setattr(search_in_order, "LEAST_BLOCKS", 4)
 
 
 def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
@@ -35,16 +36,16 @@ def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
 
 def check(x: np.ndarray, axis: int = 0, level: str = "host") -> None:
     small = replace(machine(level), l2=64)
-    dtype = next(d for d in (float32, float64, int8, uint32) if d.np == x.dtype)
+    dtype = next(d for d in DTYPES if d.np == x.dtype)
     for fn in (ts.argmax, ts.argmin):
         lowered = check_levels(graph_of(fn, x.shape, dtype, axis), [x], machine=small)
         assert f"{read_in_order.ROWS} rows read side by side" in str(lowered.kernels())
 
 
 @pytest.mark.parametrize("shape", [(64, 70), (71, 16), (130, 33)])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint32"])
-def test_dtypes(shape: tuple[int, int], dtype: str) -> None:
-    check(np.random.default_rng(0).integers(0, 50, shape).astype(dtype))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(shape: tuple[int, int], dtype: DType) -> None:
+    check(np.random.default_rng(0).integers(0, 50, shape).astype(dtype.np))
 
 
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
@@ -65,7 +66,15 @@ def test_special_values() -> None:
     x[:, 4] = np.nan
     x[::2, 5] = -0.0
     x[68, 6], x[69, 6] = 7, 7
+    # Rows 1 and 8 are read in other steps, the later one first; so are the rows of ties and of NaN.
+    x[1, 8] = x[8, 8] = x[16, 8] = 5
+    x[9, 9] = x[2, 9] = np.nan
+    x[2, 10], x[9, 10] = np.nan, np.inf
+    x[2, 11], x[9, 11] = np.inf, np.nan
+    x[:, 12] = np.where(np.arange(70) % 3 == 1, 3, -3)
     x[16, 7], x[17, 7], x[64, 7] = -7, -8, -8
     check(x)
+    check(x, level="x86-64-v3")
+    check(x, level="x86-64")
     found: Any = ts.jit(lambda x: ts.argmax(x, axis=0))(x)
     np.testing.assert_array_equal(np.asarray(found), x.argmax(0))

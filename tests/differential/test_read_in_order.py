@@ -15,7 +15,7 @@ from tessera.compile import Lowered
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast
-from tessera.graph.ops.reduce import sum_
+from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.schedule import ops
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
@@ -125,6 +125,27 @@ def test_dtypes_of_lanes_along_the_depth(dtype: dt.DType) -> None:
 
 def test_sum_over_rows() -> None:
     check(lambda x: sum_(x, (0,)), typed(131, 530))
+
+
+@pytest.mark.parametrize(
+    "dtype", [dt.float32, dt.float64, dt.float16, dt.bfloat16, dt.int32, dt.uint8]
+)
+def test_extremes_over_rows(dtype: dt.DType) -> None:
+    columns = 2048 // dtype.itemsize + 2
+    check(lambda x: max_(x, (0,)), typed(66, columns, dtype=dtype))
+    check(
+        lambda x: e.neg(min_(e.add(x, x), (0,))), typed(66, columns, dtype=dtype), level=LEVELS[-1]
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_extremes_of_infinities_and_nan(level: str) -> None:
+    x = np.random.default_rng(0).standard_normal((71, 530)).astype(np.float32)
+    x[3, 5], x[70, 6], x[64, 529] = np.nan, np.nan, -np.inf
+    x[:, 7], x[:, 8] = -np.inf, np.inf
+    for fn in (max_, min_):
+        graph = traced(lambda x, fn=fn: fn(x, (0,)), typed(71, 530))
+        check_levels(graph, [x], machine=replace(machine(level), l2=32 * 1024))
 
 
 def test_infinities_and_nan_stay_where_they_are() -> None:
