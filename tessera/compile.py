@@ -46,6 +46,7 @@ from tessera.target.machine import Machine, host, machine
 
 if TYPE_CHECKING:
     from tessera.schedule.fusion import Decision
+    from tessera.schedule.memory_budget import Again
     from tessera.schedule.memory_use import MemoryUse
     from tessera.target.llvm.modules import ModuleText
     from tessera.target.passes.check_bounds import Site
@@ -128,6 +129,7 @@ class Stages:
     Attributes:
         traced: the program as given, after what `ts.fast_math` lets change.
         changes: what that did, and what `ts.nondeterministic` did.
+        again: what is computed once more to hold a budget of memory, once the graph is made.
         timings: seconds by step.
         machine: what it is lowered for.
         settings: those in force when it was made.
@@ -151,6 +153,7 @@ class Stages:
             chance = left_to_chance(graph)
             self.changes += [Change(what, loc, "nondeterministic") for what, loc in chance]
         self.settings = config.current()
+        self.again: tuple[Again, ...] = ()
 
     @functools.cached_property
     @young_garbage_only()
@@ -163,7 +166,7 @@ class Stages:
             if budget:
                 from tessera.lowering import within_budget
 
-                graph = within_budget(graph, budget, self.machine, self.donated)
+                graph, self.again = within_budget(graph, budget, self.machine, self.donated)
             self._check("graph", graph)
             return graph
 
@@ -264,10 +267,12 @@ class Stages:
             return memory_use(self.schedule, self.arena).at_sizes(dims)
 
     def why(self) -> str:
-        """The fusion decisions, one per line, then which kernels threads share."""
-        from tessera.lowering import shared_kernels
+        """The fusion decisions, one per line, then what a budget of memory has computed again or
+        moved to the host, and which kernels threads share."""
+        from tessera.lowering import moved_buffers, shared_kernels
 
         lines = [*map(str, self.changes), *[str(d) for d in self.decisions]]
+        lines += [*map(str, self.again), *moved_buffers(self.schedule)]
         for rule in () if isinstance(self.machine, Gpu) else CPU_PASSES:
             lines += reasons_against(self.graph.body, rule)
         return "\n".join([*lines, *shared_kernels(self.schedule)])

@@ -213,6 +213,8 @@ class LoweredGpu(Stages):
     def executable(self, device: Device) -> RemoteExecutable:
         """The callable program, on a device."""
         driver: RemoteBackend = backend(device.platform)
+        from tessera.lowering import host_copies
+
         start = time.perf_counter()
         calls = HostCalls(call_sites(self.host))
         symbols = {**driver.symbols(), **calls.symbols}
@@ -223,7 +225,8 @@ class LoweredGpu(Stages):
         start = time.perf_counter()
         kernels = list(self.gpu_kernels.values())
         sentinels = sum([isinstance(op, Sentinel) for k in kernels for op in walk(k.func.body)])
-        code = Code(self.traced.name, kernels, self.gpu, self._cubin_by, sentinels)
+        host, copies = host_copies(self.schedule)
+        code = Code(self.traced.name, kernels, self.gpu, self._cubin_by, sentinels, host, copies)
         program = driver.load(code, native.address(ENTRY), device)
         self.context.record("load", time.perf_counter() - start)
         keep = (native, program, calls)

@@ -24,13 +24,16 @@ from tessera.schedule import heuristics, plan, together
 from tessera.schedule.access import one_program
 from tessera.schedule.awake import share_awake
 from tessera.schedule.block_ops import Each, nests_of
+from tessera.schedule.duration import nbytes
 from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
 from tessera.schedule.fusion import Decision
+from tessera.schedule.hold_budget import Held, hold
 from tessera.schedule.inside import promise_indices
 from tessera.schedule.join_in_blocks import join_in_blocks
-from tessera.schedule.memory_budget import fit, sums_of
-from tessera.schedule.memory_use import MemoryUse, memory_use
+from tessera.schedule.memory_budget import Again, fit, sums_of
+from tessera.schedule.memory_use import MemoryUse, host_bytes, memory_use, peak
+from tessera.schedule.offload import OFFLOAD, copied, moved
 from tessera.schedule.ops import (
     ArgReduce,
     Contract,
@@ -45,10 +48,10 @@ from tessera.schedule.ops import (
 from tessera.schedule.pack_products import pack_products
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
-from tessera.schedule.spec import SCHEDULE
+from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, BufType
 from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
@@ -102,30 +105,37 @@ def to_schedule(
     if "bounds" in sentinels:
         graph = promise_indices(graph)
     with one_program():
-        lowered = lower_graph(graph, machine=machine)
-        if isinstance(machine, Gpu):
-            program = split(lowered.func, machine)
-        else:
-            # What is cut into rows has its tiles, and is left alone by what follows.
-            program = read_in_order(join_in_blocks(lowered.func, machine), machine)
-            program = split_for_threads(pack_products(program, machine))
-            program = lay_out_states(program, machine)
+        chosen, decisions = _tiled(graph, machine)
         is_cpu = not isinstance(machine, Gpu)
-        chosen = heuristics.choose(program, machine)
-        if not isinstance(machine, Gpu):
-            chosen = fetch_ahead(share_awake(program, chosen, machine))
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
             schedule = together.join(schedule)  # last: whose memory is whose is known
         if sentinels:
             schedule = put_sentinels(schedule, sentinels)  # nothing else depends on them
-    return schedule, arena, lowered.decisions
+    return schedule, arena, decisions
+
+
+def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, ...]]:
+    """Kernels with tilings, and what fusion decided."""
+    lowered = lower_graph(graph, machine=machine)
+    if isinstance(machine, Gpu):
+        chosen = heuristics.choose(split(lowered.func, machine), machine)
+        if OFFLOAD in graph.attrs:
+            chosen = moved(chosen, machine, graph.attrs[OFFLOAD])
+        return chosen, lowered.decisions
+    # What is cut into rows has its tiles, and is left alone by what follows.
+    program = read_in_order(join_in_blocks(lowered.func, machine), machine)
+    program = split_for_threads(pack_products(program, machine))
+    program = lay_out_states(program, machine)
+    chosen = heuristics.choose(program, machine)
+    return fetch_ahead(share_awake(program, chosen, machine)), lowered.decisions
 
 
 def within_budget(
     graph: Func, budget: int, machine: Machine | Gpu, donated: Collection[int] = ()
-) -> Func:
-    """A Graph that computes the same, some values twice, and needs no more than a budget.
+) -> tuple[Func, tuple[Again, ...]]:
+    """A Graph that computes the same and needs no more than a budget: some values are computed
+    twice, and on a GPU some buffers are moved to the host meanwhile. And what is computed again.
 
     Args:
         graph: the program.
@@ -137,7 +147,10 @@ def within_budget(
         MemoryBudgetError: none was found.
     """
     if graph.dims:
-        return graph
+        return graph, ()
+    if isinstance(machine, Gpu):
+        held = _held(graph, budget, machine, donated)
+        return held.graph, held.again
 
     def planned(graph: Func) -> tuple[Func, Dim]:
         schedule, arena, _ = to_schedule(graph, machine, donated)
@@ -150,23 +163,46 @@ def within_budget(
         return int(str(memory_use(schedule, arena).peak))
 
     known = sums_of(planned(graph)[0])
-    found, least = fit(graph, budget, machine, need)
+    found, least, again = fit(graph, budget, machine, need)
     if least > budget:
         uses = [memory_use(*planned(each)) for each in (graph, found)]
         place = "a CPU has nowhere to move buffers to"
-        if isinstance(machine, Gpu):
-            place = "nothing is moved to the memory of the host"
-        raise _too_little(graph, budget, uses[0], uses[1], place)
-    return found
+        raise _too_little(graph, budget, uses[0], uses[1], "computed again", place)
+    return found, again
+
+
+def _held(graph: Func, budget: int, machine: Gpu, donated: Collection[int]) -> Held:
+    """The cheapest way to hold a budget on a GPU."""
+
+    def tiled(graph: Func) -> Func:
+        with one_program():
+            return _tiled(graph, machine)[0]
+
+    def used(program: Func) -> MemoryUse:
+        return memory_use(*plan.plan(program, donated=donated, alternates=False))
+
+    def planned(program: Func) -> int:
+        return peak(*plan.plan(program, donated=donated, alternates=False))
+
+    held = hold(graph, budget, machine, tiled, planned)
+    if held.need > budget:
+        uses = [used(tiled(one)) for one in (graph, held.graph)]
+        what = "computed again or moved to the host"
+        place = "what loops work on, arguments and results stay where they are"
+        raise _too_little(graph, budget, uses[0], uses[1], what, place)
+    return held
 
 
 def _too_little(
-    graph: Func, budget: int, plain: MemoryUse, least: MemoryUse, place: str
+    graph: Func, budget: int, plain: MemoryUse, least: MemoryUse, done: str, place: str
 ) -> MemoryBudgetError:
     fixed = int(str(least.peak)) - int(str(least.arena))
-    needs = f"{least.peak} bytes at the peak with all that helps computed again"
+    needs = f"{least.peak} bytes at the peak with all that helps {done}"
     if least.peak == plain.peak:
-        needs = f"{plain.peak} bytes at the peak, and computing values again does not help"
+        how = "computing values again does not help"
+        if "moved" in done:
+            how = "neither computing values again nor moving them to the host helps"
+        needs = f"{plain.peak} bytes at the peak, and {how}"
     return MemoryBudgetError(
         f"{graph.name}: it needs {needs}, {int(str(least.peak)) - budget} more than its memory "
         f"budget of {budget}",
@@ -204,6 +240,26 @@ def shared_kernels(program: Func) -> list[str]:
                 many = f"{math.prod(grid, start=1)} programs, {nest.grain} at a time"
                 lines[f"{kernel.label}: threads share it, {many}"] = None
     return list(lines)
+
+
+def host_copies(program: Func) -> tuple[int, int]:
+    """The bytes of the host's memory that buffers of a planned program are moved to, and how many
+    copies to it and from it there are."""
+    return host_bytes(program), sum([isinstance(op, COPIES) for op in program.ops])
+
+
+def moved_buffers(program: Func) -> list[str]:
+    """Which buffers of a program are moved to the host, a line each."""
+    lines: list[str] = []
+    for op, times in copied(program):
+        assert isinstance(op.x.type, BufType)
+        size, type = nbytes(op.x), str(op.x.type)[len("buf<") : -1]
+        back = "once" if times == 1 else f"{times} times"
+        lines.append(
+            f"moved to the host for the memory budget: {size} bytes, {type}, {op.loc}; fetched "
+            f"{back}"
+        )
+    return lines
 
 
 def count_kernels(program: Func, machine: Machine | Gpu) -> dict[tuple[str, str], int]:

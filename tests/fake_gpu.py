@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import functools
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,11 @@ _LAUNCH = ctypes.CFUNCTYPE(
 _READ = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
 )
+
+_COPY = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+_WAIT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p)
 
 REFUSED = 701
 
@@ -96,6 +102,7 @@ class FakeBackend:
     Attributes:
         launches: names of the kernels that ran, in order.
         reads: how many conditions were read back.
+        copied: the copies to the host and back that ended, in order.
         refuse: a kernel whose launch fails.
     """
 
@@ -113,6 +120,13 @@ class FakeBackend:
         self.told: list[Any] = []
         self._launch, self._read = _LAUNCH(self.launch), _READ(self.read)
         self._write = _READ(self.write)
+        self.room = np.empty(0, np.uint8)
+        self.copies: list[tuple[str, int, int, np.ndarray]] = []
+        self.copied: list[str] = []
+        self.ended = 0
+        self._offload = _COPY(functools.partial(self.copy, "offload"))
+        self._fetch = _COPY(functools.partial(self.copy, "fetch"))
+        self._wait_for = _WAIT(self.wait_for)
 
     # --- devices and arrays ---
 
@@ -164,6 +178,9 @@ class FakeBackend:
             "tessera_cuda_launch": self._launch,
             "tessera_cuda_read": self._read,
             "tessera_cuda_write": self._write,
+            "tessera_cuda_offload": self._offload,
+            "tessera_cuda_fetch": self._fetch,
+            "tessera_cuda_wait": self._wait_for,
         }
         return {name: ctypes.cast(f, ctypes.c_void_p).value or 0 for name, f in names.items()}
 
@@ -209,6 +226,35 @@ class FakeBackend:
         return 0
 
 
+    def copy(self, kind: str, device: int, at: int, nbytes: int, number: int, record: int) -> int:
+        """A copy beside kernels happens as late as it may: when it is waited for."""
+        try:
+            data = self.memory.at(device)[:nbytes]
+            assert data.size == nbytes
+            assert at + nbytes <= self.room.size
+            if kind == "fetch":
+                data[...] = 0xFF
+            self.copies.append((kind, number, at, data))
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
+
+    def wait_for(self, number: int, record: int) -> int:
+        try:
+            last = [number for _, number, _, _ in self.copies].index(number)
+            for kind, _, at, data in self.copies[self.ended : last + 1]:
+                self.ended += 1
+                room = self.room[at : at + data.size]
+                source, target = (data, room) if kind == "offload" else (room, data)
+                target[...] = source
+                self.copied.append(kind)
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
+
+
 class FakeCode:
     """A program on a fake device."""
 
@@ -218,6 +264,7 @@ class FakeCode:
         backend.kernels += code.kernels
         self.table = make_table(code.kernels, range(first, first + len(code.kernels)))
         self._call = make_caller(main)
+        self._host = code.host
 
     def allocate(self, nbytes: int) -> Buffer:
         return FakeBuffer(self._backend.memory, nbytes)
@@ -231,10 +278,13 @@ class FakeCode:
 
     def run(self, inputs: Sequence[Remote], words: Sequence[Any]) -> None:
         before = len(self._backend.launches)
+        self._backend.room = np.full(self._host, 0xFF, np.uint8)
+        self._backend.copies, self._backend.ended = [], 0
         self._call(0, *words)
         error, self._backend.error = self._backend.error, None
         if error is not None:
             raise error
+        assert self._backend.ended == len(self._backend.copies), "a copy was not waited for"
         if self._backend.refuse in self._backend.launches[before:]:
             raise RuntimeError(f"launch of {self._backend.refuse} refused")
 

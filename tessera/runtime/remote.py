@@ -70,6 +70,8 @@ class Code:
         cubin: assembles them; by the assembler of the device's driver, which it is given, where
             the settings say so or no other is there.
         sentinels: how many the kernels have.
+        host: bytes of the host's memory that buffers are moved to.
+        copies: how many copies to it and from it there are.
     """
 
     name: str
@@ -77,6 +79,8 @@ class Code:
     machine: Gpu
     cubin: Callable[[Any], Any]
     sentinels: int = 0
+    host: int = 0
+    copies: int = 0
 
 
 Spec: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"

@@ -23,7 +23,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import loop_ops, ops, sentinel_ops, sort_ops
+from tessera.schedule import copy_ops, loop_ops, ops, sentinel_ops, sort_ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -132,6 +132,10 @@ class Program:
                 outputs = [fresh(t, self.dims) for t in op.types]
                 op.function.fill([self.values[v] for v in op.inputs], outputs)
                 self.values.update(zip(op.results, outputs, strict=True))
+            case copy_ops.Offload() | copy_ops.Fetch():
+                self.values[op.result] = self.values[op.x].copy()
+            case copy_ops.Wait():
+                pass
             case _:
                 raise VerifyError(f"{op.name} cannot stand in a program", loc=op.loc)
 

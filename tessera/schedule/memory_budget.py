@@ -35,6 +35,7 @@ from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.loc import Loc
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import free_values, walk
@@ -60,9 +61,47 @@ _AGAIN = frozenset((Family.ELEMENTWISE, Family.REARRANGE, Family.GENERATE, Famil
 """Families whose ops give the same bits wherever they are computed."""
 
 
+@dataclass(frozen=True)
+class Again:
+    """A value that is computed once more.
+
+    Attributes:
+        bytes: of its buffer.
+        type: of its buffer, as text.
+        loc: the line that asked for it.
+    """
+
+    bytes: int
+    type: str
+    loc: Loc
+
+    def __str__(self) -> str:
+        return f"computed again for the memory budget: {self.bytes} bytes, {self.type}, {self.loc}"
+
+
+def steps(graph: Func, machine: Cpu | Gpu) -> Iterator[tuple[Func, tuple[Again, ...]]]:
+    """Graphs that compute the same with less and less memory in between, and more work; and what
+    each computes again.
+
+    Args:
+        graph: the program.
+        machine: what it is for.
+    """
+    strategy = GPU if isinstance(machine, Gpu) else CPU
+    step = graph.with_body(prepare(graph.body, strategy))
+    again: tuple[Again, ...] = ()
+    for _ in range(MAX_STEPS):
+        found = _Analysis(step, machine).step()
+        if found is None:
+            return
+        step, plans = found
+        again += tuple([plan.told for plan in plans])
+        yield step, again
+
+
 def fit(
     graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int | None]
-) -> tuple[Func, int]:
+) -> tuple[Func, int, tuple[Again, ...]]:
     """A Graph that needs no more memory than a budget, if one is found.
 
     Args:
@@ -72,22 +111,18 @@ def fit(
         planned: the bytes that a Graph needs, by its plan; None if it would compute other bits.
 
     Returns:
-        The Graph and what it needs: the first within the budget, or else the one that needs least.
+        The Graph, what it needs, and what it computes again: the first within the budget, or else
+        the one that needs least.
     """
     need = planned(graph)
     assert need is not None
-    best = graph, need
+    best: tuple[Func, int, tuple[Again, ...]] = graph, need, ()
     if need <= budget:
         return best
-    strategy = GPU if isinstance(machine, Gpu) else CPU
-    step: Func | None = graph.with_body(prepare(graph.body, strategy))
-    for _ in range(MAX_STEPS):
-        step = _Analysis(step, machine).step()
-        if step is None:
-            break
+    for step, again in steps(graph, machine):
         need = planned(step)
         if need is not None and need < best[1]:
-            best = step, need
+            best = step, need, again
             if need <= budget:
                 break
     return best
@@ -136,6 +171,14 @@ class _Plan:
         """Bytes for the work."""
         return self.saved / (self.cost + self.saved)
 
+    @property
+    def told(self) -> Again:
+        """The same for people."""
+        assert isinstance(self.buffer.type, BufType)
+        size = points(self.buffer.type.shape) * self.buffer.type.dtype.itemsize
+        type = str(self.buffer.type)[len("buf<") : -1]
+        return Again(size, type, _op(self.value).loc)
+
 
 class _Analysis:
     """The kernels of a Graph, and when their buffers are needed.
@@ -183,14 +226,16 @@ class _Analysis:
 
     # --- candidates ---------------------------------------------------------------------------
 
-    def step(self) -> Func | None:
-        """The Graph with some values computed again; None if there is nothing to gain."""
+    def step(self) -> tuple[Func, Sequence[_Plan]] | None:
+        """The Graph with some values computed again, and these; None if there is nothing to
+        gain."""
         plans = [plan for v in self.buffers if (plan := self.plan(v)) is not None]
         plans = [plan for plan in plans if plan.saved > 0]
         if not plans:
             return None
         plans.sort(key=lambda p: (-p.gain, -p.saved, self.place[_op(p.value)]))
-        return self.rewrite(plans[: -(-len(plans) // AT_ONCE)])
+        plans = plans[: -(-len(plans) // AT_ONCE)]
+        return self.rewrite(plans), plans
 
     def plan(self, value: Value) -> _Plan | None:
         """How a value may be computed again behind the peak; None if it may not."""

@@ -53,6 +53,7 @@ class MemoryUse:
         outputs: of its results.
         arena: of everything in between, which shares memory by when it is needed.
         donated: of results that take the memory of donated arguments.
+        host: of pinned memory of the host, where buffers of a GPU are moved to; not in the peak.
         buffers: the largest buffers that are there when most is needed in between, in order.
         at: what runs then.
     """
@@ -63,6 +64,7 @@ class MemoryUse:
     donated: Dim = 0
     buffers: tuple[BufferUse, ...] = ()
     at: str = ""
+    host: Dim = 0
 
     @property
     def peak(self) -> Dim:
@@ -84,6 +86,7 @@ class MemoryUse:
             fixed(self.donated),
             tuple(buffers),
             self.at,
+            self.host,
         )
 
     def __str__(self) -> str:
@@ -92,6 +95,8 @@ class MemoryUse:
             f"{self.inputs} bytes of inputs, {self.outputs} of outputs{donated}, {self.arena} in "
             f"between; {self.peak} at the peak"
         ]
+        if self.host != 0:
+            lines.append(f"{self.host} bytes of the host's memory hold what is moved there")
         if self.at:
             lines.append(f"most is needed in between by {self.at}")
         return "\n".join([*lines, *[f"  {buffer}" for buffer in self.buffers]])
@@ -117,7 +122,29 @@ def memory_use(func: Func, arena: Dim) -> MemoryUse:
         _total([v for v, on in ends if on is not None]),
         tuple([b for b in found if b.bytes != 0][:MAX_BUFFERS]),
         "" if at is None else f"{_name(at)}, {at.loc}",
+        host_bytes(func),
     )
+
+
+def peak(func: Func, arena: Dim) -> int:
+    """The peak alone, of a program whose sizes are numbers."""
+    ends = zip(func.outputs, overwritten(func), strict=True)
+    fresh = [value for value, on in ends if on is None]
+    found = _total(func.args) + _total(fresh) + arena
+    assert isinstance(found, int)
+    return found
+
+
+def host_bytes(func: Func) -> int:
+    """The bytes of the host's memory that a program with places needs."""
+    found = 0
+    for op, value, place in _placed(func.body):
+        if place.kind is PlaceKind.HOST:
+            assert isinstance(value.type, BufType)
+            end = place.at + byte_size(value.type)
+            assert isinstance(end, int), op
+            found = max(found, end)
+    return found
 
 
 def _total(values: Sequence[Value]) -> Dim:

@@ -17,6 +17,8 @@ buffer. Rules that code which runs the program relies on:
   what changes is written.
 - What the branches of a conditional yield is computed where the results live.
 
+What is copied to the memory of the host lies there in an area of its own, packed likewise.
+
 Static sizes are packed by best fit. Buffers of symbolic size lie behind them, each in a slot of
 its own, which a later buffer takes over if it is provably not larger.
 """
@@ -31,7 +33,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
 from tessera.ir.walk import uses
-from tessera.schedule import ops
+from tessera.schedule import copy_ops, ops
 from tessera.schedule.sharing import delay_updates, may_share, without_copies
 from tessera.schedule.types import BufType, Place, PlaceKind
 
@@ -203,6 +205,10 @@ class _Loan(_Piece):
     is_free: bool = True
 
 
+class _HostPiece(_Piece):
+    """Memory of the host."""
+
+
 class _StaticArea:
     """Best fit with joining of neighbours."""
 
@@ -276,6 +282,7 @@ class _Planner:
     def __init__(self, func: Func, facts: Facts, donated: Collection[int]) -> None:
         self.static = _StaticArea()
         self.symbolic = _SymbolicArea(facts)
+        self.host = _StaticArea()
         self.lives = Lifetimes(func)
         self.fixed: dict[Value, Place | _Piece] = {}
         self.owned: dict[Value, _Piece] = {}
@@ -410,6 +417,9 @@ class _Planner:
         if isinstance(piece, _Loan):
             piece.is_free = True
             return
+        if isinstance(piece, _HostPiece):
+            self.host.give(piece)
+            return
         (self.static if piece.is_static else self.symbolic).give(piece)
 
     def own(self, value: Value, piece: _Piece) -> None:
@@ -439,8 +449,12 @@ class _Planner:
                 self.kernel(op, span.start)
             elif isinstance(op, ops.While):
                 self.loop(op, span.start)
-            elif isinstance(op, ops.HostCall):
+            elif isinstance(op, (ops.HostCall, copy_ops.Fetch)):
                 self.results(op, lambda k: None)
+            elif isinstance(op, copy_ops.Offload):
+                self.offload(op)
+            elif isinstance(op, copy_ops.Wait):
+                pass
             else:
                 assert isinstance(op, ops.Cond)
                 self.branches(op)
@@ -525,6 +539,16 @@ class _Planner:
         self.alternate[op] = tuple(found)
         return pieces
 
+    def offload(self, op: copy_ops.Offload) -> None:
+        """Places a copy in the memory of the host."""
+        (value,) = op.results
+        assert isinstance(value.type, BufType)
+        size = byte_size(value.type)
+        if not isinstance(size, int):
+            raise CompileError(f"plan: {value.type} is copied to the host", loc=op.loc)
+        piece = self.host.take(size)
+        self.own(value, _HostPiece(piece.offset, piece.size, True))
+
     def branches(self, op: ops.Cond) -> None:
         self.results(op, lambda k: None)
         for region in (op.then, op.otherwise):
@@ -543,6 +567,8 @@ class _Planner:
         found = self.fixed[value] if value in self.fixed else self.made[value]
         if isinstance(found, (Place, _Loan)):
             return found if isinstance(found, Place) else found.place
+        if isinstance(found, _HostPiece):
+            return Place(PlaceKind.HOST, found.offset)
         start = 0 if found.is_static else self.symbolic.start
         return Place(PlaceKind.ARENA, start + found.offset)
 
@@ -556,7 +582,7 @@ class _Planner:
                 regions = [without_copies(op, lies_on, places)]
             else:
                 regions = [self.placed(region, env) for region in op.regions]
-            more: dict[str, object] = {"places": places}
+            more: dict[str, object] = {"places": places} if op.results else {}
             if isinstance(op, ops.While):
                 more["alternate"] = self.alternate[op]
             new = op.rebuild([env.get(v, v) for v in op.operands], regions, **more)

@@ -10,7 +10,10 @@ Besides the structure that every layer has:
  S5  once there are places: all ops have them, and outputs of the program lie where they belong:
      in memory of their own, or on an input each;
  S6  a nest yields only through stores: no store stands inside a region of a reduction;
- S7  once there are places: what accumulates and rounds states its order.
+ S7  once there are places: what accumulates and rounds states its order;
+ S8  copies to the host and back stand outside of loops and branches, and each has one wait: a
+     buffer on the host is read by `schedule.fetch` only, what is fetched behind its wait only, and
+     what is copied to the host is kept until the wait.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import Spec
-from tessera.ir.walk import walk
-from tessera.schedule import loop_ops, ops, sort_ops
+from tessera.ir.walk import free_values, walk
+from tessera.schedule import copy_ops, loop_ops, ops, sort_ops
 from tessera.schedule.block_ops import Each, nests_of
 from tessera.schedule.ordering import rounds
 from tessera.schedule.rebuild import kernels
@@ -166,10 +169,63 @@ def check_orders(func: Func) -> None:
                     raise _fail("S7", op, "what it adds up rounds, and it states no order")
 
 
+COPIES = (copy_ops.Offload, copy_ops.Fetch)
+
+
+class _Copies:
+    """The copies of a program, and which of them have not ended."""
+
+    def __init__(self) -> None:
+        self.pending: set[Value] = set()
+        self.host: set[Value] = set()
+
+    def wait(self, op: copy_ops.Wait) -> None:
+        """A wait."""
+        if op.copy not in self.pending:
+            raise _fail("S8", op, "it is not the first wait for the copy")
+        if isinstance(op.copy.op, copy_ops.Offload) and op.copy.op.x not in op.kept:
+            raise _fail("S8", op, "what is copied to the host is not kept until then")
+        self.pending.discard(op.copy)
+
+    def op(self, op: Op) -> None:
+        """Any other op."""
+        read = {*op.operands, *[v for region in op.regions for v in free_values(region)]}
+        if isinstance(op, copy_ops.Fetch):
+            if op.x not in self.host:
+                raise _fail("S8", op, "what is fetched is not on the host")
+            read.discard(op.x)
+        if not read.isdisjoint(self.host):
+            raise _fail("S8", op, "it reads a buffer that is on the host")
+        if not read.isdisjoint(self.pending):
+            raise _fail("S8", op, "it reads what is fetched before the wait for it")
+        if isinstance(op, copy_ops.Offload):
+            self.host.add(op.result)
+        if isinstance(op, COPIES):
+            self.pending.add(op.result)
+
+
+def check_copies(func: Func) -> None:
+    """S8."""
+    found = _Copies()
+    for op in func.body.ops:
+        for inner in [one for region in op.regions for one in walk(region)]:
+            if isinstance(inner, (*COPIES, copy_ops.Wait)):
+                raise _fail("S8", inner, "it stands inside of an op")
+        if isinstance(op, copy_ops.Wait):
+            found.wait(op)
+        else:
+            found.op(op)
+    if found.pending:
+        raise VerifyError("S8: a copy has no wait")
+    if not found.host.isdisjoint(func.outputs):
+        raise VerifyError("S8: an output of the program is on the host")
+
+
 SCHEDULE = Spec(
     name="Schedule",
     ops=(ops.ScheduleOp,),
-    checks=(check_outputs, check_expressions, check_stores, check_places, check_orders),
+    checks=(check_outputs, check_expressions, check_stores, check_places, check_orders,
+            check_copies),
     binds=ops.bound_axes,
 )
 """The spec of the layer."""

@@ -108,11 +108,13 @@ class PlaceKind(Enum):
     INPUT = "input"
     OUTPUT = "output"
     ARENA = "arena"
+    HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program value lives: `input(k)`, `output(k)`, or `arena(byte offset)`."""
+    """Where a program value lives: `input(k)`, `output(k)`, or `arena(byte offset)`; a copy in the
+    memory of the host lies at `host(byte offset)`."""
 
     kind: PlaceKind
     at: Dim

@@ -78,6 +78,7 @@ class Gpu:
         cluster: blocks of a cluster, at most (portably); 1 where there are none.
         l2: bytes of the second cache.
         bandwidth: bytes a second that a copy moves, read and written.
+        link: bytes a second that a copy from or to pinned memory of the host moves.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Gpu:
     cluster: int
     l2: int
     bandwidth: float
+    link: float
 
     def has(self, *features: GpuFeature) -> bool:
         """Whether it has all of these features."""
@@ -157,29 +159,30 @@ def _row(
     shared: int,
     threads: int,
     blocks: int,
-    part: tuple[int, int, float],
+    part: tuple[int, int, float, float],
 ) -> Gpu:
     digits = "".join(c for c in name if c.isdigit())
-    multiprocessors, l2, bandwidth = part
+    multiprocessors, l2, bandwidth, link = part
     return Gpu(
         name, "nvidia", (int(digits[:-1]), int(digits[-1])), ptx, frozenset(features), mma,
         multiprocessors, 65536, 255, (shared - 1) * _KB, shared * _KB, 1024, threads, blocks, 16,
-        8 if GpuFeature.CLUSTER in features else 1, l2 << 20, bandwidth,
+        8 if GpuFeature.CLUSTER in features else 1, l2 << 20, bandwidth, link,
     )  # fmt: skip
 
 
 # Shared memory: the multiprocessor's, of which one block may use all but 1 KB.
+# The link is PCIe 4.0 or 5.0 with 16 lanes, as copies reach it.
 _TABLE: dict[str, Gpu] = {
     row.name: row
     for row in (
-        _row("sm_80", (8, 0), _SM80, _MMA80, 164, 2048, 32, (108, 40, 1.75e12)),
-        _row("sm_86", (8, 0), _SM80, _MMA80, 100, 1536, 16, (84, 6, 0.85e12)),
-        _row("sm_89", (8, 4), _SM89, _MMA89, 100, 1536, 24, (128, 72, 0.92e12)),
-        _row("sm_90", (8, 4), _SM90, _MMA90, 228, 2048, 32, (132, 50, 4.3e12)),
-        _row("sm_90a", (8, 4), _SM90A, _MMA90, 228, 2048, 32, (132, 50, 4.3e12)),
-        _row("sm_100", (8, 6), _SM90, _MMA90, 228, 2048, 32, (148, 126, 7.2e12)),
-        _row("sm_100a", (8, 6), _SM100A, _MMA90, 228, 2048, 32, (148, 126, 7.2e12)),
-        _row("sm_120", (8, 7), _SM90, _MMA120, 100, 1536, 24, (170, 96, 1.6e12)),
+        _row("sm_80", (8, 0), _SM80, _MMA80, 164, 2048, 32, (108, 40, 1.75e12, 25e9)),
+        _row("sm_86", (8, 0), _SM80, _MMA80, 100, 1536, 16, (84, 6, 0.85e12, 25e9)),
+        _row("sm_89", (8, 4), _SM89, _MMA89, 100, 1536, 24, (128, 72, 0.92e12, 25e9)),
+        _row("sm_90", (8, 4), _SM90, _MMA90, 228, 2048, 32, (132, 50, 4.3e12, 55e9)),
+        _row("sm_90a", (8, 4), _SM90A, _MMA90, 228, 2048, 32, (132, 50, 4.3e12, 55e9)),
+        _row("sm_100", (8, 6), _SM90, _MMA90, 228, 2048, 32, (148, 126, 7.2e12, 55e9)),
+        _row("sm_100a", (8, 6), _SM100A, _MMA90, 228, 2048, 32, (148, 126, 7.2e12, 55e9)),
+        _row("sm_120", (8, 7), _SM90, _MMA120, 100, 1536, 24, (170, 96, 1.6e12, 55e9)),
     )
 }
 

@@ -1,4 +1,5 @@
-"""Target ops of the program that runs on the host and uses a GPU: starting kernels, reading back.
+"""Target ops of the program that runs on the host and uses a GPU: starting kernels, reading back,
+copying to the host for a while.
 
 Only `main` of a GPU program has them. Pointers to the GPU's memory are numbers to it: it moves them
 and passes them on. Its first argument is the record of the run, which belongs to the runtime: the
@@ -68,6 +69,60 @@ class ReadBack(TargetOp):
         if self.offset.type != I64 or not isinstance(self.type, ScalarType):
             raise VerifyError(f"reads {self.type} at an offset of type {self.offset.type}")
         return self.type
+
+
+class _Copy(TargetOp):
+    """Starts a copy between the GPU's memory and that of the host which the run has, once all
+    before it in the stream is done. Copies run one after the other, beside the stream. If the
+    driver refuses, main ends.
+
+    Attributes:
+        at: where in the memory of the host, in bytes.
+        size: bytes.
+        number: by which it is waited for.
+    """
+
+    effects = READ_WRITE
+    record: Value = operand()
+    ptr: Value = operand()
+    at: int = attr()
+    size: int = attr()
+    number: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        _pointers(self.record, self.ptr)
+        return ()
+
+
+class Offload(_Copy):
+    """To the host."""
+
+    name = "target.offload"
+
+
+class Fetch(_Copy):
+    """From the host."""
+
+    name = "target.fetch"
+
+
+class WaitForCopy(TargetOp):
+    """What follows in the stream begins once a copy has ended.
+
+    Attributes:
+        number: of the copy.
+    """
+
+    name = "target.wait_for_copy"
+    effects = READ_WRITE
+    record: Value = operand()
+    number: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        _pointers(self.record)
+        return ()
 
 
 def _pointers(*values: Value) -> None:

@@ -1,13 +1,14 @@
-"""Ops of the entry that group launches."""
+"""Ops of the entry that group launches, and that copy between a GPU and its host."""
 
 from __future__ import annotations
 
 from tessera.errors import VerifyError
-from tessera.ir.core import Block
+from tessera.ir.core import Block, Value
 from tessera.ir.effects import READ_WRITE
-from tessera.ir.opdef import region
+from tessera.ir.opdef import attr, operand, region
 from tessera.ir.types import Type
 from tessera.tile.ops import Launch, TileOp
+from tessera.tile.types import MemType
 
 
 class Together(TileOp):
@@ -28,3 +29,61 @@ class Together(TileOp):
             raise VerifyError("it takes nothing, and yields nothing")
         if not all([isinstance(op, Launch) for op in self.body.ops]):
             raise VerifyError("it has launches only")
+
+
+class _Copy(TileOp):
+    """A copy that begins when what was started before it has ended. Copies run one after the other,
+    beside launches.
+
+    Attributes:
+        mem: memory of the device.
+        at: where in the executable's memory of the host, in bytes.
+        size: bytes.
+        number: by which it is waited for; each copy of a program has its own.
+    """
+
+    effects = READ_WRITE
+    mem: Value = operand()
+    at: int = attr()
+    size: int = attr()
+    number: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if not isinstance(self.mem.type, MemType):
+            raise VerifyError(f"a copy of {self.mem.type}")
+        if min(self.at, self.size, self.number) < 0:
+            raise VerifyError(f"a copy of {self.size} bytes at {self.at}, number {self.number}")
+        return ()
+
+
+class Offload(_Copy):
+    """Copies from the device to the host; see `schedule.offload`."""
+
+    name = "tile.offload"
+
+
+class Fetch(_Copy):
+    """Copies from the host to the device; see `schedule.fetch`."""
+
+    name = "tile.fetch"
+
+
+class Wait(TileOp):
+    """What follows begins once a copy has ended.
+
+    Attributes:
+        number: of the copy.
+    """
+
+    name = "tile.wait"
+    effects = READ_WRITE
+    number: int = attr()
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+COPIES = (Offload, Fetch, Wait)
+"""What only programs for a GPU have."""

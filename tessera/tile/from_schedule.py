@@ -35,9 +35,11 @@ from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
 from tessera.schedule.block_ops import Each
+from tessera.schedule.copy_ops import Fetch, Offload, Wait
 from tessera.schedule.plan import overwritten
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import Axis, BufType, Place, PlaceKind
+from tessera.tile import entry_ops
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_width import with_width
@@ -105,6 +107,7 @@ class _Program:
         self.memory: dict[Value, Value] = {}
         self.places: dict[Value, Place] = {}
         self.exchanged: dict[Place, Place] = {}
+        self.copies: dict[Value, int] = {}
         for k, arg in enumerate(func.args):
             self.place(arg, Place(PlaceKind.INPUT, k))
 
@@ -196,6 +199,10 @@ class _Program:
                     self.host_call(op)
                 case s.Cond():
                     self.cond(op)
+                case Offload() | Fetch():
+                    self.copy_to_or_from_host(op)
+                case Wait():
+                    self.em.add(entry_ops.Wait(self.copies[op.copy], loc=op.loc))
                 case _:
                     raise CompileError(f"{op.name}: may not stand in a program", loc=op.loc)
 
@@ -206,6 +213,22 @@ class _Program:
         types = tuple([_buffer(v) for v in values])
         args = [self.memory[v] for v in values]
         self.em.add(t.HostCall(args, op.function, len(op.inputs), types, loc=op.loc))
+
+    def copy_to_or_from_host(self, op: Offload | Fetch) -> None:
+        """Starts a copy."""
+        (place,) = op.places
+        if isinstance(op, Fetch):
+            self.place(op.result, place)
+            cls, mem, place = entry_ops.Fetch, self.memory[op.result], self.places[op.x]
+        else:
+            self.places[op.result] = place
+            cls, mem = entry_ops.Offload, self.memory[op.x]
+        number = self.copies[op.result] = len(self.copies)
+        buffer = _buffer(op.x)
+        size = buffer.size * buffer.dtype.itemsize
+        if not isinstance(size, int) or not isinstance(place.at, int):
+            raise CompileError(f"{op.name}: {buffer} has no known size", loc=op.loc)
+        self.em.add(cls(mem, place.at, size, number, loc=op.loc))
 
     def results(self, op: s.Kernel | s.While | s.Cond | s.HostCall) -> None:
         """Places the results of an op."""

@@ -35,6 +35,7 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
+from tessera.tile import entry_ops
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.prefetch_ops import Prefetch
@@ -172,6 +173,10 @@ class Interpreter:
         self.module = module
         self.dims = dims
         self.arena = arena
+        # Memory of the host, the copies in the order in which they begin, and how many have ended.
+        self.host: dict[int, int] = {}
+        self.ended = 0
+        self.copies: list[tuple[entry_ops.Offload | entry_ops.Fetch, Array]] = []
         self.values: dict[Value, Any] = {}
         self.program: tuple[int, ...] = ()
 
@@ -533,6 +538,29 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
         raise fail(op, error.what) from None
 
 
+def _copy(s: Interpreter, op: entry_ops.Offload | entry_ops.Fetch) -> None:
+    """As late as may be: at the wait."""
+    memory: Memory = s.values[op.mem]
+    data = memory.data.view(np.uint8)
+    if op.size > data.size:
+        raise fail(op, f"{op.size} bytes of {memory.name}, which has {data.size}")
+    if isinstance(op, entry_ops.Fetch):
+        data[: op.size] = POISON
+    s.copies.append((op, data[: op.size]))
+
+
+def _wait(s: Interpreter, op: entry_ops.Wait) -> None:
+    numbers = [copy.number for copy, _ in s.copies]
+    if op.number not in numbers:
+        raise fail(op, f"copy {op.number} has not begun")
+    for copy, data in s.copies[s.ended : numbers.index(op.number) + 1]:
+        s.ended += 1
+        if isinstance(copy, entry_ops.Offload):
+            s.host.update({copy.at + k: byte for k, byte in enumerate(data)})
+        else:
+            data[...] = [s.host[copy.at + k] for k in range(copy.size)]
+
+
 RULES: dict[type[Op], Callable[..., None]] = {
     t.Const: _const,
     t.Dim_: _dim,
@@ -565,4 +593,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Launch: _launch,
     Together: _together,
     t.HostCall: _host_call,
+    entry_ops.Offload: _copy,
+    entry_ops.Fetch: _copy,
+    entry_ops.Wait: _wait,
 }

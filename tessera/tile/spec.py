@@ -14,8 +14,8 @@ and of a module:
  T9  a launch passes what the kernel takes;
  T10 all launches of a kernel have grids of one rank, and its program ids are axes of that grid;
  T11 the entry declares all dims that a kernel mentions;
- T12 the entry only steers: scalars, memory, control flow, launches and calls of the host;
- T13 kernels neither launch kernels nor call the host nor name places in the arena.
+ T12 the entry only steers: scalars, memory, control flow, launches, copies and calls of the host;
+ T13 kernels neither launch kernels nor copy to the host nor call it, nor name places in the arena.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.verify import Spec, verify_module, violation
 from tessera.ir.walk import walk
 from tessera.tile import ops as t
-from tessera.tile.entry_ops import Together
+from tessera.tile.entry_ops import COPIES, Together
 from tessera.tile.types import MemType, TileType, ViewType
 
 ENTRY_OPS: tuple[type[t.TileOp], ...] = (
@@ -47,6 +47,7 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.Launch,
     Together,
     t.HostCall,
+    *COPIES,
 )
 """What may stand in the entry."""
 
@@ -192,7 +193,7 @@ def check_roles(module: Module) -> None:
         if func is main:
             continue
         for op in walk(func.body):
-            if isinstance(op, (t.Launch, Together, t.HostCall, t.Arena, t.Limit)):
+            if isinstance(op, (t.Launch, Together, t.HostCall, t.Arena, t.Limit, *COPIES)):
                 raise violation("T13", func, op, f"{op.name} may stand in the entry only")
 
 

@@ -89,4 +89,60 @@ def test_plans_hold_the_budget(device: FakeBackend) -> None:
 def test_it_is_refused_with_what_is_missing() -> None:
     with pytest.raises(MemoryBudgetError, match="than its memory budget of 20000\n") as caught:
         ts.jit(perceptron, memory_budget="20KB").lower(*ARGS, machine="sm_90a")
-    assert "nothing is moved to the memory of the host" in str(caught.value)
+    assert "computed again or moved to the host" in str(caught.value)
+
+
+def test_what_is_sorted_once_is_moved_to_the_host(device: FakeBackend) -> None:
+    def f(x: Any, w: Any) -> Any:
+        kept: list[Any] = []
+        for _ in range(4):
+            x = ts.sort(x @ w, axis=1)
+            kept.append(x)
+        for value in reversed(kept):
+            x = ts.sort(x @ w.T, axis=1) * value
+        return x
+
+    args = moved((normal(64, 16), normal(16, 16, scale=0.3)))
+    plain = ts.jit(f)
+    use = plain.memory(*args)
+    assert use.host == 0
+    expected = bits(plain(*args))
+    copies: list[int] = []
+    for part in (0.8, 0.6):
+        budget = int(use.inputs + use.outputs + use.arena * part)
+        less = ts.jit(f, memory_budget=budget)
+        device.copied.clear()
+        assert bits(less(*args)) == expected
+        assert bits(less(*args)) == expected
+        found = less.memory()
+        assert found.peak <= budget
+        assert f"{found.host} bytes of the host's memory hold what is moved there" in str(found)
+        count = len(device.copied) // 2
+        assert device.copied.count("fetch") == device.copied.count("offload") == count
+        assert found.host == 4096 * count // 2
+        copies.append(count)
+        said = [line for line in less.lower(*args).why().splitlines() if "memory budget" in line]
+        assert len(said) == count // 2
+        assert all(line.startswith("moved to the host for the memory budget: 4096 bytes, "
+                                   "f32[64, 16], ") for line in said)  # fmt: skip
+        assert all("test_memory_gpu.py" in line for line in said)
+    assert copies[0] < copies[1]
+    lowered = less.lower(*args)
+    assert "offload=" in lowered.stage("graph")
+    assert "schedule.offload" in lowered.stage("schedule")
+    assert "tile.offload" in lowered.stage("tile")
+    assert "target.offload" in lowered.stage("host")
+    assert "@tessera_cuda_offload" in lowered.stage("llvm")
+
+
+def test_why_says_what_is_computed_again(device: FakeBackend) -> None:
+    args = moved(ARGS)
+    use = ts.jit(perceptron).memory(*args)
+    budget = int(use.inputs + use.outputs + use.arena * 0.9)
+    why = ts.jit(perceptron, memory_budget=budget).lower(*args).why()
+    said = [line for line in why.splitlines() if "memory budget" in line]
+    assert said
+    assert all(
+        line.startswith("computed again for the memory budget: 4096 bytes, f32[64, 16], ")
+        for line in said
+    )

@@ -34,6 +34,35 @@ def test_a_budget_that_no_plan_holds() -> None:
     )
 
 
+def test_a_budget_that_no_plan_for_a_gpu_holds() -> None:
+    expect(
+        """
+        @ts.jit(memory_budget="50KB")
+        def f(x, w):
+            y = ts.sort(x @ w, axis=1)
+            z = ts.sort(y @ w, axis=1)
+            return ts.sort(ts.sort(z @ w, axis=1) @ w, axis=1) * y * z
+
+        f.lower(ts.ones((128, 64)), ts.ones((64, 64)), machine="sm_90a")
+        """,
+        """
+        MemoryBudgetError: f: it needs 180224 bytes at the peak with all that helps computed again or moved to the host, 130224 more than its memory budget of 50000
+          at user.py:7
+            7 | f.lower(ts.ones((128, 64)), ts.ones((64, 64)), machine="sm_90a")
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a plan holds the budget, arguments and results included
+          without a budget it needs 212992; arguments and results are 81920
+          32768 bytes input: f32[128, 64]
+          32768 bytes output: f32[128, 64] of mul, user.py:5:12
+          32768 bytes between: f32[128, 64] of sort, user.py:4:9
+          32768 bytes between: f32[128, 64] of dot, user.py:5:28
+          32768 bytes between: f32[128, 64] of sort, user.py:5:20
+          16384 bytes input: f32[64, 64]
+          fix: donate arguments, use smaller dtypes or batches, or `ts.checkpoint` inside of loops; what loops work on, arguments and results stay where they are
+        """,
+    )
+
+
 def test_no_budget() -> None:
     expect(
         """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from tessera.runtime.cuda.memory import DeviceBuffer
 from tessera.runtime.remote import Buffer, Code, Job, LoadedCode, Starter, make_table
 from tessera.target.gpu import Gpu
 from tessera.target.ptx.collective import TOLD
+
+if TYPE_CHECKING:
+    from tessera.runtime.cuda.host_room import HostRooms
 
 PLATFORM = "cuda"
 
@@ -178,13 +182,22 @@ class CudaCode:
         self._pool = device.pool
         program = GraphProgram(main, name=code.name, owner=(self._kernels, self.table))
         self._run = program.run
+        self._rooms: HostRooms | None = None
+        if code.copies:
+            from tessera.runtime.cuda.host_room import HostRooms
+
+            self._rooms = rooms = HostRooms(device, code.host, code.copies)
+            self._run = functools.partial(rooms.run, program.program)
 
     def allocate(self, nbytes: int) -> Buffer:
         """New memory in the current stream."""
         return self._pool.allocate(nbytes)
 
     def starter(self, job: Job) -> Starter | None:
-        """One native call in the place of `allocate` and `run`, for the device's own stream."""
+        """One native call in the place of `allocate` and `run`, for the device's own stream; none
+        where the run needs memory of the host."""
+        if self._rooms is not None:
+            return None
         from tessera.runtime.cuda.starter import make_starter
 
         owner = (self._kernels, job.keep)

@@ -16,6 +16,8 @@ zeros, and `NativeProgram.run` raises the error, with the kernel's name and the 
 line. So a program need not look at what they give, but a long loop should, so as to end early. A
 launch of no blocks does nothing.
 
+Programs that move buffers to the host call three more functions; see `host_room.py`.
+
 ``tessera_cuda_launch_with`` has two more arguments of type i32: blocks of a cluster, and whether
 the kernel may start before the one before it has ended (programmatic dependent launch).
 """
@@ -57,6 +59,7 @@ LAUNCH_SYMBOL = "tessera_cuda_launch"
 LAUNCH_WITH_SYMBOL = "tessera_cuda_launch_with"
 READ_SYMBOL = "tessera_cuda_read"
 WRITE_SYMBOL = "tessera_cuda_write"
+COPY_SYMBOLS = ("tessera_cuda_offload", "tessera_cuda_fetch", "tessera_cuda_wait")
 RUN_SYMBOL = "tessera_cuda_run"
 """What runs a native program: ``void tessera_cuda_run(ptr words)``, whose words are the program's
 address and what it gets."""
@@ -81,7 +84,7 @@ def native_symbols() -> Mapping[str, int]:
     They stay loaded for the life of the process.
     """
     found = _launcher().addresses
-    names = (LAUNCH_SYMBOL, LAUNCH_WITH_SYMBOL, READ_SYMBOL, WRITE_SYMBOL)
+    names = (LAUNCH_SYMBOL, LAUNCH_WITH_SYMBOL, READ_SYMBOL, WRITE_SYMBOL, *COPY_SYMBOLS)
     return {name: found[name] for name in names}
 
 
@@ -408,6 +411,7 @@ def _nvtx() -> Any:
 
 
 __all__ = [
+    "COPY_SYMBOLS",
     "LAUNCH_SYMBOL",
     "LAUNCH_WITH_SYMBOL",
     "READ_SYMBOL",

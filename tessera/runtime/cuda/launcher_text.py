@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tessera.runtime.cuda.copier_text import COPIER_TEXT
+from tessera.runtime.cuda.copier_text import IMPORTS as COPIER_IMPORTS
 from tessera.runtime.cuda.errors import INTERRUPTED, TIMED_OUT
 from tessera.runtime.cuda.record import OFFSETS
 
@@ -438,6 +440,7 @@ LAUNCHER_TEXT = "".join(
         _READ,
         _WRITE,
         _RUN,
+        COPIER_TEXT,
         _DECLARATIONS,
     )
 )
@@ -453,5 +456,6 @@ IMPORTS = (
     "cuCtxGetCurrent",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
+    *COPIER_IMPORTS,
 )
 """The driver's functions that it calls."""

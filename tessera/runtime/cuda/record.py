@@ -27,6 +27,7 @@ FIELDS: Final = (
     "error_type",
     "error_value",
     "error_trace",
+    "room",
 )
 """The fields, each a word of 64 bits, in order."""
 
@@ -54,6 +55,7 @@ class LaunchRecord(ctypes.Structure):
             ``PyErr_Fetch`` gives it.
         error_value: the same error's value.
         error_trace: its traceback.
+        room: what a run has that copies to the host; see `tessera.runtime.cuda.host_room`.
     """
 
     _fields_ = tuple((name, ctypes.c_int64) for name in FIELDS)
@@ -71,6 +73,7 @@ class LaunchRecord(ctypes.Structure):
     error_type: int
     error_value: int
     error_trace: int
+    room: int
 
     address: int
     """Where it lies."""

@@ -4,7 +4,8 @@
 
 A launch passes a kernel its memories, its dims and the symbolic extents of its grid (static ones
 are constants in its code), in this order, 8 bytes each. Blocks are numbered in one row, so the
-grid is the product of its extents. Conditions of loops and branches are read back.
+grid is the product of its extents. Conditions of loops and branches are read back. The memory
+of the host that buffers are moved to is the record's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tessera.target import host_ops as h
 from tessera.target.from_tile.lowering import I64, PTR, Lowering, Rule, View
 from tessera.target.from_tile.simd import RULES as CPU_RULES
 from tessera.target.machine import Machine
+from tessera.tile import entry_ops
 from tessera.tile import ops as tile
 
 
@@ -59,8 +61,20 @@ def _load(s: _Host, op: tile.Load) -> None:
     s.define(op.result, [s.emit(value)])
 
 
+def _copy(s: _Host, op: entry_ops.Offload | entry_ops.Fetch) -> None:
+    cls = h.Offload if isinstance(op, entry_ops.Offload) else h.Fetch
+    s.emit(cls(s.record, s.ptr(op.mem), op.at, op.size, op.number, loc=op.loc))
+
+
+def _wait(s: _Host, op: entry_ops.Wait) -> None:
+    s.emit(h.WaitForCopy(s.record, op.number, loc=op.loc))
+
+
 RULES: Mapping[type[Op], Rule] = {
     **CPU_RULES,
+    entry_ops.Offload: _copy,
+    entry_ops.Fetch: _copy,
+    entry_ops.Wait: _wait,
     tile.Launch: _launch,
     tile.Load: _load,
 }

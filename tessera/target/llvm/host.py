@@ -12,6 +12,9 @@ For a GPU, functions of the runtime are called:
     i32 tessera_cuda_launch(ptr function, i64 grid, i32 threads, i32 shared, ptr record, ptr params)
     i32 tessera_cuda_read(ptr host, ptr device, i64 bytes, ptr record)
     i32 tessera_cuda_write(ptr device, ptr host, i64 bytes, ptr record)
+    i32 tessera_cuda_offload(ptr device, i64 at, i64 bytes, i64 number, ptr record)
+    i32 tessera_cuda_fetch(ptr device, i64 at, i64 bytes, i64 number, ptr record)
+    i32 tessera_cuda_wait(i64 number, ptr record)
 
 They give 0, or the driver's answer, with which main ends; the record holds what failed.
 
@@ -31,7 +34,9 @@ from tessera.target.llvm.text import Rule, Writer, memory_text
 
 LAUNCH, READ, WRITE = "tessera_cuda_launch", "tessera_cuda_read", "tessera_cuda_write"
 
-IMPORTS = (LAUNCH, READ, WRITE)
+OFFLOAD, FETCH, WAIT = "tessera_cuda_offload", "tessera_cuda_fetch", "tessera_cuda_wait"
+
+IMPORTS = (LAUNCH, READ, WRITE, OFFLOAD, FETCH, WAIT)
 """The functions of the runtime that host code may call."""
 
 _LAUNCH_TEXT = f"declare i32 @{LAUNCH}(ptr, i64, i32, i32, ptr, ptr) nounwind"
@@ -125,7 +130,28 @@ def _host_call(w: Writer, op: t.HostCall) -> None:
     _stop_unless_done(w, code, f"called{w.next_label()}")
 
 
+def _copy(w: Writer, op: h.Offload | h.Fetch) -> None:
+    symbol = OFFLOAD if isinstance(op, h.Offload) else FETCH
+    w.declare(symbol, f"declare i32 @{symbol}(ptr, i64, i64, i64, ptr) nounwind")
+    w.parameters = w.parameters or 0
+    code = w.assign(
+        f"call i32 @{symbol}(ptr {w.name(op.ptr)}, i64 {op.at}, i64 {op.size}, i64 {op.number}, "
+        f"ptr {w.name(op.record)})"
+    )
+    _stop_unless_done(w, code, f"copied{w.next_label()}")
+
+
+def _wait(w: Writer, op: h.WaitForCopy) -> None:
+    w.declare(WAIT, f"declare i32 @{WAIT}(i64, ptr) nounwind")
+    w.parameters = w.parameters or 0
+    code = w.assign(f"call i32 @{WAIT}(i64 {op.number}, ptr {w.name(op.record)})")
+    _stop_unless_done(w, code, f"waited{w.next_label()}")
+
+
 RULES: Mapping[type[Op], Rule] = {
+    h.Offload: _copy,
+    h.Fetch: _copy,
+    h.WaitForCopy: _wait,
     t.HostCall: _host_call,
     h.LaunchKernel: _launch,
     h.ReadBack: _read_back,

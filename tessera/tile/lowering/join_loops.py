@@ -17,6 +17,7 @@ from tessera.dtypes import int64, uint8
 from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.walk import clone_op, free_values, walk
 from tessera.tile import ops as t
+from tessera.tile.entry_ops import COPIES
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.types import MemType
 
@@ -103,7 +104,7 @@ class _Joining:
         """Whether a kernel can do what the host would."""
         if isinstance(op, t.Arena):
             return isinstance(op.offset, int)
-        return not isinstance(op, t.HostCall)
+        return not isinstance(op, (t.HostCall, *COPIES))
 
     def programs(self, op: t.Launch) -> int | None:
         """The programs of a launch; None if one block cannot run them."""

@@ -19,6 +19,8 @@ _FIELDS = (
     "parameter", "launch_status", "context", "pushes", "pops", "push_status", "current_status",
     "queries", "busy", "query_status", "copies", "copy_status", "synchronizations",
     "synchronize_status", "attributes", "attribute0", "value0", "attribute1", "value1",
+    "records", "recorded", "recorded_in", "record_status", "waits", "waiting", "waited",
+    "wait_status", "copied_in",
 )  # fmt: skip
 
 
@@ -108,12 +110,24 @@ _TEXT = (
     + _attribute(1)
     + _parameter(13)
     + _answer("launch_status")
+    + "define i32 @cuEventRecord(ptr %event, ptr %stream) {\n"
+    + _count("records")
+    + _save("recorded", "%event", 0, "ptr")
+    + _save("recorded_in", "%stream", 1, "ptr")
+    + _answer("record_status")
+    + "define i32 @cuStreamWaitEvent(ptr %stream, ptr %event, i32 %flags) {\n"
+    + _count("waits")
+    + _save("waiting", "%stream", 0, "ptr")
+    + _save("waited", "%event", 1, "ptr")
+    + _answer("wait_status")
     + "define i32 @cuMemcpyDtoHAsync_v2(ptr %host, ptr %device, i64 %bytes, ptr %stream) {\n"
     + _count("copies")
+    + _save("copied_in", "%stream", 0, "ptr")
     + "  call void @llvm.memcpy.p0.p0.i64(ptr %host, ptr %device, i64 %bytes, i1 false)\n"
     + _answer("copy_status")
     + "define i32 @cuMemcpyHtoDAsync_v2(ptr %device, ptr %host, i64 %bytes, ptr %stream) {\n"
     + _count("copies")
+    + _save("copied_in", "%stream", 0, "ptr")
     + "  call void @llvm.memcpy.p0.p0.i64(ptr %device, ptr %host, i64 %bytes, i1 false)\n"
     + _answer("copy_status")
     + "define i32 @cuStreamQuery(ptr %stream) {\n"

@@ -359,9 +359,12 @@ def test_each_thread_has_its_own_record(native: NativeDriver, kernel: Kernel) ->
 
 def test_symbols_for_other_programs(native: NativeDriver) -> None:
     assert sorted(native_symbols()) == [
+        "tessera_cuda_fetch",
         "tessera_cuda_launch",
         "tessera_cuda_launch_with",
+        "tessera_cuda_offload",
         "tessera_cuda_read",
+        "tessera_cuda_wait",
         "tessera_cuda_write",
     ]
 
