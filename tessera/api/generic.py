@@ -18,6 +18,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ from tessera.ir import assumptions, loc
 from tessera.ir.assumptions import Assumptions
 from tessera.ir.constraints import Relation, System, condition
 from tessera.ir.core import Func
-from tessera.ir.intexpr import Dim, Sym, coeffs_of, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, Sym, coeffs_of, solved_for, substitute, sym, symbols
 from tessera.ir.ranges import MOST_ELEMENTS, with_ranges
 from tessera.ir.types import TensorType
 from tessera.target.gpu import Gpu
@@ -94,7 +95,9 @@ class ShapeGeneric:
         free = {str(c.expr) for c in conditions if c.relation is Relation.LEAST}
         names = sorted({*annotations.names, *[n for c in conditions for n in symbols(c.expr)]})
         self.names = names
-        # A name is at least 1, unless somebody says `B >= 0`.
+        self._check_names()
+        # A name is at least 1, unless somebody says `B >= 0`; what only results say is as it is.
+        free |= annotations.result_names.difference(*[symbols(c.expr) for c in conditions])
         least = [condition(sym(n), ">=", 1, f"{n} >= 1") for n in names if n not in free]
         self.stated = (*[Stated(c, loc.Loc()) for c in least], *self.stated)
         conditions += least
@@ -120,6 +123,27 @@ class ShapeGeneric:
             fix="leave one of them out",
         )
 
+    def _check_names(self) -> None:
+        """Conditions are about names that annotations say, or that equations give by these."""
+        known = set(self.annotations.names)
+        for _ in self.stated:
+            for each in self.stated:
+                unknown = sorted(symbols(each.condition.expr) - known)
+                is_equation = each.condition.relation is Relation.EQUAL
+                if len(unknown) == 1 and is_equation and solved_for(each.condition.expr, *unknown):
+                    known.update(unknown)
+        for each in self.stated:
+            unknown = sorted(symbols(each.condition.expr) - known)
+            if unknown:
+                raise OptionError(
+                    f"{self.name}: nothing says what {unknown[0]} is, in {each.condition}",
+                    loc=each.loc,
+                    rule="a condition is about names of the function's annotations, or gives a "
+                    "name by these, as `H == D // 64` does",
+                    fix=f"its annotations name {', '.join(self.annotations.names)}; or name a dim "
+                    f'so: `ts.Tensor["{unknown[0]}"]`',
+                )
+
     # --- calls ---
 
     def places(self, call: Arguments) -> list[Place]:
@@ -139,6 +163,7 @@ class ShapeGeneric:
         """
         unifier = Unifier(self.name)
         sizes = unifier.unify(self.places(call), [x.type for x in call.leaves])
+        unifier.solve(self.stated)
         unifier.check(self.stated)
         return sizes
 
@@ -155,7 +180,16 @@ class ShapeGeneric:
             return traced.trace.loc if op is None else op.loc
 
         copy = Sizes(dict(sizes.dims), dict(sizes.dtypes), dict(sizes.origins), dict(sizes.sources))
-        Unifier(self.name, copy, place_of).unify(places, traced.types)
+        unifier = Unifier(self.name, copy, place_of)
+        unifier.unify(places, traced.types)
+        fresh = copy.dims.keys() - sizes.dims.keys()
+        stated = [s for s in self.stated if fresh & symbols(s.condition.expr)]
+        unifier.check(stated)
+        facts = assumptions.current()
+        for each in stated:
+            expr = substitute(each.condition.expr, copy.dims)
+            if facts is not None and facts.covers(expr):
+                facts.asked_for(replace(each.condition, expr=expr), each.loc)
 
     def entry(
         self, call: Arguments, settings: Hashable, trace: Trace, device: Device = CPU
@@ -352,7 +386,7 @@ class ShapeGeneric:
         """Says of an error in the function's body where the names in it come from."""
         sides = _sides(error.what)
         about = " ".join(sides) or error.what
-        words = [n for n in dict.fromkeys(_WORD.findall(about)) if n in sizes.dims]
+        words = [n for n in dict.fromkeys(_WORD.findall(about)) if n in sizes.sources]
         if not words:
             return
         lines = [f"{n} is any size: that of {sizes.origins[n]}" for n in words]

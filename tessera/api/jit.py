@@ -323,6 +323,8 @@ class JitFunction(Inspected, Generic[P, R]):
             device = elsewhere
             with using(device):
                 traced = self._trace(call)
+        if generic is not None:
+            generic.check_result(traced, generic.check(call))
         if any([type(x) is Tracer for x in traced.captured]) or (
             traced.touched and is_recording()
         ):

@@ -66,6 +66,8 @@ class Annotations:
         result: likewise; None if nothing does.
         stated: the conditions of `dim`.
         declared: dims that `dim` made.
+        names: all that stand for dims.
+        result_names: those that only the result has.
     """
 
     def __init__(self, fn: Callable[..., Any], hints: dict[str, Any]) -> None:
@@ -81,6 +83,8 @@ class Annotations:
                 _declare(declared, dim)
         self.declared = declared
         self.names = sorted(frozenset[str]().union(*[s.symbols for s in specs]))
+        asked = [s.symbols for hint in self.parameters.values() for s in specs_in(hint)]
+        self.result_names = frozenset(self.names).difference(*asked)
 
     def show(self) -> str:
         """The function with its annotated shapes: `f(x: Tensor["B"], y) -> Tensor["B"]`."""
@@ -259,6 +263,9 @@ def _place_of(owner: Any, name: str) -> loc.Loc:
         if is_named:
             assert isinstance(node, (ast.arg, ast.AnnAssign))
             return loc.Loc.in_file(filename, first + node.lineno - 1)
+        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if is_function and name == _RETURN and node.returns is not None:
+            return loc.Loc.in_file(filename, first + node.returns.lineno - 1)
     return loc.Loc.in_file(filename, first)
 
 

@@ -14,7 +14,7 @@ from tessera.api.classes import Case
 from tessera.api.matching import Place
 from tessera.api.unify import Unifier
 from tessera.ir.constraints import Relation
-from tessera.ir.intexpr import Dim, linear_in, symbols
+from tessera.ir.intexpr import Dim, linear_in, solved_for, symbols
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import Work
 from tessera.runtime.dispatch.sizes import Code, SizedPlan
@@ -124,7 +124,30 @@ class NativeSizes:
             if len(rest) == len(waiting):
                 return None
             waiting = rest
+        self._given(code, env)
         return env
+
+    def _given(self, code: Code, env: dict[str, int]) -> None:
+        """Names that no array says, by equations; see `Unifier.solve`."""
+        waiting = [s.condition.expr for s in self._stated if s.condition.relation is Relation.EQUAL]
+        while waiting:
+            rest = [e for e in waiting if not self._is_given(code, env, e)]
+            if len(rest) == len(waiting):
+                return
+            waiting = rest
+
+    def _is_given(self, code: Code, env: dict[str, int], expr: Dim) -> bool:
+        unknown = sorted(symbols(expr) - env.keys())
+        if not unknown:
+            return True  # one of the conditions
+        found = solved_for(expr, unknown[0]) if len(unknown) == 1 else None
+        if found is None or not symbols(found[1]) <= env.keys():
+            return False
+        left, by = code.dim(found[1], env), code.constant(found[0])
+        code.is_zero(code.value("mod", left, by))
+        code.is_least(left)
+        env[unknown[0]] = code.value("floordiv", left, by)
+        return True
 
     def _solve(self, code: Code, env: dict[str, int], wanted: Dim, size: int) -> bool:
         """Whether a dim that is an expression could be compared, or says what a name is."""

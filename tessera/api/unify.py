@@ -15,7 +15,7 @@ from tessera.errors import DTypeError, LeafError, ShapeError, TesseraError
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.ir import assumptions, loc
 from tessera.ir.constraints import Condition, Relation
-from tessera.ir.intexpr import Dim, linear_in, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, linear_in, solved_for, substitute, sym, symbols
 from tessera.ir.intfunction import as_function
 from tessera.ir.types import TensorType
 
@@ -144,7 +144,8 @@ class Unifier:
                 rule = f"{wanted.name} is {known.full_name}, the dtype of `{first.path}`"
                 raise self._bad_dtype(place, type, rule, (first, place))
         elif wanted is not type.dtype:
-            rule = f"its annotation says {wanted.full_name}; arguments are not converted"
+            what = "arguments" if self._place_of is None else "results"
+            rule = f"its annotation says {wanted.full_name}; {what} are not converted"
             error = self._bad_dtype(place, type, rule, (place,))
             error.fix = f"convert it: `{place.path}.astype(ts.{wanted.full_name})`"
             raise error
@@ -192,6 +193,40 @@ class Unifier:
 
     # --- conditions ---
 
+    def solve(self, stated: Sequence[Stated]) -> None:
+        """Finds names that no array says, by equations with those that are known.
+
+        Raises:
+            ShapeError: no size of such a name satisfies an equation.
+        """
+        waiting = [each for each in stated if each.condition.relation is Relation.EQUAL]
+        while waiting:
+            rest = [each for each in waiting if not self._solved(each)]
+            if len(rest) == len(waiting):
+                return
+            waiting = rest
+
+    def _solved(self, stated: Stated) -> bool:
+        known, expr = self.sizes.dims, stated.condition.expr
+        names = symbols(expr)
+        unknown = sorted(names - known.keys())
+        if not unknown:
+            return True
+        name = unknown[0]
+        value = substitute(expr, {n: known[n] for n in names & known.keys()})
+        found = solved_for(value, name) if len(unknown) == 1 else None
+        if found is None:
+            return False
+        coefficient, left = found
+        if isinstance(left, int):
+            if left % coefficient or left < 0:
+                raise self._violated(stated, sorted(names & known.keys()))
+        elif coefficient > 1 and assumptions.decide(left % coefficient, "==", 0) is not True:
+            return False
+        known[name] = left // coefficient
+        self.sizes.origins[name] = f"{name} in `{stated.condition}`"
+        return True
+
     def check(self, stated: Sequence[Stated]) -> None:
         """Conditions hold for the sizes.
 
@@ -214,19 +249,20 @@ class Unifier:
                     continue
             elif expr == 0 or (expr > 0 and each.condition.relation is Relation.LEAST):
                 continue
-            frames = each.loc.frames
-            sources = [s for n in names if (s := self.sizes.sources.get(n))]
-            why = (
-                f"asked for at {frames[0]}" if frames else f"as long as nobody says {names[0]} >= 0"
-            )
-            rule = f"{each.condition}, {why}"
-            error = self._error(ShapeError, self.sizes.explain(names), rule, None, sources)
-            error.fix = "pass arrays of sizes for which it holds" + (
-                "" if frames else f', or write `@ts.constrain("{names[0]} >= 0")`'
-            )
-            raise error
+            raise self._violated(each, names)
 
     # --- errors ---
+
+    def _violated(self, stated: Stated, names: Sequence[str]) -> TesseraError:
+        frames = stated.loc.frames
+        sources = [s for n in names if (s := self.sizes.sources.get(n))]
+        why = f"asked for at {frames[0]}" if frames else f"as long as nobody says {names[0]} >= 0"
+        rule = f"{stated.condition}, {why}"
+        error = self._error(ShapeError, self.sizes.explain(names), rule, None, sources)
+        error.fix = "pass arrays of sizes for which it holds" + (
+            "" if frames else f', or write `@ts.constrain("{names[0]} >= 0")`'
+        )
+        return error
 
     def _wrong(
         self, place: Place, axis: int, wanted: Dim, size: Dim, why: str, notes: Sequence[Place]

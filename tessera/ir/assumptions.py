@@ -71,16 +71,19 @@ class Assumptions:
         """Whether `e >= 0` is known, or is possible and now guarded."""
         if isinstance(e, Sym):
             return True
-        wanted = Condition(e, Relation.LEAST, at_least_text(e))
+        return self.asked_for(Condition(e, Relation.LEAST, at_least_text(e)), loc.current())
+
+    def asked_for(self, wanted: Condition, place: loc.Loc) -> bool:
+        """Whether a condition is known, or is possible and now guarded, for the user's line."""
         if wanted in self.guards or wanted in self.proofs:
             return True
         found = self.system.holds(wanted)
         if found is False:
             return False
         if found:
-            self.proofs[wanted] = loc.current()
+            self.proofs[wanted] = place
         else:
-            self.guards[wanted] = Guard(wanted, loc.current())
+            self.guards[wanted] = Guard(wanted, place)
         return True
 
     def largest(self, e: Dim) -> int | None:

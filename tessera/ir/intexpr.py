@@ -123,6 +123,18 @@ def linear_in(e: Dim, names: Iterable[str]) -> tuple[dict[str, Dim], Dim] | None
     return {name: from_coeffs(coeffs) for name, coeffs in inside.items()}, from_coeffs(rest)
 
 
+def solved_for(e: Dim, name: str) -> tuple[int, Dim] | None:
+    """``(c, left)`` with ``c > 0``, so that ``e == 0`` means ``c * name == left``; None where ``e`` is
+    not affine in the symbol, with a number before it."""
+    found = linear_in(e, [name])
+    if found is None:
+        return None
+    c, rest = found[0][name], found[1]
+    if not isinstance(c, int) or c == 0:
+        return None
+    return (c, -rest) if c > 0 else (-c, rest)
+
+
 def fold(
     e: Dim,
     leaf: Callable[[str], T],

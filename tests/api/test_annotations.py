@@ -1002,3 +1002,53 @@ def test_loops_over_a_dim() -> None:
 def test_a_dim_prints_its_range_once_and_its_expression():
     assert repr(ts.dim("B", 1, 4096, multiple_of=8)) == "dim(B in 1..=4096, B % 8 == 0)"
     assert repr(ts.dim("B", 2) * 2) == "dim('2*B', B >= 2)"
+
+
+def test_names_that_equations_give():
+    @ts.jit
+    @ts.constrain("N == 2*M", "N == 4*K")
+    def f(x: ts.Tensor["N"]) -> ts.Tensor["M"]:
+        return ts.sum(ts.ensure(ts.reshape(x, (-1, 2)), ts.Tensor["M", 2]), axis=1)
+
+    for n in (4, 8, 12, 400, 4, 8):  # from the third call on native code runs them
+        x = array(n)
+        assert_close(f(x), x.reshape(-1, 2).sum(1))
+    assert f.cache_info().misses == 1
+    for n in (5, 6, 7):
+        with pytest.raises(ShapeError, match="asked for at"):
+            f(array(n))
+    assert f.memory(N=8).peak == 8 * 4 + 4 * 4
+    assert f.lower(array(8), machine="sm_90a").graph.args[0].type.rank == 1
+
+
+def test_an_equation_with_a_name_of_an_argument_that_is_left_out():
+    @ts.jit
+    @ts.constrain("S == 2*T")
+    def f(x: ts.Tensor["S"], mask: ts.Tensor["T"] | None = None):
+        return x * 2 if mask is None else x * ts.concat([mask, mask])
+
+    assert_close(f(array(4)), array(4) * 2)
+    assert_close(f(array(4), np.ones(2, np.float32)), array(4))
+    with pytest.raises(ShapeError, match="S == 2\\*T"):
+        f(array(5))
+
+
+def test_conditions_on_a_result_are_asked_of_calls():
+    @ts.jit
+    @ts.constrain("M <= 8", "M % 4 == 0")
+    def f(x: ts.Tensor["N"]) -> ts.Tensor["M"]:
+        return ts.concat([x, x])
+
+    for n in (2, 4, 2, 4, 2):
+        assert f(array(n)).shape == (2 * n,)
+    for n in (3, 6):
+        with pytest.raises(ShapeError, match="N is"):
+            f(array(n))
+    with pytest.raises(ShapeError, match="M is 6"):
+        ts.grad(lambda x: ts.sum(f(x)))(ts.asarray(array(3)))
+
+    @ts.jit
+    def g(x: ts.Tensor["N"]) -> ts.Tensor["M"]:
+        return x[:0]
+
+    assert g(array(3)).shape == (0,)

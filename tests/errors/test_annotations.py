@@ -343,7 +343,7 @@ def test_a_result() -> None:
               | ^^^^^^^^^^^^^^^^^^
           rule: a dim is what its annotation says, and a name is one size in all of them
           `x` is Tensor["B", "D"] at user.py:2
-          `result` is Tensor["D", "B"] at user.py:1
+          `result` is Tensor["D", "B"] at user.py:2
           fix: change the result, or its annotation
         """,
     )
@@ -541,7 +541,7 @@ def test_a_result_that_is_shorter() -> None:
               | ^^^^^^^^^^^^^
           rule: a dim is what its annotation says, and a name is one size in all of them
           `x` is Tensor["B"] at user.py:2
-          `result['next']` is Tensor["B"] at user.py:1
+          `result['next']` is Tensor["B"] at user.py:2
           fix: change the result, or its annotation
         """,
     )
@@ -559,5 +559,119 @@ def test_a_dim_that_cannot_be_read() -> None:
               | ^^^^^^^^^^^^^^^^^^^^^
           rule: a dim is an int, a name, or an expression of these with + - * // % min max
           fix: as in `ts.Tensor["B", "S//2", "H*64"]`
+        """,
+    )
+
+
+def test_a_condition_about_a_name_that_nothing_says() -> None:
+    expect(
+        """
+        @ts.jit
+        @ts.constrain("D == 64*H", "Q > 10")
+        def f(x: ts.Tensor["B", "D"]):
+            return x
+
+        f(ts.ones((2, 64)))
+        """,
+        """
+        OptionError: f: nothing says what Q is, in Q > 10
+          at user.py:2
+            2 | @ts.constrain("D == 64*H", "Q > 10")
+              |  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: a condition is about names of the function's annotations, or gives a name by these, as `H == D // 64` does
+          fix: its annotations name B, D; or name a dim so: `ts.Tensor["Q"]`
+        """,
+    )
+
+
+def test_a_condition_on_a_name_that_an_equation_gives() -> None:
+    expect(
+        """
+        @ts.jit
+        @ts.constrain("D == 64*H", "H <= 4")
+        def f(x: ts.Tensor["B", "D"]):
+            return x
+
+        f(ts.ones((2, 320)))
+        """,
+        """
+        ShapeError: f: H is 5 (H in `D == 64*H`)
+          at user.py:6
+            6 | f(ts.ones((2, 320)))
+              | ^^^^^^^^^^^^^^^^^^^^
+          rule: H <= 4, asked for at user.py:2:2
+          fix: pass arrays of sizes for which it holds
+        """,
+    )
+
+
+def test_a_condition_on_the_result() -> None:
+    expect(
+        """
+        @ts.jit
+        @ts.constrain("M <= 4")
+        def f(x: ts.Tensor["N"]) -> ts.Tensor["M"]:
+            return ts.concat([x, x])
+
+        f(ts.ones(3))
+        """,
+        """
+        ShapeError: f: N is 3 (`x: dim 0 "N"`)
+          at user.py:6
+            6 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: M <= 4, asked for at user.py:2:2
+          `x` is Tensor["N"] at user.py:3
+          fix: pass arrays of sizes for which it holds
+        """,
+    )
+
+
+def test_a_result_that_is_not_what_an_equation_says() -> None:
+    expect(
+        """
+        @ts.jit
+        @ts.constrain("M == 2*N")
+        def f(x: ts.Tensor["N"]) -> ts.Tensor["M"]:
+            return ts.concat([x, x, x])
+
+        f(ts.ones(3))
+        """,
+        """
+        ShapeError: f: `result: dim 0 "M"` is 3*N, but M in `M == 2*N` is 2*N
+          at user.py:4 in f
+            4 |     return ts.concat([x, x, x])
+              |            ^^^^^^^^^^^^^^^^^^^^
+          called from user.py:6
+            6 | f(ts.ones(3))
+              | ^^^^^^^^^^^^^
+          rule: a dim is what its annotation says, and a name is one size in all of them
+          `result` is Tensor["M"] at user.py:3
+          fix: change the result, or its annotation
+        """,
+    )
+
+
+def test_a_result_is_checked_where_each_size_has_a_program_of_its_own() -> None:
+    expect(
+        """
+        @ts.jit(memory_budget="1GB")
+        def f(x: ts.Tensor["N"]) -> ts.Tensor["N"]:
+            return ts.concat([x, x])
+
+        f(ts.ones(4))
+        """,
+        """
+        ShapeError: f: `result: dim 0 "N"` is 8, but `x: dim 0 "N"` is 4
+          at user.py:3 in f
+            3 |     return ts.concat([x, x])
+              |            ^^^^^^^^^^^^^^^^^
+          called from user.py:5
+            5 | f(ts.ones(4))
+              | ^^^^^^^^^^^^^
+          rule: a dim is what its annotation says, and a name is one size in all of them
+          `x` is Tensor["N"] at user.py:2
+          `result` is Tensor["N"] at user.py:2
+          fix: change the result, or its annotation
         """,
     )
