@@ -71,9 +71,9 @@ class Op:
     fields: ClassVar[tuple[Field, ...]] = ()
     # Names and kinds of the fields that hold operands and regions.
     _links: ClassVar[tuple[tuple[str, FieldKind], ...]] = ()
-    # Names, kinds and defaults of all fields; and the names of attributes.
-    _layout: ClassVar[tuple[tuple[str, FieldKind, Any], ...]] = ()
-    _attr_names: ClassVar[frozenset[str]] = frozenset()
+    # Names, kinds and defaults of all fields.
+    layout: ClassVar[tuple[tuple[str, FieldKind, Any], ...]] = ()
+    attr_names: ClassVar[frozenset[str]] = frozenset()
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     operands: tuple[Value, ...]
@@ -85,8 +85,8 @@ class Op:
         super().__init_subclass__()
         cls.fields = collect_fields(cls)
         cls._links = tuple([(f.name, f.kind) for f in cls.fields if f.kind is not _ATTR])
-        cls._layout = tuple([(f.name, f.kind, f.default) for f in cls.fields])
-        cls._attr_names = frozenset([f.name for f in cls.fields if f.kind is _ATTR])
+        cls.layout = tuple([(f.name, f.kind, f.default) for f in cls.fields])
+        cls.attr_names = frozenset([f.name for f in cls.fields if f.kind is _ATTR])
         if cls.name and "name" in cls.__dict__:
             known = Op.registry.get(cls.name)
             if known is not None and known.__qualname__ != cls.__qualname__:
@@ -98,7 +98,7 @@ class Op:
         count = len(args)
         operands: list[Value] = []
         regions: list[Block] = []
-        for position, (key, kind, default) in enumerate(self._layout):
+        for position, (key, kind, default) in enumerate(self.layout):
             value = args[position] if position < count else kwargs.pop(key, default)
             if kind is not _ATTR:
                 if kind is _OPERAND:
@@ -192,7 +192,7 @@ class Op:
                 fresh[name] = blocks[inner]
                 inner += 1
         if attrs:
-            if not attrs.keys() <= self._attr_names:
+            if not attrs.keys() <= self.attr_names:
                 raise TypeError(f"{self.name}: unexpected arguments {sorted(attrs)}")
             fresh.update(attrs)
         fresh["operands"], fresh["regions"] = inputs, blocks

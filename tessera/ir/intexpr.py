@@ -87,6 +87,10 @@ T = TypeVar("T")
 def substitute(e: Dim, mapping: Mapping[str, Dim]) -> Dim:
     """``e`` with symbols replaced by name, all at once."""
     names = mapping.keys()
+    if isinstance(e, int) or names.isdisjoint(e.symbols):
+        return e
+    if isinstance(e, Sym):
+        return mapping[e.name]
     done: dict[IntExpr, Dim] = {}
 
     def visit(x: Dim) -> Dim:
@@ -124,8 +128,8 @@ def linear_in(e: Dim, names: Iterable[str]) -> tuple[dict[str, Dim], Dim] | None
 
 
 def solved_for(e: Dim, name: str) -> tuple[int, Dim] | None:
-    """``(c, left)`` with ``c > 0``, so that ``e == 0`` means ``c * name == left``; None where ``e`` is
-    not affine in the symbol, with a number before it."""
+    """``(c, left)`` with ``c > 0``, so that ``e == 0`` means ``c * name == left``; None where ``e``
+    is not affine in the symbol, with a number before it."""
     found = linear_in(e, [name])
     if found is None:
         return None

@@ -279,10 +279,10 @@ def map_children(e: IntExpr, fn: Callable[[Dim], Dim]) -> Dim:
     if isinstance(e, _Extremum):
         args = (new[arg] for arg in e.args)
         return minimum(*args) if isinstance(e, Min) else maximum(*args)
-    total: Dim = 0
+    total: dict[Mono, int] = {}
     for mono, c in e.terms:
-        total = add(total, prod((c, *(new[atom] for atom in mono))))
-    return total
+        _add_to(total, prod((c, *[new[atom] for atom in mono])), 1)
+    return from_coeffs(total)
 
 
 # Sums and products
@@ -319,13 +319,17 @@ def add(a: Dim, b: Dim, k: int = 1) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a + k * b
     out = dict(coeffs_of(a))
+    _add_to(out, b, k)
+    return from_coeffs(out)
+
+
+def _add_to(out: dict[Mono, int], b: Dim, k: int) -> None:
     for mono, c in coeffs_of(b).items():
         total = out.get(mono, 0) + k * c
         if total:
             out[mono] = total
         else:
             del out[mono]
-    return from_coeffs(out)
 
 
 def mul(a: Dim, b: Dim) -> Dim:

@@ -13,28 +13,35 @@ from typing import Any, cast
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Module, Op, Value
-from tessera.ir.intexpr import IntExpr
+from tessera.ir.intexpr import Poly, Sym
 from tessera.ir.opdef import FieldKind
 from tessera.ir.scalar import ScalarFn
+
+_ATTR = FieldKind.ATTR
+_NUMBERS = frozenset({int, Poly, Sym})
 
 
 def print_attr(value: Any) -> str:
     """One attribute value as text."""
+    if type(value) in _NUMBERS:  # most of them
+        return str(value)
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        return "[" + ", ".join([print_attr(item) for item in items]) + "]"
+    return _print_other(value)
+
+
+def _print_other(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, IntExpr)):
-        return str(value)
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, complex):
         return f"({value.real!r}, {value.imag!r})"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-    if isinstance(value, tuple):
-        items = cast("tuple[Any, ...]", value)
-        return "[" + ", ".join(print_attr(item) for item in items) + "]"
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, ScalarFn):
@@ -88,20 +95,16 @@ class Printer:
         operands: list[str] = []
         attrs: list[str] = []
         store = op.__dict__
-        for field in op.fields:
-            value = store[field.name]
-            if field.kind is FieldKind.OPERAND:
+        for name, kind, default in op.layout:
+            value = store[name]
+            if kind is _ATTR:
+                # What may not be left out has a default of a type of its own.
+                if type(value) is not type(default) or value != default:
+                    attrs.append(f"{name}={self.attr(value)}")
+            elif kind is FieldKind.OPERAND:
                 operands.append(self.name(value))
-            elif field.kind is FieldKind.OPERANDS:
+            elif kind is FieldKind.OPERANDS:
                 operands.append("[" + ", ".join([self.name(v) for v in value]) + "]")
-            elif field.kind is FieldKind.ATTR:
-                if (
-                    field.has_default
-                    and type(value) is type(field.default)
-                    and value == field.default
-                ):
-                    continue
-                attrs.append(f"{field.name}={self.attr(value)}")
         results = ", ".join([self.name(v) for v in op.results])
         text = f"{results} = " if results else ""
         text += f"{op.name}({', '.join(operands)})"
@@ -119,6 +122,8 @@ class Printer:
         """An op as lines."""
         pad = "  " * indent
         lines = [pad + self.op_head(op)]
+        if not op.regions:
+            return lines
         regions = [f.name for f in op.fields if f.kind is FieldKind.REGION]
         for name, block in zip(regions, op.regions, strict=True):
             lines[-1] += f" {name}({self.args(block)}) {{"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import TypeVar
 
 from tessera.errors import CompileError
@@ -107,9 +108,11 @@ class _Driver:
     def op(self, op: Op, out: list[Op]) -> None:
         operands = [self.lookup(v) for v in op.operands]
         regions = [self.block(r) for r in op.regions]
-        if any(a is not b for a, b in zip(operands, op.operands, strict=True)) or any(
-            a.ops != b.ops or a.outputs != b.outputs
-            for a, b in zip(regions, op.regions, strict=True)
+        if not all(map(is_, operands, op.operands)) or any(
+            [
+                a.ops != b.ops or a.outputs != b.outputs
+                for a, b in zip(regions, op.regions, strict=True)
+            ]
         ):
             fresh = op.rebuild(operands, regions)
             self.env.update(zip(op.results, fresh.results, strict=True))
@@ -159,7 +162,7 @@ def eliminate_dead(block: Block) -> Block:
     live: set[Value] = set(block.outputs)
     kept: list[Op] = []
     for op in reversed(block.ops):
-        if any(v in live for v in op.results) or not is_removable(op.get_effects()):
+        if not live.isdisjoint(op.results) or not is_removable(op.get_effects()):
             kept.append(op)
             live.update(op.operands)
             for region in op.regions:

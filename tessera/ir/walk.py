@@ -45,7 +45,7 @@ def _free(block: Block, outer: set[Value], found: dict[Value, None]) -> None:
         for value in op.operands:
             if value not in defined:
                 found[value] = None
-        for region in op.regions:
+        for region in () if op.isolated else op.regions:
             _free(region, defined, found)
         defined.update(op.results)
     for value in block.outputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from math import ceil, gcd
 
@@ -83,6 +84,7 @@ class Operands:
     is_turned: bool = False
 
 
+@functools.lru_cache(maxsize=1024)  # layers of a network are alike
 def choose_block(
     shape: tuple[int, int, int], lanes: int, registers: int, operands: Operands | None = None
 ) -> Blocking:

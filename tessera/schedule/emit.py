@@ -105,6 +105,8 @@ class NestEmitter:
 
     def dynamic_names(self, exprs: Iterable[Dim]) -> list[str]:
         """The `$d` names in index expressions."""
+        if not self.dynamic:
+            return []
         found = dict.fromkeys(name for e in exprs for name in sorted(symbols(e)))
         return [name for name in found if name in self.dynamic]
 

@@ -131,7 +131,11 @@ class Joining(ABC):
         """What a kernel is."""
         found = self.known.get(op)
         if found is None:
-            found = self.known[op] = (_rows(op), _sums(op))
+            nest = _nest(op)
+            if nest is not None:
+                assert isinstance(op, ops.Kernel)
+                found = (_rows(op, nest), _sums(op, nest))
+            found = self.known[op] = found or (None, None)
         return found
 
     def first(
@@ -297,22 +301,20 @@ def _needs(op: Op, found: Sequence[Op]) -> bool:
 
 
 def _nest(op: Op) -> ops.Nest | None:
-    """The only nest of a kernel that nothing has been decided on."""
+    """The only nest of a kernel that nothing has been decided on, of one or two axes."""
     if not isinstance(op, ops.Kernel) or op.temps or len(op.body.ops) != 1:
         return None
     (nest,) = op.body.ops
-    if not isinstance(nest, ops.Nest) or nest.tile or nest.ordered:
+    if not isinstance(nest, ops.Nest) or nest.tile or nest.ordered or len(nest.axes) > 2:
         return None
     combines = any(isinstance(x, ops.Store) and x.combine is not None for x in nest.body.ops)
     return None if combines else nest
 
 
-def _rows(op: Op) -> Rows | None:
-    nest = _nest(op)
-    if nest is None or len(nest.axes) != 2:
+def _rows(op: ops.Kernel, nest: ops.Nest) -> Rows | None:
+    if len(nest.axes) != 2:
         return None
     _, col = nest.axes
-    assert isinstance(op, ops.Kernel)
     for inner in nest.body.ops:
         if inner.regions and not (isinstance(inner, ops.Reduce) and _is_along(inner, col)):
             return None
@@ -320,11 +322,9 @@ def _rows(op: Op) -> Rows | None:
     return Rows(op, nest) if along else None
 
 
-def _sums(op: Op) -> Sums | None:
-    nest = _nest(op)
-    if nest is None or len(nest.axes) != 1:
+def _sums(op: ops.Kernel, nest: ops.Nest) -> Sums | None:
+    if len(nest.axes) != 1:
         return None
-    assert isinstance(op, ops.Kernel)
     found = [x for x in nest.body.ops if x.regions]
     reductions = [x for x in found if isinstance(x, ops.Reduce) and len(x.axes) == 1]
     if not found or len(reductions) != len(found):

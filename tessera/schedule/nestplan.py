@@ -238,14 +238,28 @@ class AxisNames:
         letters = ("i", "r", "block", "part")
         while any(name.startswith(tuple([self.prefix + x for x in letters])) for name in taken):
             self.prefix += "_"
+        self._axes: dict[tuple[str, tuple[Dim, ...]], tuple[Axis, ...]] = {}
+        self._index: dict[tuple[str, tuple[Dim, ...]], tuple[Dim, ...]] = {}
 
     def axes(self, letter: str, shape: Sequence[Dim]) -> tuple[Axis, ...]:
         """One axis per dim that is not 1, numbered without gaps."""
-        dims = [dim for dim in shape if dim != 1]
-        return tuple([Axis(f"{self.prefix}{letter}{k}", dim) for k, dim in enumerate(dims)])
+        key = (letter, tuple(shape))
+        found = self._axes.get(key)
+        if found is None:
+            dims = [dim for dim in shape if dim != 1]
+            made = [Axis(f"{self.prefix}{letter}{k}", dim) for k, dim in enumerate(dims)]
+            found = self._axes[key] = tuple(made)
+        return found
 
     def index(self, letter: str, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """The element at the point of these axes."""
+        key = (letter, tuple(shape))
+        found = self._index.get(key)
+        if found is None:
+            found = self._index[key] = self._index_of(letter, shape)
+        return found
+
+    def _index_of(self, letter: str, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         result: list[Dim] = []
         count = 0
         for dim in shape:

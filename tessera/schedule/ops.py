@@ -593,8 +593,14 @@ class ScanFrom(Scan):
             raise VerifyError(f"it begins with {self.start.type}, not {self.body.outputs[0].type}")
 
 
+_BINDING = ("axes", "axis", "part")
+
+
 def bound_axes(op: Op) -> tuple[str, ...]:
     """The axis names that an op binds for its regions."""
+    names = op.attr_names
+    if names.isdisjoint(_BINDING):
+        return ()
     fields = op.__dict__
     found = [*fields.get("axes", ()), fields.get("axis"), fields.get("part")]
     return tuple([axis.name for axis in found if isinstance(axis, Axis)])

@@ -95,7 +95,7 @@ def with_orders(code: Iterable[Op]) -> list[Op]:
 
 
 def _stated(nest: ops.Nest) -> ops.Nest:
-    if all(op.attrs.get("order") or not rounds(op) for op in walk(nest.body)):
+    if all(getattr(op, "order", None) or not rounds(op) for op in walk(nest.body)):
         return nest
     new = nest.rebuild(regions=[_Stating(nest).block(nest.body)])
     assert isinstance(new, ops.Nest)
@@ -116,7 +116,7 @@ class _Stating:
         for op in block.ops:
             regions = [self.block(region) for region in op.regions]
             fields = {}
-            if "order" in op.attrs and op.attrs["order"] is None and rounds(op):
+            if "order" in op.attr_names and op.attrs["order"] is None and rounds(op):
                 fields["order"] = self.order(op)
             operands = [self.env.get(v, v) for v in op.operands]
             if fields or regions or operands != [*op.operands]:

@@ -373,7 +373,7 @@ class _Planner:
         last = self.lives.last.get(value, 0)
         assert isinstance(value.type, BufType)
         for loan in self.loans if value.type.strides is None else ():
-            if not loan.is_free or loan.until <= time:
+            if not loan.is_free or loan.until <= time or last != loan.until:
                 continue
             if loan.value.type == value.type and self.may_end_in(value, loan):
                 loan.is_free = False

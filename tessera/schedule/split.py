@@ -83,7 +83,7 @@ class Context:
         machine: the GPU; None for a CPU.
         facts: what is known of symbolic dims.
         names: for new axes.
-        used: values of the program that something reads.
+        used: values of the program that something reads, for a GPU.
     """
 
     machine: Multiprocessors | None
@@ -139,7 +139,8 @@ def rewrite(
     taken = {*func.dims}
     for op in walk(func.body):
         taken.update(ops.bound_axes(op))
-    context = Context(machine, facts or Facts(), Names(taken), uses(func.body))
+    used = () if machine is None else uses(func.body)
+    context = Context(machine, facts or Facts(), Names(taken), used)
     return func.with_body(_block(func.body, {}, list(rules), context))
 
 

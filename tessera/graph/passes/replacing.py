@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import is_
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import is_removable
@@ -72,7 +73,7 @@ class Replacing:
         code: list[Op] = []
         for old in self.ops:
             op, operands = old, [env.get(v, v) for v in self._reads[old]]
-            if any([a is not b for a, b in zip(operands, op.operands, strict=True)]):
+            if not all(map(is_, operands, op.operands)):
                 op = op.rebuild(operands, op.regions)
                 env.update(zip(old.results, op.results, strict=True))
             code.append(op)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import TypeVar
 
 import numpy as np
@@ -53,7 +54,7 @@ class _Sweep:
     def current(self, op: Op, regions: Sequence[Block] | None = None) -> Op:
         """The op on what stands for its operands now."""
         operands = [self.lookup(v) for v in op.operands]
-        if regions is None and all(a is b for a, b in zip(operands, op.operands, strict=True)):
+        if regions is None and all(map(is_, operands, op.operands)):
             return op
         fresh = op.rebuild(operands, regions)
         self.replace(op, fresh)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import is_
 
 from tessera.dtypes import (
     DType,
@@ -226,7 +227,7 @@ class Legalizer:
             self.env[op.result] = self.cast(build, self.reduce(build, op.fn, wide), dtype)
         elif isinstance(op, t.ReduceLanes):
             self.env[op.result] = self.reduce(build, op.fn, operands[0])
-        elif op.regions or any(a is not b for a, b in zip(operands, op.operands, strict=True)):
+        elif op.regions or not all(map(is_, operands, op.operands)):
             fresh = op.rebuild(operands, [self.block(r) for r in op.regions])
             build.ops.append(fresh)
             self.env.update(zip(op.results, fresh.results, strict=True))
