@@ -325,10 +325,8 @@ def add(a: Dim, b: Dim, k: int = 1) -> Dim:
 
 def _add_to(out: dict[Mono, int], b: Dim, k: int) -> None:
     for mono, c in coeffs_of(b).items():
-        total = out.get(mono, 0) + k * c
-        if total:
-            out[mono] = total
-        else:
+        out[mono] = out.get(mono, 0) + k * c
+        if not out[mono]:
             del out[mono]
 
 

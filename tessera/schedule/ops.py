@@ -579,8 +579,7 @@ class Scan(ScheduleOp):
 class ScanFrom(Scan):
     """A running combination that goes on from a value: a part of a longer one.
 
-    As `schedule.scan`, but acc begins as `start`, and places along the axis where a condition fails
-    (an expression < 0) are left out.
+    As `schedule.scan`, but acc begins as `start`, and places where a condition is < 0 are left out.
     """
 
     name = "schedule.scan_from"
@@ -593,14 +592,9 @@ class ScanFrom(Scan):
             raise VerifyError(f"it begins with {self.start.type}, not {self.body.outputs[0].type}")
 
 
-_BINDING = ("axes", "axis", "part")
-
-
 def bound_axes(op: Op) -> tuple[str, ...]:
     """The axis names that an op binds for its regions."""
-    names = op.attr_names
-    if names.isdisjoint(_BINDING):
+    if op.attr_names.isdisjoint(("axes", "axis", "part")):
         return ()
-    fields = op.__dict__
-    found = [*fields.get("axes", ()), fields.get("axis"), fields.get("part")]
+    found = [*getattr(op, "axes", ()), getattr(op, "axis", None), getattr(op, "part", None)]
     return tuple([axis.name for axis in found if isinstance(axis, Axis)])
