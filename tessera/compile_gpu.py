@@ -39,6 +39,7 @@ from tessera.target.from_tile.host import lower_host
 from tessera.target.from_tile.simt.kernel import lower_kernel
 from tessera.target.gpu import Gpu, gpu
 from tessera.target.gpu_ops import BlockInfo
+from tessera.target.host_ops import ReadBack
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import Machine
 from tessera.target.machine import machine as cpu_machine
@@ -74,8 +75,8 @@ class LoweredGpu(Stages):
         asm: the same.
     """
 
-    def __init__(self, graph: Func, target_machine: Gpu) -> None:
-        super().__init__(graph, target_machine)
+    def __init__(self, graph: Func, target_machine: Gpu, donated: Collection[int] = ()) -> None:
+        super().__init__(graph, target_machine, donated)
         self.gpu = target_machine
         self.spilling: dict[str, str] = {}
         self.host_machine: Machine = current_machine()
@@ -231,8 +232,9 @@ class LoweredGpu(Stages):
         self.context.record("load", time.perf_counter() - start)
         keep = (native, program, calls)
         suspects = self._suspects() if self.settings.sentinels else None
+        reads = any([isinstance(op, ReadBack) for op in walk(self.host.entry.body)])
         return RemoteExecutable(
-            self.signature, driver, device, program, keep, bool(calls), suspects
+            *(self.signature, driver, device, program, keep), bool(calls), suspects, reads
         )
 
     def _suspects(self) -> Callable[[Sequence[Remote]], bool]:
@@ -291,9 +293,19 @@ def _place(loc: Loc) -> Location | None:
     return None if loc is Loc.unknown else loc
 
 
-def lower_for(graph: Func, machine: Machine | Gpu | None = None) -> Lowered | LoweredGpu:
-    """Lowers a closed Graph for a machine; by default the host."""
-    return LoweredGpu(graph, machine) if isinstance(machine, Gpu) else Lowered(graph, machine)
+def lower_for(
+    graph: Func, machine: Machine | Gpu | None = None, donated: Collection[int] = ()
+) -> Lowered | LoweredGpu:
+    """Lowers a closed Graph for a machine.
+
+    Args:
+        graph: the program.
+        machine: by default the host.
+        donated: the inputs whose memory it may write to.
+    """
+    if isinstance(machine, Gpu):
+        return LoweredGpu(graph, machine, donated)
+    return Lowered(graph, machine, donated)
 
 
 def machine_named(machine: Machine | Gpu | str) -> Machine | Gpu:
@@ -303,7 +315,13 @@ def machine_named(machine: Machine | Gpu | str) -> Machine | Gpu:
     return gpu(machine) if machine.startswith("sm_") else cpu_machine(machine)
 
 
-def lower_on(graph: Func, device: Device) -> LoweredGpu:
-    """Lowers a closed Graph for a GPU."""
+def lower_on(graph: Func, device: Device, donated: Collection[int] = ()) -> LoweredGpu:
+    """Lowers a closed Graph for a GPU.
+
+    Args:
+        graph: the program.
+        device: where it is going to run.
+        donated: the inputs whose memory it may write to.
+    """
     driver: RemoteBackend = backend(device.platform)
-    return LoweredGpu(graph, driver.machine(device))
+    return LoweredGpu(graph, driver.machine(device), donated)

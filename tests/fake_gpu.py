@@ -52,6 +52,7 @@ class FakeBuffer:
         self.data = raw[start : start + max(nbytes, 1)]
         self.pointer: int = self.data.ctypes.data
         self.nbytes = nbytes
+        self.is_exported = False
         memory.add(self)
 
     def __del__(self) -> None:
@@ -151,6 +152,9 @@ class FakeBackend:
     def move(self, data: Remote, device: Device) -> Remote:
         return self.put(self.get(data), device)
 
+    def is_private(self, data: Remote) -> bool:
+        return isinstance(data.owner, FakeBuffer) and not data.owner.is_exported
+
     def wait(self, data: Remote) -> None:
         self.waits += 1
 
@@ -161,6 +165,8 @@ class FakeBackend:
         return 2, data.device.index
 
     def interface(self, data: Remote) -> dict[str, Any]:
+        if isinstance(data.owner, FakeBuffer):
+            data.owner.is_exported = True
         return {
             "shape": data.shape, "typestr": data.dtype.str, "data": (data.address, True),
             "strides": None, "version": 3,

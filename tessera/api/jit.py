@@ -373,8 +373,9 @@ class JitFunction(Inspected, Generic[P, R]):
         state = State.of(traced, name_of(self._fn), device)
         if state is not None:
             donated += state.donated(len(call.leaves))
+        inputs = [len(captured) + k for k in donated]
         if device == CPU:
-            lowered = lower_graph(traced.graph, [len(captured) + k for k in donated])
+            lowered = lower_graph(traced.graph, inputs)
             elsewhere = [x for x in captured if isinstance(x.storage, Remote)]
             if elsewhere:
                 name = f"jit: {name_of(self._fn)} captures an array"
@@ -383,7 +384,7 @@ class JitFunction(Inspected, Generic[P, R]):
         else:
             from tessera.compile_gpu import lower_on  # loads the backend
 
-            gpu = lowered = lower_on(traced.graph, device)
+            gpu = lowered = lower_on(traced.graph, device, inputs)
             executable = gpu.executable(device)
             captured = [moved(x, device) for x in captured]
         entry = Entry(lowered, executable, traced, captured, donated, state=state)

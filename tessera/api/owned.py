@@ -14,7 +14,7 @@ from tessera.api.static import StaticArguments
 from tessera.graph.array import Array
 from tessera.graph.donation import donate
 from tessera.graph.trace import Tracer, is_traced_here
-from tessera.runtime.memory import is_all_its_own
+from tessera.runtime.remote import is_its_own
 
 
 def donated_leaves(donated: StaticArguments | None, call: Arguments) -> list[int]:
@@ -64,7 +64,7 @@ def owned(leaves: Sequence[Any], inputs: Sequence[Any], donated: Iterable[int]) 
     return [
         k
         for k in donated
-        if _references(leaves[k], inputs, k) == _EXPECTED and is_all_its_own(inputs[k])
+        if _references(leaves[k], inputs, k) == _EXPECTED and is_its_own(inputs[k])
     ]
 
 

@@ -30,7 +30,7 @@ def run(entry: Entry, inputs: Sequence[Any], watched: bool, owned: Sequence[int]
     given = [*entry.captured, *inputs]
     if entry.donated:
         first = len(entry.captured)
-        outputs = entry.executable.run_on(given, {first + k for k in owned})
+        outputs = entry.executable.run_on(given, {first + k for k in owned}, entry.dims)
     else:
         outputs = entry.run(given)
     _look_at(entry, given, outputs, watched)
@@ -70,6 +70,7 @@ def run_with_refs(
 
     # What may fail in the middle does not write to memory that is to be as it was then.
     is_fallible = watched or entry.told is not None or entry.lowered.is_checked
+    is_fallible = is_fallible or entry.executable.is_interruptible
     keeps = is_fallible or not entry.donated
     outputs = state.run(cells, given, program, keeps)
     return state.with_returned(_result(entry, outputs), cells)

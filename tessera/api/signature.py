@@ -204,10 +204,8 @@ class Entry:
     ) -> None:
         self.state = state
         self.sizes = sizes
-        is_native = isinstance(executable, Executable)
-        overwrites = is_native and executable.overwrites
         self.told: Callable[..., bool] | None = executable.told
-        self.donated = tuple(donated) if overwrites else ()
+        self.donated = tuple(donated) if executable.overwrites else ()
         self.lowered = lowered
         self.executable: Any = executable
         self.dims = tuple(dims)
@@ -312,8 +310,8 @@ def lowered_for(graph: Func, where: Device, machine: Any, donated: Sequence[int]
     from tessera.compile_gpu import lower_for, lower_on, machine_named
 
     if machine is None:
-        return lower_on(graph, where).to_schedule()
-    return lower_for(graph, machine_named(machine)).to_schedule()
+        return lower_on(graph, where, donated).to_schedule()
+    return lower_for(graph, machine_named(machine), donated).to_schedule()
 
 
 class CacheInfo(NamedTuple):

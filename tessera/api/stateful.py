@@ -24,7 +24,7 @@ from tessera.graph.trace import note_effects
 from tessera.ir import loc
 from tessera.ir.core import Block
 from tessera.runtime.dispatch.signatures import HeldRef
-from tessera.runtime.memory import is_all_its_own
+from tessera.runtime.remote import is_its_own
 
 
 class State:
@@ -153,7 +153,7 @@ class State:
             free: list[int] = []
             if not (keeps or self.is_fallible):
                 for k in range(len(inputs), len(given)):
-                    if _references(given, k) == _ALONE and is_all_its_own(given[k]):
+                    if _references(given, k) == _ALONE and is_its_own(given[k]):
                         free.append(k)
             outputs = program(given, free)
         except BaseException:

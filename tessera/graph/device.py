@@ -79,6 +79,11 @@ class Backend(Protocol):
         """Copies elements to another device of this kind."""
         ...
 
+    def is_private(self, data: Remote) -> bool:
+        """Whether the memory is this backend's, was shown to no other library, and is used in the
+        order in which work is started here and now."""
+        ...
+
     def wait(self, data: Remote) -> None:
         """Returns once the elements are computed."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,7 @@ class Executable:
             dims, that depends on them.
 
     Attributes:
+        is_interruptible: whether Ctrl-C may end it in the middle: never.
         told: whether sentinels have found something in the last call on this thread, which had
             these results; asked again it says no. None where the program has no sentinels.
     """
@@ -84,6 +85,8 @@ class Executable:
         "signature",
         "told",
     )
+
+    is_interruptible: Final = False
 
     def __init__(
         self,

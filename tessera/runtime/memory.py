@@ -81,7 +81,7 @@ def _pointer_by_interface(array: Array) -> int:
 
 # References to an array at one place, as code like that of `is_all_its_own` sees them; the number
 # differs among versions of Python. Without the interpreter's lock they cannot be counted.
-_COUNTED: bool = sys.implementation.name == "cpython" and getattr(
+COUNTED: bool = sys.implementation.name == "cpython" and getattr(
     sys, "_is_gil_enabled", lambda: True
 )()
 
@@ -122,7 +122,7 @@ def is_all_its_own(array: Array) -> bool:
 
     It is aligned as our arrays are, and was got for arrays: no other library's, and no file's.
     """
-    if pointer(array) % ALIGNMENT or not _COUNTED:
+    if pointer(array) % ALIGNMENT or not COUNTED:
         return False
     owner: Any = array
     while type(owner) is _ndarray:

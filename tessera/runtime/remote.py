@@ -8,8 +8,9 @@ started: nothing is waited for, unless a condition of the program has to be read
 from __future__ import annotations
 
 import math
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -24,7 +25,7 @@ from tessera.ir.intexpr import evaluate
 from tessera.ir.types import TensorType
 from tessera.runtime.executable import Signature
 from tessera.runtime.hostcall import checked
-from tessera.runtime.memory import Output
+from tessera.runtime.memory import COUNTED, Output, is_all_its_own
 from tessera.target.gpu import Gpu
 
 
@@ -216,9 +217,15 @@ class _Program:
 
     def run(self, inputs: Sequence[Remote], dims: Sequence[int] = ()) -> list[Remote]:
         """Starts it; see `RemoteExecutable.run`."""
+        return self.run_on(inputs, (), dims)
+
+    def run_on(
+        self, inputs: Sequence[Remote], owned: Collection[int], dims: Sequence[int] = ()
+    ) -> list[Remote]:
+        """Starts it; see `RemoteExecutable.run_on`."""
         named = dict(zip(self.signature.dims, dims, strict=True))
         outputs = output_shapes(self.signature, named)
-        return self.start(inputs, outputs, scratch_bytes(self.signature, dims), dims)
+        return self.start(inputs, outputs, scratch_bytes(self.signature, dims), dims, owned)
 
     def start(
         self,
@@ -226,13 +233,24 @@ class _Program:
         outputs: Sequence[Output],
         scratch: int,
         dims: Sequence[int],
+        owned: Collection[int] = (),
     ) -> list[Remote]:
-        """Starts it; see `RemoteExecutable.start`."""
+        """Starts it; see `RemoteExecutable.start`, and `run_on` about the last argument."""
         code, backend, device = self.code, self.backend, self.device
         allocate = code.allocate
+        overwritten = self.signature.overwritten
+        if any([on is not None and on not in owned for on in overwritten]):
+            # Whoever sees these elements goes on seeing them: the program gets a copy.
+            taken = {on for on in overwritten if on is not None and on not in owned}
+            inputs = [backend.move(x, device) if k in taken else x for k, x in enumerate(inputs)]
         words: list[Any] = [x.address for x in inputs]
         found: list[Remote] = []
-        for shape, dtype, size in outputs:
+        for k, (shape, dtype, size) in enumerate(outputs):
+            on = overwritten[k] if overwritten else None
+            if on is not None:
+                words.append(inputs[on].address)
+                found.append(inputs[on].reshape(shape))
+                continue
             buffer = allocate(size)
             address = buffer.pointer
             words.append(address)
@@ -258,14 +276,18 @@ class RemoteExecutable:
         calls_host: whether it calls functions of the host.
         suspects: where the program has sentinels, says whether results have what no sentinel looks
             at; else None.
+        reads: whether it waits for conditions of loops and branches.
 
     Attributes:
+        is_interruptible: whether Ctrl-C may end it in the middle: where it waits.
         told: whether sentinels have found something in the last call on this thread, which had
             these results; asked again it says no. None where the program has no sentinels. Calls of
             such a program wait for its end, and take turns.
         run: starts the program on a list of inputs, elements on the device of the right types, and
             on values of the symbolic dims, if there are any; gives a list of fresh outputs, which
-            are computed later.
+            are computed later. Of inputs whose memory outputs take it makes copies.
+        run_on: the same for inputs of which some, by their numbers, are nobody else's, now or later
+            (see `is_its_own`): outputs take their memory. The values of the dims come last.
     """
 
     __slots__ = (
@@ -278,8 +300,10 @@ class RemoteExecutable:
         "_wrap",
         "device",
         "dtypes",
+        "is_interruptible",
         "keep",
         "run",
+        "run_on",
         "signature",
         "told",
     )
@@ -293,8 +317,10 @@ class RemoteExecutable:
         keep: object,
         calls_host: bool = False,
         suspects: Callable[[Sequence[Remote]], bool] | None = None,
+        reads: bool = False,
     ) -> None:
         self.signature = signature
+        self.is_interruptible = reads
         self.device = device
         self.keep = keep
         self.dtypes: list[np.dtype[Any]] = [dtype.np for _, dtype in signature.outputs]
@@ -303,6 +329,7 @@ class RemoteExecutable:
         # A function that needs nothing of this object: it would keep itself alive by that.
         self._program = _Program(signature, backend, device, code, keep)
         self.run: Callable[..., list[Remote]] = self._program.run
+        self.run_on: Callable[..., list[Remote]] = self._program.run_on
         self._suspects = suspects
         self._lock = threading.RLock()
         self._found = threading.local()
@@ -312,10 +339,15 @@ class RemoteExecutable:
             self.told = self._was_told
             self._wrap.append(self._watching)
         if self._wrap:
-            self.run = self._wrapped(self.run)
+            self.run, self.run_on = self._wrapped(self.run), self._wrapped(self.run_on)
         elif self._outputs is not None:
             found = self.starter(self._outputs, self.scratch(()), (), slow=self.run)
             self.run = found or self.run
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether some of its outputs take the memory of inputs."""
+        return any([on is not None for on in self.signature.overwritten])
 
     def scratch(self, dims: Sequence[int]) -> int:
         """Bytes of scratch memory that it needs for given dims."""
@@ -343,7 +375,7 @@ class RemoteExecutable:
             is_single: see `Job`.
             slow: see `Job`.
         """
-        if self._wrap:
+        if self._wrap or self.overwrites:
             return None
         specs = [None] * len(self.signature.inputs) if inputs is None else inputs
         return self._code.starter(
@@ -408,6 +440,30 @@ class RemoteExecutable:
         found: bool = getattr(self._found, "is_bad", False)
         self._found.is_bad = False
         return found or self._suspects(outputs)
+
+
+def _owners(data: Remote) -> int:
+    return sys.getrefcount(data.owner)
+
+
+class _NoBackend:
+    """What the elements have that references are counted at."""
+
+
+def _one_owner() -> int:
+    nothing: Any = _NoBackend()
+    return _owners(Remote(nothing, Device("cpu"), _NoBackend(), 0, (), np.dtype(np.uint8)))
+
+
+_ONE_OWNER = _one_owner()
+
+
+def is_its_own(data: np.ndarray | Remote) -> bool:
+    """Whether nobody else can see the memory of elements that nobody else has, on any device: no
+    view, no other library; and what is started now writes to it after all that uses it."""
+    if not isinstance(data, Remote):
+        return is_all_its_own(data)
+    return COUNTED and _owners(data) == _ONE_OWNER and data.backend.is_private(data)
 
 
 def _calling(run: Callable[..., list[Remote]]) -> Callable[..., list[Remote]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, FloorDiv, Mod, Sym
+from tessera.ir.intexpr import Dim, FloorDiv, Mod, Sym, symbols
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.types import Axis, Place, PlaceKind
@@ -82,7 +82,7 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
         return False
     if first.keeps:
         return False  # it is written before other elements of the row are read
-    if any(n == nest for n, _ in writes[1:]):
+    if any(n == nest for n, _ in writes[1:]) or _is_in_many(op.body.ops[nest], first):
         return False
     behind = {n for n, _ in reads if n != nest}
     if behind and len(behind) == len({n for n, _ in reads}):
@@ -105,6 +105,15 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
         and one in before
         for _, one in reads
     )
+
+
+def _is_in_many(nest: Op, store: ops.Store) -> bool:
+    """Whether several programs of a nest write the same elements, so that one of them may read what
+    another has written."""
+    assert isinstance(nest, ops.Nest)
+    told = frozenset[str]().union(*[symbols(dim) for dim in store.index])
+    pairs = zip(nest.axes, nest.chunk, strict=False)
+    return any([chunk and axis.extent != 1 and axis.name not in told for axis, chunk in pairs])
 
 
 _ANYWHERE = Place(PlaceKind.ARENA, 0)

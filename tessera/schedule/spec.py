@@ -4,8 +4,9 @@ Besides the structure that every layer has:
  S1  the program's outputs are distinct, and none is an input;
  S2  index expressions mention only axes in scope, symbolic dims, and `$k` for a dynamic operand
      that exists;
- S3  each output of a kernel that has elements is written by one of its nests, and inputs are never
-     written; only a kernel without inputs and nests gives memory that a loop is going to fill;
+ S3  each output of a kernel that has elements is written by one of its nests, or lies where an
+     input does, and inputs are never written; only a kernel without inputs and nests gives memory
+     that a loop is going to fill;
  S4  dynamic operands are i64;
  S5  once there are places: all ops have them, and outputs of the program lie where they belong:
      in memory of their own, or on an input each;
@@ -106,6 +107,7 @@ def _is_empty(buffer: Value) -> bool:
 
 def check_stores(func: Func) -> None:
     """S3 and S6."""
+    where = _places_of(func)
     for kernel in kernels(func.body):
         inputs = set(kernel.body.args[: len(kernel.inputs)])
         outputs = set(kernel.body.args[len(kernel.inputs) :])
@@ -123,9 +125,24 @@ def check_stores(func: Func) -> None:
                             raise _fail("S6", one, "it stands inside a reduction")
         if written & inputs:
             raise _fail("S3", kernel, "an input is written")
-        missing = [v for v in outputs - written if not _is_empty(v)]
+        found = {where[v] for v in kernel.inputs if v in where}
+        ends = zip(kernel.body.args[len(kernel.inputs) :], kernel.places, strict=False)
+        there = {v for v, place in ends if place in found}
+        missing = [v for v in outputs - written - there if not _is_empty(v)]
         if missing and not kernel.is_unwritten:
             raise _fail("S3", kernel, f"{len(missing)} outputs are never written")
+
+
+def _places_of(func: Func) -> dict[Value, Place]:
+    """Where each value of a program lies, once there are places."""
+    found = {value: Place(PlaceKind.INPUT, k) for k, value in enumerate(func.args)}
+    for op in walk(func.body):
+        places: tuple[Place, ...] = getattr(op, "places", ())
+        found.update(zip(op.results, places, strict=False))
+        if isinstance(op, ops.While):
+            for region in op.regions:
+                found.update(zip(region.args, places, strict=False))
+    return found
 
 
 def check_places(func: Func) -> None:

@@ -82,6 +82,12 @@ class CudaBackend:
         address = copy.pointer + data.address - owner.pointer
         return Remote(self, device, copy, address, data.shape, data.dtype)
 
+    def is_private(self, data: Remote) -> bool:
+        """Whether it is memory of the pool, never exported, of the current stream: who waits for
+        its elements, waits for the stream of the buffer alone."""
+        owner = _owner(data)
+        return owner.is_private and owner.stream is owner.device.current_stream
+
     def wait(self, data: Remote) -> None:
         """Returns once the elements are computed."""
         _owner(data).stream.synchronize()

@@ -159,6 +159,11 @@ class DeviceBuffer:
         self._exported = True
 
     @property
+    def is_private(self) -> bool:
+        """Whether no other library has seen the memory, nor made it."""
+        return self._block is not None and not self._exported
+
+    @property
     def is_foreign(self) -> bool:
         """Whether the memory is another library's."""
         return self._block is None

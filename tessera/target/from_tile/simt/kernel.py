@@ -20,6 +20,7 @@ from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
 from tessera.target.from_tile.simt.dot import dot, product
 from tessera.target.from_tile.simt.lowering import I64, PTR, Rule, Simt
+from tessera.target.from_tile.simt.overwriting import Overwriting, written
 from tessera.target.gpu import Gpu
 from tessera.tile import ops as tile
 from tessera.tile.sentinel_ops import Sentinel
@@ -89,32 +90,15 @@ def lower_kernel(
     params = s.open(types, names)
     s.memory.update(zip(args, params, strict=False))
     s.dims.update(zip(func.dims, params[len(args) :], strict=False))
-    s.written = _written(s, func) | {s.memory[args[k]] for k in shared_places}
+    places = {args[k] for k in shared_places}
+    s.written = {s.memory[arg] for arg in written(func) | places}
+    s.overwriting = Overwriting(places, s.users)
     s.emit(g.BlockInfo(s.threads, loc=s.loc))
     extents = iter(params[len(args) + len(func.dims) :])
     sizes = [n if isinstance(n, int) else next(extents) for n in grid]
     _program_ids(s, sizes, any(isinstance(op, tile.Dot) for op in walk(func.body)))
     s.run(func.body)
     return Func(func.name, s.close(), attrs=func.attrs)
-
-
-def _written(s: Simt, func: Func) -> set[Value]:
-    """Memory arguments that the kernel writes."""
-    found: set[Value] = set()
-    for op in walk(func.body):
-        if isinstance(op, tile.Store):
-            assert isinstance(op.view.op, tile.View)
-            found.add(s.memory[_whole(op.view.op.mem)])
-        elif isinstance(op, tile.Scatter):
-            found.add(s.memory[_whole(op.mem)])
-    return found
-
-
-def _whole(memory: Value) -> Value:
-    """The argument of which a memory is a part."""
-    while isinstance(memory.op, tile.Part):
-        memory = memory.op.mem
-    return memory
 
 
 def _program_ids(s: Simt, grid: Sequence[int | Value], grouped: bool) -> None:

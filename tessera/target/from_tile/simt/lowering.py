@@ -19,6 +19,7 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.from_tile.simt.assign import Assignment
 from tessera.target.from_tile.simt.divide import Divisibility
+from tessera.target.from_tile.simt.overwriting import Overwriting
 from tessera.target.from_tile.simt.spread import LANE_BITS, Piece, Spread, flat_bits
 from tessera.target.gpu import Gpu
 from tessera.target.types import PtrType
@@ -71,6 +72,7 @@ class Simt:
         spreads: how each tile lies.
         divisors: what is known of index scalars.
         written: memory arguments that the kernel writes.
+        overwriting: those that may lie where another one does.
         is_narrow: whether 32 bits hold the place of every element in its memory.
         loc: the location of new ops.
     """
@@ -97,6 +99,7 @@ class Simt:
         self.dims: dict[str, Value] = {}
         self.program_ids: list[Value] = []
         self.written: set[Value] = set()
+        self.overwriting = Overwriting((), {})
         self.func = func
         self.is_narrow = func.attrs.get(INDEX) == "i32"
         self.users: dict[Value, list[Op | None]] = {}

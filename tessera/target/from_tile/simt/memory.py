@@ -301,6 +301,7 @@ def load(s: Simt, op: tile.Load) -> None:
     dtype = op.result.type.dtype
     spread = s.spread_of(op.result)
     if spread is None:
+        s.overwriting.note_load(op, True)
         ptr, offset, mask = _single(s, op)
         fill = s.const(op.fill, dtype)
         s.define(op.result, [_read(s, ptr, offset, ScalarType(dtype), mask, fill, 0)])
@@ -311,6 +312,7 @@ def load(s: Simt, op: tile.Load) -> None:
     best = _best(s, spread, wish, window, dtype.itemsize)
     access = Access(s, window, op.coords, op.check, best, wish)
     mask = to_spread(s, s.held(op.mask[0]), best).values if op.mask else ()
+    s.overwriting.note_load(op, bool(best.copies))
 
     def move(width: int, skip: int | None) -> list[Value]:
         found: dict[int, Value] = {}
@@ -335,6 +337,7 @@ def store(s: Simt, op: tile.Store) -> None:
     """Writes a box; of several copies of an element, one thread writes its own."""
     x = s.held(op.value)
     window = s.windows[op.view]
+    _meet(s, op)
     if x.spread is None:
         ptr, offset, mask = _single(s, op)
         guard = s.all_of([mask, s.first_copy(s.threads - 1)])
@@ -364,6 +367,12 @@ def store(s: Simt, op: tile.Store) -> None:
     access.choose(move, mask)
 
 
+def _meet(s: Simt, op: tile.Store | tile.Scatter) -> None:
+    """All threads wait for each other before a store over what some may not have read yet."""
+    if s.overwriting.must_meet(op):
+        s.emit(g.Barrier(loc=s.loc))
+
+
 def _neighbours(
     s: Simt, op: tile.Gather | tile.Scatter, spread: Spread | None, mask: Sequence[Value]
 ) -> list[list[int]]:
@@ -383,6 +392,7 @@ def gather(s: Simt, op: tile.Gather) -> None:
     assert not isinstance(op.fill, complex)
     dtype = op.result.type.dtype
     spread = s.spread_of(op.result)
+    s.overwriting.note_load(op, spread is None or bool(spread.copies))
     offsets = to_spread(s, s.held(op.offsets), spread).values
     mask = to_spread(s, s.held(op.mask[0]), spread).values if op.mask else ()
     memory = s.memory[op.mem]
@@ -404,6 +414,7 @@ def scatter(s: Simt, op: tile.Scatter) -> None:
     """Writes elements at offsets, or combines them with what is there, one at a time."""
     x = s.held(op.value)
     spread = x.spread
+    _meet(s, op)
     offsets = to_spread(s, s.held(op.offsets), spread).values
     mask = to_spread(s, s.held(op.mask[0]), spread).values if op.mask else ()
     memory = s.memory[op.mem]
