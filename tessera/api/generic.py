@@ -194,7 +194,7 @@ class ShapeGeneric:
     def entry(
         self, call: Arguments, settings: Hashable, trace: Trace, device: Device = CPU
     ) -> Entry | None:
-        """What runs a call; None if the function uses values of an outer trace, or refs on a GPU.
+        """What runs a call; None if the function uses values of an outer trace.
 
         Args:
             call: the call.
@@ -204,7 +204,7 @@ class ShapeGeneric:
         """
         sizes = self.check(call)
         program = self._program(call, sizes, settings, trace, device)
-        if program is None or (device != CPU and program.state is not None):
+        if program is None:
             return None
         Unifier(self.name, sizes).check(program.guards)
         env = _numbers(sizes)
@@ -249,7 +249,7 @@ class ShapeGeneric:
             lowered, values = found.lowered, found.values
         else:
             graph, values = self._graph(program, case, isinstance(where, Gpu))
-            lowered: Stages = lowered_for(graph, CPU, where)
+            lowered: Stages = lowered_for(graph, CPU, where, program.donated)
         names = zip(lowered.traced.dims, values, strict=True)
         return lowered.memory(**{own: env[name] // n for own, (name, n) in names})
 
@@ -265,7 +265,9 @@ class ShapeGeneric:
             shapes = [[substitute(d, self._equal) for d in x.type.shape] for x in call.leaves]
             leaves = zip(call.leaves, shapes, strict=True)
             traced = trace(call, [x.type.with_shape(shape) for x, shape in leaves])
-        return lowered_for(traced.graph, where, machine)
+        state = State.of(traced, self.name, CPU)
+        donated = [] if state is None else state.inputs_of(traced.graph)
+        return lowered_for(traced.graph, where, machine, donated)
 
     def lowered_for(
         self, call: Arguments, settings: Hashable, trace: Trace, machine: Machine | Gpu | str
@@ -280,11 +282,12 @@ class ShapeGeneric:
             return None
         case = self.classes.of(env := _numbers(sizes))
         graph, values = self._graph(program, case, isinstance(machine, Gpu))
-        found = lower_for(graph, machine)
+        found = lower_for(graph, machine, program.donated)
         if isinstance(machine, Gpu):
             dims = [env[name] // divisor for name, divisor in values]
             if not fits(found, dict(zip(graph.dims, dims, strict=True))):
-                found = lower_for(self._graph(program, case, True, is_large=True)[0], machine)
+                graph, _ = self._graph(program, case, True, is_large=True)
+                found = lower_for(graph, machine, program.donated)
         return found
 
     def _program(
@@ -456,7 +459,7 @@ class ShapeGeneric:
             else:
                 from tessera.compile_gpu import lower_on  # loads the backend
 
-                lowered = lower_on(graph, program.device)
+                lowered = lower_on(graph, program.device, program.donated)
             native = NativeSizes(
                 self.places(call),
                 [x.type for x in call.leaves],

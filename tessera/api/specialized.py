@@ -67,9 +67,7 @@ class Program:
     @property
     def donated(self) -> list[int]:
         """The inputs whose memory it may write to: what written refs hold."""
-        if self.state is None:
-            return []
-        return self.state.donated(len(self.traced.graph.args) - sum(self.state.sizes))
+        return [] if self.state is None else self.state.inputs_of(self.traced.graph)
 
     @property
     def guards(self) -> list[Stated]:

@@ -22,7 +22,7 @@ from tessera.graph.remote import Remote
 from tessera.graph.state import Cell, load, store
 from tessera.graph.trace import note_effects
 from tessera.ir import loc
-from tessera.ir.core import Block
+from tessera.ir.core import Block, Func
 from tessera.runtime.dispatch.signatures import HeldRef
 from tessera.runtime.remote import is_its_own
 
@@ -83,6 +83,10 @@ class State:
             found += range(first, first + size) if is_written else ()
             first += size
         return found
+
+    def inputs_of(self, graph: Func) -> list[int]:
+        """The same inputs of its program, whose last ones are what the refs hold."""
+        return self.donated(len(graph.args) - sum(self.sizes))
 
     def cells(self, refs: Sequence[Ref]) -> list[Cell] | None:
         """The refs of a call; None if one does not exist any more.

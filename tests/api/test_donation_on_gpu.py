@@ -1,5 +1,7 @@
 """Donated arguments and refs of programs for a GPU, simulated: where results lie."""
 
+# ruff: noqa: F821, UP037 -- dims are strings, which ruff takes for names of classes
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -287,3 +289,28 @@ def test_what_is_stored_alone_needs_no_barrier(gpu: FakeBackend) -> None:
     f = ts.jit(lambda x, y: (x * 2 + 1, y * 2), donate_argnums=(0, 1))
     for kernel in f.lower(*args, machine="sm_90a").target.funcs.values():
         assert "barrier" not in str(kernel)
+
+
+# --- shapes -----------------------------------------------------------------------------------
+
+
+def test_one_program_for_all_sizes_writes_its_refs_in_place(gpu: FakeBackend) -> None:
+    cache = ts.Ref(on_gpu(np.zeros((16, 8), np.float32)), name="cache")
+
+    @ts.jit
+    def step(x: ts.Tensor["B", 8], k: Any) -> Any:
+        cache[k] = ts.sum(x, axis=0)
+        return x @ cache.get().T
+
+    before = place(cache.get())
+    wanted = np.zeros((16, 8), np.float32)
+    rng = np.random.default_rng(0)
+    for n in (3, 5, 7, 3):
+        x = rng.integers(-4, 5, (n, 8)).astype(np.float32)
+        wanted[n] = x.sum(0)
+        np.testing.assert_array_equal(step(on_gpu(x), n), x @ wanted.T)
+        assert place(cache.get()) == before
+    np.testing.assert_array_equal(cache.get(), wanted)
+    assert step.cache_size() == 1
+    use = step.memory(ts.ShapeDtypeStruct((11, 8), ts.float32), 3, machine="sm_90a")
+    assert use.donated == 16 * 8 * 4

@@ -11,7 +11,9 @@ import tessera as ts
 from tessera.api import cuda_backend
 from tessera.graph.device import DeviceError, install_backend
 from tessera.runtime.cuda import driver
+from tessera.runtime.cuda.device import cuda_device
 from tessera.runtime.cuda.errors import ForeignBufferError, LaunchError
+from tessera.runtime.cuda.stream import Stream
 from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.native_driver import NativeDriver
 
@@ -92,6 +94,62 @@ def test_buffers_go_back_to_the_pool(native: NativeDriver, fake: FakeDriver) -> 
     for _ in range(20):
         f(x)
     assert fake.used == used
+
+
+def test_a_result_has_the_buffer_of_a_donated_argument(
+    native: NativeDriver, fake: FakeDriver
+) -> None:
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    x = ts.device_put(DATA, "cuda:0")
+    owner, pointer = id(x.storage.owner), x.storage.address
+    used = fake.used
+    for _ in range(3):
+        x = f(x)
+        assert (id(x.storage.owner), x.storage.address) == (owner, pointer)
+    assert native["launches"] == 3
+    assert native["parameter"] == pointer
+    assert fake.used == used
+    assert not fake.called("cuMemcpyDtoDAsync")
+
+
+def test_what_others_may_see_is_copied(native: NativeDriver, fake: FakeDriver) -> None:
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    others: list[Any] = [
+        lambda x: x.storage,
+        lambda x: ts.reshape(x, (4, 3)),
+        lambda x: x.__cuda_array_interface__,
+        lambda x: x.__dlpack__(max_version=(1, 0)),
+    ]
+    for k, other in enumerate(others):
+        x = ts.device_put(DATA, "cuda:0")
+        held = other(x)
+        before = x.storage.address
+        y = f(x)
+        assert y.storage.address == native["parameter"] != before
+        assert len(fake.called("cuMemcpyDtoDAsync")) == k + 1
+        after = y.storage.address
+        assert f(y).storage.address == after
+        del held
+
+
+def test_streams_of_donated_arguments(native: NativeDriver, fake: FakeDriver) -> None:
+    """Work of another stream that reads the memory is waited for; results stay in the stream of
+    their buffer."""
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    g = ts.jit(lambda x: x * 2)
+    x = ts.device_put(DATA, "cuda:0")
+    f(ts.device_put(DATA, "cuda:0"))
+    side = Stream(cuda_device(0))
+    with side:
+        g(x)
+    waits, before = len(fake.called("cuStreamWaitEvent")), x.storage.address
+    y = f(x)
+    assert y.storage.address == before
+    assert len(fake.called("cuStreamWaitEvent")) > waits
+    with side:
+        z = f(y)
+    assert z.storage.address != before
+    assert z.storage.owner.stream is side
 
 
 def test_other_libraries(native: NativeDriver) -> None:
