@@ -395,18 +395,29 @@ def _wrong_call(fn: Callable[..., object], error: BaseException) -> CallError | 
     name, _, problem = str(error).partition("() ")
     if name.rpartition(".")[2] != fn.__name__ or not problem:
         return None
+    import enum
     import inspect  # slow to load, and seldom needed
 
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return None
-    shown = str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters.values()]))
+    known = [
+        p.replace(
+            annotation=p.empty,
+            default=p.default.value if isinstance(p.default, enum.Enum) else p.default,
+        )
+        for p in parameters.values()
+    ]
+    called = fn.__name__
+    if called == "__init__":
+        called, known = fn.__qualname__.split(".")[-2], known[1:]
+    shown = str(inspect.Signature(known))
     return CallError(
-        f"{fn.__name__}: {problem}",
+        f"{called}: {problem}",
         loc=_locate[0](),
         rule=f"its parameters are {shown}",
-        fix=_call_fix(fn.__name__, problem, list(parameters), shown),
+        fix=_call_fix(called, problem, [p.name for p in known], shown),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -27,6 +27,14 @@ from tessera.ir.effects import memory
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Scope(Protocol):
+    """What stands in `with`, and decorates functions."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: Any) -> bool | None: ...
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 class Stream:
@@ -177,18 +185,69 @@ def deterministic(
     return wrap if fn is None else wrap(fn)
 
 
-@contextmanager
-def nondeterministic() -> Generator[None]:
+@overload
+def nondeterministic() -> Scope: ...
+@overload
+def nondeterministic(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@api_boundary
+def nondeterministic(fn: Callable[..., Any] | None = None, /) -> Any:
     """Lets what is traced in a block be other bits in each run, where that is faster.
 
     On a GPU those are sums into elements that meet (`x.at[i].add(y)` of floating-point numbers, and
     the derivative of reading elements): they are summed as they come, by atomic additions, and
-    not sorted before. `f.lower(...).why()` lists them, with their lines. It is also a decorator,
-    `@ts.nondeterministic()`.
+    not sorted before. `f.lower(...).why()` lists them, with their lines.
 
     Within a deterministic function, its block may also call the host; `ts.effects.suspend("io")`
     lets through these calls alone.
+
+    Args:
+        fn: a function that is in such a block whenever it is called. Without it, what is returned
+            is for `with`, and a decorator.
     """
+    return _scope("nondeterministic", _nondeterministic(), fn)
+
+
+@overload
+def fast_math() -> Scope: ...
+@overload
+def fast_math(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@api_boundary
+def fast_math(fn: Callable[..., Any] | None = None, /) -> Any:
+    """Lets what is traced in a block be computed otherwise where only the last bits differ.
+
+    A quotient by what many elements share becomes a product with its reciprocal, constant factors
+    become one, products are fused into sums, and on CPUs functions of float32 such as `log`, `tanh`
+    and `pow` have shorter programs. Derivatives may change likewise. `f.lower(...).why()` lists
+    what has changed, with its lines.
+
+    Results may be infinite or NaN where they would not be: the reciprocal of a tiny number is
+    infinite.
+
+    Args:
+        fn: a function that is in such a block whenever it is called. Without it, what is returned
+            is for `with`, and a decorator.
+
+    Example:
+        >>> import tessera as ts
+        >>> @ts.jit
+        ... @ts.fast_math
+        ... def f(x):
+        ...     return x / ts.sum(x)
+        >>> float(ts.sum(f(ts.ones(49))))
+        1.0
+    """
+    return _scope("fast_math", _fast_math(), fn)
+
+
+def _scope(name: str, scope: Any, fn: Callable[..., Any] | None) -> Any:
+    if fn is None:
+        return scope
+    check_callable(name, fn, f"`with ts.{name}():` is for a block")
+    return scope(fn)
+
+
+@contextmanager
+def _nondeterministic() -> Generator[None]:
     outer = config.current()
     promises = outer.promises
     promise = promised(promises, Deterministic)
@@ -199,26 +258,7 @@ def nondeterministic() -> Generator[None]:
 
 
 @contextmanager
-def fast_math() -> Generator[None]:
-    """Lets what is traced in a block be computed otherwise where only the last bits differ.
-
-    A quotient by what many elements share becomes a product with its reciprocal, constant factors
-    become one, products are fused into sums, and on CPUs functions of float32 such as `log`, `tanh`
-    and `pow` have shorter programs. Derivatives may change likewise. It is also a decorator,
-    `@ts.fast_math()`. `f.lower(...).why()` lists what has changed, with its lines.
-
-    Results may be infinite or NaN where they would not be: the reciprocal of a tiny number is
-    infinite.
-
-    Example:
-        >>> import tessera as ts
-        >>> @ts.jit
-        ... @ts.fast_math()
-        ... def f(x):
-        ...     return x / ts.sum(x)
-        >>> float(ts.sum(f(ts.ones(49))))
-        1.0
-    """
+def _fast_math() -> Generator[None]:
     outer = config.current()
     with config.using(replace(outer, promises=with_promise(outer.promises, FastMath()))):
         yield

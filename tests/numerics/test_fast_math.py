@@ -246,3 +246,24 @@ def test_it_goes_with_determinism() -> None:
     assert np.array_equal(np.asarray(f(x))[:2], f(x[:2]))
     assert "order=" in f.lower(x).stage("graph")
     assert f.lower(x).changes
+
+
+def test_it_decorates_with_and_without_parentheses() -> None:
+    @ts.fast_math
+    def f(x: ts.Array) -> ts.Array:
+        """Doc."""
+        return x / ts.sum(x)
+
+    @ts.fast_math()
+    def g(x: ts.Array) -> ts.Array:
+        return x / ts.sum(x)
+
+    @ts.nondeterministic
+    def h(x: ts.Array) -> ts.Array:
+        return x / ts.sum(x)
+
+    assert (f.__name__, f.__doc__) == ("f", "Doc.")
+    for fn, is_changed in ((f, True), (g, True), (h, False)):
+        assert ("fast_math:" in str(ts.jit(fn).lower(ts.ones(3)).why())) is is_changed
+    with pytest.raises(ts.TesseraError, match="fast_math: got a value of type int"):
+        ts.fast_math(3)  # type: ignore[call-overload]
