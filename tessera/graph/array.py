@@ -20,6 +20,7 @@ from tessera.errors import (
     hide_own_frames,
 )
 from tessera.graph.array_protocols import HostProtocols, install_buffer
+from tessera.graph.host_copy import host_copy
 from tessera.graph.remote import Remote
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -269,7 +270,7 @@ class Array(HostProtocols, ArrayBase):
             data: Any = self._data
             found = data
             if not (data.flags.c_contiguous and data.flags.aligned):
-                found = np.array(data, order="C", copy=True)
+                found = host_copy(data)
             _set_contiguous(self, found)
         return found
 

@@ -36,6 +36,15 @@ def test_arrays_are_aligned_and_whole(shape: tuple[int, ...], dtype: str) -> Non
     assert array.all()
 
 
+@pytest.mark.parametrize("size", [1 << 14, 100_001, MIB, 5 * MIB + 3])
+def test_arrays_that_are_not_small_start_on_pages(size: int) -> None:
+    data = np.ones(size + 1, np.uint8)[1:]
+    x, y = ts.asarray(data), ts.asarray(data[::-1])
+    found = ts.jit(lambda x, y: (x + y, ts.sort(x)))(x, y)
+    assert [pointer(array.contiguous) % 4096 for array in (x, y, *found)] == [0] * 4
+    assert pointer(empty(size)) % 4096 == 0
+
+
 @pytest.mark.parametrize("value", [np.float32(1), np.int64(5), np.bool_(True), 5])
 def test_numbers_have_no_memory(value: Any) -> None:
     with pytest.raises((TypeError, AttributeError), match=r"memory of an array|interface"):

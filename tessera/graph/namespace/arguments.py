@@ -29,6 +29,7 @@ from tessera.dtypes import (
 )
 from tessera.errors import AxisError, DTypeError, LeafError, NumberRangeError, ShapeError
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
+from tessera.graph.host_copy import host_copy
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full, iota, reshape, slice_axis
@@ -94,7 +95,7 @@ def as_array(name: str, x: object) -> Any:
         return number(x, dtype_of(type(x)), weak=True)
     if is_numpy(x):
         # A copy: the result may be a view of it, or a trace keep it, and the user may write to `x`.
-        return Array(np.array(checked_data(name, np.asarray(x))))
+        return Array(host_copy(checked_data(name, np.asarray(x))))
     if isinstance(x, IntExpr) and is_tracing():
         return dim_value(x)
     if isinstance(x, Cell):

@@ -22,6 +22,7 @@ from tessera.errors import LeafError, ShapeError, api_boundary
 from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.device import CPU, Device, parse_device
+from tessera.graph.host_copy import host_copy
 from tessera.graph.namespace.arguments import (
     as_array,
     check_fits,
@@ -149,7 +150,7 @@ def _from_array(x: Any, wanted: DType | None, copy: bool | None) -> Any:
         if isinstance(x.storage, Remote):
             return Array(x.storage)  # copies of what cannot change are of no use there
         if copy:
-            return Array(np.array(x.host))
+            return Array(host_copy(x.host))
         return Array(x.host) if x.type.weak else x
     return ops.cast(x, x.dtype)
 
@@ -282,7 +283,7 @@ def _from_memory(data: np.ndarray, wanted: DType | None, copy: bool | None) -> A
     if found is not data:
         _refuse_no_copy(copy, f"the data have dtype {data.dtype}")
     elif copy is not False:
-        found = np.array(found, order="C")
+        found = host_copy(found)
     return Array(found.view())
 
 

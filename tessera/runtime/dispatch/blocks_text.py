@@ -1,13 +1,16 @@
 """The native side of memory for small results, as LLVM text.
 
 Blocks are aligned to 64 bytes and stand behind a line of their own that says their size; small ones
-wait for their next use. They are used with the interpreter's lock held. The last four functions are
-NumPy's `PyDataMemAllocator`, by which arrays that own such a block give it back.
+wait for their next use, and larger ones start on pages (`runtime/memory.py` says why). They are
+used with the interpreter's lock held. The last four functions are NumPy's `PyDataMemAllocator`, by
+which arrays that own such a block give it back.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from tessera.runtime.memory import PAGE, PAGED_BYTES
 
 SMALL_CLASSES: Final = 64
 """Blocks of up to so many times 64 bytes wait for their next use."""
@@ -15,9 +18,17 @@ SMALL_CLASSES: Final = 64
 WAITING_LINES: Final = 2048
 """Of each size so many lines of 64 bytes wait: as many blocks as a call has small results."""
 
+_PAGED: Final = PAGED_BYTES // 64
+
 BLOCKS: Final = f"""
 @waiting = internal global [{SMALL_CLASSES + 1} x ptr] zeroinitializer, align 64
 @numbers = internal global [{SMALL_CLASSES + 1} x i64] zeroinitializer, align 64
+
+define internal i64 @before(i64 %class) nounwind alwaysinline {{
+  %paged = icmp uge i64 %class, {_PAGED}
+  %bytes = select i1 %paged, i64 {PAGE}, i64 64
+  ret i64 %bytes
+}}
 
 define internal ptr @allocate(i64 %size) nounwind {{
 entry:
@@ -42,14 +53,16 @@ pop:
   %popped = getelementptr i8, ptr %head, i64 64
   ret ptr %popped
 fresh:
-  %lines = add i64 %class, 1
-  %bytes = shl i64 %lines, 6
-  %raw = call ptr @aligned_alloc(i64 64, i64 %bytes)
+  %before = call i64 @before(i64 %class)
+  %long = shl i64 %class, 6
+  %bytes = add i64 %long, %before
+  %raw = call ptr @aligned_alloc(i64 %before, i64 %bytes)
   %full = icmp eq ptr %raw, null
   br i1 %full, label %fail, label %label, !prof !0
 label:
-  store i64 %class, ptr %raw
-  %block = getelementptr i8, ptr %raw, i64 64
+  %block = getelementptr i8, ptr %raw, i64 %before
+  %line = getelementptr i8, ptr %block, i64 -64
+  store i64 %class, ptr %line
   ret ptr %block
 fail:
   ret ptr null
@@ -77,7 +90,10 @@ push:
   store ptr %raw, ptr %head.at
   ret void
 give:
-  call void @free(ptr %raw)
+  %before = call i64 @before(i64 %class)
+  %back = sub i64 0, %before
+  %start = getelementptr i8, ptr %block, i64 %back
+  call void @free(ptr %start)
   ret void
 }}
 
