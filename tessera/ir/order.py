@@ -110,6 +110,11 @@ PARTS: Final = 512
 """So many parts of the longest sum of a GPU, which are added one after the other, are enough."""
 
 
+DEEP: Final = 1024
+"""Products of a part of a matrix product of a GPU, half as many without matrix instructions: so
+many parts of a few rows keep the memory busy, and sums of large blocks rest often enough."""
+
+
 def fixed_in_blocks(shape: Sequence[Dim], axes: Sequence[int]) -> Order:
     """The class of a sum of a GPU that depends on nothing but its terms.
 
@@ -141,6 +146,22 @@ def fixed_running(shape: Sequence[Dim], axis: int) -> Order:
     width = min(1 << max(extent - 1, 1).bit_length(), most)
     split = max(least, 1 << (extent // PARTS).bit_length())
     return Order(Tree.NEIGHBOURS, split if extent > split else 0, width)
+
+
+def fixed_product(depth: Dim, at_once: int) -> Order:
+    """The class of a product of matrices of a GPU, likewise: parts that divide the depth, if there
+    are some of about the right size.
+
+    Args:
+        depth: products of an element.
+        at_once: how many of them a matrix instruction adds.
+    """
+    tree = Tree.BLOCKS if at_once > 1 else Tree.SEQUENCE
+    part = DEEP if at_once > 1 else DEEP // 2
+    if not isinstance(depth, int) or 2 * depth <= 3 * part:
+        return Order(tree, 0, at_once)
+    found = [c for c in range(part // 2, 3 * part // 2 + 1, 32) if depth % c == 0]
+    return Order(tree, min(found, key=lambda c: (abs(c - part), -c), default=part), at_once)
 
 
 def neighbours(

@@ -59,8 +59,17 @@ LINE_BYTES = 128
 SKINNY = 16
 """A product with so few rows is bound by reading its other operand."""
 
+FEW_DEPTH = 32
+"""Products a step of such a product without matrix instructions."""
+
+FEW_ELEMENTS = 4
+"""Accumulators in one thread of it, at least."""
+
 SKINNY_STAGES = 5
 """Parts of that operand under way at a time."""
+
+LEAST_DEPTH = 32
+"""Products a step that are worth steps without masks."""
 
 LARGE_PART = 4096
 """Accumulators of a warp whose registers hold little else."""
@@ -314,11 +323,15 @@ class GpuChoice:
                 * -(-size_of(col.extent) // sides[1])
             )
 
+        few = [max(min(power_above(size_of(a.extent)), 64), 2) for a in (row, col)]
+        if op.fused and bits == 32 and not fast and min(few) <= SKINNY:
+            return self.few(op, few)
+
         if sides[0] <= SKINNY and fast:
             # Bound by the memory of the other operand: long steps, many of them under way.
             self.stages = SKINNY_STAGES
             depth = min(2 * depth, max(power_above(size_of(op.axes[-1].extent)), 16))
-            return sides[0], min(sides[1], 64), depth, WARPS
+            return sides[0], min(sides[1], 64), within_part(op, depth), WARPS
 
         # Smaller blocks until each multiprocessor has one.
         while blocks() < self.machine.multiprocessors and max(sides) > 32:
@@ -334,7 +347,15 @@ class GpuChoice:
             # Measured at 4096 cubed, whichever way the operands lie: more and shorter parts under
             # way are 4 to 8% faster than three of a whole line.
             depth, self.stages = min(depth, LARGE_DEPTH), LARGE_STAGES
-        return sides[0], sides[1], depth, warps
+        return sides[0], sides[1], within_part(op, depth), warps
+
+    def few(self, op: ops.Contract, sides: list[int]) -> tuple[int, int, int, int]:
+        """A block of few rows, or columns, without matrix instructions, bound by the memory of the
+        other operand."""
+        self.stages = SKINNY_STAGES
+        depth = min(FEW_DEPTH, max(power_above(size_of(op.axes[-1].extent)), 2))
+        warps = max(1, min(WARPS, sides[0] * sides[1] // (WARP * FEW_ELEMENTS)))
+        return sides[0], sides[1], within_part(op, depth), warps
 
     def tiles_beside(self, row: Axis, col: Axis) -> int:
         """Tiles of the size of a product's block that its nest reads and writes outside of it."""
@@ -398,6 +419,15 @@ class GpuChoice:
         text = f"{sum(s == 1 for s in strides)} of {len(strides)} accesses contiguous"
         zeros = sum(s == 0 for s in strides)
         return f"{text}, {zeros} constant" if zeros else text
+
+
+def within_part(op: ops.Contract, depth: int) -> int:
+    """Products a step: those of a part, where the order states parts, are whole steps."""
+    part = op.order.split if op.order is not None else 0
+    if not part and op.fused and isinstance(op.axes[-1].extent, int):
+        part = op.axes[-1].extent  # one part of them: no step is masked
+    exact = part & -part
+    return min(depth, exact) if exact >= LEAST_DEPTH else depth
 
 
 def traffic(access: Access, axes: Sequence[Axis]) -> float:

@@ -10,7 +10,8 @@ products are summed by a second nest, in order:
     nest i, j: y[i, j] = f(part[0, i, j] + part[1, i, j] + ...)
 
 Whether that pays is estimated: what the busiest multiprocessor computes, against what the parts
-cost to write and read.
+cost to write and read. A product that states parts has no others; where they do not pay, a block
+adds them up itself, in the same order (`tile/lowering/contraction.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from math import prod
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, sym
+from tessera.ir.order import SEQUENCE
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops
@@ -28,6 +30,7 @@ from tessera.schedule.copying import Copy, guarded
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics_gpu import SKINNY, GpuChoice, operand_dtype, traffic
+from tessera.schedule.ordering import whole
 from tessera.schedule.split import Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 
@@ -84,12 +87,17 @@ def split_products(nest: ops.Nest, context: Context) -> Pieces | None:
     op = found[0] if len(found) == 1 else None
     if nest.ordered or not isinstance(op, ops.Contract) or op not in nest.body.ops:
         return None
-    if not op.axes or not op.rows or not op.cols or op.fused:
+    if not op.axes or not op.rows or not op.cols or (op.fused and not stated_parts(op)):
         return None
     extents = [axis.extent for axis in (*nest.axes, *op.axes)]
     if any(not isinstance(extent, int) or extent == 0 for extent in extents):
         return None
     return _Product(nest, op, context).run()
+
+
+def stated_parts(op: ops.Contract) -> int:
+    """The products of a part, where the order of a product states that; 0 elsewhere."""
+    return 0 if op.order is None else op.order.split
 
 
 class _Product:
@@ -104,7 +112,8 @@ class _Product:
         self.nest = nest
         self.op = op
         self.context = context
-        used = Dependence(nest.body).ops[op]
+        # A row that is repeated has an axis, too.
+        used = Dependence(nest.body).ops[op] | {*op.rows, *op.cols}
         self.axes = tuple([axis for axis in nest.axes if axis.name in used])
         self.cut = max(op.axes, key=lambda axis: _number(axis.extent))
         self.choice = GpuChoice(nest, context.gpu, context.facts)
@@ -132,6 +141,10 @@ class _Product:
     def plans(self) -> Iterator[_Plan]:
         """Ways to cut the depth."""
         extent = _number(self.cut.extent)
+        if self.op.fused:
+            part = stated_parts(self.op)
+            yield self.plan(part, -(-extent // part))
+            return
         rest = _count(self.op.axes) // extent
         wanted = 2
         while wanted <= min(MOST_PARTS, extent):
@@ -203,7 +216,8 @@ class _Product:
         short = Axis(self.cut.name, chunk)
         product = ops.Contract(
             tuple([short if axis is self.cut else axis for axis in self.op.axes]),
-            self.op.rows, self.op.cols, self.op.dtype, Block([], body.ops, sides), loc=self.op.loc,
+            self.op.rows, self.op.cols, self.op.dtype, Block([], body.ops, sides),
+            whole(self.op.order), self.op.fused, loc=self.op.loc,
         )  # fmt: skip
         axes = (part, *self.axes)
         code += [product, ops.Store(partial, product.result, (), index_of(axes))]
@@ -227,7 +241,8 @@ class _Product:
         if parts > UNROLLED:
             load = ops.Load(partial, (), index_of((part, *self.axes)), loc=loc)
             body = Block([], [load], (load.result,))
-            reduced = ops.Reduce((part,), SCALARS["add"], body, loc=loc)
+            order = SEQUENCE if self.op.fused else None
+            reduced = ops.Reduce((part,), SCALARS["add"], body, order, loc=loc)
             code.append(reduced)
             return reduced.result
         sums: list[Value] = []

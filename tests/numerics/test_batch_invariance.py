@@ -11,9 +11,10 @@ import pytest
 
 import tessera as ts
 from tessera.ir import order
-from tessera.ir.order import Order, Tree, fixed_in_blocks, fixed_running, neighbours
+from tessera.ir.order import Order, Tree, fixed_in_blocks, fixed_product, fixed_running, neighbours
+from tessera.schedule import split_products
 from tests.fake_gpu import fake_gpu
-from tests.numerics.test_determinism import Array, bits, in_order, random_array
+from tests.numerics.test_determinism import Array, bits, fused, in_order, random_array
 
 pytestmark = pytest.mark.unchecked
 
@@ -107,16 +108,56 @@ def test_products_of_narrow_numbers_use_one_instruction() -> None:
         }
 
 
-def test_products_of_few_rows_are_not_cut() -> None:
-    """The depth would be cut into parts, so many as there is room for."""
-    x, w = ts.zeros((1, 4096)), ts.zeros((4096, 64))
-    f = lambda x, w: x @ w  # noqa: E731
-    with_order = ts.deterministic(batch_invariant=True)(f)
-    args = [on_gpu(x), on_gpu(w)]
-    assert "parts of" in ts.jit(f).lower(*args).stage("schedule")
-    text = ts.jit(with_order).lower(*args).stage("schedule")
-    assert "parts of" not in text
-    assert "order=order<sequence, 0, 1>, fused=true" in text
+def test_deep_products_are_cut_into_the_parts_that_they_state() -> None:
+    """The parts of a few rows are computed side by side, those of many one after the
+    other."""
+    w = on_gpu(ts.zeros((4096, 4096)))
+    f = ts.jit(ts.deterministic(batch_invariant=True)(lambda x, w: x @ w))
+    for rows, side_by_side in ((1, True), (8, True), (4096, False)):
+        lowered = f.lower(on_gpu(ts.zeros((rows, 4096))), w)
+        assert "{contract=[[1], [0]], order=order<sequence, 512, 1>}" in lowered.stage("graph")
+        text = lowered.stage("schedule")
+        assert ("in 8 parts of 512 products" in text) == side_by_side
+        assert ("order=order<sequence, 512, 1>, fused=true" in text) != side_by_side
+        assert "cp.async.cg" in lowered.ptx
+
+
+@pytest.mark.parametrize(("depth", "part"), [(80, 0), (192, 64), (320, 64), (200, 64), (224, 32)])
+def test_classes_of_products(monkeypatch: pytest.MonkeyPatch, depth: int, part: int) -> None:
+    """Parts divide the depth where some of about the right size do."""
+    monkeypatch.setattr(order, "DEEP", 128)
+    assert fixed_product(depth, 1) == Order(Tree.SEQUENCE, part, 1)
+    assert fixed_product(2 * depth, 16) == Order(Tree.BLOCKS, 2 * part, 16)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(("depth", "turned"), [(320, False), (256, True), (200, False)])
+def test_parts_of_products_side_by_side_or_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, depth: int, turned: bool
+) -> None:
+    monkeypatch.setattr(order, "DEEP", 128)
+    x, w = random_array((130, depth)), random_array((24, depth) if turned else (depth, 24), seed=1)
+    x, w = [ts.astype(ts.asarray(a), getattr(ts, dtype)) for a in (x, w)]
+
+    def product(x: Any, w: Any) -> Any:
+        return x @ (w.T if turned else w)
+
+    found: set[bytes] = set()
+    for gain in (0.0, float("inf")):
+        monkeypatch.setattr(split_products, "GAIN", gain)
+        whole = check(product, x, w, counts=(1, 2, 64))
+        found.add(bits(whole))
+        text = ts.jit(ts.deterministic(batch_invariant=True)(product)).lower(on_gpu(x), on_gpu(w))
+        assert ("parts of" in text.stage("schedule")) == (gain > 0)
+    assert len(found) == 1
+    if dtype == "float32":
+        matrix = np.asarray(w).T if turned else np.asarray(w)
+        parts = [slice(k, k + 64) for k in range(0, depth, 64)]
+        sums = [fused(np.asarray(x)[:, k], matrix[k]) for k in parts]
+        total = sums[0]
+        for one in sums[1:]:
+            total = total + one
+        assert bits(whole) == bits(total)
 
 
 def running(x: Array, stated: Order, reverse: bool = False) -> Array:

@@ -25,7 +25,7 @@ from tessera.ir.convert import widen
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand
-from tessera.ir.order import SEQUENCE, Order, Tree
+from tessera.ir.order import SEQUENCE, Order, fixed_product
 from tessera.ir.types import TensorType
 
 AxisPairs: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -74,12 +74,17 @@ class DotGeneral(GraphOp):
     def fixed_order(
         cls, operands: Sequence[Any], attrs: Mapping[str, Any], on_cpu: bool
     ) -> Order | None:
-        """One product after the other; as many as a matrix instruction adds on a GPU."""
+        """One product after the other; on a GPU as many as a matrix instruction adds, and in
+        parts."""
         dtype = operands[0].dtype
         if not dtype.is_inexact:
             return None
-        at_once = 1 if on_cpu or dtype.is_complex else AT_ONCE.get(dtype.bits, 1)
-        return Order(Tree.BLOCKS, 0, at_once) if at_once > 1 else SEQUENCE
+        axes: tuple[int, ...] = attrs["contract"][0]
+        if on_cpu or dtype.is_complex:
+            return SEQUENCE
+        # Only one axis is cut into parts.
+        depth = operands[0].shape[axes[0]] if len(axes) == 1 else 1
+        return fixed_product(depth, AT_ONCE.get(dtype.bits, 1))
 
     def free(self, side: int) -> list[int]:
         """The axes of an operand that are neither contracted nor batch axes."""

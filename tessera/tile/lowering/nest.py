@@ -43,6 +43,7 @@ from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
 from tessera.tile.lowering import (
     access,
+    contraction,
     drawing,
     pointwise,
     recurring,
@@ -68,7 +69,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Store: access.store,
     s.Reduce: reduction.reduce,
     s.ArgReduce: reduction.arg_reduce,
-    s.Contract: reduction.contract,
+    s.Contract: contraction.contract,
     s.Scan: scanning.scan,
     s.ScanFrom: scanning.scan,
     Sentinel: pointwise.sentinel,

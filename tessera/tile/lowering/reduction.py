@@ -1,4 +1,4 @@
-"""Reductions, contractions and scans: loops that carry an accumulator.
+"""Reductions and scans: loops that carry an accumulator.
 
 An accumulator has the shape of what it combines: one dim per tiled axis on which the value depends,
 and, where the last reduction axis is taken in steps, one more for these lanes, which are combined
@@ -11,17 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, Kind, bool_, int32, int64, real_of, uint8
+from tessera.dtypes import DType, bool_, int32, int64, real_of, uint8
 from tessera.errors import CompileError
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Value
 from tessera.ir.intexpr import Dim, divides, linear_in, sym, symbols
 from tessera.ir.order import Order, Tree
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
-from tessera.schedule.dependence import inputs
-from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis
 from tessera.tile import ops as t
 from tessera.tile.lowering.access import write
@@ -37,7 +35,7 @@ _LOOPING = (s.Reduce, s.ArgReduce, s.Contract)
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class Steps:
     """How the last reduction axis is taken.
 
     Attributes:
@@ -55,8 +53,8 @@ class _Steps:
     pairs: bool = False
 
 
-def _loops(
-    low: State, axes: Sequence[Axis], steps: _Steps, carried: list[Value], body: Body
+def run_steps(
+    low: State, axes: Sequence[Axis], steps: Steps, carried: list[Value], body: Body
 ) -> list[Value]:
     """Runs a body over all points of some axes, the last one in steps."""
     if not axes:
@@ -68,7 +66,7 @@ def _loops(
             return low.each(axes[0], carried, lambda inner: body(None, inner))
         return _stepped(low, axes[0], steps, carried, body)
     rest = axes[1:]
-    return low.each(axes[0], carried, lambda inner: _loops(low, rest, steps, inner, body))
+    return low.each(axes[0], carried, lambda inner: run_steps(low, rest, steps, inner, body))
 
 
 def _in_pairs(low: State, axis: Axis, carried: list[Value], body: Body) -> list[Value]:
@@ -102,7 +100,7 @@ def _has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> bo
 
 
 def _stepped(
-    low: State, axis: Axis, steps: _Steps, carried: list[Value], body: Body
+    low: State, axis: Axis, steps: Steps, carried: list[Value], body: Body
 ) -> list[Value]:
     """Full steps without checks, then the rest."""
     em, size, extent = low.em, steps.size, axis.extent
@@ -251,7 +249,7 @@ def loops(
     low: State, axes: Sequence[Axis], step: int, carried: list[Value], body: Body
 ) -> list[Value]:
     """Runs the bodies of such reductions, which have one extent and one step."""
-    return _loops(low, axes, _Steps(step), carried, body)
+    return run_steps(low, axes, Steps(step), carried, body)
 
 
 def reduce(low: State, op: s.Reduce, point: Point) -> Val:
@@ -262,10 +260,10 @@ def reduce(low: State, op: s.Reduce, point: Point) -> Val:
         low.run(op.body.ops, inner)
         return low.get(out, inner)
 
-    return _accumulate(low, op, op.fn, dtype_of(out), point, value)
+    return accumulate(low, op, op.fn, dtype_of(out), point, value)
 
 
-def _accumulate(
+def accumulate(
     low: State,
     op: s.Reduce | s.Contract,
     fn: ScalarFn,
@@ -297,7 +295,7 @@ def _accumulate(
 
     start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
     pairs = _has_pairs(low, axes, region, step)
-    result = _loops(low, axes, _Steps(step, pairs=pairs), start, body)
+    result = run_steps(low, axes, Steps(step, pairs=pairs), start, body)
     if step > 1:
         exact = is_exact(low, op)
         result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape), exact) for x in result]
@@ -353,7 +351,7 @@ def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
 
     is_single = low.is_block and _is_covered(op.axis, step)
     start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, counter))]
-    best, number = _loops(low, (op.axis,), _Steps(step), start, body)
+    best, number = run_steps(low, (op.axis,), Steps(step), start, body)
     if step == 1:
         return Val((em.cast(number, int64),), frame.outer.names)
     axis = frame.axis % len(shape)
@@ -394,178 +392,6 @@ def _better(
         loses = em.map("le" if fn.name == "max" else "ge", x, best)
         wins = em.map("and", em.map("not", loses), em.map("not", em.map("isnan", best)))
     return em.select(wins, x, best), em.select(wins, number, at)
-
-
-# --- contract ---------------------------------------------------------------------------------
-
-
-def contract(low: State, op: s.Contract, point: Point) -> Val:
-    """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
-    sides = _sides(op, point)
-    if sides is not None and (op.fused or not _has_lanes_along(low, op)):
-        return _dot(low, op, point, *sides)
-
-    def value(inner: Point) -> Val:
-        low.run(op.body.ops, inner)
-        lhs, rhs = [low.cast(low.get(v, inner), op.dtype) for v in op.body.outputs]
-        return low.apply(SCALARS["mul"], lhs, rhs)
-
-    return _accumulate(low, op, SCALARS["add"], op.dtype, point, value)
-
-
-def _has_lanes_along(low: State, op: s.Contract) -> bool:
-    """Whether a CPU takes several places of the depth at once, and not because its instructions add
-    the products of narrow ones."""
-    widths = {dtype_of(value).bits for value in op.body.outputs}
-    return not low.is_block and low.reduce_tile > 1 and max(widths) == op.dtype.bits
-
-
-def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
-    """The operands of the matrix product; None if the tiled axes do not fit one.
-
-    The last tiled axis runs along the columns, whichever operand it belongs to: a product has no
-    other preference.
-    """
-    if len(point.dims) > 2 or not op.axes:
-        return None
-    lhs, rhs = op.body.outputs
-    if not point.dims:
-        # One product after the other, as they are added where there are more rows or columns.
-        return (lhs, rhs) if op.fused else None
-    *first, last = point.names
-    if last in op.cols and all(name in op.rows for name in first):
-        return lhs, rhs
-    if last in op.rows and all(name in op.cols for name in first):
-        return rhs, lhs
-    return None
-
-
-def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) -> Val:
-    em = low.em
-    loc = em.loc
-    extent = op.axes[-1].extent
-    # On a CPU the schedule says which operands stay narrow: it takes some of their steps at once.
-    keeps = low.reduce_tile > 1 and dtype_of(left).bits == dtype_of(right).bits < op.dtype.bits
-    if low.is_block:
-        left, right, keeps = _narrow(left, right, op.dtype)
-    step = low.reduce_tile
-    if isinstance(extent, int) and not low.is_block:
-        step = max(1, min(step, extent))
-    rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
-    shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
-    sides = ((left, cols), (right, rows))
-    left_ops, right_ops = [
-        _watched(low, op.body, _slice(op.body, v), set(other.names)) for v, other in sides
-    ]
-    neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
-
-    def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
-        low.run(ops, at)
-        found = low.get(value, at)
-        if low.is_block:
-            found = _zero_beyond(low, value, found, at, op.axes[-1].name)
-        parts = found.parts if keeps else [em.cast(x, real_of(op.dtype)) for x in found.parts]
-        return [em.reshape(em.broadcast(x, at.shape), full) for x in parts]
-
-    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        assert dim is not None
-        a = matrix(left_ops, left, rows.plus(dim), (shape[0], dim.size))
-        b = matrix(right_ops, right, Point((dim, *cols.dims)), (dim.size, shape[1]))
-        em.loc = loc
-        return _multiply(low, a, b, carried)
-
-    start = [em.broadcast(part, shape) for part in neutral.parts]
-    stages = low.stages if low.is_block else 0
-    steps = _Steps(step, masked=False, always_dim=True, stages=stages)
-    result = _loops(low, op.axes, steps, start, body)
-    return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
-
-
-def _narrow(left: Value, right: Value, dtype: DType) -> tuple[Value, Value, bool]:
-    """The operands before a widening that a matrix instruction does itself, and whether they may
-    go into it as they are."""
-    found: list[Value] = []
-    for value in (left, right):
-        op = value.op
-        if isinstance(op, s.Cast) and _widens(dtype_of(op.x), op.dtype):
-            value = op.x
-        found.append(value)
-    types = {dtype_of(v) for v in found}
-    if len(types) == 1 and _widens(dtype_of(found[0]), dtype):
-        return found[0], found[1], True
-    return left, right, dtype_of(left) is dtype_of(right) is dtype
-
-
-def _widens(source: DType, target: DType) -> bool:
-    """Whether a conversion is exact, and one that matrix instructions know."""
-    if source.bits == 8 and source.kind in (Kind.INT, Kind.UINT):
-        return target.kind in (Kind.INT, Kind.UINT) and target.bits == 32
-    return source.is_float and source.bits <= 16 and target.is_float and target.bits == 32
-
-
-def _zero_beyond(low: State, value: Value, x: Val, at: Point, axis: str) -> Val:
-    """An operand with zeros beyond the end of the reduction, as loads have them."""
-    k = at.names.index(axis)
-    source = value
-    while isinstance(source.op, s.Cast):
-        source = source.op.x
-    op = source.op
-    if not at.dims[k].checked or (
-        isinstance(op, s.Load) and op.fill == 0 and axis in low.deps[op.result]
-    ):
-        return x
-    mask = low.inside(at, k)
-    zero = [low.em.cast(low.em.const(0, int64), t.tile_type(p).dtype) for p in x.parts]
-    parts = [low.em.select(mask, a, b) for a, b in zip(x.parts, zero, strict=True)]
-    return Val(tuple(parts), at.names)
-
-
-def _multiply(
-    low: State, a: Sequence[Value], b: Sequence[Value], acc: Sequence[Value]
-) -> list[Value]:
-    """acc + a @ b on real matrices, or on complex ones by their parts."""
-    em = low.em
-
-    def dot(x: Value, y: Value, total: Value) -> Value:
-        return em.pure(t.Dot, x, y, total)
-
-    if len(acc) == 1:
-        return [dot(a[0], b[0], acc[0])]
-    re, im = dot(a[0], b[0], acc[0]), acc[1]
-    if len(b) == 2:
-        im = dot(a[0], b[1], im)
-    if len(a) == 2:
-        im = dot(a[1], b[0], im)
-    if len(a) == len(b) == 2:
-        re = dot(em.map("neg", a[1]), b[1], re)
-    return [re, im]
-
-
-def _slice(block: Block, value: Value) -> list[Op]:
-    """The ops of a block that a value needs."""
-    needed = {value}
-    kept: list[Op] = []
-    for op in reversed(block.ops):
-        if needed.isdisjoint(op.results):
-            continue
-        kept.append(op)
-        needed.update(inputs(op))
-    kept.reverse()
-    return kept
-
-
-def _watched(low: State, block: Block, ops: Sequence[Op], other: set[str]) -> list[Op]:
-    """Some ops of a block with the sentinels that look at nothing else that is read, nor at what
-    depends on some other axes."""
-    found = list(ops)
-    for op in block.ops:
-        if not isinstance(op, Sentinel) or not other.isdisjoint(low.deps[op.bad]):
-            continue
-        needed = _slice(block, op.bad)
-        if all(one in ops for one in needed if isinstance(one, s.Load)):
-            found += [one for one in needed if one not in found]
-            found.append(op)
-    return found
 
 
 # --- scan -------------------------------------------------------------------------------------

@@ -8,15 +8,21 @@ Where both operands come straight from memory, in pieces that the hardware copie
 part is loaded to registers before the product, and stored to the other one of two slots after it:
 whatever is computed on the way (a cast, a scale) is computed there. Neither says a word of barriers
 and waits: `target/passes/synchronize.py` finds them.
+
+A loop may carry more than the accumulator, and do something with it after the product: parts of a
+sum are added to those before them there.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import PURE
+from tessera.ir.walk import free_values
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.from_tile.simt.dot import Product, multiply, product
@@ -24,32 +30,67 @@ from tessera.target.from_tile.simt.exchange import to_spread
 from tessera.target.from_tile.simt.lowering import I64, Held, Simt
 from tessera.target.from_tile.simt.memory import Access
 from tessera.target.from_tile.simt.operand import Operand
+from tessera.target.from_tile.simt.spread import (
+    LANE_BITS,
+    Spread,
+    bits_of_dim,
+    flat_bits,
+    log2,
+)
 from tessera.target.gpu import GpuFeature
 from tessera.tile import ops as tile
 from tessera.tile.types import TileType
 
+LEAST_COPY = 4
+"""Bytes that the hardware copies by itself, at least."""
+
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop that can be pipelined: its product, and what makes the operands."""
+    """A loop that can be pipelined.
+
+    Attributes:
+        op: the loop.
+        dot: its product.
+        makers: what makes the operands.
+        after: what comes after the product.
+        at: which of the carried values is its accumulator.
+    """
 
     op: tile.For
     dot: tile.Dot
     makers: tuple[Op, ...]
+    after: tuple[Op, ...] = ()
+    at: int = 0
 
 
 def match(s: Simt, op: tile.For) -> Loop | None:
-    """The loop, if all that it carries is the accumulator of its only product."""
-    if len(op.init) != 1:
-        return None
+    """The loop, if it carries the accumulator of its only product, and what is made of that."""
     dots = [one for one in op.body.ops if isinstance(one, tile.Dot)]
-    carried = op.body.args[1]
-    if len(dots) != 1 or dots[0].acc is not carried or op.body.outputs[0] is not dots[0].result:
+    carried = op.body.args[1:]
+    if len(dots) != 1 or dots[0].acc not in carried:
         return None
-    makers = tuple([one for one in op.body.ops if one is not dots[0]])
+    if len(carried) == 1:
+        if op.body.outputs[0] is not dots[0].result:
+            return None
+        makers = tuple([one for one in op.body.ops if one is not dots[0]])
+        loop = Loop(op, dots[0], makers)
+    else:
+        makers = _needed(op.body, dots[0].operands[:2])
+        rest = [one for one in op.body.ops if one not in makers and one is not dots[0]]
+        if any(one.get_effects() != PURE for one in rest):
+            return None
+        again = _needed(op.body, [v for one in rest for v in _inputs(one)])
+        if any(isinstance(one, (tile.Load, tile.Gather)) for one in again):
+            return None
+        after = tuple([one for one in op.body.ops if one in rest or one in again])
+        after = tuple([one for one in after if one is not dots[0]])
+        loop = Loop(op, dots[0], makers, after, carried.index(dots[0].acc))
     for one in makers:
         reads = isinstance(one, (tile.Load, tile.Gather))
-        if one.regions or carried in one.operands or dots[0].result in one.operands:
+        if one.regions or dots[0].result in one.operands:
+            return None
+        if any(v in carried for v in one.operands):
             return None
         if not reads and one.get_effects() != PURE:
             return None
@@ -57,7 +98,24 @@ def match(s: Simt, op: tile.For) -> Loop | None:
             return None
     if 1 in (*_shape(dots[0].a), *_shape(dots[0].b)):
         return None
-    return Loop(op, dots[0], makers)
+    return loop
+
+
+def _needed(block: Block, values: Sequence[Value]) -> tuple[Op, ...]:
+    """The ops of a block that some values need, up to its product."""
+    wanted = set(values)
+    found: list[Op] = []
+    for one in reversed(block.ops):
+        if wanted.isdisjoint(one.results) or isinstance(one, tile.Dot):
+            continue
+        found.append(one)
+        wanted.update(_inputs(one))
+    return tuple(reversed(found))
+
+
+def _inputs(op: Op) -> list[Value]:
+    """What an op and its regions use."""
+    return [*op.operands, *[v for region in op.regions for v in free_values(region)]]
 
 
 def lower(s: Simt, loop: Loop) -> None:
@@ -72,13 +130,40 @@ def lower(s: Simt, loop: Loop) -> None:
 
 
 def _copy(s: Simt, value: Value) -> tile.Load | None:
-    """The load that an operand is, if the hardware can copy it by itself."""
-    op = value.op
+    """The load that an operand is, or repeats, if the hardware can copy it by itself."""
+    op = _way(value)[-1].op
     if not isinstance(op, tile.Load) or op.mask or op.fill != 0:
         return None
     assert isinstance(op.result.type, TileType)
     wish = s.spreads.wishes[op]
-    return op if wish.safe * op.result.type.dtype.itemsize >= 4 else None
+    return op if wish.safe * op.result.type.dtype.itemsize >= LEAST_COPY else None
+
+
+def _held_together(shape: tuple[int, ...], warps: int, count: int) -> Spread:
+    """The spread of a short row that has so many neighbours in each thread."""
+    bits = range(flat_bits(shape))
+    own, lanes, rest = bits[: log2(count)], bits[log2(count) :][:LANE_BITS], bits[log2(count) :]
+    others = rest[LANE_BITS:]
+    lacking = [None] * (LANE_BITS - len(lanes)), [None] * (log2(warps) - len(others))
+    return Spread(shape, tuple(own), (*lanes, *lacking[0]), (*others, *lacking[1]))
+
+
+def _within(spread: Spread, shape: tuple[int, ...]) -> Spread:
+    """The spread of a part of a larger tile, the first places of each dim."""
+    names: dict[int, int | None] = {}
+    for k in range(len(shape)):
+        own = bits_of_dim(spread.shape, k)
+        names.update(zip(own, bits_of_dim(shape, k), strict=False))
+    return spread.renamed(shape, names)
+
+
+def _way(value: Value) -> list[Value]:
+    """An operand that repeats a row, what it repeats, and that before it was a row."""
+    found = [value]
+    for kind in (tile.Broadcast, tile.Reshape):
+        if isinstance(found[-1].op, kind):
+            found.append(found[-1].op.operands[0])
+    return found if len(found) == 1 or isinstance(value.op, tile.Broadcast) else [value]
 
 
 class _Pipeline:
@@ -95,10 +180,54 @@ class _Pipeline:
         span = s.index("add", span, s.index("sub", self.step, s.i64(1)))
         self.trips = s.index("max", s.index("floordiv", span, self.step), s.i64(0))
         self.operands = (self.operand(loop.dot.a, "lhs"), self.operand(loop.dot.b, "rhs"))
-        init = s.held(loop.op.init[0])
-        spread = s.spread_of(loop.dot.result)
-        self.dtype = init.dtype
-        self.acc = to_spread(s, init, spread).values
+        self.dtype = s.held(loop.op.init[loop.at]).dtype
+        self.carried = loop.op.body.args[1:]
+        self.init = self.flat(loop.op.init)
+
+    def flat(self, values: Sequence[Value]) -> list[Value]:
+        """The registers of what is carried."""
+        s = self.s
+        pairs = zip(values, self.carried, strict=True)
+        return [r for v, like in pairs for r in to_spread(s, s.held(v), s.spread_of(like)).values]
+
+    def parts_of(self, values: Sequence[Value]) -> list[Sequence[Value]]:
+        """The registers of each carried tile."""
+        found: list[Sequence[Value]] = []
+        at = 0
+        for arg in self.carried:
+            count = self.s.registers(arg)
+            found.append(values[at : at + count])
+            at += count
+        return found
+
+    def turn(
+        self, trip: Value, values: Sequence[Value], bases: tuple[Value, Value]
+    ) -> list[Value]:
+        """The product of one part, and what comes after it."""
+        s, loop = self.s, self.loop
+        parts = self.parts_of(values)
+        s.loc = loop.dot.loc
+        acc = multiply(s, self.how, self.operands, parts[loop.at], self.dtype, bases)
+        if not loop.after:
+            return acc
+        s.define(loop.op.body.args[0], [self.start_of(trip)])
+        for arg, held in zip(self.carried, parts, strict=True):
+            s.define(arg, held)
+        s.define(loop.dot.result, acc)
+        self.run_ops(loop.after)
+        return self.flat(loop.op.body.outputs)
+
+    def start_of(self, trip: Value) -> Value:
+        """The loop's counter."""
+        s = self.s
+        return s.index("add", self.lo, s.index("mul", trip, self.step))
+
+    def run_ops(self, code: Sequence[Op]) -> None:
+        """Lowers some ops of the loop."""
+        s = self.s
+        for op in code:
+            s.loc = op.loc
+            s.rules[type(op)](s, op)
 
     def operand(self, value: Value, label: str) -> Operand:
         """Shared memory for one operand."""
@@ -115,12 +244,8 @@ class _Pipeline:
 
     def make(self, trip: Value) -> None:
         """Computes what the operands of one iteration are made of."""
-        s = self.s
-        k = s.index("add", self.lo, s.index("mul", trip, self.step))
-        s.define(self.loop.op.body.args[0], [k])
-        for op in self.loop.makers:
-            s.loc = op.loc
-            s.rules[type(op)](s, op)
+        self.s.define(self.loop.op.body.args[0], [self.start_of(trip)])
+        self.run_ops(self.loop.makers)
 
     def bases(self, slot: Value) -> tuple[Value, Value]:
         """Where a slot starts in both operands."""
@@ -147,13 +272,16 @@ class _Pipeline:
         s.emit(one)
         return one.results
 
-    def finish(self, acc: Sequence[Value]) -> None:
-        """Binds the result of the loop."""
+    def finish(self, values: Sequence[Value]) -> None:
+        """Binds the results of the loop."""
         s = self.s
         spread = self.how.spread.reshaped(_shape(self.loop.dot.result))
-        held = Held(spread.shape, self.dtype, spread, tuple(acc))
-        result = self.loop.op.results[0]
-        s.define(result, to_spread(s, held, s.spread_of(result)).values)
+        pairs = zip(self.loop.op.results, self.parts_of(values), strict=True)
+        for k, (result, part) in enumerate(pairs):
+            if k == self.loop.at:
+                held = Held(spread.shape, self.dtype, spread, tuple(part))
+                part = to_spread(s, held, s.spread_of(result)).values
+            s.define(result, part)
 
 
 def _shape(value: Value) -> tuple[int, ...]:
@@ -166,37 +294,46 @@ class _Ring(_Pipeline):
 
     def __init__(self, s: Simt, loop: Loop, how: Product, stages: int) -> None:
         super().__init__(s, loop, how, stages)
-        self.loads: list[tile.Load] = []
-        for value in (loop.dot.a, loop.dot.b):
-            assert isinstance(value.op, tile.Load)
-            self.loads.append(value.op)
-        kept = {*self.loads}
+        values = loop.dot.a, loop.dot.b
+        self.loads = [load for load in map(partial(_copy, s), values) if load is not None]
+        assert len(self.loads) == len(values)
+        kept = {one.op for value in values for one in _way(value)}
         self.addresses = tuple([op for op in loop.makers if op not in kept])
 
     def issue(self, trip: Value, slot: Value) -> None:
         """Starts the copies of one part."""
         s = self.s
-        k = s.index("add", self.lo, s.index("mul", trip, self.step))
-        s.define(self.loop.op.body.args[0], [k])
-        for op in self.addresses:
-            s.loc = op.loc
-            s.rules[type(op)](s, op)
-        for operand, load, base in zip(self.operands, self.loads, self.bases(slot), strict=True):
+        s.define(self.loop.op.body.args[0], [self.start_of(trip)])
+        self.run_ops(self.addresses)
+        shapes = [_shape(_way(value)[:2][-1]) for value in self.loop.dot.operands[:2]]
+        copies = zip(self.operands, shapes, self.loads, self.bases(slot), strict=True)
+        for operand, shape, load, base in copies:
             s.loc = load.loc
-            self.copy(operand, load, base)
+            self.copy(operand, shape, load, base)
 
-    def copy(self, operand: Operand, load: tile.Load, base: Value) -> None:
-        """Starts the copies of one operand."""
+    def copy(
+        self, operand: Operand, shape: tuple[int, ...], load: tile.Load, base: Value
+    ) -> None:
+        """Starts the copies of one operand, the repeated part of which has a shape."""
         s = self.s
         wish = s.spreads.wishes[load]
         spread = wish.spread(load.shape, s.warps)
+        if spread.registers * operand.dtype.itemsize < LEAST_COPY:
+            spread = _held_together(load.shape, s.warps, LEAST_COPY // operand.dtype.itemsize)
         access = Access(s, s.windows[load.view], load.coords, load.check, spread, wish)
         width = min(1 << len(access.run), wish.safe)
-        side = operand.side(spread)
+        side = operand.side(_within(spread.reshaped(shape), operand.shape))
         first = s.first_copy(spread.copies)
+        # Where a row is repeated, it is copied so many times.
+        repeats = [0]
+        for k, extent in enumerate(shape):
+            for bit in bits_of_dim(operand.shape, k)[log2(extent) :]:
+                repeats += [at ^ operand.columns[bit] for at in repeats]
+        places = side.offsets
 
         def start() -> Sequence[Value]:
-            for group in access.groups(width):
+            for group, moved in itertools.product(access.groups(width), repeats):
+                side.offsets = [at ^ moved for at in places]
                 at = side.address(group[0], base)
                 size = width * operand.dtype.itemsize
                 inside = access.inside(group[0])
@@ -226,16 +363,16 @@ class _Ring(_Pipeline):
             self.guarded(trip, s.i32(k))
             s.emit(g.AsyncCommit(loc=s.loc))
         # The slot that is read, and the one that is filled next.
-        init = [s.i32(0), s.i32(ahead % self.slots), *self.acc]
+        init = [s.i32(0), s.i32(ahead % self.slots), *self.init]
 
         def body(trip: Value, carried: list[Value]) -> Sequence[Value]:
-            reading, filling, acc = carried[0], carried[1], carried[2:]
+            reading, filling = carried[:2]
             self.guarded(s.index("add", trip, s.i64(ahead)), filling)
             s.emit(g.AsyncCommit(loc=s.loc))
             s.loc = self.loop.dot.loc
-            bases = self.bases(reading)
-            acc = multiply(s, self.how, self.operands, acc, self.dtype, bases)
-            return [self.next(reading), self.next(filling), *acc]
+            values = self.turn(trip, carried[2:], self.bases(reading))
+            s.loc = self.loop.dot.loc
+            return [self.next(reading), self.next(filling), *values]
 
         results = self.loop_over(init, body)
         self.finish(results[2:])
@@ -283,17 +420,18 @@ class _Registers(_Pipeline):
 
         some = s.map("gt", self.trips, s.i64(0))
         s.branch(some, first)
-        init = [s.i32(0), *self.acc]
+        init = [s.i32(0), *self.init]
 
         def body(trip: Value, carried: list[Value]) -> Sequence[Value]:
-            slot, acc = carried[0], carried[1:]
+            slot = carried[0]
             self.make(s.map("min", s.index("add", trip, s.i64(1)), last))
             parts = self.parts()
             s.loc = self.loop.dot.loc
-            acc = multiply(s, self.how, self.operands, acc, self.dtype, self.bases(slot))
+            values = self.turn(trip, carried[1:], self.bases(slot))
+            s.loc = self.loop.dot.loc
             other = s.map("sub", s.i32(1), slot)
             self.keep(parts, other)
-            return [other, *acc]
+            return [other, *values]
 
         results = self.loop_over(init, body)
         self.finish(results[1:])

@@ -1,0 +1,210 @@
+"""Contractions: products of tiles where the tiled axes are rows and columns, else sums of products.
+
+A product whose order states parts carries two tiles through its loop: the sums of the part that it
+is in, and those of the parts before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import DType, Kind, int64, real_of
+from tessera.errors import CompileError
+from tessera.ir.core import Block, Op, Value
+from tessera.ir.scalar import SCALARS
+from tessera.schedule import ops as s
+from tessera.schedule.dependence import inputs
+from tessera.schedule.sentinel_ops import Sentinel
+from tessera.tile import ops as t
+from tessera.tile.lowering.emitter import Shape
+from tessera.tile.lowering.reduction import Steps, accumulate, run_steps
+from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
+
+
+def contract(low: State, op: s.Contract, point: Point) -> Val:
+    """A sum of products: a product of matrix tiles where the tiled axes are rows and columns."""
+    sides = _sides(op, point)
+    if sides is not None and (op.fused or not _has_lanes_along(low, op)):
+        return _dot(low, op, point, *sides)
+
+    def value(inner: Point) -> Val:
+        low.run(op.body.ops, inner)
+        lhs, rhs = [low.cast(low.get(v, inner), op.dtype) for v in op.body.outputs]
+        return low.apply(SCALARS["mul"], lhs, rhs)
+
+    return accumulate(low, op, SCALARS["add"], op.dtype, point, value)
+
+
+def _has_lanes_along(low: State, op: s.Contract) -> bool:
+    """Whether a CPU takes several places of the depth at once, and not because its instructions add
+    the products of narrow ones."""
+    widths = {dtype_of(value).bits for value in op.body.outputs}
+    return not low.is_block and low.reduce_tile > 1 and max(widths) == op.dtype.bits
+
+
+def _sides(op: s.Contract, point: Point) -> tuple[Value, Value] | None:
+    """The operands of the matrix product; None if the tiled axes do not fit one.
+
+    The last tiled axis runs along the columns, whichever operand it belongs to: a product has no
+    other preference.
+    """
+    if len(point.dims) > 2 or not op.axes:
+        return None
+    lhs, rhs = op.body.outputs
+    if not point.dims:
+        # One product after the other, as they are added where there are more rows or columns.
+        return (lhs, rhs) if op.fused else None
+    *first, last = point.names
+    if last in op.cols and all(name in op.rows for name in first):
+        return lhs, rhs
+    if last in op.rows and all(name in op.cols for name in first):
+        return rhs, lhs
+    return None
+
+
+def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) -> Val:
+    em = low.em
+    loc = em.loc
+    extent = op.axes[-1].extent
+    # On a CPU the schedule says which operands stay narrow: it takes some of their steps at once.
+    keeps = low.reduce_tile > 1 and dtype_of(left).bits == dtype_of(right).bits < op.dtype.bits
+    if low.is_block:
+        left, right, keeps = _narrow(left, right, op.dtype)
+    step = low.reduce_tile
+    if isinstance(extent, int) and not low.is_block:
+        step = max(1, min(step, extent))
+    rows, cols = Point(point.dims[:-1]), Point(point.dims[-1:])
+    shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
+    sides = ((left, cols), (right, rows))
+    left_ops, right_ops = [
+        _watched(low, op.body, _slice(op.body, v), set(other.names)) for v, other in sides
+    ]
+    neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
+
+    def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:
+        low.run(ops, at)
+        found = low.get(value, at)
+        if low.is_block:
+            found = _zero_beyond(low, value, found, at, op.axes[-1].name)
+        parts = found.parts if keeps else [em.cast(x, real_of(op.dtype)) for x in found.parts]
+        return [em.reshape(em.broadcast(x, at.shape), full) for x in parts]
+
+    start = [em.broadcast(part, shape) for part in neutral.parts]
+    split = op.order.split if low.is_block and op.fused and op.order is not None else 0
+    if split % step:
+        raise CompileError(f"{step} products a step, and parts of {split}", loc=loc)
+
+    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        assert dim is not None
+        a = matrix(left_ops, left, rows.plus(dim), (shape[0], dim.size))
+        b = matrix(right_ops, right, Point((dim, *cols.dims)), (dim.size, shape[1]))
+        em.loc = loc
+        sums = _multiply(low, a, b, carried[: len(start)])
+        if not split:
+            return sums
+        # After the last step of a part, its sums are added to those of the parts before it.
+        end = em.map("add", dim.start, em.const(dim.size, int64))
+        is_last = em.map("eq", em.map("rem", end, em.const(split, int64)), em.const(0, int64))
+        before = carried[len(start) :]
+        return em.when(
+            is_last, lambda: [*start, *_sums(low, before, sums)], lambda: [*sums, *before]
+        )
+
+    stages = low.stages if low.is_block else 0
+    steps = Steps(step, masked=False, always_dim=True, stages=stages)
+    result = run_steps(low, op.axes, steps, start * 2 if split else start, body)
+    if split:
+        result = _sums(low, result[len(start) :], result[: len(start)])
+    return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
+
+
+def _sums(low: State, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:
+    """The sums of some tiles."""
+    return [low.em.map("add", x, y) for x, y in zip(a, b, strict=True)]
+
+
+def _narrow(left: Value, right: Value, dtype: DType) -> tuple[Value, Value, bool]:
+    """The operands before a widening that a matrix instruction does itself, and whether they may
+    go into it as they are."""
+    found: list[Value] = []
+    for value in (left, right):
+        op = value.op
+        if isinstance(op, s.Cast) and _widens(dtype_of(op.x), op.dtype):
+            value = op.x
+        found.append(value)
+    types = {dtype_of(v) for v in found}
+    if len(types) == 1 and _widens(dtype_of(found[0]), dtype):
+        return found[0], found[1], True
+    return left, right, dtype_of(left) is dtype_of(right) is dtype
+
+
+def _widens(source: DType, target: DType) -> bool:
+    """Whether a conversion is exact, and one that matrix instructions know."""
+    if source.bits == 8 and source.kind in (Kind.INT, Kind.UINT):
+        return target.kind in (Kind.INT, Kind.UINT) and target.bits == 32
+    return source.is_float and source.bits <= 16 and target.is_float and target.bits == 32
+
+
+def _zero_beyond(low: State, value: Value, x: Val, at: Point, axis: str) -> Val:
+    """An operand with zeros beyond the end of the reduction, as loads have them."""
+    k = at.names.index(axis)
+    source = value
+    while isinstance(source.op, s.Cast):
+        source = source.op.x
+    op = source.op
+    if not at.dims[k].checked or (
+        isinstance(op, s.Load) and op.fill == 0 and axis in low.deps[op.result]
+    ):
+        return x
+    mask = low.inside(at, k)
+    zero = [low.em.cast(low.em.const(0, int64), t.tile_type(p).dtype) for p in x.parts]
+    parts = [low.em.select(mask, a, b) for a, b in zip(x.parts, zero, strict=True)]
+    return Val(tuple(parts), at.names)
+
+
+def _multiply(
+    low: State, a: Sequence[Value], b: Sequence[Value], acc: Sequence[Value]
+) -> list[Value]:
+    """acc + a @ b on real matrices, or on complex ones by their parts."""
+    em = low.em
+
+    def dot(x: Value, y: Value, total: Value) -> Value:
+        return em.pure(t.Dot, x, y, total)
+
+    if len(acc) == 1:
+        return [dot(a[0], b[0], acc[0])]
+    re, im = dot(a[0], b[0], acc[0]), acc[1]
+    if len(b) == 2:
+        im = dot(a[0], b[1], im)
+    if len(a) == 2:
+        im = dot(a[1], b[0], im)
+    if len(a) == len(b) == 2:
+        re = dot(em.map("neg", a[1]), b[1], re)
+    return [re, im]
+
+
+def _slice(block: Block, value: Value) -> list[Op]:
+    """The ops of a block that a value needs."""
+    needed = {value}
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if needed.isdisjoint(op.results):
+            continue
+        kept.append(op)
+        needed.update(inputs(op))
+    kept.reverse()
+    return kept
+
+
+def _watched(low: State, block: Block, ops: Sequence[Op], other: set[str]) -> list[Op]:
+    """Some ops of a block with the sentinels that look at nothing else that is read, nor at what
+    depends on some other axes."""
+    found = list(ops)
+    for op in block.ops:
+        if not isinstance(op, Sentinel) or not other.isdisjoint(low.deps[op.bad]):
+            continue
+        needed = _slice(block, op.bad)
+        if all(one in ops for one in needed if isinstance(one, s.Load)):
+            found += [one for one in needed if one not in found]
+            found.append(op)
+    return found
