@@ -367,6 +367,20 @@ def _products(t: _Table) -> None:
         add(f"skinny product NT bf16 {rows}x8192x8192", (rows, 8192), (8192, 8192), turn["NT"],
             BF16, 2.0 * rows * 8192**2)
 
+    def invariant(turned: bool) -> Callable[..., Any]:
+        promised = alone(turn["NT" if turned else "NN"])
+        return lambda xp, x, y: promised(x, y) if xp is ts else x @ (y.mT if turned else y)
+
+    for rows, dtype, word in ((1, F32, "f32"), (8, F32, "f32"), (n, F32, "f32"),
+                              (1, BF16, "bf16"), (8, BF16, "bf16"), (n, BF16, "bf16")):
+        for kind in ("NN", "NT"):
+            t.add(f"product, batch-invariant, {kind} {word} {rows}x4096x4096",
+                  lambda rows=rows, dtype=dtype: (random(rows, n, dtype=dtype),
+                                                  random(n, n, dtype=dtype)),
+                  invariant(kind == "NT"), turn[kind],
+                  torch.empty((), dtype=dtype).element_size() * (2 * rows * n + n * n),
+                  2.0 * rows * n * n)
+
     def epilogue(xp: Any, x: Any, w: Any, b: Any) -> Any:
         y = xp.astype(x @ w, xp.float32) + b
         return xp.astype(programs.gelu(xp, y), x.dtype)
