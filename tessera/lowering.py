@@ -181,8 +181,10 @@ def _held(graph: Func, budget: int, machine: Gpu, donated: Collection[int]) -> H
     def used(program: Func) -> MemoryUse:
         return memory_use(*plan.plan(program, donated=donated, alternates=False))
 
-    def planned(program: Func) -> int:
-        return peak(*plan.plan(program, donated=donated, alternates=False))
+    def planned(program: Func) -> tuple[int, int]:
+        schedule, arena = plan.plan(program, donated=donated, alternates=False)
+        assert isinstance(arena, int)
+        return peak(schedule, arena), arena
 
     held = hold(graph, budget, machine, tiled, planned)
     if held.need > budget:

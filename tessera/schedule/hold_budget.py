@@ -2,8 +2,8 @@
 are moved to the memory of the host meanwhile.
 
 `memory_budget` gives Graphs that compute more and more again, `offload` programs that move more and
-more. Neither depends on the budget. For each Graph, the first of its programs whose plan holds the
-budget is taken, and of all these the one that takes least time, by `duration`. So a larger budget
+more. Neither depends on the budget. For each Graph, the first of its programs (in steps of an
+eighth) whose plan holds the budget is taken, and of all these the one that takes least time, by `duration`. So a larger budget
 never takes more time, and what one budget holds every larger one does.
 """
 
@@ -19,8 +19,24 @@ from tessera.schedule.machines import Gpu
 from tessera.schedule.memory_budget import Again, steps, sums_of
 from tessera.schedule.offload import LEADS, OFFLOAD, Offloading
 
-Planned = Callable[[Func], int]
-"""The bytes at the peak of a program with tiles, by its plan."""
+Planned = Callable[[Func], tuple[int, int]]
+"""The bytes at the peak of a program with tiles, by its plan, and those of them in between."""
+
+
+MOST = 1 << 12
+"""The most buffers that are moved."""
+
+
+def _counts() -> Iterator[int]:
+    count = 0
+    while count < MOST:
+        count += max(1, count // 8)
+        yield count
+
+
+COUNTS = frozenset(_counts())
+"""Of so many buffers that are moved the plan is asked: each plan takes about as long as a hundredth
+of compiling, and an eighth more of copies is not much."""
 
 
 class GpuDevice(Gpu, Device, Protocol):
@@ -77,7 +93,7 @@ def hold(
             continue
         if found.need <= budget:
             best = found
-        elif least is None or found.need < least.need:
+        elif best is None and (least is None or found.need < least.need):
             least = found
     found = best or least
     assert found is not None
@@ -96,26 +112,25 @@ def _seconds(program: Func, device: Device) -> float:
 def _moving(
     held: Held, budget: int, best: Held | None, program: Func, device: Device, planned: Planned
 ) -> Held | None:
-    """The first program that holds the budget as buffers are moved; or, if there is no better one
-    yet, the last."""
+    """The first program that holds the budget as buffers are moved, or the last; None if there is a
+    better one."""
     moving = Offloading(program, device)
-    need = planned(program)
-    fixed = need - moving.between
+    need, arena = planned(program)
+    fixed = need - arena
     while need > budget and moving.step():
         if best is not None and held.seconds + moving.seconds >= best.seconds:
             return None
-        # The plan is not asked where it cannot hold the budget.
-        if fixed + moving.between <= budget:
-            need = planned(moving.moved())
+        # Nor is it asked where it cannot hold the budget.
+        if len(moving.gaps) in COUNTS and fixed + moving.between <= budget:
+            need, _ = planned(moving.moved())
     seconds, count, lead = held.seconds + moving.seconds, len(moving.gaps), 0
-    if need > budget:
-        if best is not None:
-            return None
-        need = planned(moving.moved())
-    elif count:
-        lead, need = next((n, size) for n in LEADS if (size := planned(moving.moved(n))) <= budget)
     if not count:
         return replace(held, need=need)
+    if need > budget:  # all are moved
+        need, _ = planned(moving.moved())
+    if need <= budget:
+        needs = ((planned(moving.moved(lead))[0], lead) for lead in LEADS)
+        need, lead = next(pair for pair in needs if pair[0] <= budget)
     attrs = {**held.graph.attrs, OFFLOAD: f"{count}, {lead}"}
     graph = Func(held.graph.name, held.graph.body, held.graph.dims, attrs)
     return replace(held, graph=graph, need=need, seconds=seconds, moved=count)

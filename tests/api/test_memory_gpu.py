@@ -146,3 +146,28 @@ def test_why_says_what_is_computed_again(device: FakeBackend) -> None:
         line.startswith("computed again for the memory budget: 4096 bytes, f32[64, 16], ")
         for line in said
     )
+
+
+def test_buffers_are_moved_beside_loops_and_checks(device: FakeBackend) -> None:
+    def f(x: Any, w: Any) -> Any:
+        kept = [ts.sort(x @ w, axis=1)]
+        for _ in range(3):
+            kept.append(ts.sort(kept[-1] @ w, axis=1))
+        x = ts.scan(lambda c, _: (ts.sort(c @ w, axis=1), None), kept[-1], None, 3)[0]
+        for value in reversed(kept):
+            x = ts.sort(x @ w.T, axis=1) * value
+        return ts.scan(lambda c, _: (c * kept[0] + kept[1], None), x, None, 3)[0]
+
+    args = moved((normal(64, 16), normal(16, 16, scale=0.3)))
+    use = ts.jit(f).memory(*args)
+    budget = int(use.inputs + use.outputs + use.arena * 0.75)
+    expected = bits(ts.jit(f)(*args))
+    for options in ({}, {"check": "nan,bounds"}):
+        less = ts.jit(f, memory_budget=budget, **options)
+        device.copied.clear()
+        assert bits(less(*args)) == expected
+        assert device.copied.count("fetch") == device.copied.count("offload") > 0
+    bad = np.array(args[0])
+    bad[3, 4] = np.inf
+    with pytest.raises(ts.errors.NonFiniteError, match=r"NaN at \[3, 0\]"):
+        less(moved(bad), args[1])

@@ -60,8 +60,14 @@ def tiled(graph: Func) -> Func:
     return _tiled(graph, GPU)[0]
 
 
+def bytes_of(program: Func) -> tuple[int, int]:
+    schedule, arena = plan.plan(program, alternates=False)
+    assert isinstance(arena, int)
+    return peak(schedule, arena), arena
+
+
 def planned(program: Func) -> int:
-    return peak(*plan.plan(program, alternates=False))
+    return bytes_of(program)[0]
 
 
 def arrays(rows: int = 24) -> list[np.ndarray]:
@@ -167,7 +173,7 @@ def test_a_larger_budget_costs_no_more(kinds: str, parts: list[float]) -> None:
     last: float | None = None
     for part in sorted(parts):
         budget = int(whole * part)
-        found = hold(graph, budget, GPU, tiled, planned)
+        found = hold(graph, budget, GPU, tiled, bytes_of)
         assert found.need == planned(tiled(found.graph))
         if found.need > budget:
             assert last is None, "a smaller budget was held"
@@ -182,7 +188,7 @@ def test_a_larger_budget_costs_no_more(kinds: str, parts: list[float]) -> None:
 
 def test_copies_are_taken_where_nothing_else_helps() -> None:
     graph = graph_of("ssss")  # what is sorted is sorted once
-    found = hold(graph, int(planned(tiled(graph)) * 0.8), GPU, tiled, planned)
+    found = hold(graph, int(planned(tiled(graph)) * 0.8), GPU, tiled, bytes_of)
     assert not found.again
     assert found.moved > 0
     assert found.graph.attrs[OFFLOAD].startswith(f"{found.moved}, ")
@@ -194,7 +200,7 @@ def test_computing_again_is_taken_where_it_is_cheaper() -> None:
     graph = graph_of("tdtdt")
     whole = planned(tiled(graph))
     for part in (0.95, 0.9, 0.85):
-        found = hold(graph, int(whole * part), GPU, tiled, planned)
+        found = hold(graph, int(whole * part), GPU, tiled, bytes_of)
         if found.need <= whole * part:
             assert found.again
             return
