@@ -3,8 +3,9 @@ are moved to the memory of the host meanwhile.
 
 `memory_budget` gives Graphs that compute more and more again, `offload` programs that move more and
 more. Neither depends on the budget. For each Graph, the first of its programs (in steps of an
-eighth) whose plan holds the budget is taken, and of all these the one that takes least time, by `duration`. So a larger budget
-never takes more time, and what one budget holds every larger one does.
+eighth) whose plan holds the budget is taken, and of all these the one that takes least time, by
+`duration`. So a larger budget never takes more time, and what one budget holds every larger one
+does.
 """
 
 from __future__ import annotations

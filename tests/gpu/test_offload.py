@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,10 +81,9 @@ def bits(tree: Any) -> list[bytes]:
 
 
 @pytest.fixture
-def only_moved(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is computed again."""
     monkeypatch.setattr(hold_budget, "steps", lambda *_: iter(()))
-    yield
 
 
 def least(f: Callable[..., Any], args: Any) -> int:
