@@ -56,6 +56,65 @@ def ours(fn: Callable[..., Any]) -> Bind:
     return bind
 
 
+def on_caches(fn: Callable[..., Any], kind: str) -> Bind:
+    """A Tessera program whose first two arguments and results are caches. It gives the others.
+
+    Args:
+        fn: the program.
+        kind: `ref`, `donated`, or `copied`: a call keeps its arguments.
+    """
+    donate = {"donate_argnums": (0, 1)} if kind == "donated" else {}
+    compiled = ts.jit(fn, **donate)
+
+    def update(ref: ts.Ref, *rest: Any) -> Any:
+        keys, values, *others = fn(*ref.get(), *rest)
+        ref.set((keys, values))
+        return others
+
+    on_ref = ts.jit(update)
+
+    def bind(*args: torch.Tensor) -> Callable[[], Any]:
+        held = [ts.from_dlpack(a.clone()) for a in args]
+        if kind == "ref":
+            ref = ts.Ref(tuple(held[:2]))
+            return lambda: on_ref(ref, *held[2:])
+
+        def run() -> Any:
+            held[0], held[1], *others = compiled(*held)
+            return others
+
+        return run
+
+    return bind
+
+
+def xla_on_caches(fn: Callable[..., Any]) -> Bind:
+    """The same in JAX, donated."""
+    compiled = jax.jit(fn, donate_argnums=(0, 1))
+
+    def bind(*args: torch.Tensor) -> Callable[[], Any]:
+        narrow = [a.int() if a.dtype is torch.int64 else a for a in args]
+        held = [jnp.array(jnp.from_dlpack(a.contiguous()), copy=True) for a in narrow]
+
+        def run() -> Any:
+            held[0], held[1], *others = compiled(*held)
+            return others
+
+        return run
+
+    return bind
+
+
+def torch_on_caches(fn: Callable[..., Any]) -> Bind:
+    """The same in torch, in place."""
+
+    def bind(*args: torch.Tensor) -> Callable[[], Any]:
+        held = [a.clone() for a in args]
+        return lambda: list(fn(*held)[2:])
+
+    return bind
+
+
 def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A Tessera program whose rows do not depend on their batch."""
     return ts.deterministic(batch_invariant=True)(fn)
@@ -427,10 +486,38 @@ def _loops(t: _Table) -> None:
     )  # fmt: skip
 
 
+def _caches(t: _Table) -> None:
+    """One token more in caches of keys and values of 256 MB together, in place and copied."""
+    heads, tokens, width = 32, 16384, 128
+    n = heads * tokens * width
+    shape = f"bf16 2 x {heads}x{tokens}x{width}"
+
+    def make(*queries: tuple[int, ...]) -> Any:
+        rows = [random(heads, width, dtype=BF16) for _ in range(2)]
+        caches = [random(heads, tokens, width, dtype=BF16) for _ in range(2)]
+        place = torch.tensor(tokens - 1, device="cuda")
+        return *caches, place, *rows, *[random(*query, dtype=BF16) for query in queries]
+
+    for name, fn, torch_fn, extra, moved in (
+        ("append to caches", programs.append, programs.torch_append, (), 8.0 * heads * width),
+        ("decode step", programs.decode, programs.torch_decode, ((heads, width),), 4.0 * n),
+    ):
+        contenders = {
+            "tessera": on_caches(partial(fn, ts), "ref"),
+            "tessera donated": on_caches(partial(fn, ts), "donated"),
+            "tessera copied": on_caches(partial(fn, ts), "copied"),
+            "torch": torch_on_caches(torch_fn),
+            "jax": xla_on_caches(partial(fn, jnp)),
+        }
+        reference = torch_on_caches(double(torch_fn)) if extra else None
+        check = None if reference is None else lambda *args, r=reference: r(*args)()
+        t.cases.append(Case(f"{name} {shape}", partial(make, *extra), contenders, check, moved))
+
+
 def _all() -> list[Case]:
     table = _Table()
     for group in (_elementwise, _rows, _reductions, _indexed, _losses, _dropout, _products,
-                  _loops):
+                  _loops, _caches):
         group(table)
     return table.cases
 

@@ -124,3 +124,41 @@ def torch_dropout_block(
 ) -> torch.Tensor:
     """The same, with torch's generator."""
     return residual + F.dropout(F.gelu(x + bias, approximate="tanh"), 0.1)
+
+
+def append(xp: Any, keys: Array, values: Array, place: Array, key: Array, value: Array) -> Array:
+    """Keys and values with those of one more token."""
+    return keys.at[:, place].set(key), values.at[:, place].set(value)
+
+
+def decode(
+    xp: Any, keys: Array, values: Array, place: Array, key: Array, value: Array, query: Array
+) -> Array:
+    """The same, and attention of one token to all so far, in float32."""
+    keys, values = append(xp, keys, values, place, key, value)
+    scores = xp.sum(xp.astype(keys, xp.float32) * query[:, None], axis=-1) * keys.shape[-1] ** -0.5
+    scores = xp.where(xp.arange(keys.shape[1]) <= place, scores, -xp.inf)
+    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = weights / xp.sum(weights, axis=-1, keepdims=True)
+    found = xp.sum(weights[:, :, None] * xp.astype(values, xp.float32), axis=1)
+    return keys, values, xp.astype(found, keys.dtype)
+
+
+def torch_append(
+    keys: torch.Tensor, values: torch.Tensor, place: torch.Tensor, key: torch.Tensor,
+    value: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """In place."""
+    keys.index_copy_(1, place.reshape(1), key[:, None])
+    values.index_copy_(1, place.reshape(1), value[:, None])
+    return keys, values
+
+
+def torch_decode(
+    keys: torch.Tensor, values: torch.Tensor, place: torch.Tensor, key: torch.Tensor,
+    value: torch.Tensor, query: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The same, where all tokens are there already."""
+    torch_append(keys, values, place, key, value)
+    found = F.scaled_dot_product_attention(query[None, :, None], keys[None], values[None])
+    return keys, values, found[0, :, 0]

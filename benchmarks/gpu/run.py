@@ -124,14 +124,15 @@ def run_case(case: cases.Case, bandwidth: float, rate: float) -> Result:
 def line(result: Result) -> str:
     """One line of the report."""
     ours = result.times.get("tessera")
-    peers = {k: v for k, v in result.times.items() if k != "tessera"}
+    others = {k: v for k, v in result.times.items() if k != "tessera"}
+    peers = {k: v for k, v in others.items() if not k.startswith("tessera")}
     best = min(peers, key=lambda k: peers[k]) if peers else ""
     parts = [f"{result.name:34s} floor {result.floor * 1e6:8.1f}"]
     if ours:
         parts.append(f"ours {ours * 1e6:8.1f} ({result.floor / ours:4.2f} of floor)")
         if best:
             parts.append(f"best peer {best} {peers[best] * 1e6:8.1f}: {peers[best] / ours:4.2f}x")
-    parts.append(" ".join(f"{k} {v * 1e6:.1f}" for k, v in peers.items()))
+    parts.append(" ".join(f"{k} {v * 1e6:.1f}" for k, v in others.items()))
     if "tessera" in result.errors:
         parts.append(f"err {result.errors['tessera']:.1e}")
     return " | ".join(parts)
