@@ -7,6 +7,7 @@ started: nothing is waited for, unless a condition of the program has to be read
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
@@ -109,6 +110,8 @@ class Job:
         keep: what must stay alive with it.
         slow: what is called in place of declining; the starter takes a list of the inputs then, and
             gives that to it.
+        on: for each output the input that it becomes, whose memory it takes; it has that shape, and
+            inputs and outputs are what arrays have. Nothing where all are fresh.
     """
 
     inputs: Sequence[Spec | None]
@@ -120,6 +123,11 @@ class Job:
     device: Device
     keep: object
     slow: Callable[..., Any] | None = None
+    on: Sequence[int | None] = ()
+
+    def overwritten(self, k: int) -> int | None:
+        """The input whose memory an output takes."""
+        return self.on[k] if self.on else None
 
 
 class LoadedCode(Protocol):
@@ -340,9 +348,39 @@ class RemoteExecutable:
             self._wrap.append(self._watching)
         if self._wrap:
             self.run, self.run_on = self._wrapped(self.run), self._wrapped(self.run_on)
+        elif self.overwrites:
+            self._start_in_place()
         elif self._outputs is not None:
             found = self.starter(self._outputs, self.scratch(()), (), slow=self.run)
             self.run = found or self.run
+
+    def _start_in_place(self) -> None:
+        """A faster way to run it on inputs all of which it may write to that it writes to."""
+        slow, on = self._program.run_on, self.signature.overwritten
+        taken = frozenset([k for k in on if k is not None])
+        inputs, outputs = self.signature.inputs, self.signature.outputs
+        same = all([k is None or inputs[k] == outputs[n] for n, k in enumerate(on)])
+        if self._outputs is None or not same:
+            return
+        job = Job(
+            *([None] * len(inputs), self._outputs, None, False, self.scratch(()), (), self.device),
+            keep=self.keep,
+            slow=functools.partial(slow, owned=taken),
+            on=on,
+        )
+        start = self._code.starter(job)
+        if start is None:
+            return
+
+        def run_on(
+            inputs: list[Remote], owned: Collection[int], dims: Sequence[int] = ()
+        ) -> list[Remote]:
+            if not taken <= frozenset(owned):
+                return slow(inputs, owned, dims)
+            found: list[Remote] = start(inputs)
+            return found
+
+        self.run_on = run_on
 
     @property
     def overwrites(self) -> bool:

@@ -34,7 +34,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
 from tessera.ir.walk import uses
 from tessera.schedule import copy_ops, ops
-from tessera.schedule.sharing import delay_updates, may_share, without_copies
+from tessera.schedule.sharing import delay_updates, is_made_of, may_share, without_copies
 from tessera.schedule.types import BufType, Place, PlaceKind
 
 ALIGNMENT = 64
@@ -307,16 +307,25 @@ class _Planner:
         """Lets outputs lie on donated inputs of their size that are dead when they are written.
 
         First those that are computed of the input that they lie on: `p - step` is the next `p`.
+        Last ones are asked first: what refs hold stands behind all else on both sides, in one
+        order, and stays where it is.
         """
-        free = [func.args[k] for k in sorted(donated)]
-        left = [value for value in func.outputs if value.op is not None]
-        for fits in (self.is_updated, self.is_replaced):
+        free = [func.args[k] for k in sorted(donated, reverse=True)]
+        left = [value for value in reversed(func.outputs) if value.op is not None]
+        for fits in (self.is_made, self.is_updated, self.is_replaced):
             for value in tuple(left):
                 arg = next((arg for arg in free if fits(arg, value)), None)
                 if arg is not None:
                     self.fixed[value] = self.fixed[arg]
                     free.remove(arg)
                     left.remove(value)
+
+    def is_made(self, arg: Value, value: Value) -> bool:
+        """The same, where an element is surely made of the one that it takes the place of."""
+        op = value.op
+        if not self.is_updated(arg, value) or not isinstance(op, ops.Kernel):
+            return False
+        return is_made_of(op, op.inputs.index(arg), op.results.index(value))
 
     def is_updated(self, arg: Value, value: Value) -> bool:
         """Whether an output is computed of an input, element by element, and may lie on it."""

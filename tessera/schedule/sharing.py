@@ -107,6 +107,23 @@ def may_share(op: ops.Kernel, j: int, k: int) -> bool:
     )
 
 
+def is_made_of(op: ops.Kernel, j: int, k: int) -> bool:
+    """Whether output k is computed of what is read from input j at its points."""
+    source, target = op.body.args[j], op.body.args[len(op.inputs) + k]
+    stores = [one for one in _touching(op.body, (target,)) if isinstance(one, ops.Store)]
+    seen: set[Value] = set()
+    pending = [one.value for one in stores]
+    while pending:
+        value = pending.pop()
+        if value in seen or value.op is None:
+            continue
+        seen.add(value)
+        if isinstance(value.op, ops.Load) and value.op.buf is source:
+            return True
+        pending += value.op.operands
+    return False
+
+
 def _is_in_many(nest: Op, store: ops.Store) -> bool:
     """Whether several programs of a nest write the same elements, so that one of them may read what
     another has written."""

@@ -314,3 +314,18 @@ def test_one_program_for_all_sizes_writes_its_refs_in_place(gpu: FakeBackend) ->
     assert step.cache_size() == 1
     use = step.memory(ts.ShapeDtypeStruct((11, 8), ts.float32), 3, machine="sm_90a")
     assert use.donated == 16 * 8 * 4
+
+
+def test_refs_keep_their_memory_beside_results_of_their_shape(gpu: FakeBackend) -> None:
+    ref = ts.Ref(on_gpu(ROWS), name="ref")
+
+    @ts.jit
+    def step(y: Any) -> Any:
+        old = ref.get()
+        ref.set(old + y)
+        return old * y
+
+    y, before = on_gpu(ROWS), place(ref.get())
+    for k in range(1, 4):
+        assert bits(step(y)) == bits(ROWS * np.float32(k) * ROWS)
+        assert place(ref.get()) == before

@@ -118,7 +118,8 @@ def make_starter(
     if settings.cuda_debug or settings.nvtx or settings.cuda_graphs or words > MOST_WORDS:
         return None
     # Large buffers say where they were made, which the way through Python finds out.
-    if max([size for _, _, size in job.outputs], default=0) >= PLACED_BYTES:
+    fresh = [size for k, (_, _, size) in enumerate(job.outputs) if job.overwritten(k) is None]
+    if max(fresh, default=0) >= PLACED_BYTES:
         return None
     launcher = launching.launcher()
     loaded = _loaded(launcher.addresses[launching.RUN_SYMBOL])
@@ -171,6 +172,10 @@ def _plan(
     for spec in job.inputs:
         words += (0, 0) if spec is None else (at(spec[1]), at(spec[0]))
     for k, (shape, dtype, size) in enumerate(job.outputs):
+        on = job.overwritten(k)
+        if on is not None:
+            words += (0, on, 0, 0, 0)
+            continue
         kind = 0 if job.types is None else at(job.types[k])
         words += (at(pool.home(size, stream)), at(size), at(shape), at(dtype), kind)
     words += [*job.dims, table.ctypes.data]

@@ -39,7 +39,11 @@ INPUT: Final = ("dtype", "shape")
 """The words of each input, which come next."""
 
 OUTPUT: Final = ("home", "nbytes", "shape", "dtype", "type")
-"""The words of each output, which come then. The last ones are handed to the program."""
+"""The words of each output, which come then. The last ones are handed to the program.
+
+An output that takes the memory of an input is that input: it has no home, and in place of its bytes
+is the input's number.
+"""
 
 MOST_WORDS: Final = 512
 """A program that is called in this way has at most so many words."""
@@ -296,6 +300,23 @@ taken:
     )
 
 
+def _in_place(address: int) -> str:
+    """An input as an output, if it is one, with a reference of its own."""
+    return (
+        """  %in.place = icmp eq ptr %home, null
+  br i1 %in.place, label %reuse, label %fresh
+
+reuse:
+  %on = ptrtoint ptr %nbytes to i64
+  %reused.at = getelementptr ptr, ptr %args, i64 %on
+  %reused = load ptr, ptr %reused.at
+  call void @Py_IncRef(ptr %reused)
+"""
+        + _slot("reused.address", "reused", address)
+        + "  br label %put\n\nfresh:\n"
+    )
+
+
 def _outputs(offsets: Offsets) -> str:
     """New arrays, or what they have on the device; and the addresses of their memory."""
     block = offsets["Block"]
@@ -341,6 +362,7 @@ output:
 make:
 """
         + fields
+        + _in_place(offsets["Remote"]["address"])
         + _pop("block", "home", "undo")
         + _slot("pointer", "block", block["pointer"])
         + _slot("unused", "block", block["nbytes"])
@@ -377,9 +399,10 @@ wrapped:
   br label %put
 
 put:
-  %made = phi ptr [ %remote, %hold ], [ %array.new, %wrapped ]
+  %made = phi ptr [ %remote, %hold ], [ %array.new, %wrapped ], [ %reused, %reuse ]
+  %out.address = phi ptr [ %pointer, %hold ], [ %pointer, %wrapped ], [ %reused.address, %reuse ]
   %set.item = call i32 @PyList_SetItem(ptr %list, i64 %k, ptr %made)
-  %out.number = call i64 @PyLong_AsUnsignedLongLongMask(ptr %pointer)
+  %out.number = call i64 @PyLong_AsUnsignedLongLongMask(ptr %out.address)
   %out.offset = add i64 %count, 2
   %output.place = add i64 %out.offset, %k
 """

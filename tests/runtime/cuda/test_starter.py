@@ -307,3 +307,68 @@ def test_where_the_layout_is_not_known(
         assert found.shape == (3, 4)
     finally:
         starter_module._loaded.cache_clear()
+
+
+def test_results_in_the_memory_of_arguments(
+    native: NativeDriver, starts: Starts, fake: FakeDriver
+) -> None:
+    held, y = [on_gpu()], on_gpu()
+    ref = ts.Ref((on_gpu(), on_gpu(np.int32(0))), name="ref")
+
+    @ts.jit
+    def step(y: Any) -> Any:
+        a, n = ref.get()
+        ref.set((a + y, n + 1))
+        return a * y
+
+    f = ts.jit(lambda x, y: (x + y, y * 2), donate_argnums=0)
+
+    def donate() -> None:
+        held[0], _ = f(held[0], y)
+
+    warm(lambda: step(y))
+    warm(donate)
+    owners = [id(each.storage.owner) for each in (*held, *ref.get())]
+    live = len(cuda_device(0).pool.live())
+    for _ in range(5):
+        assert starts.during(donate) == (None, 0)
+        found, slow = starts.during(lambda: step(y))
+        assert slow == 0
+        assert found.storage.address not in [each.storage.address for each in (y, *ref.get())]
+        del found
+    assert [id(each.storage.owner) for each in (*held, *ref.get())] == owners
+    assert len(cuda_device(0).pool.live()) == live
+    assert not fake.called("cuMemcpyDtoDAsync")
+
+
+def test_elements_that_others_have_take_the_other_way(
+    native: NativeDriver, fake: FakeDriver
+) -> None:
+    ref = ts.Ref(on_gpu(), name="ref")
+    step = ts.jit(lambda y: ref.update(lambda v: v + y))
+    y = on_gpu()
+    for _ in range(3):
+        step(y)
+    for k in range(4):
+        held = ref.get()
+        step(y)
+        assert held.storage.address != ref.get().storage.address
+        assert len(fake.called("cuMemcpyDtoDAsync")) == k + 1
+        del held
+        address = ref.get().storage.address
+        step(y)
+        assert ref.get().storage.address == address
+
+
+def test_references_of_results_in_place(native: NativeDriver) -> None:
+    """What a call gives is owned once: it ends with the array."""
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    x = on_gpu()
+    for _ in range(5):
+        x = f(x)
+    assert sys.getrefcount(x.storage) == sys.getrefcount(on_gpu().storage)
+    assert sys.getrefcount(x.storage.owner) == sys.getrefcount(on_gpu().storage.owner)
+    live = len(cuda_device(0).pool.live())
+    del x
+    gc.collect()
+    assert len(cuda_device(0).pool.live()) == live - 1
