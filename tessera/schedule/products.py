@@ -338,9 +338,9 @@ class Product:
         inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
         count = self.rows_of_program(ceil(rows / block.rows))
         wide = self.columns_of_program(ceil(rows / block.rows / count), ceil(cols / block.columns))
-        # Products that share a second operand which leaves the cache to nothing else go over one
-        # panel of it, though what they read of the first one comes from farther away each time.
-        is_far = self.right.bytes() > self.machine.l2 // 2
+        # Products that share a second operand which fills the cache go over one panel of it.
+        near = self.machine.l2 // NEAR
+        is_far = self.right.bytes() > near
         after = [axis for axis in self.others if is_far and axis not in self.right.batch]
         before = [axis for axis in self.others if axis not in after]
         if after:
