@@ -40,7 +40,15 @@ from tessera.ir.intexpr import (
 )
 from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import Costs, in_blocks, is_widened, points, repeats_nothing, tensor
+from tessera.schedule.cost import (
+    LEAST_BLOCK,
+    Costs,
+    in_blocks,
+    is_widened,
+    points,
+    repeats_nothing,
+    tensor,
+)
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -249,7 +257,7 @@ class Fusion:
                 if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
                     return "contractions read their operands as they are"
                 once = nest.reads(key)
-                panel = PANEL if all(map(in_blocks, nest.heavy)) else 1
+                panel = PANEL if all(map(in_blocks, nest.heavy)) else LEAST_BLOCK
                 count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / panel)
             total += count
         again = total / size - 1

@@ -58,6 +58,10 @@ FEW, MORE = 16, 48
 """A product of more rows is bound by its multiplications, and copies of its operands pay: the first
 where the operand may be in a cache that cores share, the second where it is in memory."""
 
+ONE_BLOCK = 8
+"""A product of more rows, whose operand has a scale for each block of the depth, would apply it for
+each block of rows again."""
+
 SHARED_CACHE = 8
 """How many times larger than the second one such a cache is."""
 
@@ -118,8 +122,6 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
         return None
     reads = [a for a in accesses(nest, context.facts) if a.inner]
-    if isinstance(op, ops.Contract) and any([rows_of(a, op.axes[0])[1] > 1 for a in reads]):
-        return None  # each block of rows would unpack or scale the same values again
     for axis in reversed(nest.axes):
         if runs_along(axis, op.axes[0], reads, machine):
             return _RowSum(nest, op, axis, reads, context, machine).run()
@@ -326,6 +328,8 @@ class _RowSum:
         self.row = rows[-1] if isinstance(op, ops.Contract) and len(rows) == 1 else None
         size = sum(count_of([col, self.deep]) * a.dtype.itemsize for a in large)
         most = MORE if size >= SHARED_CACHE * machine.l2 else FEW
+        if any(rows_of(a, self.deep)[1] > 2 for a in reads):
+            most = ONE_BLOCK
         self.is_fit = not rows or (self.row is not None and count_of([self.row]) <= most)
         self.others = [axis for axis in others if axis is not self.row]
         self.type = _sum_type(op)

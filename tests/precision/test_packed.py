@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import tessera as ts
 from tessera.errors import DTypeError, ShapeError
 from tessera.graph import interp as graph_interp
+from tessera.target.machine import supported_levels
 from tests.precision.test_products import A, B, made, meant
 from tests.precision.test_quantize import every_value
 from tests.tolerance import assert_close
@@ -175,6 +176,21 @@ def test_large_matrices_are_read_in_order(how: Any, packed: bool) -> None:
     assert "8 rows read side by side" in kernel.reason
     wanted = x.astype(np.float64) @ np.asarray(p.dequantize()).astype(np.float64)
     assert_close(f(x, p), wanted.astype(np.float32), length=2048)
+
+
+@pytest.mark.parametrize("level", supported_levels())
+@pytest.mark.parametrize(
+    ("rows", "how"), [(2, LARGE[0]), (7, LARGE[0]), (16, LARGE[0]), (3, LARGE[1])]
+)
+def test_few_rows_unpack_in_registers(rows: int, how: Any, level: str) -> None:
+    """The bits of the product with bytes, and no copy of the matrix."""
+    x, w = (RNG.normal(size=shape).astype(np.float32) for shape in ((rows, 2048), (2048, 2048)))
+    q = made(w, how[0])
+    f = ts.jit(lambda x, q: x @ q)
+    with ts.config.update(cpu_level=level):
+        equal(f(x, q.pack()), f(x, q))
+        (kernel,) = f.lower(x, q.pack()).kernels()
+    assert "8 rows read side by side" in kernel.reason
 
 
 def test_trees_batches_and_loops() -> None:

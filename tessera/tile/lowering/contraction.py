@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from tessera.dtypes import DType, Kind, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
+from tessera.ir.intexpr import linear_in, sym
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import inputs
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape
-from tessera.tile.lowering.reduction import Steps, accumulate, run_steps
+from tessera.tile.lowering.reduction import Steps, accumulate, has_pairs, run_steps
 from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 
 
@@ -95,12 +96,18 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         raise CompileError(f"{step} products a step, and parts of {split}", loc=loc)
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        assert dim is not None
-        a = matrix(left_ops, left, rows.plus(dim), (shape[0], dim.size))
-        b = matrix(right_ops, right, Point((dim, *cols.dims)), (dim.size, shape[1]))
+        # One of two neighbours is a dim of an operand in which they do not share a byte.
+        deep = op.axes[-1]
+        one = dim or TileDim(deep.name, 1, em.index(sym(deep.name)), deep.extent, False)
+        at_left, at_right = rows.plus(one), Point((one, *cols.dims))
+        if dim is None:
+            at_left = rows if _shares_bytes(left_ops, deep.name) else at_left
+            at_right = cols if _shares_bytes(right_ops, deep.name) else at_right
+        a = matrix(left_ops, left, at_left, (shape[0], one.size))
+        b = matrix(right_ops, right, at_right, (one.size, shape[1]))
         em.loc = loc
         sums = _multiply(low, a, b, carried[: len(start)])
-        if not split:
+        if not split or dim is None:
             return sums
         # After the last step of a part, its sums are added to those of the parts before it.
         end = em.map("add", dim.start, em.const(dim.size, int64))
@@ -111,11 +118,18 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         )
 
     stages = low.stages if low.is_block else 0
-    steps = Steps(step, masked=False, always_dim=True, stages=stages)
+    pairs = has_pairs(low, op.axes, op.body, step)
+    steps = Steps(step, masked=False, always_dim=True, stages=stages, pairs=pairs)
     result = run_steps(low, op.axes, steps, start * 2 if split else start, body)
     if split:
         result = _sums(low, result[len(start) :], result[: len(start)])
     return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
+
+
+def _shares_bytes(ops: Sequence[Op], axis: str) -> bool:
+    """Whether neighbours along an axis are read from the same place."""
+    loads = [op for op in ops if isinstance(op, s.Load)]
+    return any(linear_in(e, (axis,)) is None for op in loads for e in op.index)
 
 
 def _sums(low: State, a: Sequence[Value], b: Sequence[Value]) -> list[Value]:

@@ -83,7 +83,7 @@ def _in_pairs(low: State, axis: Axis, carried: list[Value], body: Body) -> list[
     return low.each(half, carried, step)
 
 
-def _has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> bool:
+def has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> bool:
     """Whether neighbours along the axis share a byte, as values of 4 bits do."""
     if low.is_block or step > 1 or len(axes) != 1 or not divides(2, axes[0].extent, low.facts):
         return False
@@ -294,7 +294,7 @@ def accumulate(
         return low.spread(total, shape, parts)
 
     start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
-    pairs = _has_pairs(low, axes, region, step)
+    pairs = has_pairs(low, axes, region, step)
     result = run_steps(low, axes, Steps(step, pairs=pairs), start, body)
     if step > 1:
         exact = is_exact(low, op)
