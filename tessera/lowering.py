@@ -31,7 +31,7 @@ from tessera.schedule.fusion import Decision
 from tessera.schedule.hold_budget import Held, hold
 from tessera.schedule.inside import promise_indices
 from tessera.schedule.join_in_blocks import join_in_blocks
-from tessera.schedule.memory_budget import Again, fit, sums_of
+from tessera.schedule.memory_budget import Again, fit, sums_of, with_less_behind_loops
 from tessera.schedule.memory_use import MemoryUse, host_bytes, memory_use, peak
 from tessera.schedule.offload import OFFLOAD, copied, moved
 from tessera.schedule.ops import (
@@ -156,14 +156,25 @@ def within_budget(
         schedule, arena, _ = to_schedule(graph, machine, donated)
         return schedule, arena
 
-    def need(other: Func) -> int | None:
-        schedule, arena = planned(other)
-        if not sums_of(schedule) <= known:
-            return None
-        return int(str(memory_use(schedule, arena).peak))
+    def fitted(graph: Func) -> tuple[Func, int, tuple[Again, ...]]:
+        known = sums_of(planned(graph)[0])
 
-    known = sums_of(planned(graph)[0])
-    found, least, again = fit(graph, budget, machine, need)
+        def need(other: Func) -> int | None:
+            schedule, arena = planned(other)
+            if not sums_of(schedule) <= known:
+                return None
+            return int(str(memory_use(schedule, arena).peak))
+
+        return fit(graph, budget, machine, need)
+
+    best = fitted(graph)
+    if best[1] > budget:
+        # Other programs for the same sums, in another order.
+        for other in with_less_behind_loops(graph, machine):
+            best = min(best, fitted(other), key=lambda one: one[1])
+            if best[1] <= budget:
+                break
+    found, least, again = best
     if least > budget:
         uses = [memory_use(*planned(each)) for each in (graph, found)]
         place = "a CPU has nowhere to move buffers to"

@@ -47,16 +47,27 @@ MOST_BYTES = 1 << 28
 """What is stored for sums behind a loop, at most."""
 
 
-def cut_scans(block: Block) -> Block:
+def cut_scans(block: Block, most: int | None = None) -> Block:
     """The block with the sums of scans behind them, where the rest is work on single elements;
-    regions are left alone."""
-    return expand_ops(block, _may_be_cut, _expand)
+    regions are left alone.
+
+    Args:
+        block: the block.
+        most: bytes that may be stored for the sums behind a loop, if not `MOST_BYTES`.
+    """
+    limit = MOST_BYTES if most is None else most
+
+    def expand(op: Op, code: list[Op]) -> list[Value] | None:
+        assert isinstance(op, Scan)
+        found = _cut(op, limit)
+        return None if found is None else inline(found.body, op.operands, code.append)
+
+    return expand_ops(block, _may_be_cut, expand)
 
 
-def _expand(op: Op, code: list[Op]) -> list[Value] | None:
-    assert isinstance(op, Scan)
-    found = _cut(op)
-    return None if found is None else inline(found.body, op.operands, code.append)
+def may_be_cut(block: Block) -> bool:
+    """Whether a block has a scan that might be cut."""
+    return any([_may_be_cut(op) for op in block.ops])
 
 
 def _may_be_cut(op: Op) -> bool:
@@ -69,14 +80,14 @@ def _may_be_cut(op: Op) -> bool:
     return any(isinstance(one, Reduce) for one in code)
 
 
-def _cut(op: Scan) -> Func | None:
-    """What takes the place of a scan; None where it stays."""
+def _cut(op: Scan, most: int) -> Func | None:
+    """What takes the place of a scan; None where it stays. So many bytes are stored at most."""
     if is_recurrence(op):
         return None
     rank = max([tensor(v).rank for v in op.init])
     # The fewer sums are taken behind it, the less is stored.
     for unrolled in range(min(MAX_UNROLLED, rank), -1, -1):
-        found = _Cut(op, rank - unrolled).run()
+        found = _Cut(op, rank - unrolled, most).run()
         if found is not None:
             return found
     return None
@@ -96,8 +107,9 @@ class _Cut:
         terms: the same for what is computed of sums, and added.
     """
 
-    def __init__(self, op: Scan, lead: int) -> None:
+    def __init__(self, op: Scan, lead: int, most: int) -> None:
         self.op = op
+        self.most = most
         self.body = op.body
         sums = [one for one in op.body.ops if isinstance(one, Reduce)]
         self.sums = [one for one in sums if min(one.axes, default=lead) < lead]
@@ -132,7 +144,7 @@ class _Cut:
         kept = [v for v in needed if v in self.varying]
         if not all(isinstance(n, int) for v in kept for n in tensor(v).shape):
             return None
-        if size_of(self.op.length) * sum(map(_bytes, kept)) > MOST_BYTES:
+        if size_of(self.op.length) * sum(map(_bytes, kept)) > self.most:
             return None
         after = Func("after", Block(needed, code, late))
         types = [tensor(v) for v in self.op.operands]

@@ -41,11 +41,12 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.cost import points, tensor
+from tessera.schedule.cut_scans import may_be_cut
 from tessera.schedule.from_graph import lower
 from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.plan import Lifetimes, byte_size
 from tessera.schedule.prepare import prepare
-from tessera.schedule.strategy import CPU, GPU
+from tessera.schedule.strategy import CPU, GPU, Strategy
 from tessera.schedule.types import BufType
 
 MAX_STEPS = 40
@@ -53,6 +54,10 @@ MAX_STEPS = 40
 
 AT_ONCE = 6
 """One of so many candidates is taken in a step, and one at least."""
+
+LIMITS = (1 << 24, 1 << 20, 0)
+"""Bytes that are stored for sums behind loops, where storing more does not hold a budget. They do
+not depend on it, so that a smaller budget takes what a larger one does, or less."""
 
 MAX_CHAIN = 6
 """Values that are computed again for the sake of another one, one after the other."""
@@ -87,7 +92,7 @@ def steps(graph: Func, machine: Cpu | Gpu) -> Iterator[tuple[Func, tuple[Again, 
         graph: the program.
         machine: what it is for.
     """
-    strategy = GPU if isinstance(machine, Gpu) else CPU
+    strategy = _strategy(machine)
     step = graph.with_body(prepare(graph.body, strategy))
     again: tuple[Again, ...] = ()
     for _ in range(MAX_STEPS):
@@ -126,6 +131,25 @@ def fit(
             if need <= budget:
                 break
     return best
+
+
+def with_less_behind_loops(graph: Func, machine: Cpu | Gpu) -> Iterator[Func]:
+    """The Graph with the sums of loops taken in their steps, which stores nothing for them: first
+    those for which most is stored (`cut_scans.py`). Their order is another one.
+
+    Args:
+        graph: the program.
+        machine: what it is for.
+    """
+    strategy = _strategy(machine)
+    if not strategy.keeps_loops or not may_be_cut(graph.body):
+        return
+    for limit in LIMITS:
+        yield graph.with_body(prepare(graph.body, strategy, limit))
+
+
+def _strategy(machine: Cpu | Gpu) -> Strategy:
+    return GPU if isinstance(machine, Gpu) else CPU
 
 
 def sums_of(program: Func) -> set[tuple[object, ...]]:

@@ -17,11 +17,17 @@ from tessera.schedule.unroll import unroll_components
 from tessera.schedule.widen_scatter import widen_scatters
 
 
-def prepare(block: Block, strategy: Strategy = CPU) -> Block:
-    """The block to lower."""
+def prepare(block: Block, strategy: Strategy = CPU, stored: int | None = None) -> Block:
+    """The block to lower.
+
+    Args:
+        block: the block.
+        strategy: of the machine.
+        stored: bytes that may be stored for the sums behind a loop, if not as many as ever.
+    """
     kept = is_recurrence if strategy.keeps_loops else None
     block = inline_calls(block)
-    block = expand(expand_scans(cut_scans(block) if strategy.keeps_loops else block, kept))
+    block = expand(expand_scans(cut_scans(block, stored) if strategy.keeps_loops else block, kept))
     if strategy.unrolls_components:
         block = unroll_components(block)
     block = block if strategy.combines_bytes else widen_scatters(block)

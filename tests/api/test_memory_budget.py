@@ -171,3 +171,31 @@ def test_budgets_as_they_are_written(budget: Any, size: int) -> None:
 def test_no_budgets(budget: Any) -> None:
     with pytest.raises(OptionError, match="jit: memory_budget is"):
         ts.jit(ts.exp, memory_budget=budget)
+
+
+def test_sums_behind_loops_are_stored_within_the_budget() -> None:
+    """What a loop stores so that its sums are taken behind it counts; without that they are taken
+    in its steps."""
+    steps, batch, channels, states = 128, 4, 32, 8
+
+    def fn(x: Any, a: Any, b: Any) -> Any:
+        def step(g: Any, row: Any) -> Any:
+            x, b = row
+            g = ts.cos(x)[:, :, None] * g + b[:, None, :]
+            return g, ts.sum(g * x[:, :, None] * a, axis=1)
+
+        return ts.scan(step, ts.zeros((batch, channels, states)), (x, b))
+
+    args = normal(steps, batch, channels), normal(channels, states), normal(steps, batch, states)
+    plain = ts.jit(fn)
+    expected, peak = plain(*args), plain.memory(*args).peak
+    stored = 4 * steps * batch * channels * states
+    assert int(str(peak)) > stored
+    budget = int(str(peak)) - stored // 2
+    small = ts.jit(fn, memory_budget=budget)
+    for found, wanted in zip(small(*args), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    assert int(str(small.memory().peak)) <= budget < stored
+    same = ts.jit(fn, memory_budget=int(str(peak)))
+    for found, wanted in zip(same(*args), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
