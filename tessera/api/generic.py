@@ -34,9 +34,11 @@ from tessera.api.classes import (
 from tessera.api.leaves import name_of
 from tessera.api.matching import Annotations, Place, Slot, match
 from tessera.api.native_sizes import NativeSizes
+from tessera.api.owned import donated_leaves
 from tessera.api.signature import Arguments, Entry, lowered_for
 from tessera.api.specialized import Program, Specialized, fits
 from tessera.api.stateful import State
+from tessera.api.static import StaticArguments
 from tessera.api.traced import Traced
 from tessera.api.unify import Sizes, Unifier
 from tessera.compile import Stages
@@ -75,6 +77,7 @@ class ShapeGeneric:
         stated: conditions from outside of the function.
         limit: how many executables there may be; None for any number.
         compiled: is told of each.
+        donated: which arguments are donated.
     """
 
     def __init__(
@@ -84,11 +87,13 @@ class ShapeGeneric:
         stated: Sequence[Stated],
         limit: int | None,
         compiled: Callable[[Stages], None],
+        donated: StaticArguments | None = None,
     ) -> None:
         self.name = name_of(fn)
         self.annotations = annotations
         self.limit = limit
         self._compiled = compiled
+        self._donated = donated
         self.stated = (*stated, *annotations.stated)
         self._equal = _equations(self.stated)
         conditions = [s.condition for s in self.stated]
@@ -383,7 +388,8 @@ class ShapeGeneric:
             named: dict[str, Dim] = {n: substitute(sym(n), self._equal) for n in sizes.dims}
             known = Sizes(named, sizes.dtypes, sizes.origins, sizes.sources)
             self.check_result(traced, known)
-        return Program(traced, facts, device, State.of(traced, self.name, device))
+        given_away = tuple(donated_leaves(self._donated, call))
+        return Program(traced, facts, device, State.of(traced, self.name, device), given_away)
 
     def _explain(self, error: TesseraError, sizes: Sizes) -> None:
         """Says of an error in the function's body where the names in it come from."""

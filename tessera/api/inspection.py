@@ -16,6 +16,7 @@ from tessera.api.matching import annotations_of
 from tessera.api.precision import Policy
 from tessera.api.retrace import Traces
 from tessera.api.signature import CacheInfo
+from tessera.api.static import StaticArguments
 from tessera.compile import Stages
 from tessera.errors import TesseraError, api_boundary
 from tessera.ir.effects import Effects, text
@@ -38,6 +39,7 @@ class Inspected(Called):
     _compiled: list[Stages]
     _dump: Sequence[str]
     _limit: int | None
+    _donated: StaticArguments | None
     _near: dict[str, Any]
     _lock: Lock
     _found: Effects
@@ -56,7 +58,8 @@ class Inspected(Called):
         annotations = annotations_of(self._fn, stated, self._near)
         if annotations is None:
             return None
-        return ShapeGeneric(self._fn, annotations, stated, self._limit, self._add_compiled)
+        compiled = self._add_compiled
+        return ShapeGeneric(self._fn, annotations, stated, self._limit, compiled, self._donated)
 
     def _print(self, lowered: Stages) -> None:
         """Prints the stages that were asked for."""

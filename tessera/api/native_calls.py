@@ -15,6 +15,7 @@ from tessera.api.owned import donated_leaves, marker
 from tessera.api.signature import Arguments, Entry
 from tessera.api.static import StaticArguments
 from tessera.config import config
+from tessera.graph.state import Cell
 from tessera.runtime.dispatch.native import Table
 from tessera.runtime.dispatch.signatures import Key, Known, Signatures, Work, key_of
 from tessera.runtime.dispatch.structure import (
@@ -84,24 +85,31 @@ class NativeCalls:
         tree: Any = (args, kwargs)
         if self._statics is not None:
             tree = self._statics.split(args, kwargs)[0]
-        given = key_of(pytree.leaves(tree))
+        given = key_of(found := pytree.leaves(tree))
         donated = [] if call is None else donated_leaves(self._donated, call)
         work = None if given is None else entry.work(given[2], donated, self._mark)
         known = None if work is None else self._find(call, args, kwargs)
         if given is None or work is None or known is None or known.has(tuple(given[0])):
             return
-        sizes = entry.sizes if entry.state is None and self._donated is None else None
-        if sizes is None or not self._note_sizes(entry, sizes, known, given, work):
+        refs = [isinstance(x, Cell) for x in found]
+        sizes = entry.sizes
+        if sizes is None or not self._note_sizes(entry, sizes, known, given, work, refs):
             self._signatures.add(known, given[0], given[1], work)
 
     def _note_sizes(
-        self, entry: Entry, sizes: NativeSizes, known: Known, given: Key, work: Work
+        self,
+        entry: Entry,
+        sizes: NativeSizes,
+        known: Known,
+        given: Key,
+        work: Work,
+        refs: Sequence[bool],
     ) -> bool:
         """Lets native code run calls of other sizes like this one. Says whether that is new."""
         if sizes.tried >= _MOST_NOTED:
             return False
         sizes.tried += 1
-        plan = sizes.plan(given[0], given[2], work, entry.executable)
+        plan = sizes.plan(given[0], given[2], work, entry.executable, refs)
         if plan is None or plan.words is None:
             return False
         return self._signatures.add_sized(known, (sizes, plan.like), plan.words, (plan, given[1]))

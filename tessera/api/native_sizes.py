@@ -17,7 +17,7 @@ from tessera.ir.constraints import Relation
 from tessera.ir.intexpr import Dim, linear_in, solved_for, symbols
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch.signatures import Work
-from tessera.runtime.dispatch.sizes import Code, SizedPlan
+from tessera.runtime.dispatch.sizes import Code, SizedPlan, sized_plan
 from tessera.runtime.executable import Executable
 
 
@@ -65,6 +65,7 @@ class NativeSizes:
         numbers: Sequence[type | None],
         work: Work,
         executable: Executable,
+        refs: Sequence[bool],
     ) -> SizedPlan | None:
         """How calls with keys like one are run; None where native code cannot.
 
@@ -73,10 +74,15 @@ class NativeSizes:
             numbers: per leaf the class of a number, likewise.
             work: how that call is run.
             executable: the program.
+            refs: of all leaves, which are refs.
         """
-        starts = self._starts(key, numbers)
-        if starts is None or len(numbers) != len(self._ranks):
+        starts = self._starts(key, numbers, refs)
+        if starts is None or len(numbers) != len(self._ranks) or not work.fits():
             return None
+        inputs, outputs = executable.signature.inputs, executable.signature.outputs
+        for k, on in enumerate(executable.signature.overwritten):
+            if on is not None and inputs[on] != outputs[k]:
+                return None
         for (dims, _), type in zip(executable.signature.outputs, work.types, strict=True):
             # The types of weak results have their sizes in them.
             if type is not None and type.weak and not all([isinstance(d, int) for d in dims]):
@@ -94,13 +100,21 @@ class NativeSizes:
             for name, n in self._values
         ]
         dims = dict(zip(executable.signature.dims, tail, strict=True))
-        outputs = [shape for shape, _ in executable.signature.outputs]
-        return SizedPlan(key, code, work, outputs, executable.signature.arena, tail, dims)
+        shapes = [shape for shape, _ in outputs]
+        return sized_plan(key, code, work, shapes, executable.signature.arena, tail, dims)
 
-    def _starts(self, key: Sequence[int], numbers: Sequence[type | None]) -> list[int] | None:
-        """Where the dims of each leaf stand in the key."""
+    def _starts(
+        self, key: Sequence[int], numbers: Sequence[type | None], refs: Sequence[bool]
+    ) -> list[int] | None:
+        """Where the dims of each leaf that is no ref stand in the key."""
         at, found = 1, list[int]()
-        for kind, rank in zip(numbers, self._ranks, strict=False):
+        leaves = zip(numbers, self._ranks, strict=False)
+        for is_ref in refs:
+            each = None if is_ref else next(leaves, None)
+            if each is None:
+                at += 1  # what kind of ref it is
+                continue
+            kind, rank = each
             found.append(at + 2)
             at += 2 if kind is not None else 2 + rank
         return found if at == len(key) else None

@@ -237,6 +237,8 @@ class Entry:
     @property
     def tree(self) -> Callable[..., Any] | DictOf | None:
         """Makes the result of a tuple of arrays, as `Work` wants it."""
+        if self.state is not None and (tree := self.state.tree) is not None:
+            return tree
         if self.is_leaf:
             return None
         children, kind = self.treedef.children(), self.treedef.kind
@@ -294,6 +296,7 @@ class Entry:
             on=on,
             donated=donated,
             mark=mark,
+            returned=() if self.state is None else self.state.returned,
         )
 
 

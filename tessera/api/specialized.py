@@ -53,6 +53,7 @@ class Program:
         facts: what is known of its dims, and what a call is asked for.
         device: where it runs.
         state: the refs that it uses, if it does.
+        given_away: which leaves of a call are donated.
         classes: its programs by class of sizes, and whether they are for large memories.
     """
 
@@ -60,14 +61,16 @@ class Program:
     facts: Assumptions
     device: Device = CPU
     state: State | None = None
+    given_away: tuple[int, ...] = ()
     classes: dict[tuple[tuple[Case, ...], bool], Specialized] = field(
         default_factory=dict[tuple[tuple[Case, ...], bool], Specialized]
     )
 
     @property
     def donated(self) -> list[int]:
-        """The inputs whose memory it may write to: what written refs hold."""
-        return [] if self.state is None else self.state.inputs_of(self.traced.graph)
+        """The inputs whose memory it may write to: donated ones, and what written refs hold."""
+        found = [len(self.traced.captured) + k for k in self.given_away]
+        return found if self.state is None else found + self.state.inputs_of(self.traced.graph)
 
     @property
     def guards(self) -> list[Stated]:

@@ -70,10 +70,29 @@ class State:
 
     def held(self) -> list[HeldRef] | None:
         """The refs of a native call; None where that cannot be one."""
-        if self._returned or self.is_fallible or self.device != CPU:
+        if self.is_fallible or self.device != CPU:
             return None
         one_each = zip(self._found, self.sizes, self.written, strict=True)
         return [HeldRef(cell, n, is_written, self.label) for cell, n, is_written in one_each]
+
+    @property
+    def returned(self) -> list[int]:
+        """The refs in the result, by their positions among those of the function."""
+        return [*self._returned.values()]
+
+    @property
+    def tree(self) -> Callable[..., Any] | None:
+        """Makes a result with refs of a tuple of its arrays and these; None for one without."""
+        if not self._returned:
+            return None
+        count = self._whole.num_leaves
+        arrays, refs = iter(range(count)), iter(range(count - len(self._returned), count))
+        order = [next(refs if k in self._returned else arrays) for k in range(count)]
+        children = self._whole.children()
+        if self._whole.type is tuple and all([child.is_leaf() for child in children]):
+            is_plain = order == [*range(count)]
+            return tuple if is_plain else functools.partial(_in_order, order)
+        return functools.partial(_with_all, self._whole, order)
 
     def donated(self, first: int) -> list[int]:
         """The inputs whose memory a call may write to, where the first contents are an input of
@@ -178,6 +197,14 @@ class State:
                 differ(name, Array(np.empty(0, np.float32)), Array(data))
             return data
         return moved(Array(data), self.device).contiguous
+
+
+def _in_order(order: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([found[k] for k in order])
+
+
+def _with_all(treedef: pytree.TreeDef, order: Sequence[int], found: Sequence[Any]) -> Any:
+    return pytree.unflatten(treedef, [found[k] for k in order])
 
 
 def _references(items: list[Any], k: int) -> int:

@@ -1,5 +1,7 @@
 """Native calls of functions that use refs."""
 
+# ruff: noqa: F821, UP037 -- dims are strings, which ruff takes for names of classes
+
 from __future__ import annotations
 
 import dataclasses
@@ -268,7 +270,7 @@ def test_annotated_shapes() -> None:
     total = ts.Ref(0.0)
 
     @ts.jit
-    def add(x: ts.Tensor["N", ts.float32]) -> Any:  # noqa: UP037, F821
+    def add(x: ts.Tensor["N", ts.float32]) -> Any:
         total.set(total.get() + ts.sum(x))
         return x * 2
 
@@ -313,3 +315,137 @@ def test_two_threads() -> None:
     assert not wrong
     assert float(big.get()[0]) == done
     assert step._table.calls > 100
+
+
+# --- refs that are returned -----------------------------------------------------------------------
+
+
+def test_refs_that_are_returned() -> None:
+    """Passed or found, in any place of any container, alone too."""
+    found = ts.Ref(ones(2), name="found")
+
+    def write(r: Any, x: Any) -> Any:
+        r.update(lambda v: v + x)
+        return r
+
+    forms: list[Any] = [
+        lambda r, x: write(r, x),
+        lambda r, x: (x * 2, write(r, x)),
+        lambda r, x: (write(r, x), x * 2),
+        lambda r, x: {"b": write(r, x), "a": [x, None, (found,)]},
+        lambda r, x: ((x, write(r, x)), None),
+        lambda r, x: (write(found, x), write(r, x)),
+        lambda r, x: [r, found],
+        lambda r, x: Cache(write(r, x), x),
+    ]
+    for form in forms:
+        f = ts.jit(form)
+        for k in range(5):
+            r, x = ts.Ref(ones(2), name="passed"), ones(2) * k
+            found.set(ones(2))
+            before = f._table.calls
+            result = f(r, x)
+            assert f._table.calls - before == (k > 1)
+            seen = [np.asarray(v.get()) if isinstance(v, ts.Ref) else np.asarray(v)
+                    for v in pytree.leaves(result)]  # fmt: skip
+            refs = [v for v in pytree.leaves(result) if isinstance(v, ts.Ref)]
+            assert all([v is r or v is found for v in refs])
+            again, other = ts.Ref(ones(2), name="passed"), ts.Ref(ones(2), name="other")
+            del other
+            found.set(ones(2))
+            with ts.debug.disable_jit():
+                wanted = form(again, x)
+            assert pytree.structure(wanted) == pytree.structure(result)
+            for a, b in zip(seen, pytree.leaves(wanted), strict=True):
+                np.testing.assert_array_equal(a, b.get() if isinstance(b, ts.Ref) else b)
+
+
+def test_returned_refs_do_not_leak() -> None:
+    found = ts.Ref(ones(2), name="found")
+    f = ts.jit(lambda r, x: (x, r, found))
+    r, x = ts.Ref(ones(2)), ones(2)
+    for _ in range(4):
+        f(r, x)
+    gc.collect()
+    before = sys.getrefcount(r), sys.getrefcount(found)
+    for _ in range(100):
+        assert natively(f, r, x)
+    assert (sys.getrefcount(r), sys.getrefcount(found)) == before
+
+
+# --- annotated shapes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_refs_with_sizes_that_are_new(passed: bool) -> None:
+    """A step of a cache, for any number of new rows: one program, and no Python for new sizes."""
+    cache, used = ts.Ref(ts.zeros((64, 2)), name="cache"), ts.Ref(0, name="used")
+
+    def append(ref: Any, rows: ts.Tensor["N", 2], scale: Any) -> Any:
+        at = used.get()
+        ref.update(lambda c: ts.dynamic_update_slice(c, rows * scale, (at, 0)))
+        used.set(at + rows.shape[0])
+        return ts.sum(rows, axis=1), ref
+
+    if passed:
+        g = ts.jit(append)
+        f: Any = lambda rows, scale: g(cache, rows, scale)  # noqa: E731
+    else:
+
+        @ts.jit
+        def g(rows: ts.Tensor["N", 2], scale: Any) -> Any:
+            return append(cache, rows, scale)
+
+        f = g
+    wanted: list[Any] = []
+    for k, size in enumerate((3, 1, 5, 2, 7, 4)):
+        rows = np.full((size, 2), k + 1, np.float32)
+        wanted += (rows * 2).tolist()
+        where = address(cache)
+        before = g._table.calls
+        sums, same = f(rows, 2.0)
+        assert g._table.calls - before == (k > 1)
+        assert same is cache
+        assert address(cache) == where or not k  # zeros belong to others, too
+        np.testing.assert_array_equal(sums, np.full(size, 2 * k + 2))
+    assert g.cache_size() == 1
+    assert int(used.get()) == len(wanted)
+    np.testing.assert_array_equal(cache.get()[: len(wanted)], wanted)
+
+
+def test_a_ref_that_is_gone_with_sizes_that_are_new() -> None:
+    made = {"ref": ts.Ref(1.0, name="first")}
+
+    @ts.jit
+    def f(x: ts.Tensor["N"]) -> Any:
+        return x * made["ref"].get()
+
+    for size in (1, 2, 3, 4):
+        np.testing.assert_array_equal(f(ones(size)), np.ones(size))
+    assert natively(f, ones(5))
+    made["ref"] = ts.Ref(3.0, name="second")
+    gc.collect()
+    for size in (6, 7, 8):
+        np.testing.assert_array_equal(f(ones(size)), np.full(size, 3.0))
+
+
+def test_donated_arguments_of_sizes_that_are_new() -> None:
+    def step(x: ts.Tensor["N"], y: ts.Tensor["N"]) -> Any:
+        return x + y, ts.sum(y)
+
+    f = ts.jit(step, donate_argnums=0)
+    for k, size in enumerate((3, 5, 9, 1000, 1 << 19)):
+        x, y = ts.ones(size) * k, ts.ones(size)
+        where = x.storage.ctypes.data
+        before = f._table.calls
+        z, total = f(x, y)
+        assert f._table.calls - before == (k > 1)
+        assert z.storage.ctypes.data == where
+        assert float(total) == size
+        np.testing.assert_array_equal(z, np.full(size, k + 1))
+        with pytest.raises(ts.TesseraError, match="float32 after"):
+            ts.sum(x)
+    kept = ts.ones(11)
+    other = np.asarray(kept)
+    z, _ = f(kept, ts.ones(11))
+    np.testing.assert_array_equal(other, np.ones(11))  # somebody has it: it is copied

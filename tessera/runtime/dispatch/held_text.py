@@ -66,7 +66,13 @@ made:
 """,
     "SETTLE": """\
   %written = getelementptr ptr, ptr %results, i64 %shown
+  ; What is returned may be let go of with the others.
+  call void @keep_returned(ptr %plan, ptr %cells, ptr null)
   call void @settle(ptr %plan, ptr %cells, ptr %contents, ptr %written)
+  call void @keep_returned(ptr %plan, ptr %cells, ptr %written)
+  %returned.n.at = getelementptr i64, ptr %plan, i64 {returned}
+  %returned.n = load i64, ptr %returned.n.at
+  %all.shown = add i64 %shown, %returned.n
 """,
     "MORE": ", [ 0, %take ]",
     "BEFORE": """\
@@ -188,6 +194,39 @@ done:
   ret i64 %n
 no:
   ret i64 -1
+}}
+
+; Takes references to the refs that are returned; or, told where, puts them there.
+define internal void @keep_returned(ptr %plan, ptr %cells, ptr %to) nounwind {{
+entry:
+  %count.at = getelementptr i64, ptr %plan, i64 {returned}
+  %count = load i64, ptr %count.at
+  %places.from = getelementptr i64, ptr %plan, i64 {returned_at}
+  %places = load ptr, ptr %places.from
+  %counts = icmp eq ptr %to, null
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %on ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %one, label %done
+one:
+  %place.at = getelementptr i64, ptr %places, i64 %i
+  %place = load i64, ptr %place.at
+  %cell.at = getelementptr ptr, ptr %cells, i64 %place
+  %cell = load ptr, ptr %cell.at
+  br i1 %counts, label %take.it, label %put
+take.it:
+  call void @Py_IncRef(ptr %cell)
+  br label %on
+put:
+  %put.at = getelementptr ptr, ptr %to, i64 %i
+  store ptr %cell, ptr %put.at
+  br label %on
+on:
+  %i.next = add i64 %i, 1
+  br label %next
+done:
+  ret void
 }}
 
 ; The list of the arrays of a ref, borrowed.

@@ -286,7 +286,7 @@ named:
 entries:
   %e = phi i64 [ 0, %named ], [ %e.next, %entry.one ]
   %bad = phi i32 [ 0, %named ], [ %bad.next, %entry.one ]
-  %more.entries = icmp ult i64 %e, %shown
+  %more.entries = icmp ult i64 %e, %all.shown
   br i1 %more.entries, label %entry.one, label %entries.done
 entry.one:
   %e.key.at = getelementptr ptr, ptr %keys.items, i64 %e
@@ -308,12 +308,12 @@ dict.failed:
   ret ptr null
 
 numbered:
-  %tuple = call ptr @PyTuple_New(i64 %shown)
+  %tuple = call ptr @PyTuple_New(i64 %all.shown)
   %no.tuple = icmp eq ptr %tuple, null
   br i1 %no.tuple, label %undo, label %items, !prof !0
 items:
   %j = phi i64 [ 0, %numbered ], [ %j.next, %item ]
-  %more.items = icmp ult i64 %j, %shown
+  %more.items = icmp ult i64 %j, %all.shown
   br i1 %more.items, label %item, label %together
 item:
   %item.at = getelementptr ptr, ptr %results, i64 %j
@@ -330,7 +330,7 @@ together:
 
 undo:
   %count = phi i64 [ %k, %make.it ], [ %outputs.n, %borrow ], [ %outputs.n, %exhausted ],
-      [ %shown, %numbered ], [ %shown, %named ]{MORE}
+      [ %all.shown, %numbered ], [ %all.shown, %named ]{MORE}
 {BEFORE}  br label %undo.next
 undo.next:
   %u = phi i64 [ 0, %undo ], [ %u.next, %undo.one ]
@@ -410,7 +410,7 @@ made:
   %out.word = getelementptr i64, ptr %out.words, i64 %k
   store i64 %address, ptr %out.word
 """,
-    "SETTLE": "  %shown = add i64 %outputs.n, 0\n",
+    "SETTLE": "  %all.shown = add i64 %outputs.n, 0\n",
     "MORE": "",
     "BEFORE": "",
     "UNDONE": "",

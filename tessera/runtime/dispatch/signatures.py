@@ -112,6 +112,7 @@ class Work:
             the arrays of refs.
         donated: which leaves are.
         mark: takes these leaves, and marks them; None where there are none.
+        returned: the refs that stand behind the arrays of the result, by position in `refs`.
     """
 
     __slots__ = (
@@ -126,6 +127,7 @@ class Work:
         "refs",
         "release",
         "results",
+        "returned",
         "scratch",
         "tail",
         "tree",
@@ -148,6 +150,7 @@ class Work:
         on: Sequence[int | None] = (),
         donated: Sequence[int] = (),
         mark: Callable[..., None] | None = None,
+        returned: Sequence[int] = (),
     ) -> None:
         self.main = main
         self.captured = captured
@@ -164,6 +167,7 @@ class Work:
         self.on = on or [None] * len(outputs)
         self.donated = donated
         self.mark = mark
+        self.returned = returned
 
     def fits(self) -> bool:
         """Whether native code has room for it."""
@@ -171,7 +175,8 @@ class Work:
         counts = len(self.captured), len(self.converted), len(self.outputs), len(self.tail), held
         if len(self.refs) > w.MOST_REFS or held > w.MOST_CONTENTS:
             return False
-        return sum(counts) + 2 <= w.MOST_WORDS and len(self.outputs) <= w.MOST_OUTPUTS
+        most = max(len(self.outputs), self.results + len(self.returned))
+        return sum(counts) + 2 <= w.MOST_WORDS and most <= w.MOST_OUTPUTS
 
 
 def tree_word(work: Work, at: Callable[[Any], int]) -> int:
@@ -200,16 +205,12 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
         keep.append(found)
         return found.ctypes.data
 
+    held = held_words(work, cells, at, part)
     outputs: list[int] = []
     for (shape, dtype, size), type, on in zip(work.outputs, work.types, work.on, strict=True):
         large = at((shape, dtype, size)) if size >= POOLED_BYTES else 0
         outputs += (at(dtype), len(shape), part(shape), size, at(type), large, dtype.itemsize)
         outputs.append(0 if on is None else 1 + on)
-    refs: list[int] = []
-    for ref, cell in zip(work.refs, cells, strict=True):
-        refs += (0, cell) if isinstance(cell, int) else (id(cell), 0)
-        # No thread has this number: whoever meets the call is told of another one.
-        refs += (ref.count, ref.is_written, at((ref.user, 0)))
     pooled = at(((work.scratch,), np.dtype(np.uint8), work.scratch))
     made = work.tree if isinstance(work.tree, DictOf) else None
     head = {
@@ -229,6 +230,33 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
         "converted_at": part(work.converted) if any(work.converted) else 0,
         "template": at(made.template) if made else 0,
         "keys": at(made.keys) if made else 0,
+        **held,
+    }
+    words = np.array([head[name] for name in w.PLAN], np.uint64)
+    ends_with(cells, words, w.PLAN.index("length"))
+    return Plan(words, keep)
+
+
+def held_words(
+    work: Work,
+    cells: Sequence[Cell | int],
+    at: Callable[[Any], int],
+    part: Callable[[Sequence[int]], int],
+) -> dict[str, int]:
+    """The words of a plan about refs and donated arguments.
+
+    Args:
+        work: what is run.
+        cells: its refs.
+        at: keeps an object, and gives its address.
+        part: keeps words, and gives their address.
+    """
+    refs: list[int] = []
+    for ref, cell in zip(work.refs, cells, strict=True):
+        refs += (0, cell) if isinstance(cell, int) else (id(cell), 0)
+        # No thread has this number: whoever meets the call is told of another one.
+        refs += (ref.count, ref.is_written, at((ref.user, 0)))
+    return {
         "holds": int(bool(refs or work.donated)),
         "results": work.results,
         "refs": len(work.refs),
@@ -236,16 +264,31 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
         "donated": len(work.donated),
         "donated_at": part(work.donated),
         "mark": 0 if work.mark is None else at(work.mark),
+        "returned": len(work.returned),
+        "returned_at": part(work.returned),
     }
-    words = np.array([head[name] for name in w.PLAN], np.uint64)
 
+
+def ends_with(cells: Sequence[Cell | int], words: np.ndarray, length: int) -> None:
+    """A plan has the addresses of refs that are found outside, and ends with them: no key has no
+    words. That must be so in whatever order things die.
+
+    Args:
+        cells: the refs of the plan.
+        words: the plan.
+        length: which of them is the length of its key.
+    """
     for cell in cells:
         if isinstance(cell, Cell):
-            # A plan has the address of a ref that is found outside, and ends with it: no key has no
-            # words. That must be so in whatever order things die.
-            at_end = weakref.finalize(cell, words.__setitem__, w.PLAN.index("length"), 0)
+            at_end = weakref.finalize(cell, words.__setitem__, length, 0)
             at_end.atexit = False
-    return Plan(words, keep)
+
+
+def cells_of(work: Work) -> list[Cell | int] | None:
+    """The refs of a plan; None if one is gone."""
+    cells = [ref.cell if isinstance(ref.cell, int) else ref.cell() for ref in work.refs]
+    alive = [cell for cell in cells if cell is not None]
+    return alive if len(alive) == len(cells) else None
 
 
 class Known:
@@ -408,11 +451,10 @@ class Signatures:
         """
         if not work.fits() or len(key) > w.MOST_KEY_WORDS - 80:
             return
-        cells = [ref.cell if isinstance(ref.cell, int) else ref.cell() for ref in work.refs]
-        alive = [cell for cell in cells if cell is not None]
-        if len(alive) < len(cells):
+        cells = cells_of(work)
+        if cells is None:
             return
-        plan = _plan(key, work, alive)
+        plan = _plan(key, work, cells)
         with self._lock:
             if not known.has(tuple(key)):
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))

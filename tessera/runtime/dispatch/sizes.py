@@ -18,9 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 
+from tessera.graph.state import Cell
 from tessera.ir.intexpr import Dim, fold
 from tessera.runtime.dispatch import words as w
-from tessera.runtime.dispatch.signatures import DictOf, Work, tree_word
+from tessera.runtime.dispatch.signatures import (
+    DictOf,
+    Work,
+    cells_of,
+    ends_with,
+    held_words,
+    tree_word,
+)
 
 _OP: Final = {name: k for k, name in enumerate(w.SIZE_OPS)}
 
@@ -95,6 +103,20 @@ class Code:
         self._add("copy", word, source)
 
 
+def sized_plan(
+    key: Sequence[int],
+    code: Code,
+    work: Work,
+    outputs: Sequence[Sequence[Dim]],
+    scratch: Dim,
+    tail: Sequence[int],
+    env: Mapping[str, int],
+) -> SizedPlan | None:
+    """A `SizedPlan`; None if a ref that it uses is gone."""
+    cells = cells_of(work)
+    return None if cells is None else SizedPlan(key, code, work, outputs, scratch, tail, env, cells)
+
+
 class SizedPlan:
     """A program that is called with keys that differ in some words.
 
@@ -106,6 +128,7 @@ class SizedPlan:
         scratch: bytes of scratch memory.
         tail: the words behind it, as values of the code.
         env: values of the names in `outputs` and `scratch`.
+        cells: the refs, whose arrays have sizes that are known.
 
     Attributes:
         words: as `words.SIZED` tells.
@@ -123,10 +146,11 @@ class SizedPlan:
         scratch: Dim,
         tail: Sequence[int],
         env: Mapping[str, int],
+        cells: Sequence[Cell | int] = (),
     ) -> None:
         keep: list[object] = [work]
         self.keep = keep
-        frame = _frame(code, work, outputs, scratch, tail, env, keep)
+        frame = _frame(code, work, outputs, scratch, tail, env, keep, cells)
         free = frozenset(code.free)
         self.like = tuple([0 if k in free else word for k, word in enumerate(key)])
         mask = [0 if k in free else -1 for k in range(len(key))]
@@ -141,6 +165,8 @@ class SizedPlan:
         }
         fits = len(frame) <= w.MOST_FRAME and len(code.words) // 3 <= w.MOST_STEPS
         self.words = np.array([head[n] for n in w.SIZED], np.uint64) if fits else None
+        if self.words is not None:
+            ends_with(cells, self.words, w.SIZED.index("length"))
 
 
 def _part(words: Sequence[int], keep: list[object]) -> int:
@@ -157,6 +183,7 @@ def _frame(
     tail: Sequence[int],
     env: Mapping[str, int],
     keep: list[object],
+    cells: Sequence[Cell | int],
 ) -> list[int]:
     """The template of a frame: a plan, the records of its results and of the scratch memory, their
     dims and the tail. Code for what depends on sizes is added."""
@@ -177,16 +204,18 @@ def _frame(
         "converted_at": _part(work.converted, keep) if any(work.converted) else 0,
         "template": at(made.template) if made else 0,
         "keys": at(made.keys) if made else 0,
+        **held_words(work, cells, at, lambda words: _part(words, keep)),
     }
     frame = [head.get(name, 0) for name in w.PLAN]
     first = len(frame)
     shapes = [*outputs, (scratch,)]
     dtypes = [*[dtype for _, dtype, _ in work.outputs], np.dtype(np.uint8)]
     types = [*work.types, None]
-    for shape, dtype, type in zip(shapes, dtypes, types, strict=True):
+    places = [*work.on, None]
+    for shape, dtype, type, on in zip(shapes, dtypes, types, places, strict=True):
         is_known = type is not None and all([isinstance(d, int) for d in shape])
         frame += (at(dtype), len(shape), 0, 0, at(type if is_known else None), 0, dtype.itemsize)
-        frame.append(0)  # no refs
+        frame.append(0 if on is None else 1 + on)
     in_plan, in_record = w.PLAN.index, w.OUTPUT.index
     code.relocate(in_plan("outputs_at"), first)
     for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):

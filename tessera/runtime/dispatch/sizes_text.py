@@ -12,7 +12,7 @@ def sizes_text() -> str:
     return _SIZES.format(
         sized=STRUCTURE.index("sized"), KEY=w.KEY, LENGTH=w.LENGTH, MOST_FRAME=w.MOST_FRAME,
         MOST_STEPS=w.MOST_STEPS, OUTPUT=len(OUTPUT), POOLED=POOLED_BYTES, PLAN=len(PLAN),
-        p_outputs=PLAN.index("outputs"), LARGE=OUTPUT.index("large"),
+        p_outputs=PLAN.index("outputs"), p_holds=PLAN.index("holds"), LARGE=OUTPUT.index("large"),
         **{f"s_{name}": SIZED.index(name) for name in SIZED},
         **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
         **{f"op_{name}": k for k, name in enumerate(SIZE_OPS)},
@@ -223,11 +223,19 @@ given:
   br label %step
 
 go:
+  %holds.at = getelementptr i64, ptr %frame, i64 {p_holds}
+  %holds = load i64, ptr %holds.at
+  %is.plain = icmp eq i64 %holds, 0
+  br i1 %is.plain, label %plain, label %held, !prof !1
+plain:
   %found = call ptr @run(ptr %call, ptr %frame)
+  br label %release
+held:
+  %found.held = call ptr @run_held(ptr %call, ptr %frame)
   br label %release
 
 release:
-  %result = phi ptr [ %found, %go ], [ null, %ask ]
+  %result = phi ptr [ %found, %plain ], [ %found.held, %held ], [ null, %ask ]
   %outputs.at = getelementptr i64, ptr %frame, i64 {p_outputs}
   %outputs = load i64, ptr %outputs.at
   %records = getelementptr i64, ptr %frame, i64 {PLAN}

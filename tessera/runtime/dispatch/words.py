@@ -61,7 +61,7 @@ PLAN: Final = (
     "length", "key", "main", "captured", "captured_at", "outputs", "outputs_at", "scratch",
     "scratch_size", "tail", "tail_at", "release", "tree", "converted_at",
     "template", "keys", "holds", "results", "refs", "refs_at",
-    "donated", "donated_at", "mark",
+    "donated", "donated_at", "mark", "returned", "returned_at",
 )  # fmt: skip
 """The first words of a plan."""
 
