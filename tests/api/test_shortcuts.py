@@ -207,3 +207,64 @@ def test_functions_stay_functions() -> None:
     assert list(inspect.signature(ts.sum).parameters) == ["x", "axis", "dtype", "keepdims"]
     assert pickle.loads(pickle.dumps(ts.matmul)) is ts.matmul
     assert str(ts.sum.__doc__).startswith("The sum")
+
+
+def watched_operator(name: str) -> Any:
+    """What is known of an operator within policies."""
+    method: Any = getattr(type(ts.ones(1)), f"__{name}__")
+    parts = [cell.cell_contents for cell in method.__closure__]
+    return next(f for f in parts if f.__module__ and _has_shortcut(f))
+
+
+def _has_shortcut(f: Any) -> bool:
+    cells = getattr(f, "__closure__", None) or ()
+    return any([isinstance(c.cell_contents, shortcut_module.Shortcut) for c in cells])
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_native"),
+    [
+        (ts.Policy(order="fixed"), True),
+        (ts.Policy(compute=ts.float32, accumulate=ts.float32), True),
+        (ts.Policy(storage=ts.bfloat16), False),
+        (ts.Policy(accumulate=ts.float64), False),
+    ],
+    ids=str,
+)
+def test_operators_within_policies(policy: ts.Policy, is_native: bool) -> None:
+    """Where a policy leaves an operator one program, native code runs it; where it rounds it does
+    not. Another policy, and none, is told apart."""
+    x, y = ts.asarray(data(3, 4)), ts.asarray(data(3, 4))
+    operators: dict[str, Callable[[Any, Any], Any]] = {
+        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+        "truediv": lambda a, b: a / b, "lt": lambda a, b: a < b,
+    }  # fmt: skip
+    for name, operator in operators.items():
+        plain = operator(x, y)
+        for number in (y, 2.5):
+            with ts.policy(policy):
+                wanted = ts.jit(operator)(x, number)
+                for _ in range(5):
+                    found = operator(x, number)
+                    assert found.dtype == wanted.dtype
+                    np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+                if name != "lt":
+                    reflected = ts.jit(lambda a, b, f=operator: f(b, a))(x, 2.5)
+                    for _ in range(4):
+                        np.testing.assert_array_equal(
+                            np.asarray(operator(2.5, x)), np.asarray(reflected)
+                        )
+                if is_native:
+                    assert natively(watched_operator(name), x, number)
+                elif name != "lt":
+                    start = known(watched_operator(name)).start
+                    assert start is None or start((x, number), {}) is NotImplemented
+        np.testing.assert_array_equal(np.asarray(operator(x, y)), np.asarray(plain))
+
+
+def test_errors_of_operators_within_policies() -> None:
+    with ts.policy(ts.Policy(order="fixed")):
+        for _ in range(4):
+            with pytest.raises(ShapeError) as error:
+                _ = ts.ones(3) + ts.ones(2)
+            assert "ts.ones(3) + ts.ones(2)" in str(error.value)

@@ -39,6 +39,7 @@ from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
+from tessera.graph.shortcut import shortcut
 from tessera.graph.trace import ENGINE, Tracer, bind
 from tessera.ir import loc
 from tessera.ir.core import Op
@@ -80,14 +81,19 @@ def _operator(fn: Binary) -> Binary:
 
 
 def _started(apply: Binary, cls: type[Op]) -> Binary:
-    """An operator that the engine may compute natively, before anything is looked at."""
+    """An operator that the engine may compute natively, before anything is looked at.
+
+    Within a policy that is one op where the policy leaves operands and results as they are, and the
+    engine finds out by looking.
+    """
+    watched = shortcut(apply)
 
     def call(self: Any, other: Any) -> Any:
         start = ENGINE[0].starters.get(cls)
         if start is not None and (found := start(self, other)) is not NotImplemented:
             return found
         try:
-            return apply(self, other)
+            return watched(self, other) if AROUND else apply(self, other)
         except BaseException as error:
             hide_own_frames(error)
             raise
@@ -97,11 +103,15 @@ def _started(apply: Binary, cls: type[Op]) -> Binary:
 
 
 def _reflected(fn: Binary, cls: type[Op] | None = None) -> Binary:
+    watched = shortcut(fn)
+
     def apply(self: Any, other: Any) -> Any:
         start = None if cls is None else ENGINE[0].starters.get(cls)
         if start is not None and (found := start(other, self)) is not NotImplemented:
             return found
-        return fn(other, self) if isinstance(other, _OPERANDS) else _declined(fn, other)
+        if isinstance(other, _OPERANDS):
+            return watched(other, self) if AROUND else fn(other, self)
+        return _declined(fn, other)
 
     return apply
 
