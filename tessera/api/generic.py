@@ -91,15 +91,13 @@ class ShapeGeneric:
     ) -> None:
         self.name = name_of(fn)
         self.annotations = annotations
-        self.limit = limit
-        self._compiled = compiled
-        self._donated = donated
+        self.limit, self._compiled, self._donated = limit, compiled, donated
         self.stated = (*stated, *annotations.stated)
         self._equal = _equations(self.stated)
         conditions = [s.condition for s in self.stated]
         free = {str(c.expr) for c in conditions if c.relation is Relation.LEAST}
-        names = sorted({*annotations.names, *[n for c in conditions for n in symbols(c.expr)]})
-        self.names = names
+        stated_names = [n for c in conditions for n in symbols(c.expr)]
+        self.names = names = sorted({*annotations.names, *stated_names})
         self._check_names()
         # A name is at least 1, unless somebody says `B >= 0`; what only results say is as it is.
         free |= annotations.result_names.difference(*[symbols(c.expr) for c in conditions])
@@ -500,8 +498,7 @@ class ShapeGeneric:
                 case = next(c for (c, _), s in program.classes.items() if s is found)
                 raise self._too_many(case, call, known)
             lowered: Any = found.lowered
-            on = () if program.device == CPU else (program.device,)
-            executable = lowered.executable(*on)
+            executable = lowered.executable(*[d for d in (program.device,) if d != CPU])
             with self._lock:
                 if not found.loaded:
                     found.loaded.append(executable)
