@@ -31,6 +31,9 @@ LOAD_COST = 2
 LEAST_BLOCK = 8
 """A contraction whose rows or columns are all shorter has no register blocks."""
 
+PANEL = 16
+"""How often a register block of a contraction uses an element of an operand."""
+
 _hints: dict[Dim, int] = {}
 
 
@@ -81,6 +84,11 @@ def in_blocks(op: Op) -> bool:
         return True
     sides = [(tensor(op.lhs).shape, op.free(0)), (tensor(op.rhs).shape, op.free(1))]
     return all(any(hint(shape[k]) >= LEAST_BLOCK for k in free) for shape, free in sides)
+
+
+def reused(heavy: Iterable[Op]) -> int:
+    """How often contractions use an element of an operand that they have loaded, or computed."""
+    return PANEL if all(map(in_blocks, heavy)) else LEAST_BLOCK
 
 
 class Costs:

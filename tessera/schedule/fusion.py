@@ -40,15 +40,7 @@ from tessera.ir.intexpr import (
 )
 from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import (
-    LEAST_BLOCK,
-    Costs,
-    in_blocks,
-    is_widened,
-    points,
-    repeats_nothing,
-    tensor,
-)
+from tessera.schedule.cost import Costs, is_widened, points, repeats_nothing, reused, tensor
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -85,9 +77,6 @@ LARGE_BYTES = 32 << 20
 
 SMALL = 512
 """Additions that are never worth a buffer."""
-
-PANEL = 16
-"""How often a register block of a contraction uses an operand's element that it has loaded."""
 
 LONG_CODE = 16
 """What costs so many additions is long in instructions too, and takes time to compile."""
@@ -257,8 +246,8 @@ class Fusion:
                 if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
                     return "contractions read their operands as they are"
                 once = nest.reads(key)
-                panel = PANEL if all(map(in_blocks, nest.heavy)) else LEAST_BLOCK
-                count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, count / panel)
+                again = count / reused(nest.heavy)
+                count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, again)
             total += count
         again = total / size - 1
         if isinstance(value.op, Pad) and again >= PADDED_AGAIN and strategy.computes_operands:
