@@ -96,7 +96,8 @@ def jit(
             `MemoryAccessError`. It holds where the function is the outermost that is compiled.
         memory_budget: the most memory that a call may need, arguments and results included: bytes,
             or text such as "2GB" or "512MiB". Values are computed again where that holds it, with
-            the same bits; a `MemoryBudgetError` says what is missing otherwise.
+            the same bits, or on a GPU moved to the memory of the host for a while; a
+            `MemoryBudgetError` says what is missing otherwise.
         policy: the numerics policy of its operations, as by `ts.policy`; None for that which is in
             force where it is traced.
 

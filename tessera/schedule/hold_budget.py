@@ -12,17 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from tessera.ir.core import Func
 from tessera.schedule.duration import Device, of_op
 from tessera.schedule.machines import Gpu
 from tessera.schedule.memory_budget import Again, steps, sums_of
-from tessera.schedule.offload import LEADS, OFFLOAD, Offloading
+from tessera.schedule.offload import OFFLOAD, Offloading
 
 Planned = Callable[[Func], tuple[int, int]]
 """The bytes at the peak of a program with tiles, by its plan, and those of them in between."""
 
+
+ROOMS = (inf, 1.0, 0.875, 0.75, 0.5)
+"""Room for copies beside kernels that is tried within the budget, in parts of what the kernels need
+at least: a plan needs more than that, as its memory lies in pieces."""
 
 MOST = 1 << 12
 """The most buffers that are moved."""
@@ -124,14 +129,15 @@ def _moving(
         # Nor is it asked where it cannot hold the budget.
         if len(moving.gaps) in COUNTS and fixed + moving.between <= budget:
             need, _ = planned(moving.moved())
-    seconds, count, lead = held.seconds + moving.seconds, len(moving.gaps), 0
+    seconds, count, room = held.seconds + moving.seconds, len(moving.gaps), 0
     if not count:
         return replace(held, need=need)
     if need > budget:  # all are moved
         need, _ = planned(moving.moved())
     if need <= budget:
-        needs = ((planned(moving.moved(lead))[0], lead) for lead in LEADS)
-        need, lead = next(pair for pair in needs if pair[0] <= budget)
-    attrs = {**held.graph.attrs, OFFLOAD: f"{count}, {lead}"}
+        rooms = [int(min(budget - fixed, moving.between * part)) for part in ROOMS] + [0]
+        needs = ((planned(moving.moved(room))[0], room) for room in rooms)
+        need, room = next(pair for pair in needs if pair[0] <= budget)
+    attrs = {**held.graph.attrs, OFFLOAD: f"{count}, {room}"}
     graph = Func(held.graph.name, held.graph.body, held.graph.dims, attrs)
     return replace(held, graph=graph, need=need, seconds=seconds, moved=count)

@@ -17,9 +17,9 @@ meanwhile: one that is on the host anyhow, or else the one that waits longest fo
 do not depend on a budget. Only buffers between kernels are moved: not arguments and results, which
 are the caller's, nor what lives inside of loops and branches.
 
-Copies run beside kernels where there is memory for it: with `lead` n, what is copied to the host is
-kept for up to n kernels more, and what comes back is asked for up to n kernels earlier, as long as
-the copy takes.
+Copies run beside kernels where there is room for it: what is copied to the host is kept for as
+long as the copy takes, and what comes back is asked for so much earlier, but not while kernels run
+that leave no room.
 
 After Rhu et al., "vDNN: virtualized deep neural networks for scalable, memory-efficient neural
 network design", 2016; what is moved follows from the plan, not from layers.
@@ -40,10 +40,8 @@ from tessera.schedule.plan import byte_size
 from tessera.schedule.types import BufType
 
 OFFLOAD = "offload"
-"""The attribute of a Graph that says how many buffers are moved, and with what lead: `12, 4`."""
-
-LEADS = (8, 4, 2, 1, 0)
-"""Kernels beside which a copy may run."""
+"""The attribute of a Graph that says how many buffers are moved, and in how many bytes copies may
+run beside kernels: `12, 4096`."""
 
 LEAST = 1 << 10
 """Bytes of a buffer that is worth a copy."""
@@ -127,28 +125,23 @@ class Offloading:
 
     # --- the program --------------------------------------------------------------------------
 
-    def moved(self, lead: int = 0) -> Func:
+    def moved(self, room: int = 0) -> Func:
         """The program with its copies.
 
         Args:
-            lead: kernels beside which each copy may run.
+            room: bytes in between that may be needed where copies run beside kernels.
         """
-        before: dict[int, list[Gap]] = {}
+        begins, ends = self._times(room)
+        awaited: dict[int, list[Gap]] = {}
         fetched: dict[int, list[Gap]] = {}
         offloaded: dict[int, list[Value]] = {}
         kept: dict[int, list[Value]] = {}
         for value, starts in self.on_host.items():
-            ends = [gap.end for gap in self.gaps if gap.value is value and gap.start == starts[0]]
             offloaded.setdefault(starts[0], []).append(value)
-            until = self._later(starts[0], ends[0] - 1, lead, value)
-            kept.setdefault(until, []).append(value)
+            kept.setdefault(ends[value], []).append(value)
         for gap in self.gaps:
-            first = self.on_host[gap.value][0]
-            start = gap.start if gap.start != first else self._later(
-                first, gap.end - 1, lead, gap.value
-            )  # fmt: skip
-            fetched.setdefault(self._earlier(gap.end, start + 1, lead, gap.value), []).append(gap)
-            before.setdefault(gap.end, []).append(gap)
+            fetched.setdefault(begins[gap], []).append(gap)
+            awaited.setdefault(gap.end, []).append(gap)
         code: list[Op] = []
         env: dict[Value, Value] = {}
         host: dict[Value, Value] = {}
@@ -158,7 +151,7 @@ class Offloading:
                 fetch = Fetch(host[gap.value], loc=_op(gap.value).loc)
                 code.append(fetch)
                 device[gap] = fetch.result
-            for gap in before.get(k, ()):
+            for gap in awaited.get(k, ()):
                 code.append(Wait(device[gap], (), loc=_op(gap.value).loc))
                 env[gap.value] = device[gap]
             if env.keys().isdisjoint(_read(op)):
@@ -177,21 +170,32 @@ class Offloading:
         outputs = [env.get(v, v) for v in self.program.outputs]
         return self.program.with_body(Block(self.program.args, code, outputs))
 
-    def _later(self, start: int, limit: int, lead: int, value: Value) -> int:
-        """The op behind which a copy that begins after an op has ended."""
-        until = self.times[start + 1] + of_copy(self.sizes[value], self.device)
-        at = start
-        while at < min(start + lead, limit) and self.times[at + 1] < until:
-            at += 1
-        return at
-
-    def _earlier(self, end: int, limit: int, lead: int, value: Value) -> int:
-        """The op before which a copy begins that has to end before another one."""
-        start = self.times[end] - of_copy(self.sizes[value], self.device)
-        at = end
-        while at > max(end - lead, limit) and self.times[at] > start:
-            at -= 1
-        return at
+    def _times(self, room: int) -> tuple[dict[Gap, int], dict[Value, int]]:
+        """For each time that a buffer is fetched, the op before which that begins; and for each
+        that is copied to the host, the op behind which that has ended.
+        """
+        need = list(self.need)
+        ends: dict[Value, int] = {}
+        begins: dict[Gap, int] = {}
+        done = 0.0
+        firsts = [gap for gap in self.gaps if self.on_host[gap.value][0] == gap.start]
+        for gap in sorted(firsts, key=lambda gap: gap.start):
+            size = self.sizes[gap.value]
+            at, done = gap.start, max(done, self.times[gap.start + 1]) + of_copy(size, self.device)
+            while at + 1 < gap.end and self.times[at + 1] < done and need[at + 1] + size <= room:
+                at += 1
+                need[at] += size
+            ends[gap.value] = at
+        due = self.times[-1]
+        for gap in sorted(self.gaps, key=lambda gap: -gap.end):
+            size = self.sizes[gap.value]
+            at, due = gap.end, min(due, self.times[gap.end]) - of_copy(size, self.device)
+            first = max(gap.start, ends[gap.value] if gap in firsts else 0) + 1
+            while at > first and self.times[at] > due and need[at - 1] + size <= room:
+                at -= 1
+                need[at] += size
+            begins[gap] = at
+        return begins, ends
 
 
 def moved(program: Func, device: Device, text: str) -> Func:
@@ -202,11 +206,11 @@ def moved(program: Func, device: Device, text: str) -> Func:
         device: what it is for.
         text: the attribute.
     """
-    steps, lead = map(int, text.split(", "))
+    steps, room = map(int, text.split(", "))
     found = Offloading(program, device)
     for _ in range(steps):
         found.step()
-    return found.moved(lead)
+    return found.moved(room)
 
 
 def copied(program: Func) -> list[tuple[Offload, int]]:

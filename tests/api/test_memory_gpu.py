@@ -171,3 +171,25 @@ def test_buffers_are_moved_beside_loops_and_checks(device: FakeBackend) -> None:
     bad[3, 4] = np.inf
     with pytest.raises(ts.errors.NonFiniteError, match=r"NaN at \[3, 0\]"):
         less(moved(bad), args[1])
+
+
+def test_donated_arguments_beside_moved_buffers(device: FakeBackend) -> None:
+    def f(x: Any, w: Any) -> Any:
+        y, kept = x, []
+        for _ in range(3):
+            y = ts.sort(y @ w, axis=1)
+            kept.append(y)
+        for value in reversed(kept):
+            y = ts.sort(y @ w.T, axis=1) * value
+        return x * 2 + y
+
+    given = normal(64, 16), normal(16, 16, scale=0.3)
+    plain = ts.jit(f, donate_argnums=0)
+    use = plain.memory(*moved(given))
+    assert use.donated == 4096
+    expected = bits(plain(*moved(given)))
+    less = ts.jit(f, donate_argnums=0, memory_budget=int(use.peak - use.arena * 0.25))
+    device.copied.clear()
+    assert bits(less(*moved(given))) == expected
+    assert device.copied
+    assert less.memory().donated == 4096
