@@ -98,8 +98,9 @@ class LoweredGpu(Stages):
             if name != self.tile.main
         }
         self.context.record("target", time.perf_counter() - start)
-        text = "\n\n".join([str(kernel.func) for kernel in found.values()])
-        self.context.write("target", lambda: text)
+        self.context.write(
+            "target", lambda: "\n\n".join([str(kernel.func) for kernel in found.values()])
+        )
         return found
 
     def _kernel(self, tile: Func, launches: list[tile_ops.Launch]) -> KernelCode:
@@ -124,6 +125,7 @@ class LoweredGpu(Stages):
         return Module({name: kernel.func for name, kernel in self.gpu_kernels.items()})
 
     @functools.cached_property
+    @young_garbage_only()
     def ptx(self) -> str:
         """The kernels' text."""
         kernels = self.gpu_kernels
@@ -193,6 +195,7 @@ class LoweredGpu(Stages):
     # --- what runs on the host --------------------------------------------------------------
 
     @functools.cached_property
+    @young_garbage_only()
     def host(self) -> Module:
         """The Target module of what runs on the host."""
         tile = self.tile
@@ -202,6 +205,7 @@ class LoweredGpu(Stages):
         return module
 
     @functools.cached_property
+    @young_garbage_only()
     def llvm(self) -> str:
         """LLVM IR text of the host's part."""
         module = self.host

@@ -30,6 +30,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, symbols
 from tessera.ir.loc import Loc
+from tessera.ir.ranges import guarded_below
 from tessera.ir.walk import walk
 from tessera.schedule import contractions, ops
 from tessera.schedule.axes import collapse, split
@@ -112,7 +113,7 @@ def lower(
     for arg in args:
         for dim in arg.type.dims():
             dims.update(dict.fromkeys(sorted(symbols(dim))))
-    lowering = _Lowering(options, AxisNames(dims))
+    lowering = _Lowering(options, AxisNames(dims), guarded_below(func))
     buffers = dict(zip(func.args, args, strict=True))
     code, outputs = lowering.block(func.body, buffers, is_prepared=is_prepared)
     program = Func(func.name, Block(args, code, outputs), tuple(dims), func.attrs)
@@ -128,9 +129,10 @@ def buffer_type(value: Value, strides: tuple[Dim, ...] | None = None) -> BufType
 
 
 class _Lowering:
-    def __init__(self, options: Options, names: AxisNames) -> None:
+    def __init__(self, options: Options, names: AxisNames, below: int | None) -> None:
         self.options = options
         self.names = names
+        self.below = below
         self.facts = options.facts or Facts()
         self.decisions: list[Decision] = []
         self.hoisted: list[Op] = []
@@ -151,7 +153,7 @@ class _Lowering:
             is_prepared: whether it is what `prepare` gives.
         """
         strategy = self.options.strategy
-        block = block if is_prepared else prepare(block, strategy)
+        block = block if is_prepared else prepare(block, strategy, below=self.below)
         fusion = Fusion(block, self.facts, self.names, strategy)
         plan = fusion.run()
         self.decisions += plan.decisions

@@ -36,6 +36,7 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.loc import Loc
+from tessera.ir.ranges import guarded_below
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import free_values, walk
@@ -93,7 +94,7 @@ def steps(graph: Func, machine: Cpu | Gpu) -> Iterator[tuple[Func, tuple[Again, 
         machine: what it is for.
     """
     strategy = _strategy(machine)
-    step = graph.with_body(prepare(graph.body, strategy))
+    step = graph.with_body(prepare(graph.body, strategy, below=guarded_below(graph)))
     again: tuple[Again, ...] = ()
     for _ in range(MAX_STEPS):
         found = _Analysis(step, machine).step()

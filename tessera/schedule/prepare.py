@@ -17,13 +17,19 @@ from tessera.schedule.unroll import unroll_components
 from tessera.schedule.widen_scatter import widen_scatters
 
 
-def prepare(block: Block, strategy: Strategy = CPU, stored: int | None = None) -> Block:
+def prepare(
+    block: Block,
+    strategy: Strategy = CPU,
+    stored: int | None = None,
+    below: int | None = None,
+) -> Block:
     """The block to lower.
 
     Args:
         block: the block.
         strategy: of the machine.
         stored: bytes that may be stored for the sums behind a loop, if not as many as ever.
+        below: each array has fewer elements than this; None if that is not known.
     """
     kept = is_recurrence if strategy.keeps_loops else None
     block = inline_calls(block)
@@ -33,4 +39,4 @@ def prepare(block: Block, strategy: Strategy = CPU, stored: int | None = None) -
     block = block if strategy.combines_bytes else widen_scatters(block)
     if strategy.scatters_in_order:
         return block
-    return with_rows(apart(scatter_in_order(block)))
+    return with_rows(apart(scatter_in_order(block, below)))

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.dtypes import float32
+from tessera.dtypes import float32, int32
 from tessera.graph.ops.checkpoint import Barrier
 from tessera.graph.ops.cumulative import cumsum
 from tessera.graph.ops.elementwise import (
@@ -41,6 +41,7 @@ from tessera.graph.ops.elementwise import (
     sub,
 )
 from tessera.graph.ops.elementwise import maximum as larger
+from tessera.graph.ops.elementwise import minimum as smaller
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter, gather, scatter
 from tessera.graph.ops.generate import index_dtype, iota
 from tessera.graph.ops.rearrange import slice_
@@ -74,9 +75,14 @@ PARTS = Order(split=PART)
 """The order of the updates of an element."""
 
 
-def scatter_in_order(block: Block) -> Block:
-    """The block, whose scatters do not sum up by chance."""
-    return expand_ops(block, is_by_chance, _expand)
+def scatter_in_order(block: Block, below: int | None = None) -> Block:
+    """The block, whose scatters do not sum up by chance.
+
+    Args:
+        block: Graph ops.
+        below: each array has fewer elements than this; None if that is not known.
+    """
+    return expand_ops(block, is_by_chance, lambda op, code: _expand(op, code, below))
 
 
 def is_by_chance(op: Op) -> bool:
@@ -89,12 +95,12 @@ def is_by_chance(op: Op) -> bool:
     return not isinstance(count, int) or count > SHORT
 
 
-def _expand(op: Op, code: list[Op]) -> list[Value]:
+def _expand(op: Op, code: list[Op], below: int | None) -> list[Value]:
     """Emits what stands for a scatter."""
 
     def run(x: Any, updates: Any, *indices: Any) -> list[Any]:
         assert isinstance(op, Scatter)
-        return [_Sums(op, x, updates, indices).result()]
+        return [_Sums(op, x, updates, indices, below).result()]
 
     return emit_traced(run, op, "scatter_in_order", code)
 
@@ -124,10 +130,13 @@ class _Sums:
         count: of updates.
         rest: the dims of an update.
         segments: elements with updates, at most, and one for those that go nowhere.
+        most: updates at most.
         dtype: of numbers of updates and elements.
     """
 
-    def __init__(self, op: Scatter, x: Any, updates: Any, indices: Sequence[Any]) -> None:
+    def __init__(
+        self, op: Scatter, x: Any, updates: Any, indices: Sequence[Any], below: int | None
+    ) -> None:
         self.op = op
         self.x = x
         self.dims = tuple([x.shape[axis] for axis in op.axes])
@@ -139,6 +148,12 @@ class _Sums:
         is_known = isinstance(self.count, int) and isinstance(rows, int)
         self.segments = minimum(self.count, rows + 1) if is_known else self.count
         self.dtype = index_dtype(maximum(self.count, rows) + PART + 1)
+        self.most = LONGEST if below is None else below
+        if isinstance(self.count, int):
+            self.most = self.count
+        elif below is not None and below <= 1 << 30:
+            # Where an array has fewer elements its rows are fewer, too, or have no elements.
+            self.dtype = int32
         own = tensor(op.x).dtype
         self.wide = float32 if own.is_float and own.bits < 32 else own
         self.combine = mul if op.combine is Combine.MUL else add
@@ -226,10 +241,9 @@ class _Sums:
 
     def counts(self) -> list[Dim]:
         """The parts of each size that there are at most: those of 16 terms, of 256, ..."""
-        most = self.count if isinstance(self.count, int) else LONGEST
         counts: list[Dim] = []
         limit, size = FEW, PART
-        while limit < most:
+        while limit < self.most:
             cut = self.count // (limit + 1)
             if isinstance(cut, int) and isinstance(self.segments, int):
                 counts.append(self.count // size + min(self.segments, cut))
@@ -242,9 +256,7 @@ class _Sums:
         """How many parts of each size an element has: none where a smaller one holds all."""
         shape = (levels, self.segments)
         size = broadcast(size, shape, (1,))
-        bits = mul(add(iota(shape, 0, self.dtype), 1), BITS)
-        length = shl(full(shape, 1, self.dtype), bits)
-        parts = shr(sub(add(size, length), 1), bits)
+        parts = add(shr(sub(size, 1), self.bits(iota(shape, 0, self.dtype), levels)), 1)
         return select(gt(size, self.limit(shape)), parts, 0)
 
     def owners(self, first: Any, segments: Any, low: Any, size: Any, count: Dim) -> Any:
@@ -254,7 +266,7 @@ class _Sums:
         level, place = [iota(shape, axis, self.dtype) for axis in (0, 1)]
         number = sub(place, broadcast(self.at(low, segments), shape, (1,)))
         segments = broadcast(segments, shape, (1,))
-        bits = mul(add(level, 1), BITS)
+        bits = self.bits(level, shape[0])
         part = shr(number, bits)
         is_first = eq(shl(part, bits), number)
         is_cut = gt(self.at(size, segments), self.limit(shape))
@@ -262,6 +274,12 @@ class _Sums:
         target = select(is_first, select(is_cut, add(begin, part), -1), -1)
         none = full((shape[0], count), -1, self.dtype)
         return scatter(none, segments, [level, target], (0, 1), Combine.SET, unique=True)
+
+    def bits(self, level: Any, levels: int) -> Any:
+        """How far numbers of updates are shifted to be numbers of parts of some sizes."""
+        bits = mul(add(level, 1), BITS)
+        # What nobody has so many of has one part; a shift by all bits is none.
+        return bits if BITS * levels < self.dtype.bits else smaller(bits, self.dtype.bits - 1)
 
     def limit(self, shape: Sequence[Dim]) -> Any:
         """The updates of an element that need no parts of each size."""

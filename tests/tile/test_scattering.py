@@ -17,12 +17,16 @@ from tessera.ir.core import Module
 from tessera.ir.intexpr import sym
 from tessera.ir.order import BY_CHANCE
 from tessera.ir.parser import parse_func
+from tessera.ir.ranges import MOST_ELEMENTS, with_ranges
 from tessera.ir.verify import verify
+from tessera.ir.walk import walk
 from tessera.schedule import scatter_in_order, split_scatter
 from tessera.schedule.from_graph import lower
+from tessera.schedule.ops import Sort
 from tessera.schedule.scatter_in_order import PART
 from tessera.schedule.spec import SCHEDULE
 from tessera.schedule.split import split
+from tessera.schedule.types import BufType
 from tessera.tile import ops as t
 from tests.schedule.lowering import Array, Placed, traced, typed
 from tests.tile.gpu_running import SM90, check_gpu, ops_of, program
@@ -105,6 +109,25 @@ def test_updates_are_summed_in_their_order(count: int, rows: int, width: tuple[i
     )  # fmt: skip
     placed, size = program(lower(graph, machine=SM90).func)
     (found,) = Placed.run(placed, size, [x, u, at], {})
+    assert found.tobytes() == in_parts(x, u, at).tobytes()
+
+
+@pytest.mark.parametrize("guard", [None, MOST_ELEMENTS])
+def test_numbers_of_updates_are_as_wide_as_a_guard_allows(guard: int | None) -> None:
+    rng = np.random.default_rng(600)
+    x, u = rng.standard_normal((3, 2)).astype(np.float32), rng.standard_normal((600, 2))
+    u, at = u.astype(np.float32), np.minimum(rng.geometric(0.3, 600) - 2, 3)
+    graph = traced(
+        lambda x, u, i: scatter(x, u, [i], (0,), Combine.ADD, IndexMode.DROP),
+        typed(sym("V"), 2), typed(sym("N"), 2), typed(sym("N"), dtype=dtypes.int64),
+    )  # fmt: skip
+    graph = with_ranges(graph, {"N": (1, None), "V": (1, None)}, guard)
+    func = lower(graph, machine=SM90).func
+    (sort,) = [op for op in walk(func.body) if isinstance(op, Sort)]
+    width = dtypes.int64 if guard is None else dtypes.int32
+    assert [v.type.dtype for v in sort.inputs if isinstance(v.type, BufType)] == [width] * 2
+    placed, size = program(func)
+    (found,) = Placed.run(placed, size, [x, u, at], {"N": 600, "V": 3})
     assert found.tobytes() == in_parts(x, u, at).tobytes()
 
 

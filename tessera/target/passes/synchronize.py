@@ -39,6 +39,9 @@ MATRIX_ROW = 16
 
 _ORDERING = (t.For, t.While, g.AsyncCommit, g.AsyncWait, g.Barrier, g.ClusterBarrier)
 
+_COMPUTING = (t.Map, t.Const, t.Cast)
+"""What most ops are, which touch no memory."""
+
 Known = dict[Value, NDArray[np.generic]]
 """Values in all threads of a block, or the one value that they all have."""
 
@@ -95,6 +98,8 @@ class _Pass:
     def step(self, op: Op, state: Pending) -> Pending:
         """One op."""
         self.follow(op)
+        if isinstance(op, _COMPUTING):
+            return state
         if op in self.waits:
             state = state.waited(self.waits[op])
         if op in self.barriers:
@@ -199,7 +204,8 @@ class _Pass:
         for region in op.regions:
             for inner in region.ops:
                 self.follow(inner)
-                yield from self.inside(inner)
+                if not isinstance(inner, _COMPUTING):
+                    yield from self.inside(inner)
         if isinstance(op, g.LoadCached) and op.hint == "nc":
             return  # nobody writes what is read so
         if isinstance(op, (t.Load, t.Store, g.LoadCached, g.StoreCached)):
