@@ -21,7 +21,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,6 +144,7 @@ class DeviceBuffer:
             return
         self.order(stream)
         if stream is not self.stream and stream not in others:
+            self.device.pool.hold(stream)
             self._others = (*others, stream)
 
     def order(self, stream: Stream) -> None:
@@ -229,6 +230,7 @@ class DevicePool:
         self.device = device
         self.limit: int = device.memory // 2 if limit is None else limit
         self._lock = threading.RLock()
+        self._held: Counter[Stream] = Counter()
         self.returned: deque[_Returned] = deque()
         self.kept: deque[tuple[Event, object]] = deque()
         self._blocks: dict[int, Block] = {}
@@ -281,7 +283,20 @@ class DevicePool:
                 library does to the memory.
         """
         stream = stream or self.device.current_stream
+        self.hold(stream)
         return DeviceBuffer(self.device, pointer, nbytes, stream, None, owner)
+
+    def hold(self, stream: Stream) -> None:
+        """Keep a stream for a buffer that uses it, until the buffer was sorted in. A buffer and its
+        stream can become garbage together, and the stream's finalizer may then run first."""
+        with self._lock:
+            self._held[stream] += 1
+
+    def _let(self, stream: Stream) -> None:
+        with self._lock:
+            self._held[stream] -= 1
+            if not self._held[stream]:
+                del self._held[stream]
 
     def keep(self, thing: object, stream: Stream) -> None:
         """Keep something alive until the work that a stream has by now is done."""
@@ -413,8 +428,12 @@ class DevicePool:
             self._order(returned)
             if returned.owner is not None:
                 self.keep(returned.owner, returned.stream)
-            if returned.block is not None:
+            if returned.block is None:
+                self._let(returned.stream)
+            else:
                 returned.block.go_home()
+            for stream in returned.others:
+                self._let(stream)
         self._let_go()
 
     def _order(self, returned: _Returned) -> None:

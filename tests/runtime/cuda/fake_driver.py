@@ -57,6 +57,7 @@ class FakeDriver:
         self.contexts: list[int] = []
         self.pending: dict[int, list[int]] = {}
         self.events: dict[int, list[int]] = {}
+        self.destroyed: set[int] = set()
         self.host: dict[int, Any] = {}
         self.version = 13000
         self.foreign_index = 0
@@ -149,6 +150,7 @@ class FakeDriver:
 
     def _cuStreamDestroy(self, stream: int) -> None:
         assert self.contexts
+        self.destroyed.add(int(stream))
 
     def _cuStreamQuery(self, stream: int) -> tuple[Any, ...] | None:
         return self._answer(self.pending.get(int(stream), []))
@@ -158,6 +160,7 @@ class FakeDriver:
 
     def _cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         assert self.contexts
+        assert int(stream) not in self.destroyed
 
     def _cuStreamBeginCapture(self, stream: int, mode: str) -> None:
         assert self.contexts
@@ -185,6 +188,7 @@ class FakeDriver:
 
     def _cuEventRecord(self, event: int, stream: int) -> None:
         assert self.contexts
+        assert int(stream) not in self.destroyed
         self.events[event] = list(self.pending.get(int(stream), []))
 
     def _cuEventQuery(self, event: int) -> Any:

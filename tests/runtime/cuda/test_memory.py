@@ -321,3 +321,28 @@ def test_forgotten_buffers_do_nothing_at_exit(device: CudaDevice) -> None:
     buffer.__del__(lambda: True)
     assert not device.pool.returned
     driver.drain()
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_a_stream_outlives_buffers_that_are_garbage_with_it(
+    fake: FakeDriver, device: CudaDevice, is_foreign: bool
+) -> None:
+    """Finalizers of a cycle run in any order, and that of a buffer needs its streams."""
+
+    class Room:
+        def __init__(self) -> None:
+            self.stream = Stream(device)
+            if is_foreign:
+                self.buffer = device.pool.adopt(0x1000, 64, object(), self.stream)
+            else:
+                self.buffer = device.pool.allocate(64)
+                self.buffer.use_on(self.stream)
+            self.itself = self
+
+    handles = [Room().stream.handle for _ in range(8)]
+    gc.collect()
+    device.pool.collect()
+    assert not device.pool.returned
+    gc.collect()
+    device.pool.collect()
+    assert fake.destroyed >= set(handles)
