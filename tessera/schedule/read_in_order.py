@@ -66,7 +66,9 @@ SHARED_CACHE = 8
 """How many times larger than the second one such a cache is."""
 
 STRIPS = 4
-"""Programs that threads share of sums that are added in order: each reads parts of all rows."""
+"""Stretches of all rows that threads share: the longer they are, the faster they are read. Searches
+along the first axis of [64, 65536] took 0.53 ms in stretches of 16 KB, 0.44 in 64, 0.38 as a whole.
+Also programs of sums that are added in order."""
 
 PROGRAMS = 8
 """Programs that threads share."""
@@ -296,6 +298,13 @@ def row_of(cut: Cut, part: Axis, step: Axis, deep: Axis, is_apart: bool = True) 
     return (sym(part.name) * cut.steps + sym(step.name)) * ROWS + sym(deep.name)
 
 
+def grain_of_rows(cut: Cut, programs: int, work: float) -> int:
+    """Programs that are worth a thread's while: several neighbours, whose columns it reads as one
+    stretch of each row. 0 where threads do not pay."""
+    grain = grain_of(programs, work)
+    return max(grain, cut.chunks // STRIPS) if grain and cut.parts == 1 else grain
+
+
 class _RowSum:
     """The cut of one nest.
 
@@ -397,7 +406,7 @@ class _RowSum:
             axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
             reason=f"{ROWS} rows are read side by side and added to sums in the first cache",
             body=Block([], without_dead([*sum_, store]), ()), loc=self.nest.loc,
-            grain=grain_of(programs, work),
+            grain=grain_of_rows(self.cut, programs, work),
         )  # fmt: skip
 
     def sum(self, place: Dim, count: int) -> list[Op]:

@@ -29,13 +29,14 @@ from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import grain_of, power_above
+from tessera.schedule.heuristics import power_above
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import (
     LEAST_STEPS,
     ROWS,
     count_of,
     cut_of,
+    grain_of_rows,
     row_of,
     runs_along,
 )
@@ -175,7 +176,7 @@ class _RowSearch:
             axes, ordered=(step.name,), tile=(*[1] * (len(axes) - 1), self.tile), chunk=chunk,
             reduce_tile=1, reason=f"{ROWS} rows are read side by side",
             body=Block([], without_dead(code), ()), loc=self.nest.loc,
-            grain=grain_of(programs, work),
+            grain=grain_of_rows(self.cut, programs, work),
         )  # fmt: skip
 
     def search(self, code: _Code, place: Dim, count: int, found: _Pair) -> _Pair:
