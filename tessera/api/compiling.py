@@ -7,10 +7,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import check_callable
-from tessera.api.memory_budgets import budget_of
-from tessera.api.precision import as_policy
-from tessera.api.sentinels import checks_of
-from tessera.api.static import as_tuple_of
+from tessera.api.options import options_of
 from tessera.compile import STAGES
 from tessera.errors import OptionError, api_boundary
 from tessera.ir import loc
@@ -112,31 +109,26 @@ def jit(
         >>> float(f(ts.asarray([1.0, 2.0])))
         5.0
     """
-    numbers = as_tuple_of(int, static_argnums, "jit: static_argnums")
-    names = as_tuple_of(str, static_argnames, "jit: static_argnames")
-    donated = as_tuple_of(int, donate_argnums, "jit: donate_argnums")
-    donated_names = as_tuple_of(str, donate_argnames, "jit: donate_argnames")
-    declared = None if effects is None else as_tuple_of(str, effects, "jit: effects")
-    checks = checks_of("jit", check)
-    budget = budget_of("jit", memory_budget)
-    numerics = None if policy is None else as_policy("jit", policy)
+    options = options_of(
+        "jit",
+        {
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "max_traces": max_traces,
+            "max_specializations": max_specializations,
+            "effects": effects,
+            "check": check,
+            "memory_budget": memory_budget,
+            "policy": policy,
+        },
+    )
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> JitFunction[P, R]:
         check_callable("jit", f, "pass arguments to the compiled function: `ts.jit(f)(x)`")
-        return JitFunction(
-            f,
-            numbers,
-            names,
-            max_traces=max_traces,
-            donate_argnums=donated,
-            donate_argnames=donated_names,
-            max_specializations=max_specializations,
-            effects=declared,
-            check=checks,
-            memory_budget=budget,
-            policy=numerics,
-        )
+        return JitFunction(f, **options)
 
     return wrap if fn is None else wrap(fn)
 

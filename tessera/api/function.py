@@ -10,11 +10,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from tessera import pytree
 from tessera.api.jit import JitFunction
 from tessera.api.leaves import argument_name, check_callable, leaf_arrays, name_of
-from tessera.api.memory_budgets import budget_of
-from tessera.api.precision import as_policy
-from tessera.api.sentinels import checks_of
+from tessera.api.options import options_of
 from tessera.api.stateful import with_refs, without_refs
-from tessera.api.static import as_tuple_of
 from tessera.api.traced import Refs, Traced
 from tessera.errors import GradError, NotYetError, api_boundary
 from tessera.graph.device import using
@@ -128,18 +125,21 @@ def function(
         >>> float(power(3.0, n=2)), power.options["static_argnames"]
         (9.0, ('n',))
     """
-    options: dict[str, Any] = {
-        "static_argnums": as_tuple_of(int, static_argnums, "function: static_argnums"),
-        "static_argnames": as_tuple_of(str, static_argnames, "function: static_argnames"),
-        "donate_argnums": as_tuple_of(int, donate_argnums, "function: donate_argnums"),
-        "donate_argnames": as_tuple_of(str, donate_argnames, "function: donate_argnames"),
-        "max_traces": max_traces,
-        "max_specializations": max_specializations,
-        "effects": None if effects is None else as_tuple_of(str, effects, "function: effects"),
-        "check": checks_of("function", check),
-        "memory_budget": budget_of("function", memory_budget),
-        "policy": None if policy is None else as_policy("function", policy),
-    }
+    options = options_of(
+        "function",
+        {
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+            "donate_argnums": donate_argnums,
+            "donate_argnames": donate_argnames,
+            "max_traces": max_traces,
+            "max_specializations": max_specializations,
+            "effects": effects,
+            "check": check,
+            "memory_budget": memory_budget,
+            "policy": policy,
+        },
+    )
 
     @api_boundary
     def wrap(f: Callable[P, R]) -> Function[P, R]:

@@ -134,12 +134,6 @@ class JitFunction(Inspected, Generic[P, R]):
         self._near = nearby(fn)
         self.effects = None if effects is None else Declared(name_of(fn), effects)
         self.policy = policy
-        if max_specializations is not None and max_specializations < 1:
-            raise OptionError(
-                f"jit: max_specializations is {max_specializations}",
-                loc=loc.current(),
-                rule="it is a number of programs, at least 1, or None",
-            )
         self._found: Effects = PURE
         self._entries: dict[Hashable, Entry] = {}
         self._compiled: list[Stages] = []
