@@ -193,3 +193,24 @@ def test_donated_arguments_beside_moved_buffers(device: FakeBackend) -> None:
     assert bits(less(*moved(given))) == expected
     assert device.copied
     assert less.memory().donated == 4096
+
+
+def test_each_size_of_an_annotated_function_holds_the_budget(device: FakeBackend) -> None:
+    @ts.jit(memory_budget="25KB")
+    def f(x: ts.Tensor[ROWS, 16], w: ts.Tensor[16, 16]) -> Any:
+        y, kept = x, []
+        for _ in range(4):
+            y = ts.sort(y @ w, axis=1)
+            kept.append(y)
+        for value in reversed(kept):
+            y = ts.sort(y @ w.T, axis=1) * value
+        return y
+
+    w = normal(16, 16, scale=0.3)
+    for rows, copies in ((8, False), (64, True)):
+        args = moved((normal(rows, 16), w))
+        device.copied.clear()
+        assert bits(f(*args)) == bits(ts.jit(f.function)(*args))
+        assert bool(device.copied) == copies
+    with pytest.raises(MemoryBudgetError):
+        f(*moved((normal(500, 16), w)))

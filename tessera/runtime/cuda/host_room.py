@@ -32,7 +32,7 @@ import numpy as np
 
 from tessera.runtime.call import Word
 from tessera.runtime.cuda.errors import CudaError
-from tessera.runtime.cuda.launch import NativeProgram, record_of
+from tessera.runtime.cuda.launch import NativeProgram
 from tessera.runtime.cuda.stream import Event, Stream
 from tessera.runtime.cuda.transfer import pinned
 from tessera.runtime.memory import pointer
@@ -91,14 +91,11 @@ class HostRooms:
             room = waiting.pop()
         except IndexError:
             room = HostRoom(self._device, self._nbytes, self._copies)
-        record = record_of(stream)
-        record.room = pointer(room.words)
         try:
-            program.run(stream, words)
+            program.run(stream, words, room=pointer(room.words))
         except BaseException:
             with suppress(CudaError):  # after some failures nothing answers
                 stream.wait(room.stream)
             raise
         finally:
-            record.room = 0
             waiting.append(room)

@@ -124,7 +124,13 @@ class NativeProgram:
         self.owner = owner
         self._run = _run()
 
-    def run(self, stream: Stream, words: Sequence[Word], settings: Config | None = None) -> None:
+    def run(
+        self,
+        stream: Stream,
+        words: Sequence[Word],
+        settings: Config | None = None,
+        room: int = 0,
+    ) -> None:
         """Run it, which starts its kernels in a stream; does not wait for them.
 
         The device's context is current meanwhile, and other Python threads run.
@@ -134,6 +140,7 @@ class NativeProgram:
             words: what it gets after the record: integers, or arrays of the host, which stand for
                 their addresses.
             settings: the ones in force, from a caller who looked.
+            room: what it copies with, if it does; see `tessera.runtime.cuda.host_room`.
 
         Raises:
             CudaError: A launch failed, or work that was started before it.
@@ -141,6 +148,8 @@ class NativeProgram:
         """
         driver.api()  # refuses a child of fork
         record = stream.records.get(get_ident()) or record_of(stream)
+        if room:
+            record.room = room
         settings = settings or config.current()
         if settings.cuda_debug or settings.nvtx:
             record.watch = watch_microseconds(settings)

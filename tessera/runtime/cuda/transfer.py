@@ -19,7 +19,7 @@ from tessera.errors import Location
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.device import CudaDevice
 from tessera.runtime.cuda.errors import CudaError
-from tessera.runtime.cuda.memory import DeviceBuffer, size_class
+from tessera.runtime.cuda.memory import DeviceBuffer, show_bytes, size_class
 from tessera.runtime.cuda.stream import Stream
 from tessera.runtime.memory import aligned_empty, pointer
 
@@ -233,8 +233,9 @@ class PinnedPool:
                 address = waiting.pop()
                 self._bytes -= capacity
             else:
+                what = f"allocation of {show_bytes(capacity)} of pinned memory of the host"
                 with device:
-                    address = int(driver.call("cuMemHostAlloc", capacity, _PORTABLE))
+                    address = int(driver.call("cuMemHostAlloc", capacity, _PORTABLE, what=what))
             kind = self._types.get(capacity)
             if kind is None:
                 kind = self._types[capacity] = self._block_type(capacity)

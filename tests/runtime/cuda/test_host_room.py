@@ -78,7 +78,7 @@ def test_what_is_copied_comes_back(native: NativeDriver, device: CudaDevice) -> 
     # The last thing recorded is the end of the second copy, which the run's stream waits for.
     assert native["recorded"] == native["waited"] == room.words[4]
     assert (native["recorded_in"], native["waiting"]) == (room.stream.handle, device.stream.handle)
-    assert record_of(device.stream).room == 0
+    assert record_of(device.stream).room == room.words.ctypes.data
 
 
 def test_a_room_waits_in_its_stream(native: NativeDriver, device: CudaDevice) -> None:
@@ -127,3 +127,12 @@ def test_memory_goes_back_when_copies_have_ended(device: CudaDevice, fake: FakeD
     gc.collect()
     assert pinned.waiting_bytes == before + (1 << 16)
     pinned.release()
+
+
+def test_no_pinned_memory_is_left(device: CudaDevice, fake: FakeDriver) -> None:
+    fake.failures["cuMemHostAlloc"] = 2
+    with pytest.raises(
+        CudaError, match=r"allocation of 3\.00 MiB of pinned memory of the host"
+    ) as caught:
+        HostRoom(device, 3 << 20, 2)
+    assert isinstance(caught.value, MemoryError)
