@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, substitute, sym, symbols
+from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.types import Axis
 
@@ -120,3 +121,16 @@ def _attrs(op: Op, axis: str) -> dict[str, object]:
         if isinstance(op, ops.Load):
             found[key] = tuple([substitute(e, {axis: sym("$r")}) for e in found[key]])
     return found
+
+
+def reads_own(nest: ops.Nest, kept: Collection[Value] = ()) -> bool:
+    """Whether a nest reads what it writes, other than the element that it writes at a point, which
+    the innermost axis tells, and what it has kept itself (`schedule/keeping.py`)."""
+    memory = [op for op in walk(nest.body) if isinstance(op, (ops.Load, ops.Store, ops.Scan))]
+    written = {op.buf: op.index for op in memory if not isinstance(op, ops.Load)}
+    last = nest.axes[-1].name
+    return any(
+        op.index != written[op.buf] or not any(last in symbols(e) for e in op.index)
+        for op in memory
+        if isinstance(op, ops.Load) and op.buf in written and op.buf not in kept
+    )

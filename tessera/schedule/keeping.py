@@ -10,14 +10,14 @@ marked with `keeps`; `expanded` writes down what that means, for the lowering.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, substitute, sym
+from tessera.ir.intexpr import Dim, linear_in, substitute, sym, symbols
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.dependence import Dependence, inputs, is_same
+from tessera.schedule.dependence import Dependence, inputs, is_same, reads_own
 from tessera.schedule.emit import without_dead
 from tessera.schedule.types import Axis
 
@@ -54,9 +54,11 @@ def find(nest: ops.Nest, stores: Iterable[ops.Store] | None = None) -> Kept | No
     """
     body = nest.body
     reductions = [op for op in body.ops if isinstance(op, ops.Reduce)]
-    if not nest.axes or not reductions or nest.ordered or not _is_flat(body):
+    if not nest.axes or not reductions or not _is_flat(body):
         return None
     axis = nest.axes[-1]
+    if nest.ordered and (axis.name in nest.ordered or reads_own(nest)):
+        return None
     if isinstance(axis.extent, int) and axis.extent > LONGEST_ROW:
         return None
     dependence = Dependence(body)
@@ -98,9 +100,20 @@ def _rooms(nest: ops.Nest, elements: Sequence[Op]) -> Iterator[ops.Store]:
     for op in elements:
         if not isinstance(op, ops.Store) or op.where or op.dyn or op.combine is not None:
             continue
-        # Each axis is an index of its own, so that elements of different points are different.
-        if sorted(map(str, op.index)) == sorted(own) and counts[op.buf] == 1:
+        if _is_of_points(op.index, own) and counts[op.buf] == 1:
             yield op
+
+
+def _is_of_points(index: Iterable[Dim], own: Set[str]) -> bool:
+    """Whether elements of different points are different: each axis moves an index of its own."""
+    moved: list[str] = []
+    for e in index:
+        names = symbols(e) & own
+        affine = linear_in(e, tuple(names))
+        if len(names) != 1 or affine is None or set(affine[0].values()) != {1}:
+            return False
+        moved += names
+    return sorted(moved) == sorted(own)
 
 
 def _fits(store: ops.Store, value: Value, at: int, elements: Sequence[Op]) -> bool:

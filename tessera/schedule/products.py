@@ -49,6 +49,11 @@ class CachedCpu(Cpu, Protocol):
     """What products ask of a machine."""
 
     @property
+    def l1(self) -> int:
+        """Bytes of the first data cache."""
+        ...
+
+    @property
     def l2(self) -> int:
         """Bytes of the second cache."""
         ...

@@ -3,6 +3,7 @@ and for any number of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from tessera.compile import Lowered
 from tessera.dtypes import DType, float32
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
-from tessera.target.machine import machine, supported_levels
+from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.differential.test_recurrences import graph_of, values
 from tests.schedule.lowering import all_ops
@@ -44,10 +45,25 @@ def check(
     joined: bool = True,
 ) -> Lowered:  # fmt: skip
     """Runs a program at all levels, on a machine with a second cache of 64 KiB."""
+    return run(fn, shapes, dtype, replace(machine(level), l2=64 * 1024), joined)
+
+
+def run(
+    fn: Any, shapes: Sequence[tuple[int, ...]], dtype: DType, machine: Machine, joined: bool = True
+) -> Lowered:
     graph, inputs = graph_of(fn, shapes, dtype), values(shapes, dtype)
-    lowered = check_levels(graph, inputs, machine=replace(machine(level), l2=64 * 1024))
+    lowered = check_levels(graph, inputs, machine=machine)
     assert bool(all_ops(lowered.schedule, Each)) is joined
     return lowered
+
+
+def nests(lowered: Lowered) -> list[list[str]]:
+    """The axes of the nests of each block, ordered ones marked."""
+    (each,) = all_ops(lowered.schedule, Each)
+    return [
+        ["in order" if axis.name in nest.ordered else "any" for axis in nest.axes]
+        for nest in each.nests
+    ]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -56,6 +72,46 @@ def test_the_gradient_of_a_normalisation(level: str) -> None:
     assert len(lowered.kernels()) == 1
     (each,) = all_ops(lowered.schedule, Each)
     assert [axis.extent for axis in each.axes] == [ROWS // 8]
+    assert nests(lowered) == [["any"], ["in order", "any"]]
+
+
+def test_sums_that_do_not_fit_the_first_cache_have_a_pass_of_their_own() -> None:
+    shapes = ((ROWS, COLUMNS), (ROWS, COLUMNS), (COLUMNS,))
+    small = replace(machine("x86-64-v3"), l1=2048, l2=64 * 1024)
+    lowered = run(backward, shapes, float32, small)
+    assert nests(lowered) == [["any", "any"], ["any"]]
+
+    def stored(x: Any) -> Any:
+        y = x - ts.mean(x, axis=1, keepdims=True)
+        return y, ts.sum(y, axis=0)
+
+    run(stored, [(ROWS, 2 * COLUMNS)], float32, small, joined=False)
+
+
+def test_sums_of_what_the_rows_store() -> None:
+    def softmax(d: Any, x: Any) -> Any:
+        """Exponentials wait in the result's row, the sums read them, and then it is written."""
+        e = ts.exp(x - ts.max(x, axis=1, keepdims=True))
+        y = e / ts.sum(e, axis=1, keepdims=True)
+        dx = y * (d - ts.sum(d * y, axis=1, keepdims=True))
+        return dx, ts.sum(dx, axis=0), ts.sum(e, axis=0)
+
+    def one(d: Any, x: Any) -> Any:
+        return softmax(d, x)[:2]
+
+    for fn in (softmax, one):
+        lowered = check(fn, (ROWS, 2 * COLUMNS), (ROWS, 2 * COLUMNS))
+        assert nests(lowered) == [["any"], ["in order", "any"]]
+        assert any(op.keeps for op in all_ops(lowered.schedule, ops.Store))
+
+
+def test_elements_and_sums_of_their_columns() -> None:
+    def scaled(d: Any, x: Any, scale: Any) -> Any:
+        dx = ts.where(x > 0, d * scale, 0)
+        return dx, ts.sum(dx, axis=0), ts.max(d * x, axis=0)
+
+    lowered = check(scaled, (ROWS, 2 * COLUMNS), (ROWS, 2 * COLUMNS), (2 * COLUMNS,))
+    assert nests(lowered) == [["any"], ["in order", "any"]]
 
 
 @pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16])

@@ -7,33 +7,17 @@ one body, so that what both read or compute is there once; sums of columns are c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tessera.dtypes import int64
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, divides, sym
+from tessera.ir.intexpr import Dim, Facts, divides
 from tessera.schedule import ops as s
-from tessera.schedule.copying import Copy
+from tessera.schedule.one_pass import one_body
 from tessera.tile import ops as t
 from tessera.tile.lowering import reduction, row_passes
 from tessera.tile.lowering.access import write
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim, Val, dtype_of
-
-
-@dataclass(frozen=True)
-class _Sum:
-    """A sum of columns.
-
-    Attributes:
-        op: the reduction over rows.
-        value: what is added for each row.
-        store: what is done with the sum.
-    """
-
-    op: s.Reduce
-    value: Value
-    store: s.Store
 
 
 def lower_joined(
@@ -53,7 +37,7 @@ def lower_joined(
         handlers: by class of op, how it is lowered.
     """
     rows, parts = nests
-    body, sums = _common(rows, parts)
+    body, sums = one_body(rows, parts, rows.chunk[0])
     common = rows.rebuild((), [Block([], body, ())])
     assert isinstance(common, s.Nest)
     low = State(em, common, memory, handlers, known)
@@ -124,34 +108,3 @@ def _early(ops: Sequence[Op], totals: Sequence[Value]) -> list[Op]:
                 moved.append(one)
                 missing.difference_update(one.results)
     return moved
-
-
-def _common(rows: s.Nest, parts: s.Nest) -> tuple[list[Op], list[_Sum]]:
-    """The code of both nests in terms of the axes of the first."""
-    (row, col), (part, other) = rows.axes, parts.axes
-    chunk = rows.chunk[0]
-    stored = {op.buf: op.value for op in rows.body.ops if isinstance(op, s.Store)}
-    code = list(rows.body.ops)
-    same: dict[str, Dim] = {other.name: sym(col.name)}
-    copy = Copy(dict(same))
-    reduced: dict[Value, tuple[s.Reduce, Value]] = {}
-    sums: list[_Sum] = []
-    for op in parts.body.ops:
-        if isinstance(op, s.Reduce):
-            to = {**same, op.axes[0].name: sym(row.name) - sym(part.name) * chunk}
-            inner = Copy(to, env=dict(copy.env))
-            for one in op.body.ops:
-                if isinstance(one, s.Load) and one.buf in stored:
-                    inner.env[one.result] = stored[one.buf]
-                else:
-                    code.append(inner.op(one))
-            reduced[op.result] = op, inner.find(op.body.outputs[0])
-        elif isinstance(op, s.Store):
-            total, value = reduced[op.value]
-            index = tuple(copy.places(op.index))
-            fields = op.rebuild(op.operands, index=index)
-            assert isinstance(fields, s.Store)
-            sums.append(_Sum(total, value, fields))
-        else:
-            code.append(copy.op(op))
-    return code, sums

@@ -24,7 +24,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
-from tessera.schedule.dependence import inputs, is_same, needs
+from tessera.schedule.dependence import inputs, is_same, needs, reads_own
 from tessera.tile import ops as t
 from tessera.tile.lowering import reduction
 from tessera.tile.lowering.emitter import Shape
@@ -37,7 +37,9 @@ VECTOR_BYTES = 16
 def has_rows(low: State, nest: s.Nest) -> bool:
     """Whether a nest has reductions that are the same all along its innermost axis."""
     found = [op for op in nest.body.ops if isinstance(op, (s.Reduce, s.ArgReduce))]
-    if not nest.axes or nest.ordered or not found:
+    if not nest.axes or not found:
+        return False
+    if nest.ordered and (nest.axes[-1].name in nest.ordered or reads_own(nest, low.kept)):
         return False
     return all(nest.axes[-1].name not in low.dependence.ops[op] for op in found)
 
