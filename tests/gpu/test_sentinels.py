@@ -12,22 +12,9 @@ from tessera.errors import IndexOutOfBoundsError, NonFiniteError
 from tests.api.test_sentinels import BAD, FINE
 from tests.api.test_sentinels_bounds import BAD as BAD_INDEX
 from tests.api.test_sentinels_bounds import GOOD, INDEXED, MEANT, X
-from tests.api.test_sentinels_gpu import KERNELS, ON_CPUS
+from tests.api.test_sentinels_gpu import KERNELS, ON_CPUS, found, on_gpu
 
 pytestmark = pytest.mark.gpu
-
-
-def on_gpu(x: Any) -> Any:
-    return ts.device_put(x if isinstance(x, ts.Array) else np.asarray(x), "cuda:0")
-
-
-def found(f: Any, *args: Any, check: str) -> str | None:
-    """What is said of a call on a GPU; None if nothing is."""
-    try:
-        ts.jit(f, check=check)(*[on_gpu(x) for x in args])
-    except (NonFiniteError, IndexOutOfBoundsError) as error:
-        return error.what
-    return None
 
 
 @pytest.mark.parametrize("size", [0, 5000])
