@@ -396,6 +396,28 @@ def _dropout(t: _Table) -> None:
     )  # fmt: skip
 
 
+def _quantized(t: _Table, kind: str, rows: int) -> None:
+    """Few rows of bfloat16 times weights that take fewer bytes; the others have bfloat16."""
+    n = 8192
+
+    def bind(x: torch.Tensor, w: torch.Tensor) -> Callable[[], Any]:
+        given, weights = (ts.from_dlpack(a.contiguous()) for a in (x, w))
+        q: Any = weights
+        if kind != "bf16":
+            q = ts.quantize(weights, ts.int8 if kind == "int8" else ts.int4, axis=1)
+            q = q.pack() if kind == "packed int4" else q
+        compiled = ts.jit(lambda x, q: x @ q)
+        return lambda: compiled(given, q)
+
+    size = {"bf16": 2.0, "int8": 1.0, "int4": 1.0, "packed int4": 0.5}[kind]
+    t.cases.append(
+        Case(f"skinny product, {kind} weights, {rows}x{n}x{n}",
+             lambda: (random(rows, n, dtype=BF16), random(n, n, dtype=BF16)),
+             {"tessera": bind, "torch": plain(lambda x, w: x @ w), "jax": xla(lambda x, w: x @ w)},
+             None, size * n * n + 4 * rows * n, 2.0 * rows * n * n)
+    )  # fmt: skip
+
+
 def _products(t: _Table) -> None:
     def add(name: str, a: tuple[int, ...], b: tuple[int, ...], fn: Any, dtype: torch.dtype,
             flops: float) -> None:
@@ -439,6 +461,10 @@ def _products(t: _Table) -> None:
                   invariant(kind == "NT"), turn[kind],
                   torch.empty((), dtype=dtype).element_size() * (2 * rows * n + n * n),
                   2.0 * rows * n * n)
+
+    for rows in (1, 8):
+        for kind in ("bf16", "int8", "int4", "packed int4"):
+            _quantized(t, kind, rows)
 
     def epilogue(xp: Any, x: Any, w: Any, b: Any) -> Any:
         y = xp.astype(x @ w, xp.float32) + b

@@ -31,6 +31,12 @@ LOAD_COST = 2
 LEAST_BLOCK = 8
 """A contraction whose rows or columns are all shorter has no register blocks."""
 
+FEW_ROWS = 16
+"""A product of more rows on a GPU is bound by its multiplications."""
+
+SMALL_OPERAND = 65536
+"""Additions that make up an operand which is always computed as it is loaded."""
+
 PANEL = 16
 """How often a register block of a contraction uses an element of an operand."""
 
@@ -75,6 +81,38 @@ def is_widened(value: Value) -> bool:
         return False
     narrow, wide = tensor(value.op.x).dtype, tensor(value).dtype
     return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
+
+
+def is_stored(value: Value, cost: int, count: float) -> bool:
+    """Whether an operand of a product on a GPU is stored before it: one of some work, unless it is
+    computed from no more than half of its bytes, as values of 4 bits are, and the product reads it
+    for so few rows that memory bounds it.
+
+    Args:
+        value: the operand.
+        cost: of an element, in additions.
+        count: how often all rows read an element of it, in all.
+    """
+    if not cost or cost * points(tensor(value).shape) <= SMALL_OPERAND:
+        return False
+    return count > FEW_ROWS * points(tensor(value).shape) or not _reads_less(value)
+
+
+def _reads_less(value: Value) -> bool:
+    found, read = [value], dict[Value, int]()
+    while found:
+        one = found.pop()
+        if isinstance(one.op, (Elementwise, Rearrange)):
+            found += [v for v in one.op.operands if v not in read]
+            read.update(dict.fromkeys(one.op.operands, 0))
+        elif one.op is None or one.op.operands:
+            read[one] = size_in_bytes(one)
+    return 2 * sum(read.values()) <= size_in_bytes(value)
+
+
+def size_in_bytes(value: Value) -> int:
+    """A plausible number of bytes."""
+    return points(tensor(value).shape) * tensor(value).dtype.itemsize
 
 
 def in_blocks(op: Op) -> bool:

@@ -40,7 +40,8 @@ from tessera.ir.intexpr import (
 )
 from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import Costs, is_widened, points, repeats_nothing, reused, tensor
+from tessera.schedule.cost import Costs, is_stored, is_widened, points, repeats_nothing, tensor
+from tessera.schedule.cost import reused as reused_by
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -87,9 +88,6 @@ CHEAP_PROLOGUE = 2
 PADDED_AGAIN = 0.5
 """A padded operand of a contraction that is read more often than so many times again is stored:
 blocks read what has no conditions where it is."""
-
-SMALL_OPERAND = 65536
-"""Additions that make up an operand which is always computed as it is loaded."""
 
 
 OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL, Family.HOST, Family.LIBRARY})
@@ -243,10 +241,10 @@ class Fusion:
                 continue
             count: float = nest.evaluations(key)
             if key.region is not None and key.region.contracts:
-                if not strategy.computes_operands and cost and cost * size > SMALL_OPERAND:
+                if not strategy.computes_operands and is_stored(value, cost, count):
                     return "contractions read their operands as they are"
                 once = nest.reads(key)
-                again = count / reused(nest.heavy)
+                again = count / reused_by(nest.heavy)
                 count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, again)
             total += count
         again = total / size - 1

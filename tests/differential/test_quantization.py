@@ -152,3 +152,29 @@ def test_on_a_simulated_gpu(gpu: FakeBackend, name: str) -> None:
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert_close(gpu.get(a), b, length=32, factor=20)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("format", ["int4", "nvfp4"])
+def test_few_rows_unpack_as_they_load_on_a_gpu(gpu: FakeBackend, format: str, dtype: str) -> None:
+    """No copy of the matrix is stored for up to 16 rows; those of more rows read it again."""
+    rng = np.random.default_rng(3)
+    x = ts.astype(ts.asarray(rng.normal(size=(20, 96)).astype(np.float32)), getattr(ts, dtype))
+    axis = 0 if format == "nvfp4" else 1
+    w = ts.quantize(rng.normal(size=(96, 800)).astype(np.float32), format, axis=axis)
+    exact = np.asarray(x).astype(np.float64) @ np.asarray(w.dequantize()).astype(np.float64)
+    p = ts.device_put(w.pack(), "cuda:0")
+    f = ts.jit(lambda x, p: x @ p)
+    for rows in (1, 2, 16, 20):
+        given = ts.device_put(x[:rows], "cuda:0")
+        assert_close(
+            np.asarray(f(given, p)).astype(np.float32), exact[:rows].astype(np.float32), length=96,
+            factor=4.0 if dtype == "float32" else 2.0**17,
+        )  # fmt: skip
+        assert (len(f.lower(given, p).kernels()) == 1) == (rows <= 16)
+    stated = ts.jit(ts.deterministic(batch_invariant=True)(lambda x, p: x @ p))
+    whole = np.asarray(stated(ts.device_put(x, "cuda:0"), p))
+    for rows in (1, 3):
+        alone = np.asarray(stated(ts.device_put(x[:rows], "cuda:0"), p))
+        assert alone.tobytes() == whole[:rows].tobytes()
