@@ -14,6 +14,7 @@ import pytest
 from tessera.compile_gpu import lower_on
 from tessera.graph import interp as graph_interp
 from tessera.graph.device import device_at
+from tessera.schedule.plan import overwritten
 from tests.differential.programs import Program, random_program
 from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.tolerance import assert_close
@@ -78,3 +79,45 @@ def test_symbolic(gpu: FakeBackend, first: int) -> None:
 @pytest.mark.parametrize("first", range(100_000, 101_000, 25))
 def test_many(gpu: FakeBackend, first: int) -> None:
     run_batch(gpu, first, 25, symbolic=first % 50 == 0)
+
+
+def check_donated(gpu: FakeBackend, program: Program, seed: int, symbolic: bool) -> int:
+    """Runs a program that may write to all its inputs, on copies and on these; says how many of
+    them it takes."""
+    graph = program.graph(symbolic)
+    inputs = program.arrays(np.random.default_rng(seed))
+    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
+    dims = {k: v for k, v in dims.items() if k in graph.dims}
+    device = device_at("cuda", 0)
+    lowered = lower_on(graph, device, range(len(inputs)))
+    taken = overwritten(lowered.schedule)
+    if all([on is None for on in taken]):
+        return 0
+    expected = graph_interp.run(graph, inputs, dims)
+    values = [dims[name] for name in lowered.schedule.dims]
+    given = [gpu.put(np.asarray(x, order="C"), device) for x in inputs]
+    executable = lowered.executable(device)
+    for owned in ((), range(len(inputs))):
+        found = executable.run_on(given, owned, values)
+        for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert_close(gpu.get(a), b, length=LENGTH, factor=FACTOR)
+            on = taken[k]
+            assert on is None or (a.address == given[on].address) == bool(owned)
+        if not owned:
+            for x, before in zip(given, inputs, strict=True):
+                np.testing.assert_array_equal(gpu.get(x), before)
+    return sum([on is not None for on in taken])
+
+
+@pytest.mark.parametrize("first", range(30_000, 30_000 + STATIC, STATIC // 2))
+def test_donated(gpu: FakeBackend, first: int) -> None:
+    taken = 0
+    for seed in range(first, first + STATIC // 2):
+        symbolic = seed % 4 == 0
+        program = random_program(seed, symbolic)
+        try:
+            taken += check_donated(gpu, program, seed, symbolic)
+        except Exception as err:
+            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
+            raise
+    assert taken
