@@ -98,6 +98,9 @@ def _arguments(
     if len(args) != len(func.args):
         raise SimulationError(f"@{func.name} takes {len(func.args)} arguments, not {len(args)}")
     values: list[Any] = []
+    places: dict[tuple[int, int], list[int]] = {}
+    for k, given in enumerate(args):
+        places.setdefault(_place(given, k), []).append(k)
     for k, (arg, given) in enumerate(zip(func.args, args, strict=True)):
         name = f"%{arg.name or k}"
         if isinstance(arg.type, ScalarType) and not isinstance(given, (np.ndarray, TensorMap)):
@@ -111,8 +114,13 @@ def _arguments(
             values.append(given)
             continue
         array = np.asarray(given)
-        written = kernel.written is None or arg in kernel.written
-        memory = _global(array, name, kernel, kernel.grains[arg], written and check)
+        same = [func.args[n] for n in places[_place(given, k)]]
+        if arg is same[0]:
+            written = kernel.written is None or not kernel.written.isdisjoint(same)
+            grain = min([kernel.grains[one] for one in same])
+            memory = _global(array, name, kernel, grain, written and check)
+        else:
+            memory = mapped[id(args[func.args.index(same[0])])]
         mapped[id(given)] = memory
         values.append(Pointer(memory, np.zeros(1, np.int64), 0, memory.data.size, None, name))
     for given in args:
@@ -121,6 +129,14 @@ def _arguments(
                 given.array, "the mapped tensor", kernel, kernel.grains[None], check
             )
     return values
+
+
+def _place(given: Argument, k: int) -> tuple[int, int]:
+    """What arguments have in common that are one memory: a kernel may write a result over what it
+    reads. The number of an argument for one that is alone."""
+    if isinstance(given, np.ndarray) and given.flags.c_contiguous and given.size:
+        return given.ctypes.data, given.nbytes
+    return k, -1
 
 
 def _global(array: Array, name: str, kernel: Kernel, grain: int, watched: bool) -> Memory:

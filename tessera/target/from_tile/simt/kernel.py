@@ -92,7 +92,7 @@ def lower_kernel(
     s.dims.update(zip(func.dims, params[len(args) :], strict=False))
     places = {args[k] for k in shared_places}
     s.written = {s.memory[arg] for arg in written(func) | places}
-    s.overwriting = Overwriting(places, s.users)
+    s.overwriting = Overwriting(places)
     s.emit(g.BlockInfo(s.threads, loc=s.loc))
     extents = iter(params[len(args) + len(func.dims) :])
     sizes = [n if isinstance(n, int) else next(extents) for n in grid]

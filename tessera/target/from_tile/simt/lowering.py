@@ -99,7 +99,7 @@ class Simt:
         self.dims: dict[str, Value] = {}
         self.program_ids: list[Value] = []
         self.written: set[Value] = set()
-        self.overwriting = Overwriting((), {})
+        self.overwriting = Overwriting(())
         self.func = func
         self.is_narrow = func.attrs.get(INDEX) == "i32"
         self.users: dict[Value, list[Op | None]] = {}

@@ -1,21 +1,18 @@
 """Kernels that write a result over what they read.
 
 The plan lets a result lie on an argument where each point reads the element that it writes, and
-nothing else of it. That is enough for a store of what was computed of that element alone. But where
-several threads have read an element, or it was read several times, and something else is made of it
-too, the thread that stores may be ahead of one that has not read yet: then all threads of the block
-meet before the store. Blocks have points of their own.
+nothing else of it. But several threads may read an element, or one thread after the other, and only
+one stores: it may be ahead of one that has not read yet. Then all threads of the block meet before
+the store. Blocks have points of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from tessera.ir.core import Func, Op, Value
+from tessera.ir.core import Func, Value
 from tessera.ir.walk import walk
 from tessera.tile import ops as tile
-
-_ONE_BY_ONE = (tile.Map, tile.Cast, tile.Bitcast)
 
 
 class Overwriting:
@@ -24,41 +21,26 @@ class Overwriting:
 
     Args:
         args: these arguments.
-        users: for each value the ops that use it; None for the end of a block.
     """
 
-    def __init__(self, args: Collection[Value], users: dict[Value, list[Op | None]]) -> None:
+    def __init__(self, args: Collection[Value]) -> None:
         self.args = frozenset(args)
-        self._users = users
         self._read: set[Value] = set()
-        self._is_torn = False
+        self._is_shared = False
 
     def note_load(self, op: tile.Load | tile.Gather, has_copies: bool) -> None:
         """Notes a load, of which several threads may read the same element."""
         memory = argument_of(op)
-        if memory not in self.args:
-            return
-        is_again = memory in self._read
-        self._read.add(memory)
-        if (has_copies or is_again) and self._goes_elsewhere(op.results[0]):
-            self._is_torn = True
+        if memory in self.args:
+            self._is_shared |= has_copies or memory in self._read
+            self._read.add(memory)
 
     def must_meet(self, op: tile.Store | tile.Scatter) -> bool:
         """Whether threads have to meet before a store; they have then."""
-        if not self._is_torn or argument_of(op) not in self.args:
+        if not self._is_shared or argument_of(op) not in self.args:
             return False
-        self._is_torn = False
+        self._is_shared = False
         return True
-
-    def _goes_elsewhere(self, value: Value) -> bool:
-        """Whether more is made of a value than what is stored over it, element by element."""
-        for op in self._users.get(value, ()):
-            if isinstance(op, (tile.Store, tile.Scatter)):
-                if value is not op.value or argument_of(op) not in self.args:
-                    return True
-            elif not isinstance(op, _ONE_BY_ONE) or self._goes_elsewhere(op.results[0]):
-                return True
-        return False
 
 
 def argument_of(op: tile.Load | tile.Store | tile.Gather | tile.Scatter) -> Value:
