@@ -522,3 +522,21 @@ def test_programs_have_values_alone() -> None:
     assert 'effects="memory(digits)"' in text
     for stage in ("schedule", "tile", "target"):
         assert 'effects="memory(digits)"' in str(step.lower(1.0).stage(stage))
+
+
+def test_what_is_there_for_its_effect_needs_no_derivative() -> None:
+    """The branch is computed for what it tells the host; its value is used by nobody, so that its
+    rule knows reverse mode only does not matter for the derivative of the gradient."""
+    told: list[float] = []
+    cube = ts.custom_vjp(lambda x: x**3)
+    cube.defvjp(lambda x: (x**3, x), lambda x, ct: (3 * x**2 * ct,))
+
+    def f(x: Any) -> Any:
+        ts.debug.callback(lambda v: told.append(float(v)), x)
+        return cube(x)
+
+    slope = ts.grad(lambda x: ts.cond(x > 0, f, lambda x: x, x))
+    for mode in (lambda f: f, ts.jit):
+        told.clear()
+        value, second = mode(lambda x: ts.jvp(slope, (x,), (1.0,)))(2.0)
+        assert (float(value), float(second), told) == (12.0, 12.0, [2.0])

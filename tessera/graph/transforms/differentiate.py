@@ -59,14 +59,21 @@ def jvp_values(
     again: set[Value] = set()
     # What nobody uses need not have a derivative: the value of a function whose gradient alone is
     # asked for, where a rule of the user knows reverse mode only.
-    for op in eliminate_dead(func.body).ops:
+    # That is so as well for what is there for what it does alone, such as to tell the host.
+    code = eliminate_dead(func.body).ops
+    wanted = set(func.outputs)
+    for op in reversed(code):
+        if not wanted.isdisjoint(op.results):
+            wanted.update(op.operands)
+    for op in code:
         assert isinstance(op, GraphOp)
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
+        is_wanted = not wanted.isdisjoint(op.results)
         with _loc.scoped(op.loc):
             stale = any(v in again for v in op.operands) and is_repeatable(op.get_effects())
             outs = [known[v] for v in op.results] if known is not None and not stale else None
-            if op.differentiable and any(t is not None for t in ts):
+            if is_wanted and op.differentiable and any(t is not None for t in ts):
                 # What has run already must not tell the host of it again.
                 rule = op if known is None else silenced(op)
                 outs, touts = rule.differentiate(operands, ts, outs)
