@@ -95,6 +95,8 @@ def is_stored(value: Value, cost: int, count: float) -> bool:
     """
     if not cost or cost * points(tensor(value).shape) <= SMALL_OPERAND:
         return False
+    if isinstance(value.op, Bitcast):
+        return False  # the same bytes
     return count > FEW_ROWS * points(tensor(value).shape) or not _reads_less(value)
 
 
