@@ -601,3 +601,63 @@ def test_undeclared_effect() -> None:
           fix: declare it, `effects=["memory(count)"]`, or put the line under `with ts.effects.suspend("memory(count)"):`
         """,
     )
+
+
+def test_a_rule_that_writes_a_tangent() -> None:
+    expect(
+        """
+        norm = ts.Ref(0.0, name="norm")
+
+        @ts.custom_jvp
+        def f(x):
+            return x * 2
+
+        @f.defjvp
+        def f_jvp(primals, tangents):
+            norm.set(tangents[0])
+            return primals[0] * 2, tangents[0] * 2
+
+        ts.grad(f)(1.0)
+        """,
+        """
+        StateError: the ref `norm` is written with what depends on a tangent, in reverse mode
+          at user.py:9 in f_jvp
+            9 |     norm.set(tangents[0])
+              |     ^^^^^^^^^^^^^^^^^^^^^
+          called from user.py:12
+            12 | ts.grad(f)(1.0)
+               | ^^^^^^^^^^^^^^^
+          rule: reverse mode does not compute tangents: it runs their computation backwards
+          fix: take `ts.jvp`; or write it in the bwd rule of a `ts.custom_vjp`, which has cotangents
+        """,
+    )
+
+
+def test_a_rule_that_writes_for_each_example() -> None:
+    expect(
+        """
+        norm = ts.Ref(0.0, name="norm")
+
+        @ts.custom_vjp
+        def f(x):
+            return x
+
+        def f_bwd(x, ct):
+            norm.set(x * ct)
+            return (ct,)
+
+        f.defvjp(lambda x: (x, x), f_bwd)
+        ts.grad(lambda xs: ts.sum(ts.vmap(f)(xs)))(ts.ones(3))
+        """,
+        """
+        StateError: vmap: a rule writes the ref `norm`, each example something else
+          at user.py:8 in f_bwd
+            8 |     norm.set(x * ct)
+              |     ^^^^^^^^^^^^^^^^
+          called from user.py:12
+            12 | ts.grad(lambda xs: ts.sum(ts.vmap(f)(xs)))(ts.ones(3))
+               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: under `vmap` a ref has one value for all examples, as what is not batched
+          fix: write it in a rule of the whole batch: put `ts.vmap` into the function that has the rule, or write what is the same for all, such as a count
+        """,
+    )
