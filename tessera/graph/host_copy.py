@@ -1,10 +1,11 @@
-"""Copies of NumPy's arrays, in memory that begins where compiled code likes it.
+"""Copies of NumPy's arrays, and arrays of one number, where compiled code likes memory to begin.
 
 `runtime/memory.py` says why; it gives results memory, and stands above this layer.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,29 @@ def host_copy(data: Any) -> np.ndarray:
     """
     if data.nbytes < PAGE:
         return np.array(data, order="C")
-    raw = np.empty(data.nbytes + PAGE - 1, np.uint8)
-    start: int = raw.__array_interface__["data"][0]
-    found = _ndarray(data.shape, data.dtype, raw, -start & PAGE - 1)
+    found = _on_page(data.shape, data.dtype, data.nbytes)
     np.copyto(found, data)
     return found
+
+
+def host_moved(data: Any) -> np.ndarray:
+    """A new array of NumPy's itself, if it begins where a copy would, or else a copy."""
+    begins = data.nbytes < PAGE or data.__array_interface__["data"][0] % PAGE == 0
+    return data if begins else host_copy(data)
+
+
+def host_full(shape: tuple[int, ...], value: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """A new array that holds one value everywhere."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < PAGE:
+        return np.full(shape, value, dtype)
+    found = _on_page(shape, dtype, size)
+    np.copyto(found, value, casting="unsafe")
+    return found
+
+
+def _on_page(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> np.ndarray:
+    """A new array of so many bytes that is not initialised."""
+    raw = np.empty(size + PAGE - 1, np.uint8)
+    start: int = raw.__array_interface__["data"][0]
+    return _ndarray(shape, dtype, raw, -start & PAGE - 1)

@@ -31,6 +31,20 @@ def test_python_values(value: Any, dtype: str) -> None:
     same(ts.asarray(value), np.asarray(value).astype(dtype), dtype)
 
 
+def test_large_arrays_begin_on_a_page() -> None:
+    x = np.arange(37.0 * 200).reshape(37, 200)
+    made = [
+        ts.asarray(x), ts.asarray(x.T), ts.asarray(x, dtype=ts.float32), ts.asarray(x.tolist()),
+        ts.asarray(ts.asarray(x), copy=True), ts.zeros((37, 200)), ts.ones_like(x),
+        ts.full((37, 200), 2.5, dtype=ts.bfloat16),
+    ]  # fmt: skip
+    assert [host(a).ctypes.data % 4096 for a in made] == [0] * len(made)
+    same(made[1], x.T)
+    same(made[2], x.astype(np.float32))
+    same(made[7], np.full((37, 200), 2.5, ml_dtypes.bfloat16))
+    assert host(ts.asarray(x, copy=False)).ctypes.data == x.ctypes.data
+
+
 @pytest.mark.parametrize("dtype", ALL)
 def test_numpy_arrays_keep_their_dtype(dtype: str) -> None:
     x = sample(dtype, (3, 4))

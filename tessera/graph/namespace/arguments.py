@@ -29,7 +29,7 @@ from tessera.dtypes import (
 )
 from tessera.errors import AxisError, DTypeError, LeafError, NumberRangeError, ShapeError
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
-from tessera.graph.host_copy import host_copy
+from tessera.graph.host_copy import host_copy, host_full
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full, iota, reshape, slice_axis
@@ -387,9 +387,9 @@ def filled(shape: tuple[Dim, ...], value: PythonScalar, dtype: DType, beside: An
         return full(shape, value, dtype)
     if isinstance(value, (float, complex)):
         with np.errstate(all="ignore"):  # what is too large is infinite
-            data = np.full(shape, value, dtype.np)
+            data = host_full(shape, value, dtype.np)
     else:
-        data = np.full(shape, value, dtype.np)
+        data = host_full(shape, value, dtype.np)
     return Array(data) if beside is None else placed(data, device_of(beside))
 
 

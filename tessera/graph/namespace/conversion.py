@@ -22,7 +22,7 @@ from tessera.errors import LeafError, ShapeError, api_boundary
 from tessera.graph import dlpack
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy
 from tessera.graph.device import CPU, Device, parse_device
-from tessera.graph.host_copy import host_copy
+from tessera.graph.host_copy import host_copy, host_moved
 from tessera.graph.namespace.arguments import (
     as_array,
     check_fits,
@@ -185,7 +185,7 @@ def _from_sequence(obj: Sequence[Any], wanted: DType | None) -> Any:
     kinds: set[type[Any]] = {type(x) for x in leaves}
     if kinds <= {bool, int, float, complex}:
         target = wanted or (result_type(*[kind() for kind in kinds]) if kinds else default_float)
-        return Array(_converted(_rectangular(obj), target))
+        return Array(host_moved(_converted(_rectangular(obj), target)))
     dtypes = [x if is_number(x) else _leaf_dtype(x) for x in leaves]
     target = wanted or result_type(*dtypes)
     return Array(cast_array(checked_data("asarray", _rectangular(obj)), target))
@@ -282,6 +282,7 @@ def _from_memory(data: np.ndarray, wanted: DType | None, copy: bool | None) -> A
     found = checked if wanted is None else cast_array(checked, wanted)
     if found is not data:
         _refuse_no_copy(copy, f"the data have dtype {data.dtype}")
+        found = host_moved(found)
     elif copy is not False:
         found = host_copy(found)
     return Array(found.view())
