@@ -24,6 +24,7 @@ from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
+from tessera.schedule.side_by_side import side_by_side
 from tessera.schedule.types import Axis, BufType
 
 WORK = 65536
@@ -262,8 +263,8 @@ class Choice:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
         nest."""
         # What a reduction does not move along is read once for all of it.
-        inside = [a for a in self.accesses if any(a.stride(x.name) != 0 for x in a.inner)]
-        inside = inside or self.accesses
+        moving = [a for a in self.accesses if any(a.stride(x.name) != 0 for x in a.inner)]
+        inside = moving or self.accesses
         found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
         axes = [op.axes if isinstance(op, ops.Reduce) else (op.axis,) for op in found]
         longest = max(size_of(one[-1].extent) for one in axes)
@@ -285,10 +286,11 @@ class Choice:
             self.reason = f"{stated} lanes along the reduction, as it is stated"
             return
         if not stated and (narrow or (along > across and longest > SHORT)):
-            self.reduce_tile = min(self.width, power_above(longest))
-            self.reason = "lanes along the reduction, whose elements are neighbours in memory"
-            if narrow and along <= across:
-                self.reason = "lanes along the reduction, as the result is small"
+            few = narrow and along <= across
+            why = "as the result is small" if few else "whose elements are neighbours in memory"
+            self.reason = f"lanes along the reduction, {why}"
+            most = self.width if self.heavy else side_by_side(self, moving, found)
+            self.reduce_tile = min(self.width, power_above(longest), most)
             return
         assert axis is not None
         self.reduce_tile = 1

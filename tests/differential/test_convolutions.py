@@ -29,6 +29,10 @@ CASES: dict[str, Any] = {
     "pointwise, strided": ((1, 5, 5, 19), (8, 5, 1, 1), (1, 2), "VALID", {}),
     "grouped": ((1, 4, 4, 9), (16, 2, 2, 3), (1, 1), "VALID", {"feature_group_count": 2}),
     "depthwise": ((1, 3, 4, 9), (3, 1, 3, 3), (1, 1), "SAME", {"feature_group_count": 3}),
+    "depthwise, side by side": (
+        *((2, 8, 5, 19), (8, 1, 3, 2), (1, 1), "SAME"),
+        {"feature_group_count": 8},
+    ),
 }
 
 
@@ -57,7 +61,9 @@ def test_convolutions_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", [name for name in LEVELS if name != "x86-64-v3"])
-@pytest.mark.parametrize("name", ["nchw", "nhwc", "lanes along channels, strided"])
+@pytest.mark.parametrize(
+    "name", ["nchw", "nhwc", "lanes along channels, strided", "depthwise, side by side"]
+)
 def test_other_machines(name: str, level: str) -> None:
     graph, inputs = programs(name)
     check_levels(graph, inputs, machine=machine(level))

@@ -206,6 +206,29 @@ def test_what_is_read_once_for_a_scan_does_not_count() -> None:
     assert (nest.tile, nest.reduce_tile) == ((1,), 16)
 
 
+def weighted(x: Any, y: Any) -> Any:
+    """x[c, k] * y[c, j, k], summed over k."""
+    spread = broadcast(x, y.shape, (0, 2))
+    return red.sum_(e.mul(spread, y), (2,))
+
+
+def test_sums_that_read_the_same_elements_are_side_by_side() -> None:
+    nest = chosen(weighted, typed(16, 50), typed(16, 3, 50))
+    assert nest.tile == (1, 3)
+    assert nest.reduce_tile == 64
+    nest = chosen(weighted, typed(16, 50), typed(16, 3, 50), machine=AVX2)
+    assert (nest.tile, nest.reduce_tile) == ((1, 3), 16)  # 10 registers for three sums
+
+
+def test_sums_are_one_after_the_other_elsewhere() -> None:
+    """Where they are many, threads have too few others, or nothing is read twice."""
+    for c, j in ((16, 5), (4, 3)):
+        assert chosen(weighted, typed(c, 50), typed(c, j, 50)).tile == (1, 1)
+    assert chosen(lambda x: red.sum_(x, (2,)), typed(16, 3, 50)).tile[-1] == 1
+    heavy = chosen(lambda x, y: e.exp(weighted(x, e.exp(y))), typed(16, 50), typed(16, 3, 50))
+    assert heavy.tile == (1, 1)  # what exponentials compute with needs the registers
+
+
 # --- contractions -----------------------------------------------------------------------------
 
 

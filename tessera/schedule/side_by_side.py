@@ -1,0 +1,63 @@
+"""Sums of a CPU that are under way side by side, as they read the same elements.
+
+A reduction with lanes along memory reads everything once for each of its results. Where these lie
+along a short axis on which one of the operands does not depend, such as the window of a depthwise
+convolution's weights, one pass over that operand is enough:
+
+    nest c, i < 3, j < 3: tile [1, 3, 3]: reduce r: x[c, r + i, ... + j] * y[c, r]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from tessera.ir.core import Op
+from tessera.schedule import ops
+from tessera.schedule.access import Access
+
+if TYPE_CHECKING:
+    from tessera.schedule.heuristics import Choice
+
+MOST = 4
+"""Places of a short axis."""
+
+PROGRAMS = 8
+"""Places of the other axes, of which threads have enough to share."""
+
+SUMS = 5 / 8
+"""The part of the registers that sums may take; the others are for what is multiplied."""
+
+
+def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) -> int:
+    """Has a nest take all places of such axes together.
+
+    Args:
+        choice: that of the nest.
+        inside: what its reductions read.
+        found: the reductions.
+
+    Returns:
+        How many lanes each sum may have.
+    """
+    if len(found) != 1 or not isinstance(found[0], ops.Reduce):
+        return choice.width
+    along = found[0].axes[-1].name
+    if any(a.stride(along) not in (0, 1) for a in inside):
+        return choice.width
+    room = choice.machine.registers * SUMS
+    short: dict[str, int] = {}
+    for axis in reversed(choice.free):
+        extent = axis.extent
+        if not isinstance(extent, int) or not 1 < extent <= MOST:
+            continue
+        is_shared = any(a.stride(axis.name) == 0 for a in inside)
+        if is_shared and extent * prod(short.values()) <= room:
+            short = {axis.name: extent, **short}
+    others = [axis.extent for axis in choice.free if axis.name not in short]
+    if not short or prod([n for n in others if isinstance(n, int)]) < PROGRAMS:
+        return choice.width
+    choice.tiles, choice.last = short, [*short]
+    vectors = int(room) // prod(short.values())
+    return choice.lanes << (vectors.bit_length() - 1)
