@@ -40,6 +40,7 @@ from tessera.api.signature import (
     arguments_of,
     lowered_for,
     refs_of,
+    tracing_on,
 )
 from tessera.api.stateful import State, bind_call, contents, device_of_refs
 from tessera.api.static import StaticArguments
@@ -458,7 +459,7 @@ class JitFunction(Inspected, Generic[P, R]):
         machine, device = (kwargs.pop(n) if n in names else None for n in ("machine", "device"))
         call = self._flatten(args, kwargs, types_only=True)
         where = device_of_all(call.arrays) if device is None else parse_device("lower", device)
-        with checking(self.check, self.memory_budget), using(CPU if machine is not None else where):
+        with checking(self.check, self.memory_budget), tracing_on(where, machine):
             if self.generic is not None and not self.memory_budget:
                 found = self._lowered_generic(self.generic, call, where, machine)
                 if found is not None:
@@ -514,7 +515,7 @@ class JitFunction(Inspected, Generic[P, R]):
         arrays = call.arrays if call is not None else []
         where = device_of_all(arrays) if device is None else parse_device("memory", device)
         where = CPU if machine is not None else where
-        with checking(self.check, self.memory_budget), using(where):
+        with checking(self.check, self.memory_budget), tracing_on(where, machine):
             if call is not None:
                 return self._memory(call, dims, where, machine)
             found, _ = annotated_types(self, (), {})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import optree
@@ -17,8 +19,11 @@ from tessera.api.static import Found, StaticArguments, put_back
 from tessera.api.traced import Rebuild, Traced
 from tessera.compile import Stages
 from tessera.compile import lower as lower_graph
+from tessera.config import config
 from tessera.graph.array import Array
-from tessera.graph.device import CPU, Device
+from tessera.graph.determinism import OnGpu
+from tessera.graph.device import CPU, Device, using
+from tessera.graph.promise import with_promise
 from tessera.graph.trace import Tracer
 from tessera.ir.core import Func
 from tessera.ir.effects import show
@@ -304,6 +309,17 @@ def _dict_of(treedef: pytree.TreeDef) -> DictOf:
     """A dict of leaves, which come by sorted keys; its own order is what the function gave it."""
     positions: dict[Any, int] = pytree.unflatten(treedef, range(treedef.num_leaves))
     return DictOf(tuple(sorted(positions, key=positions.__getitem__)), dict.fromkeys(positions))
+
+
+@contextmanager
+def tracing_on(where: Device, machine: Any) -> Generator[None]:
+    """Traces in a block for a device, or for a machine of a name, which need not be there."""
+    name = machine if isinstance(machine, str) else getattr(machine, "name", "")
+    outer = config.current()
+    is_elsewhere = machine is not None and name.startswith("sm_")
+    promises = with_promise(outer.promises, OnGpu()) if is_elsewhere else outer.promises
+    with using(where if machine is None else CPU), config.using(replace(outer, promises=promises)):
+        yield
 
 
 def lowered_for(graph: Func, where: Device, machine: Any, donated: Sequence[int] = ()) -> Any:

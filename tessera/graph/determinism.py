@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.config import config
 from tessera.errors import DeterminismError, OptionError
-from tessera.graph.device import CPU, Device
+from tessera.graph.device import CPU
 from tessera.graph.effects import FIELD, now_suspended
 from tessera.graph.ops.base import GraphOp
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.placement import device_of_all
-from tessera.graph.promise import Promise
+from tessera.graph.promise import Promise, promised
 from tessera.graph.trace import items_of
 from tessera.ir import loc
 from tessera.ir.core import Func, Op
@@ -26,7 +27,7 @@ def order_of(cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> O
     """The order that is promised of an op, and that it does not state."""
     if not issubclass(cls, GraphOp) or attrs.get("order") is not None:
         return None
-    return cls.fixed_order(operands, attrs, device_of_operands(operands) is CPU)
+    return cls.fixed_order(operands, attrs, is_for_cpu(operands))
 
 
 def with_order(
@@ -40,15 +41,22 @@ def with_order(
         attrs: its attributes.
         everywhere: whether sums of GPUs have such an order, too.
     """
-    if not everywhere and device_of_operands(operands) is not CPU:
+    if not everywhere and not is_for_cpu(operands):
         return attrs
     order = order_of(cls, operands, attrs)
     return attrs if order is None else {**attrs, "order": order}
 
 
-def device_of_operands(operands: Sequence[Any]) -> Device:
-    """The device of an op."""
-    return device_of_all([x for item in operands for x in items_of(item)])
+def is_for_cpu(operands: Sequence[Any]) -> bool:
+    """Whether an op of these arrays will be computed by a CPU."""
+    if promised(config.current().promises, OnGpu) is not None:
+        return False
+    return device_of_all([x for item in operands for x in items_of(item)]) is CPU
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu(Promise):
+    """What is traced is for a GPU, though its arrays are none of one: there need not be one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,7 @@ class Deterministic(Promise):
         """Sums get an order; what is not the same in each run is refused."""
         if not issubclass(cls, GraphOp):
             return attrs
-        device = device_of_operands(operands)
-        if not (self.allows or cls.is_deterministic(operands, attrs, device is CPU)):
+        if not (self.allows or cls.is_deterministic(operands, attrs, is_for_cpu(operands))):
             is_wrapped = cls.effects and not uncovered(now_suspended(), cls.effects)
             if not (is_wrapped or attrs.get(FIELD)):
                 raise self.refusal(cls, attrs)

@@ -561,3 +561,16 @@ def test_methods_can_be_deterministic() -> None:
             return ts.sum(x) + 0 * ts.random.normal(ts.random.next_key())
 
     assert float(Model().call(ts.ones(3))) == 3.0
+
+
+def test_orders_are_those_of_the_machine_that_it_is_lowered_for() -> None:
+    @ts.jit
+    @ts.deterministic(batch_invariant=True)
+    def f(x: Any) -> Any:
+        return x @ x.T
+
+    x = ts.ones((8, 4096))
+    texts = [f.lower(x, machine=m).stage("graph") for m in ("sm_90a", "x86-64-v3", "sm_90a")]
+    assert ["order<sequence, 512, 1>" in text for text in texts] == [True, False, True]
+    assert f.memory(x, machine="sm_90a").peak > f.memory(x).inputs
+    assert "order<sequence, 0, 1>" in f.lower(x).stage("graph")
