@@ -194,3 +194,35 @@ def test_sequential_vmap() -> None:
     mapped = str(ts.make_graph(ts.vmap(g, (None, 0)))(p, x))
     assert "graph.scan" in mapped
     assert "f64[4, 3] = graph.sin" not in mapped
+
+
+@pytest.mark.parametrize(
+    ("collective", "shape"),
+    [
+        (lambda x: ts.psum(x, "i"), (3, 5)),
+        (lambda x: ts.pmean(x, "i"), (3, 5)),
+        (lambda x: ts.pmax(x, "i"), (3, 5)),
+        (lambda x: ts.pmin(x, "i"), (3, 5)),
+        (lambda x: ts.ppermute(x, "i", [(0, 1), (1, 0)]), (3, 5)),
+        (lambda x: ts.all_gather(x, "i"), (4, 3, 5)),
+        (lambda x: ts.all_gather(x, "i", axis=-1), (3, 5, 4)),
+        (lambda x: ts.all_gather(x, "i", axis=1, tiled=True), (3, 20)),
+        (lambda x: ts.axis_index("i"), ()),
+    ],
+)
+@pytest.mark.parametrize("once", ONCE.values(), ids=ONCE)
+def test_shape_of_collectives(collective: Any, shape: tuple[int, ...], once: Any) -> None:
+    """What one example has; the same under `jit` and for shapes alone."""
+    seen: list[tuple[int, ...]] = []
+
+    def f(x: Any) -> Any:
+        y = collective(x)
+        seen.append(tuple(y.shape))
+        return y
+
+    x = ts.ones((4, 3, 5))
+    assert once(ts.vmap(f, axis_name="i"))(x).shape == (4, *shape)
+    assert ts.eval_shape(ts.vmap(f, axis_name="i"), x).shape == (4, *shape)
+    assert set(seen) == {shape}
+    empty = ts.vmap(collective, axis_name="i")(ts.ones((4, 0, 5)))
+    assert empty.size == 0 or not shape
