@@ -157,10 +157,7 @@ class NativeSizes:
         found = solved_for(expr, unknown[0]) if len(unknown) == 1 else None
         if found is None or not symbols(found[1]) <= env.keys():
             return False
-        left, by = code.dim(found[1], env), code.constant(found[0])
-        code.is_zero(code.value("mod", left, by))
-        code.is_least(left)
-        env[unknown[0]] = code.value("floordiv", left, by)
+        env[unknown[0]] = _quotient(code, code.dim(found[1], env), found[0])
         return True
 
     def _solve(self, code: Code, env: dict[str, int], wanted: Dim, size: int) -> bool:
@@ -176,10 +173,7 @@ class NativeSizes:
         if not isinstance(coefficient, int) or coefficient <= 0:
             return False
         left = code.difference(size, code.dim(rest, env))
-        by = code.constant(coefficient)
-        code.is_zero(code.value("mod", left, by))
-        code.is_least(left)
-        env[unknown[0]] = code.value("floordiv", left, by)
+        env[unknown[0]] = _quotient(code, left, coefficient)
         return True
 
     def _conditions(self, code: Code, env: Mapping[str, int]) -> None:
@@ -202,3 +196,11 @@ class NativeSizes:
             if tile > 1:
                 rest = code.value("mod", own, code.constant(tile))
                 (code.is_zero if divisor > 1 else code.is_other)(rest)
+
+
+def _quotient(code: Code, left: int, divisor: int) -> int:
+    """A size, which times a divisor is what is left; code asks that there is one."""
+    by = code.constant(divisor)
+    code.is_zero(code.value("mod", left, by))
+    code.is_least(left)
+    return code.value("floordiv", left, by)

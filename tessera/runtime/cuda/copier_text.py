@@ -7,35 +7,19 @@ copies, an event for the time at which a copy may begin, then one for each copy,
 
 from __future__ import annotations
 
-from tessera.runtime.cuda.record import OFFSETS
+from tessera.runtime.cuda.record import field_at, unless_failed
 
 ROOM = ("memory", "stream", "begin", "ends")
 """The words of a room, in order; the last are as many as there are copies."""
-
-
-def _field(name: str, base: str = "%record") -> str:
-    return f"getelementptr i64, ptr {base}, i64 {OFFSETS[name]}"
 
 
 def _word(name: str) -> str:
     return f"getelementptr i64, ptr %room, i64 {ROOM.index(name)}"
 
 
-_BEGIN = f"""
-entry:
-  %status.at = {_field("status")}
-  %before = load i64, ptr %status.at
-  %stopped = icmp ne i64 %before, 0
-  br i1 %stopped, label %skip, label %begin, !prof !0
-
-skip:
-  %known = trunc i64 %before to i32
-  ret i32 %known
-
-begin:
-  %stream.at = {_field("stream")}
+_BEGIN = f"""{unless_failed("begin")}  %stream.at = {field_at("stream")}
   %stream = load ptr, ptr %stream.at
-  %room.at = {_field("room")}
+  %room.at = {field_at("room")}
   %room = load ptr, ptr %room.at
   %end.at = getelementptr i64, ptr %room, i64 {ROOM.index("ends")}
   %own.at = getelementptr i64, ptr %end.at, i64 %number

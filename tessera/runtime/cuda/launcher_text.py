@@ -5,7 +5,7 @@ from __future__ import annotations
 from tessera.runtime.cuda.copier_text import COPIER_TEXT
 from tessera.runtime.cuda.copier_text import IMPORTS as COPIER_IMPORTS
 from tessera.runtime.cuda.errors import INTERRUPTED, TIMED_OUT
-from tessera.runtime.cuda.record import OFFSETS
+from tessera.runtime.cuda.record import field_at, unless_failed
 
 # A run looks for Ctrl-C once in so many launches, reads, and questions whether a read is ready;
 # after so many questions it sleeps between them, for so many microseconds. Signals are handled by
@@ -23,28 +23,12 @@ _CLUSTER, _OVERLAP = 4, 6  # CUlaunchAttributeID
 _ATTRIBUTE_BYTES = 72
 
 
-def _field(name: str, base: str = "%record") -> str:
-    return f"getelementptr i64, ptr {base}, i64 {OFFSETS[name]}"
-
-
 _LAUNCH_ARGUMENTS = (
     "ptr %kernel, i64 %grid, i32 %threads, i32 %shared, ptr %record, ptr %parameters"
 )
 
 # What comes before the driver is called: nothing after a failure, no launch of no blocks. Counts.
-_BEFORE = f"""
-entry:
-  %status.at = {_field("status")}
-  %before = load i64, ptr %status.at
-  %stopped = icmp ne i64 %before, 0
-  br i1 %stopped, label %skip, label %size, !prof !0
-
-skip:
-  %known = trunc i64 %before to i32
-  ret i32 %known
-
-size:
-  %empty = icmp eq i64 %grid, 0
+_BEFORE = f"""{unless_failed("size")}  %empty = icmp eq i64 %grid, 0
   br i1 %empty, label %nothing, label %check, !prof !0
 
 nothing:
@@ -59,9 +43,9 @@ refuse:
   ret i32 %refused
 
 count:
-  %last.at = {_field("last")}
+  %last.at = {field_at("last")}
   store ptr %kernel, ptr %last.at
-  %count.at = {_field("launches")}
+  %count.at = {field_at("launches")}
   %launches = load i64, ptr %count.at
   %launches.next = add i64 %launches, 1
   store i64 %launches.next, ptr %count.at
@@ -78,7 +62,7 @@ leave:
   ret i32 %polled
 
 start:
-  %stream.at = {_field("stream")}
+  %stream.at = {field_at("stream")}
   %stream = load ptr, ptr %stream.at
   %blocks = trunc i64 %grid to i32
 """
@@ -156,13 +140,13 @@ entry:
   br i1 %bad, label %fail, label %watch, !prof !0
 
 watch:
-  %watch.at = {_field("watch")}
+  %watch.at = {field_at("watch")}
   %limit = load i64, ptr %watch.at
   %unwatched = icmp eq i64 %limit, 0
   br i1 %unwatched, label %done, label %wait
 
 wait:
-  %stream.at = {_field("stream")}
+  %stream.at = {field_at("stream")}
   %stream = load ptr, ptr %stream.at
   %seen = call i32 @wait(ptr %record, ptr %stream, i64 %limit)
   %objection = icmp ne i32 %seen, 0
@@ -171,17 +155,17 @@ wait:
 fail:
   %code = phi i32 [ %status, %entry ], [ %seen, %wait ]
   %wide = sext i32 %code to i64
-  %status.at = {_field("status")}
+  %status.at = {field_at("status")}
   store i64 %wide, ptr %status.at
-  %failed.at = {_field("failed")}
+  %failed.at = {field_at("failed")}
   store ptr %kernel, ptr %failed.at
-  %grid.at = {_field("grid")}
+  %grid.at = {field_at("grid")}
   store i64 %grid, ptr %grid.at
   %threads.wide = zext i32 %threads to i64
-  %threads.at = {_field("threads")}
+  %threads.at = {field_at("threads")}
   store i64 %threads.wide, ptr %threads.at
   %shared.wide = zext i32 %shared to i64
-  %shared.at = {_field("shared")}
+  %shared.at = {field_at("shared")}
   store i64 %shared.wide, ptr %shared.at
   ret i32 %code
 
@@ -197,11 +181,11 @@ entry:
   br i1 %raised, label %fetch, label %leave
 
 fetch:
-  %type.at = {_field("error_type")}
-  %value.at = {_field("error_value")}
-  %trace.at = {_field("error_trace")}
+  %type.at = {field_at("error_type")}
+  %value.at = {field_at("error_value")}
+  %trace.at = {field_at("error_trace")}
   call void @PyErr_Fetch(ptr %type.at, ptr %value.at, ptr %trace.at)
-  %status.at = {_field("status")}
+  %status.at = {field_at("status")}
   store i64 {INTERRUPTED}, ptr %status.at
   br label %leave
 
@@ -345,7 +329,7 @@ def _copy(name: str, to: str, source: str, copy: str, end: str = "") -> str:
     """A function that waits for what was launched, copies between host and device, and waits."""
     return _COPY.format(
         name=name, to=to, source=source, copy=copy, end=end, each=_READS_PER_POLL - 1,
-        status=_field("status"), stream=_field("stream"), reads=_field("reads"),
+        status=field_at("status"), stream=field_at("stream"), reads=field_at("reads"),
     )  # fmt: skip
 
 
@@ -365,9 +349,9 @@ entry:
   %main = load ptr, ptr %words
   %rest = getelementptr i64, ptr %words, i64 1
   %record = load ptr, ptr %rest
-  %status.at = {_field("status")}
+  %status.at = {field_at("status")}
   store i64 0, ptr %status.at
-  %failed.at = {_field("failed")}
+  %failed.at = {field_at("failed")}
   store ptr null, ptr %failed.at
   %found = call i32 @cuCtxGetCurrent(ptr %current)
   %found.bad = icmp ne i32 %found, 0
@@ -375,7 +359,7 @@ entry:
 
 compare:
   %now = load ptr, ptr %current
-  %context.at = {_field("context")}
+  %context.at = {field_at("context")}
   %context = load ptr, ptr %context.at
   %same = icmp eq ptr %now, %context
   br i1 %same, label %run, label %push

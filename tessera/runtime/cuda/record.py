@@ -35,6 +35,29 @@ OFFSETS: Final = {name: index for index, name in enumerate(FIELDS)}
 """The number of each word."""
 
 
+def field_at(name: str) -> str:
+    """LLVM text: the address of a field of `%record`."""
+    return f"getelementptr i64, ptr %record, i64 {OFFSETS[name]}"
+
+
+def unless_failed(label: str) -> str:
+    """LLVM text: a function's first blocks, which give the status of what has failed before, or go
+    on at a label."""
+    return f"""
+entry:
+  %status.at = {field_at("status")}
+  %before = load i64, ptr %status.at
+  %stopped = icmp ne i64 %before, 0
+  br i1 %stopped, label %skip, label %{label}, !prof !0
+
+skip:
+  %known = trunc i64 %before to i32
+  ret i32 %known
+
+{label}:
+"""
+
+
 class LaunchRecord(ctypes.Structure):
     """What a native program is told, and what it reports.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tessera.runtime.cuda.record import FIELDS, OFFSETS
+from tessera.runtime.cuda.record import FIELDS, field_at
 from tessera.runtime.layout import LIST_ITEMS, LIST_SIZE
 
 PLAN: Final = (
@@ -437,10 +437,10 @@ ready:
   call void @llvm.memset.p0.i64(ptr %record, i8 0, i64 {8 * len(FIELDS)}, i1 false)
 """
         + _get("handle", "stream_handle", "i64")
-        + f"  %r0 = getelementptr i64, ptr %record, i64 {OFFSETS['stream']}\n"
+        + f"  %r0 = {field_at('stream')}\n"
         "  store i64 %handle, ptr %r0\n"
         + _get("context", "context", "i64")
-        + f"  %r1 = getelementptr i64, ptr %record, i64 {OFFSETS['context']}\n"
+        + f"  %r1 = {field_at('context')}\n"
         "  store i64 %context, ptr %r1\n"
         + _get("main", "main", "i64")
         + f"""  store i64 %main, ptr %words
@@ -458,7 +458,7 @@ return:
   br i1 %append.failed, label %spoiled, label %judge, !prof !0
 
 judge:
-  %r2 = getelementptr i64, ptr %record, i64 {OFFSETS["status"]}
+  %r2 = {field_at("status")}
   %status = load i64, ptr %r2
 """
         + _need("status", "eq i64 %status, 0", "fail")
