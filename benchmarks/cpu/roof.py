@@ -17,8 +17,8 @@ import numpy as np
 
 from cpu.program import Cost
 
-# Working sets, all threads together: in L1, in L2, in L3, in memory.
-WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 28)
+# Working sets, all threads together: in L1, in L2, in L3, about as large as that, in memory.
+WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 25, 1 << 26, 1 << 28)
 
 
 # Kind -> the feature, the instruction, the type of its operands, products a lane.
@@ -219,21 +219,42 @@ def _aligned(count: int) -> np.ndarray:
     return raw[skip : skip + count]
 
 
+class Stream:
+    """A triad over a working set, shared by threads: what moving so many bytes takes.
+
+    Args:
+        size: bytes of the working set, all threads together.
+        threads: how many.
+        kernels: the compiled kernels.
+    """
+
+    def __init__(self, size: float, threads: int, kernels: _Kernels | None = None) -> None:
+        # It owns their code.
+        self.kernels = kernels = kernels or _Kernels()
+        self.threads = threads
+        self.count = max(64, int(size) // threads // 12 // 64 * 64)
+        self.arrays = [[_aligned(self.count) for _ in range(3)] for _ in range(threads)]
+        self.places = [[a.ctypes.data for a in group] for group in self.arrays]
+        self.vectors = self.count * 4 // kernels.width
+        self.triads = [kernels.triad(streaming) for streaming in (False, True)]
+
+    @property
+    def bytes(self) -> int:
+        """Those that a turn reads and writes."""
+        return self.threads * self.count * 12
+
+    def run(self, triad: Callable[..., Any], turns: int) -> float:
+        """Seconds a turn, of so many one after the other."""
+        return _together(
+            lambda k: triad(*self.places[k], self.vectors, turns), self.threads
+        ) / turns
+
+
 def _bandwidth(kernels: _Kernels, size: int, threads: int) -> float:
-    count = max(64, size // threads // 12 // 64 * 64)
-    arrays = [[_aligned(count) for _ in range(3)] for _ in range(threads)]
-    places = [[a.ctypes.data for a in group] for group in arrays]
-    turns = max(1, int(2e8 // threads // (count * 12)))
-    vectors = count * 4 // kernels.width
-    best = float("inf")
-    for streaming in (False, True):
-        triad = kernels.triad(streaming)
-
-        def work(k: int, triad: Callable[..., Any] = triad) -> None:
-            triad(*places[k], vectors, turns)
-
-        best = min(best, *(_together(work, threads) for _ in range(6)))
-    return threads * turns * count * 12 / best
+    stream = Stream(size, threads, kernels)
+    turns = max(1, int(2e8 / stream.bytes))
+    best = min(stream.run(triad, turns) for triad in stream.triads for _ in range(6))
+    return stream.bytes / best
 
 
 def _rate(kernels: _Kernels, kind: str, threads: int) -> float:

@@ -17,6 +17,9 @@ from cpu.suite import Case
 
 SEED = 0
 
+# A smaller working set stays in the caches of the cores.
+BEYOND = 1 << 22
+
 
 class WorkerError(Exception):
     """A worker could not do what it was asked."""
@@ -47,7 +50,12 @@ class Measured:
 
 @dataclass
 class Row:
-    """One case with one number of threads."""
+    """One case with one number of threads.
+
+    Attributes:
+        floor: seconds of the least work at this machine's ceilings, as `bound` says.
+        stream: where memory bounds it: moving as many bytes, measured beside the contenders.
+    """
 
     case: str
     program: str
@@ -58,6 +66,7 @@ class Row:
     bytes: float
     operations: float
     contenders: dict[str, Measured] = field(default_factory=dict)
+    stream: Measured | None = None
 
 
 class Worker:
@@ -180,7 +189,11 @@ class Runner:
                     del row.contenders[name]
                 except WorkerError as problem:
                     entry.problem = str(problem)
-        self._turns(row, ready)
+        entries = dict(row.contenders)
+        if row.bound == "bytes" and cost.bytes >= BEYOND and ready and not self.busy:
+            row.stream = entries[worker.STREAM] = Measured()
+            ready[worker.STREAM] = self._prepare(case, worker.STREAM, threads, [], row.stream)
+        self._turns(entries, ready)
         return row
 
     def _prepare(
@@ -198,7 +211,7 @@ class Runner:
             raise WorkerError(f"wrong: the error is {entry.error:.1e}")
         return found
 
-    def _turns(self, row: Row, ready: dict[str, Worker]) -> None:
+    def _turns(self, entries: dict[str, Measured], ready: dict[str, Worker]) -> None:
         samples: dict[str, list[float]] = {name: [] for name in ready}
         turn = min(0.02, self.budget / 10 / max(len(ready), 1))
         until = time.perf_counter() + self.budget
@@ -207,7 +220,7 @@ class Runner:
                 try:
                     samples[name] += found.ask(max(60.0, self.limit), "turn", turn)
                 except WorkerError as problem:
-                    row.contenders[name].problem = str(problem)
+                    entries[name].problem = str(problem)
                     del ready[name]
             enough = all(len(samples[name]) >= 3 for name in ready)
             late = time.perf_counter() - until
@@ -215,7 +228,7 @@ class Runner:
                 break
         for name, found in ready.items():
             found.ask(60, "drop")
-            _summarise(row.contenders[name], samples[name])
+            _summarise(entries[name], samples[name])
 
 
 def _summarise(entry: Measured, samples: list[float]) -> None:

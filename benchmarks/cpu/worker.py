@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from cpu import compare, libraries
+from cpu import compare, libraries, roof
 from cpu.program import Program, Size
 
 # A sample is of so many calls that it takes about this long, in seconds.
 SAMPLE = 1e-3
+
+# Who is no contender: it moves as many bytes as the case, and computes nothing.
+STREAM = "stream"
 
 
 def serve(connection: Connection, contender: str, threads: int, busy: bool) -> None:
@@ -33,7 +36,9 @@ def serve(connection: Connection, contender: str, threads: int, busy: bool) -> N
     libraries.use_cores(threads)
     try:
         clock = time.process_time if busy else time.perf_counter
-        worker = _Worker(libraries.load(contender), clock)
+        worker = (
+            _Stream(threads) if contender == STREAM else _Worker(libraries.load(contender), clock)
+        )
         connection.send(("ok", None))
     except ImportError as problem:
         connection.send(("missing", str(problem)))
@@ -111,3 +116,36 @@ class _Worker:
     def drop(self) -> None:
         """Forgets the case and its arrays."""
         self.run = None
+
+
+class _Stream:
+    """Moves as many bytes as a case does at least, in the same turns: drift meets it too."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.stream: roof.Stream | None = None
+
+    def prepare(self, name: str, size: Size, seed: int) -> dict[str, Any]:
+        """Makes the arrays, and finds which stores are faster."""
+        from cpu.suite import find
+
+        self.stream = stream = roof.Stream(find(name).cost(**size).bytes, self.threads)
+        times = [min(stream.run(triad, 3) for _ in range(5)) for triad in stream.triads]
+        self.triad = stream.triads[times.index(min(times))]
+        self.turns = max(1, int(SAMPLE / min(times)))
+        return {"first": 0.0, "once": min(times), "found": []}
+
+    def turn(self, seconds: float) -> list[float]:
+        """Seconds for the bytes, of samples that together take about `seconds`."""
+        assert self.stream is not None, "prepare first"
+        until = time.perf_counter() + seconds
+        # The others' turns have emptied the caches.
+        self.stream.run(self.triad, 1)
+        samples = [self.stream.run(self.triad, self.turns)]
+        while time.perf_counter() < until:
+            samples.append(self.stream.run(self.triad, self.turns))
+        return samples
+
+    def drop(self) -> None:
+        """Forgets the arrays."""
+        self.stream = None

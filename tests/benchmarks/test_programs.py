@@ -114,5 +114,26 @@ def test_report_has_ratios_and_says_what_failed() -> None:
     record = report.record([row], {2: ceiling})
     assert report.load_rows(record) == [row]
     assert report.load_rows(json.loads(report.as_text(record))) == [row]
-    assert "| case | 2 | 1 us | bytes | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
+    assert "| case | 2 | 1 us | bytes |  | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
     assert "failed</td>" in report.page([row], {2: ceiling})
+
+
+def test_what_memory_bounds_is_measured_beside_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "BEYOND", 0)
+    runner = running.Runner(["tessera"], 0.01, 60)
+    runner.roofs[1] = roof.Roof(1, {1 << 14: 1e11}, {"f32": 1e15})
+    program = suite.find("transpose")
+    try:
+        row = runner.measure(suite.Case(program, program.tiny), 1)
+    finally:
+        runner.close()
+    assert row.stream is not None
+    assert row.stream.samples > 0
+    assert row.stream.median > 0
+    assert set(row.contenders) == {"tessera"}
+    row.stream.median = 0.5 * row.contenders["tessera"].median
+    assert report.of_stream(row) == pytest.approx(0.5)
+    assert " 0.50 | tessera" in report.line(row)
+    assert f"  behind memory: {row.case}: 0.50 of a triad of as many bytes" in report.summary([row])
+    assert report.load_rows(report.record([row], runner.roofs)) == [row]
+    assert "<td>0.50</td>" in report.page([row], runner.roofs)
