@@ -5,6 +5,9 @@ other. The kernel does know it: it reads the place some rows ahead, and has the 
 
 What is added to a block of a product is read when the block's sums are done, from rows that lie far
 apart. Fetched before they begin, it is there.
+
+Squares that are turned read a line of each of as many rows, and the next ones are too many streams
+for a prefetcher: those some lines further on are fetched.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ FAR = 1 << 20
 LEAST = 128
 """Bytes of a row that are worth it."""
 
+FURTHER = 256
+"""Bytes of a row from the square that is read to the one that is fetched."""
+
 PLAIN = (ops.Const, ops.Index, ops.Load, ops.Map, ops.Cast, ops.Bitcast)
 """What may compute a place a second time."""
 
@@ -39,12 +45,22 @@ def fetch_ahead(func: Func) -> Func:
         code: list[Op] = []
         for op in kernel.body.ops:
             if isinstance(op, ops.Nest):
-                op = _early(op) if _product(op) else _fetched(op)
+                op = _marked_for(op)
             code.append(op)
         return Block(kernel.body.args, code, ())
 
-    marked = any(_reads(op) or isinstance(op, ops.Contract) for op in walk(func.body))
+    marked = any(
+        _reads(op) or isinstance(op, ops.Contract) or (isinstance(op, ops.Nest) and _is_square(op))
+        for op in walk(func.body)
+    )
     return with_bodies(func, body) if marked else func
+
+
+def _marked_for(nest: ops.Nest) -> ops.Nest:
+    """A nest with marks of the one kind that suits it."""
+    if _product(nest):
+        return _early(nest)
+    return _turned(nest) if _is_square(nest) else _fetched(nest)
 
 
 def _product(nest: ops.Nest) -> ops.Contract | None:
@@ -130,6 +146,32 @@ def _fetched(nest: ops.Nest) -> ops.Nest:
         if is_row and lane.extent * _itemsize(op) >= LEAST:
             found.add(place)
     return _marked(nest, found, lambda op: op.rebuild(ahead=AHEAD))
+
+
+def _is_square(nest: ops.Nest) -> bool:
+    """Whether a nest goes over squares of its last two axes."""
+    return not nest.warps and len(nest.tile) >= 2 and nest.tile[-1] == nest.tile[-2] > 1
+
+
+def _turned(nest: ops.Nest) -> ops.Nest:
+    """A nest of squares, and marks on what is read from as many rows as there are lanes."""
+    row, lane = [axis.name for axis in nest.axes[-2:]]
+    strides = {a.op: (a.stride(row), a.stride(lane)) for a in accesses(nest)}
+    places = {
+        place: op
+        for place, op in enumerate(nest.body.ops)
+        if isinstance(op, ops.Load) and not op.dyn and _is_far(op)
+    }
+    found = {
+        place
+        for place, op in places.items()
+        if strides[op][0] == 1 and strides[op][1] not in (0, 1, -1)
+    }
+    return _marked(
+        nest,
+        found,
+        lambda op: op.rebuild(ahead=FURTHER // _itemsize(op)) if isinstance(op, ops.Load) else op,
+    )
 
 
 def _itemsize(op: ops.Load | ops.Store) -> int:

@@ -31,8 +31,7 @@ WORK = 65536
 """Additions that one program of a grid should have to do: some 10 microseconds."""
 
 GRAIN = 2 * WORK
-"""Additions that are worth a thread's while: to wake one and to wait for it costs a few
-microseconds."""
+"""Additions that are worth a thread's while: to wake it and to wait costs a few microseconds."""
 
 AWAKE = 4
 """How much less is worth the while of a thread that is woken anyway."""
@@ -320,8 +319,7 @@ class Choice:
         return [axis for axis in self.free if axis.name not in used]
 
     def rows(self, rows: Sequence[Axis], columns: Sequence[Axis], across: Axis | None) -> None:
-        """Passes over one row after the other, which stays in the cache; over several rows, one per
-        lane, where memory runs across them."""
+        """Passes over one row after the other, which stays cached; lanes are rows if `across`."""
         self.whole = {axis.name for axis in columns}
         length = columns[-1].extent
         if across is None:
@@ -482,11 +480,14 @@ class Choice:
         return None
 
     def turn(self, axis: Axis, across: Axis) -> None:
-        """Square tiles: both sides read or write whole vectors, and whole lines of the cache."""
+        """Square tiles: both sides are whole vectors, and lines of the cache."""
         self.tiles[axis.name] = min(self.lanes, power_above(size_of(axis.extent)))
         self.tiles[across.name] = max(min(self.lanes, power_above(size_of(across.extent))), 1)
         self.last = [across.name, axis.name]
-        self.limits = dict.fromkeys(self.last, TURNED_CHUNK)
+        steps = [a.stride(across.name) for a in self.accesses if a.is_store]
+        line = streaming.STRETCH * 8 * self.lanes // self.machine.vector_bits
+        line = line if streaming.in_lines(self.streamed(), steps, self.lanes) else TURNED_CHUNK
+        self.limits = {across.name: TURNED_CHUNK, axis.name: line}
         self.reason = f"square tiles, as accesses run along {across.name} or {axis.name}"
 
     def describe(self, axis: Axis) -> str:
@@ -574,8 +575,7 @@ class Choice:
         return streaming.marked(self.nest) if is_bound else list(self.nest.body.ops)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
-        """Some register blocks along rows, a panel that fits the cache along columns, one along the
-        rest."""
+        """Some register blocks along rows, a panel for the cache along columns, one elsewhere."""
         (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
         if axis.name in self.nest.ordered:
             return 0

@@ -18,6 +18,10 @@ make one."""
 PLAUSIBLE = 4096
 """What a symbolic dim counts as where results are compared with the rest."""
 
+STRETCH = 256
+"""Bytes of a row past the caches at a time that are as fast as all in order. More of what is turned
+come from more rows, which often share a set of the first cache."""
+
 STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
@@ -39,6 +43,13 @@ def marked(nest: ops.Nest) -> list[Op]:
         return _plausible(_bytes(op.buf)) * STREAM_PART >= _plausible(total)
 
     return _marked(nest.body.ops, is_streamed, least)
+
+
+def in_lines(code: Sequence[Op], steps: Sequence[Dim], lanes: int) -> bool:
+    """Whether some stores of a body go past the caches, and rows that are so many elements apart
+    all begin as a vector does."""
+    stores = any(isinstance(op, ops.Store) and op.streaming for op in code)
+    return stores and all(isinstance(step, int) and step % lanes == 0 for step in steps)
 
 
 def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool], least: Dim) -> list[Op]:

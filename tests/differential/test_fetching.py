@@ -13,7 +13,7 @@ from tessera import dtypes as dt
 from tessera.compile import Lowered
 from tessera.errors import ParseError
 from tessera.ir.parser import parse_func
-from tessera.schedule import fetching, ops
+from tessera.schedule import fetching, ops, streaming
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import all_ops, traced, typed
@@ -146,6 +146,32 @@ def test_places_along_the_rows_are_no_rows() -> None:
         return ts.take(x, places, axis=1)
 
     check(fn, typed(600, 600), typed(300, dtype=dt.int32), ahead=False)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(64, 96), (47, 131), (16, 16), (33, 7)])
+@pytest.mark.usefixtures("nothing_is_near")
+def test_squares_that_are_turned(shape: tuple[int, int], level: str) -> None:
+    """The next ones are fetched, not those of a rest."""
+    for dtype in (dt.float32, dt.float64, dt.int8):
+        lowered = check_levels(
+            traced(lambda x: x.T, typed(*shape, dtype=dtype)),
+            [RNG.integers(-9, 9, shape).astype(dtype.np)],
+            machine=machine(level),
+        )
+        if min(shape) >= 16 and dtype is dt.float32:
+            assert all(op.ahead == 64 for op in all_ops(lowered.schedule, ops.Load))
+            assert "@llvm.prefetch" in lowered.stage("llvm")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_squares_past_the_caches_are_narrow(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that begin with a vector have stretches of 256 bytes; others stay in large squares."""
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 10)
+    for shape, width in (((192, 320), 64), ((190, 321), 0)):
+        lowered = run(lambda x: x.T, typed(*shape), level=level)
+        (nest,) = all_ops(lowered.schedule, ops.Nest)
+        assert nest.chunk == ((256 if shape[1] > 256 else 0), width)
 
 
 def test_a_prefetch_takes_memory_and_an_offset() -> None:

@@ -293,8 +293,10 @@ class _Loops:
         """Runs the body; without its conditions where they hold for the whole tile."""
         em, code = self.em, self.stages[-1]
         tiled = {dim.name: dim for dim in point.dims}
-        if self.early and len(point.dims) == 2:
+        if len(point.dims) == 2 and self.early:
             self.fetch_block(point)
+        elif len(point.dims) == 2 and not any(dim.checked for dim in point.dims):
+            self.fetch_square(point)
         if not self.inner or any(dim.checked for dim in point.dims):
             row_passes.run(self.low, code, point)
             return
@@ -330,6 +332,16 @@ class _Loops:
                 with em.bound({rows.name: row, lanes.name: lanes.start}):
                     access.prefetch(low, op, lanes.size)
         low.env = before
+
+    def fetch_square(self, point: Point) -> None:
+        """Fetches a square further along the rows of what is going to be turned."""
+        em, low, (rows, lanes) = self.em, self.low, point.dims
+        for op in self.fetched:
+            later = em.map("add", rows.start, em.const(op.ahead, int64))
+            for k in range(lanes.size):
+                lane = em.map("add", lanes.start, em.const(k, int64))
+                with em.bound({rows.name: later, lanes.name: lane}):
+                    access.prefetch(low, op, rows.size)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
