@@ -596,6 +596,33 @@ def test_memory_does_not_grow() -> None:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("count", [1000, 4000, 16000])
+def test_many_results_of_a_call_take_memory_of_before(count: int) -> None:
+    """As an optimizer's do: of 4, 16 and 64 KB, the last more than what waits at most."""
+    f = ts.jit(lambda xs: [x + 1 for x in xs])
+    xs = [array(count, start=k) for k in range(160)]
+    warm(f, xs)
+    before = {np.asarray(y).ctypes.data for y in f(xs)}
+    found = f(xs)
+    if count <= 4000:
+        assert len(before & {np.asarray(y).ctypes.data for y in found}) > 100
+    for _ in range(3):
+        kept, found = found, f(xs)
+        for x, y, z in zip(xs, kept, found, strict=True):
+            assert np.asarray(z).ctypes.data % (4096 if z.nbytes >= 16384 else 64) == 0
+            np.testing.assert_array_equal(y, x + 1)
+            np.testing.assert_array_equal(z, x + 1)
+
+
+def test_blocks_of_sizes_that_nobody_wants_any_more_are_given_back() -> None:
+    for width in (500, 2100, 8200, 16100):
+        f = ts.jit(lambda xs: [x * 2 for x in xs])
+        xs = [array(width + 16 * k) for k in range(200)]
+        warm(f, xs)
+        for x, y in zip(xs, f(xs), strict=True):
+            np.testing.assert_array_equal(y, x * 2)
+
+
 def test_results_keep_their_memory_to_themselves() -> None:
     f = ts.jit(lambda x: x + 1)
     warm(f, array(7))

@@ -1,9 +1,9 @@
 """The native side of memory for small results, as LLVM text.
 
 Blocks are aligned to 64 bytes and stand behind a line of their own that says their size; small ones
-wait for their next use, and larger ones start on pages (`runtime/memory.py` says why). They are
-used with the interpreter's lock held. The last four functions are NumPy's `PyDataMemAllocator`, by
-which arrays that own such a block give it back.
+wait for their next use, and those of 16 KB and more start on pages (`runtime/memory.py` says why).
+They are used with the interpreter's lock held. The last four functions are NumPy's
+`PyDataMemAllocator`, by which arrays that own such a block give it back.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from typing import Final
 
 from tessera.runtime.memory import PAGE, PAGED_BYTES
 
-SMALL_CLASSES: Final = 64
-"""Blocks of up to so many times 64 bytes wait for their next use."""
+SMALL_CLASSES: Final = 1024
+"""Blocks of up to so many times 64 bytes wait for their next use. The allocator of C joins and cuts
+those of more than a kilobyte each time, which takes as long as an optimizer's work on them."""
 
-WAITING_LINES: Final = 2048
-"""Of each size so many lines of 64 bytes wait: as many blocks as a call has small results."""
+WAITING_LINES: Final = 1 << 17
+"""So many lines of 64 bytes wait at most, of all sizes together. When there are more, all are given
+back, since what waits may be of sizes that nobody wants any more."""
 
 _PAGED: Final = PAGED_BYTES // 64
 
 BLOCKS: Final = f"""
 @waiting = internal global [{SMALL_CLASSES + 1} x ptr] zeroinitializer, align 64
-@numbers = internal global [{SMALL_CLASSES + 1} x i64] zeroinitializer, align 64
+@lines = internal global i64 0, align 64
 
 define internal i64 @before(i64 %class) nounwind alwaysinline {{
   %paged = icmp uge i64 %class, {_PAGED}
@@ -46,10 +48,9 @@ pop:
   %next.at = getelementptr i64, ptr %head, i64 1
   %next = load ptr, ptr %next.at
   store ptr %next, ptr %head.at
-  %number.at = getelementptr i64, ptr @numbers, i64 %class
-  %number = load i64, ptr %number.at
-  %fewer = sub i64 %number, 1
-  store i64 %fewer, ptr %number.at
+  %lines = load i64, ptr @lines
+  %fewer = sub i64 %lines, %class
+  store i64 %fewer, ptr @lines
   %popped = getelementptr i8, ptr %head, i64 64
   ret ptr %popped
 fresh:
@@ -75,14 +76,16 @@ entry:
   %small = icmp ule i64 %class, {SMALL_CLASSES}
   br i1 %small, label %look, label %give
 look:
-  %number.at = getelementptr i64, ptr @numbers, i64 %class
-  %number = load i64, ptr %number.at
-  %lines = mul i64 %number, %class
-  %full = icmp uge i64 %lines, {WAITING_LINES}
-  br i1 %full, label %give, label %push, !prof !0
+  %lines = load i64, ptr @lines
+  %more = add i64 %lines, %class
+  %full = icmp ugt i64 %more, {WAITING_LINES}
+  br i1 %full, label %clear, label %push, !prof !0
+clear:
+  call void @give_back_all()
+  br label %push
 push:
-  %more = add i64 %number, 1
-  store i64 %more, ptr %number.at
+  %now = phi i64 [ %more, %look ], [ %class, %clear ]
+  store i64 %now, ptr @lines
   %head.at = getelementptr ptr, ptr @waiting, i64 %class
   %head = load ptr, ptr %head.at
   %next.at = getelementptr i64, ptr %raw, i64 1
@@ -90,10 +93,42 @@ push:
   store ptr %raw, ptr %head.at
   ret void
 give:
+  call void @give_back(ptr %block, i64 %class)
+  ret void
+}}
+
+define internal void @give_back(ptr %block, i64 %class) nounwind {{
   %before = call i64 @before(i64 %class)
   %back = sub i64 0, %before
   %start = getelementptr i8, ptr %block, i64 %back
   call void @free(ptr %start)
+  ret void
+}}
+
+define internal void @give_back_all() nounwind noinline {{
+entry:
+  br label %sizes
+sizes:
+  %class = phi i64 [ 0, %entry ], [ %class.next, %none ]
+  %head.at = getelementptr ptr, ptr @waiting, i64 %class
+  %head = load ptr, ptr %head.at
+  store ptr null, ptr %head.at
+  br label %look
+look:
+  %raw = phi ptr [ %head, %sizes ], [ %next, %some ]
+  %empty = icmp eq ptr %raw, null
+  br i1 %empty, label %none, label %some
+some:
+  %next.at = getelementptr i64, ptr %raw, i64 1
+  %next = load ptr, ptr %next.at
+  %block = getelementptr i8, ptr %raw, i64 64
+  call void @give_back(ptr %block, i64 %class)
+  br label %look
+none:
+  %class.next = add i64 %class, 1
+  %end = icmp ugt i64 %class.next, {SMALL_CLASSES}
+  br i1 %end, label %done, label %sizes
+done:
   ret void
 }}
 
