@@ -23,7 +23,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import copy_ops, loop_ops, ops, sentinel_ops, sort_ops
+from tessera.schedule import copy_ops, loop_ops, ops, part_ops, sentinel_ops, sort_ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -393,12 +393,14 @@ def _arg_reduce(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int
 
 def _contract(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
     lhs, rhs = points.region(op.body, op.axes, env, grid)
+    start = points.values[op.start] if isinstance(op, part_ops.ContractFrom) else None
     with np.errstate(all="ignore"):
         product = cast_array(lhs, op.dtype) * cast_array(rhs, op.dtype)
         if not product.size:
-            return np.zeros(grid, op.dtype.np)
+            return np.zeros(grid, op.dtype.np) if start is None else start
         axes = tuple(range(len(op.axes)))
-        return np.asarray(np.add.reduce(product, axis=axes, dtype=op.dtype.np))
+        total = np.asarray(np.add.reduce(product, axis=axes, dtype=op.dtype.np))
+        return total if start is None else np.asarray(start + total)
 
 
 def _scan(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
@@ -460,6 +462,7 @@ RULES: Mapping[
     ops.Reduce: _reduce,
     ops.ArgReduce: _arg_reduce,
     ops.Contract: _contract,
+    part_ops.ContractFrom: _contract,
     ops.Scan: _scan,
     ops.ScanFrom: _scan,
     sentinel_ops.Sentinel: _sentinel,

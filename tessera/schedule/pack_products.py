@@ -119,13 +119,13 @@ class _Packing:
                 code.append(each)
                 continue
             product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
-            if product is None or not product.plan():
+            if product is None or not product.plan(cuts=True):
                 code.append(part)
                 continue
             for side in (product.left, product.right):
                 if side.packed is not None:
                     self.pack(side, outer, packed, scope)
-            code.append(product.nest_of_blocks())
+            code += product.nests()
         if not code or code == list(op.body.ops):
             return op.rebuild(operands, op.regions)
         used = {v for part in code for one in walk(Block([], [part], ())) for v in one.operands}

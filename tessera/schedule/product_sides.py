@@ -198,17 +198,18 @@ class Side:
         is_partial = bool(p.guard(self.axis, self.size))
         is_short = bool(p.depth_guard)
         depth = axes[deep].extent if is_short else 0
-        if not isinstance(count, int) or not isinstance(depth, int):
+        full = p.op.axes[-1].extent // p.line if is_short else 0
+        if not (isinstance(count, int) and isinstance(depth, int) and isinstance(full, int)):
             return [self.copy_nest(target, {}, is_partial, is_short)]
         found: list[ops.Nest] = []
         whole = count - is_partial
-        if whole and (not is_short or depth > 1):
+        if whole and (not is_short or full):
             part = {at: (0, whole)}
             if is_short:
-                part[deep] = (0, depth - 1)
+                part[deep] = (0, full)
             found.append(self.copy_nest(target, part, False, False))
         if whole and is_short:
-            part = {at: (0, whole), deep: (depth - 1, 1)}
+            part = {at: (0, whole), deep: (full, depth - full)}
             found.append(self.copy_nest(target, part, False, True))
         if is_partial:
             found.append(self.copy_nest(target, {at: (whole, 1)}, True, is_short))

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, sym, symbols
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block
 from tessera.schedule.copying import Copy, Names
@@ -23,7 +23,7 @@ from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, size_of
 from tessera.schedule.machines import Cpu
 from tessera.schedule.product_sides import BESIDE, Side
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, BufType
 
 NEAR = 4
 """An operand of no more than such a part of the second cache leaves room for others in it."""
@@ -88,6 +88,33 @@ class Context:
     taken: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Parts of a product's depth that one nest runs, one after the other.
+
+    Attributes:
+        store: what it stores to holds the sums of the parts before.
+        axis: the parts.
+        place: which one of all parts runs.
+        is_last: whether the last one is among them, and results are stored.
+    """
+
+    store: ops.Store
+    axis: Axis
+    place: Dim
+    is_last: bool = True
+
+    def start(self, copy: Copy, guards: Sequence[Dim]) -> ops.Load | None:
+        """The load of the sums of the parts before; None where there are none."""
+        if self.place == 0:
+            return None
+        exists = [] if isinstance(self.place, int) else [self.place - 1]
+        where = copy.places([*guards, *exists])
+        return ops.Load(
+            self.store.buf, (), copy.places(self.store.index), where, loc=self.store.loc
+        )
+
+
 class Product:
     """The product of one nest.
 
@@ -98,6 +125,7 @@ class Product:
         elements: the dtypes in which operands are packed and multiplied.
         group: how many products one instruction adds.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
+        parts: of the depth, which run one after the other.
     """
 
     def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
@@ -133,6 +161,8 @@ class Product:
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
+        self.kp = names.fresh("p")
+        self.parts = 1
         row, col = max(rows, key=lambda axis: size_of(axis.extent)), widest(cols)
         self.orient(row, col, values)
         if self.may_turn():
@@ -249,8 +279,12 @@ class Product:
 
     # --- decisions ----------------------------------------------------------------------------
 
-    def plan(self) -> bool:
-        """Decides which operands are packed; whether the product is cut into blocks at all."""
+    def plan(self, cuts: bool = False) -> bool:
+        """Decides which operands are packed; whether the product is cut into blocks at all.
+
+        Args:
+            cuts: whether its depth may be cut.
+        """
         rows, cols = size_of(self.row.extent), size_of(self.col.extent)
         if rows < LEAST_BLOCK or cols < LEAST_BLOCK:
             return False
@@ -275,9 +309,41 @@ class Product:
             self.line = line
         if packs_left:
             left.pack()
+        if packs_left and packs_right and cuts:
+            self.parts = self.parts_of_depth()
+        if packs_left:
+            left.pack()
         if packs_right:
             right.pack()
         return True
+
+    def parts_of_depth(self) -> int:
+        """Parts of the depth that run one after the other, so that what a block reads of the second
+        operand stays in the second cache; 1 where sums have no memory to wait in."""
+        panel = self.block.columns * self.depth * self.elements[1].itemsize
+        parts = round(panel / (self.machine.l2 // NEAR))
+        last = self.op.axes[-1]
+        is_plain = self.group == 1 and len(self.op.axes) == 1 and isinstance(last.extent, int)
+        if parts < 2 or not is_plain or self.sums_store() is None:
+            return 1
+        assert isinstance(last.extent, int)
+        if self.line:
+            return parts
+        # Without lines, nothing fills a last part that is shorter.
+        return next((n for n in range(parts, 2 * parts) if last.extent % n == 0), 1)
+
+    def sums_store(self) -> ops.Store | None:
+        """The store whose memory holds the sums of the parts before; None where there is none."""
+        code = self.nest.body.ops
+        stores = [op for op in code if isinstance(op, ops.Store)]
+        written = {op.buf for op in stores}
+        if any(isinstance(op, ops.Load) and op.buf in written for op in code):
+            return None
+        for op in stores:
+            assert isinstance(op.buf.type, BufType)
+            if op.buf.type.dtype is self.op.dtype and not op.where and not op.dyn:
+                return op
+        return None
 
     def is_whole(self, axis: Axis, size: int) -> bool:
         """Whether an axis is whole blocks."""
@@ -289,10 +355,18 @@ class Product:
         *first, last = self.op.axes
         if not self.line:
             return self.op.axes
-        lines = Axis(self.kb, ceildiv(last.extent, self.line))
+        count = ceildiv(last.extent, self.line)
+        lines = Axis(self.kb, ceildiv(count, self.parts) * self.parts)
         groups = Axis(self.kk, self.line // self.group)
         inside = (Axis(self.kg, self.group),) if self.group > 1 else ()
         return (*first, lines, groups, *inside)
+
+    @property
+    def cut_axis(self) -> tuple[Axis, int]:
+        """The axis along the depth that is cut into parts, and how much of it a part has."""
+        axis = self.depth_axes[0]
+        assert isinstance(axis.extent, int)
+        return axis, axis.extent // self.parts
 
     @property
     def place_in_line(self) -> Dim:
@@ -303,7 +377,7 @@ class Product:
     def depth_guard(self) -> tuple[Dim, ...]:
         """The condition under which a place along the depth is one."""
         last = self.op.axes[-1]
-        if not self.line or divides(self.line, last.extent, self.facts):
+        if not self.line or divides(self.line * self.parts, last.extent, self.facts):
             return ()
         return (last.extent - 1 - sym(last.name),)
 
@@ -313,8 +387,26 @@ class Product:
 
     # --- the nest -----------------------------------------------------------------------------
 
-    def nest_of_blocks(self) -> ops.Nest:
-        """The nest over register blocks."""
+    def nests(self) -> list[ops.Nest]:
+        """The nests over register blocks: one, or one for the last part of the depth, and one for
+        those before it, which leave their sums where a result is going to be."""
+        store = self.sums_store() if self.parts > 1 else None
+        if store is None:
+            return [self.nest_of_blocks()]
+        part, last = sym(self.kp), self.parts - 1
+        stores = [op for op in self.nest.body.ops if isinstance(op, ops.Store)]
+        if stores == [store] and store.value is self.op.result:
+            return [self.nest_of_blocks(Part(store, Axis(self.kp, self.parts), part))]
+        first = Part(store, Axis(self.kp, last), part if last > 1 else 0, False)
+        rest = Part(store, Axis(self.kp, 1), last)
+        return [self.nest_of_blocks(first), self.nest_of_blocks(rest)]
+
+    def nest_of_blocks(self, part: Part | None = None) -> ops.Nest:
+        """The nest over register blocks.
+
+        Args:
+            part: a part of the depth, if it is cut.
+        """
         block = self.block
         io, jo = sym(self.io), sym(self.jo)
         axes: dict[str, Dim] = {
@@ -329,11 +421,17 @@ class Product:
         code: list[Op] = []
         for op in self.nest.body.ops:
             if op is self.op:
-                code.append(self.contract(copy))
+                start = part.start(copy, guards) if part else None
+                code += [start] if start else []
+                code.append(self.contract(copy, part, start and start.result))
                 copy.env[op.result] = self.unmoved(code)
                 continue
             needed = tuple([e for e in guards if not symbols(e).isdisjoint(self.depends.ops[op])])
             copy.guard = needed
+            if part and not part.is_last:
+                if op is not part.store:
+                    continue
+                op = op.rebuild([op.operands[0], self.op.result])
             if isinstance(op, ops.Store) and needed:
                 op = op.rebuild(op.operands, where=(*op.where, *needed))
             code.append(copy.op(op))
@@ -341,8 +439,13 @@ class Product:
         row_axis = Axis(self.io, ceildiv(self.row.extent, block.rows))
         col_axis = Axis(self.jo, ceildiv(self.col.extent, block.columns))
         inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
+        turns = (part.axis,) if part and part.axis.extent > 1 else ()
         count = self.rows_of_program(ceil(rows / block.rows))
         wide = self.columns_of_program(ceil(rows / block.rows / count), ceil(cols / block.columns))
+        if turns:
+            # What waits for the next part of the depth stays in the second cache too.
+            sums = count * block.rows * block.columns * self.op.dtype.itemsize
+            wide = min(wide, max(self.machine.l2 // NEAR // sums, 1))
         # Products that share a second operand which fills the cache go over one panel of it.
         near = self.machine.l2 // NEAR
         is_far = self.right.bytes() > near
@@ -350,12 +453,13 @@ class Product:
         before = [axis for axis in self.others if axis not in after]
         if after:
             wide = 1
-        found = (*before, col_axis, *after, row_axis, *inner)
+        found = (*before, *turns, col_axis, *after, row_axis, *inner)
         sizes = {**dict.fromkeys(self.others, 1), col_axis: wide, row_axis: count}
         chunk: list[int] = []
         for axis in found[:-2]:
-            whole = isinstance(axis.extent, int) and axis.extent <= sizes[axis]
-            chunk.append(0 if whole else sizes[axis])
+            size = sizes.get(axis, 0)
+            whole = isinstance(axis.extent, int) and axis.extent <= size
+            chunk.append(0 if whole else size)
         pairs = zip(found, chunk, strict=False)
         programs = prod([ceil(size_of(axis.extent) / size) for axis, size in pairs if size])
         work = 2 * self.depth * count * block.rows * wide * block.columns
@@ -363,6 +467,7 @@ class Product:
         sides = [name for name, side in (("left", self.left), ("right", self.right)) if side.packed]
         return ops.Nest(
             found,
+            tuple([axis.name for axis in turns]),
             tile=(*[1] * (len(found) - 2), block.rows, block.columns),
             chunk=(*chunk, 0, 0),
             reduce_tile=self.group,
@@ -387,7 +492,7 @@ class Product:
     def rows_of_program(self, blocks: int) -> int:
         """Blocks along the rows that a program computes side by side: what they read of the first
         operand stays in the second cache, and there are some programs."""
-        panel = self.block.rows * self.depth * self.elements[0].itemsize
+        panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
         most = max(self.machine.l2 // 2 // panel, 1)
         wanted = ceil(PROGRAMS / self.copies)
         programs = max(ceil(blocks / most), min(wanted, blocks))
@@ -413,8 +518,8 @@ class Product:
         wanted = min(ceil(PROGRAMS / programs), blocks)
         return ceil(blocks / wanted)
 
-    def contract(self, copy: Copy) -> ops.Contract:
-        """The product of a block."""
+    def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:
+        """The product of a block, or of a part of its depth, which goes on from a sum."""
         axes = dict(copy.axes)
         if self.line:
             axes[self.op.axes[-1].name] = sym(self.kb) * self.line + self.place_in_line
@@ -422,7 +527,12 @@ class Product:
         sides: list[Value] = []
         for side in (self.left, self.right):
             if side.packed is not None:
-                load = ops.Load(side.packed, (), side.place(), loc=self.op.loc)
+                place = side.place()
+                if part:
+                    deep, count = self.cut_axis
+                    at = {deep.name: part.place * count + sym(deep.name)}
+                    place = tuple([substitute(e, at) for e in place])
+                load = ops.Load(side.packed, (), place, loc=self.op.loc)
                 code.append(load)
                 sides.append(load.result)
                 continue
@@ -437,10 +547,15 @@ class Product:
             rows, cols = cols, rows
         rows = (*[n for n in rows if n != self.row.name], *names[0])
         cols = (*[n for n in cols if n != self.col.name], *names[1])
-        return ops.Contract(
-            self.depth_axes, rows, cols, self.op.dtype, Block([], code, sides), self.op.order,
-            self.op.fused, loc=self.op.loc,
-        )  # fmt: skip
+        axes = self.depth_axes
+        if part:
+            deep, count = self.cut_axis
+            axes = tuple([Axis(deep.name, count) if axis == deep else axis for axis in axes])
+        body, loc = Block([], code, sides), self.op.loc
+        fields = (rows, cols, self.op.dtype, body, self.op.order, self.op.fused)
+        if start is None:
+            return ops.Contract(axes, *fields, loc=loc)
+        return part_ops.ContractFrom(axes, *fields, start, loc=loc)
 
 
 def idle(blocks: int, size: int) -> float:

@@ -4,18 +4,22 @@ of machine."""
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tessera import dtypes as dt
+from tessera.compile import Lowered
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast, transpose
-from tessera.target.machine import machine, supported_levels
-from tests.differential.levels import check_levels
-from tests.schedule.lowering import traced, typed
+from tessera.runtime.memory import pointer
+from tessera.schedule import ops
+from tessera.target.machine import Machine, machine, supported_levels
+from tests.differential.levels import check_donated, check_levels
+from tests.schedule.lowering import all_ops, traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
 SHAPES = [(9, 17, 20), (24, 33, 35), (12, 64, 16), (25, 16, 40)]
@@ -108,6 +112,82 @@ def test_batches() -> None:
         return dot_general(z, w, ((2,), (0,)))
 
     run(fn, [typed(3, 9, 20), typed(3, 19, 20), typed(19, 17)])
+
+
+def small(level: str) -> Machine:
+    """A machine whose second cache holds a short part of a panel."""
+    return replace(machine(level), l2=8192)
+
+
+def parts(schedule: Any) -> int:
+    """The parts of a product's depth; 1 if it is not cut."""
+    nests = [n for n in all_ops(schedule, ops.Nest) if any(map(is_product, n.body.ops))]
+    return sum([n.axes[len(n.axes) - 5].extent if n.ordered else 1 for n in nests])
+
+
+def is_product(op: Any) -> bool:
+    return isinstance(op, ops.Contract)
+
+
+def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3") -> None:
+    """Its products are cut, at every level right, and to the bit what they are if they are not."""
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+    cut, whole = check_levels(graph, inputs, machine=small(level)), Lowered(graph, machine(level))
+    assert parts(cut.schedule) > 1
+    assert parts(whole.schedule) == 1
+    found, expected = [
+        one.executable().run([pointer(x) for x in inputs], ()) for one in (cut, whole)
+    ]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64])
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
+    """Sums wait in the memory of the result; lines of zeros fill the last part."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return product(form, e.neg(x), e.cos(y))
+
+    check_parts(fn, operands(form, (13, 27, 100), dtype), level)
+
+
+@pytest.mark.parametrize("depth", [96, 130])
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_of_the_depth_with_an_epilogue(form: str, depth: int) -> None:
+    def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
+        z = product(form, e.neg(x), e.cos(y))
+        return e.add(e.tanh(e.add(z, broadcast(bias, z.shape, (1,)))), rest), e.neg(z)
+
+    check_parts(fn, [*operands(form, (13, 27, depth), dt.float32), typed(27), typed(13, 27)])
+
+
+def test_parts_of_the_depth_of_batches() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(e.neg(x), e.cos(y), ((2,), (2,)), ((0,), (0,)))
+
+    check_parts(fn, [typed(3, 13, 100), typed(3, 27, 100)])
+
+
+def test_sums_of_parts_do_not_wait_where_the_epilogue_reads() -> None:
+    """The result may lie on an operand that it is added to, unless sums are there before."""
+    types = [*operands("nn", (13, 27, 100), dt.float32), typed(13, 27)]
+    graph = traced(lambda x, y, z: e.add(product("nn", e.neg(x), e.cos(y)), z), *types)
+    rng = np.random.default_rng(6)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    for one in (small("x86-64-v3"), machine("x86-64-v3")):
+        check_donated(graph, inputs, machine=one)
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.float16])
+def test_sums_that_have_no_memory_of_their_own_stay_in_registers(dtype: dt.DType) -> None:
+    types = operands("nn", (13, 27, 100), dtype)
+    graph = traced(lambda x, y: product("nn", e.neg(x), e.neg(y)), *types)
+    assert parts(Lowered(graph, small("x86-64-v3")).schedule) == 1
 
 
 def test_a_turned_result_runs_along_its_vectors() -> None:

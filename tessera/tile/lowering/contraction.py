@@ -15,6 +15,7 @@ from tessera.ir.intexpr import linear_in, sym
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import inputs
+from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape
@@ -27,6 +28,8 @@ def contract(low: State, op: s.Contract, point: Point) -> Val:
     sides = _sides(op, point)
     if sides is not None and (op.fused or not _has_lanes_along(low, op)):
         return _dot(low, op, point, *sides)
+    if isinstance(op, ContractFrom):
+        raise CompileError("a part of a sum of products is no product of tiles", loc=low.em.loc)
 
     def value(inner: Point) -> Val:
         low.run(op.body.ops, inner)
@@ -91,6 +94,9 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         return [em.reshape(em.broadcast(x, at.shape), full) for x in parts]
 
     start = [em.broadcast(part, shape) for part in neutral.parts]
+    if isinstance(op, ContractFrom):
+        found = low.spread(low.get(op.start, point), point.shape, len(start))
+        start = [em.reshape(part, shape) for part in found]
     split = op.order.split if low.is_block and op.fused and op.order is not None else 0
     if split % step:
         raise CompileError(f"{step} products a step, and parts of {split}", loc=loc)

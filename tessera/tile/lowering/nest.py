@@ -38,6 +38,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import keeping, loop_ops
 from tessera.schedule import ops as s
 from tessera.schedule.fetching import behind
+from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
@@ -70,6 +71,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Reduce: reduction.reduce,
     s.ArgReduce: reduction.arg_reduce,
     s.Contract: contraction.contract,
+    ContractFrom: contraction.contract,
     s.Scan: scanning.scan,
     s.ScanFrom: scanning.scan,
     Sentinel: pointwise.sentinel,
