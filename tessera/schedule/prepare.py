@@ -6,6 +6,7 @@ from __future__ import annotations
 from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.core import Block
 from tessera.schedule.cut_scans import cut_scans
+from tessera.schedule.into_scans import into_scans
 from tessera.schedule.long_scans import apart
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
@@ -33,7 +34,8 @@ def prepare(
     """
     kept = is_recurrence if strategy.keeps_loops else None
     block = inline_calls(block)
-    block = expand(expand_scans(cut_scans(block, stored) if strategy.keeps_loops else block, kept))
+    block = into_scans(cut_scans(block, stored)) if strategy.keeps_loops else block
+    block = expand(expand_scans(block, kept))
     if strategy.unrolls_components:
         block = unroll_components(block)
     block = block if strategy.combines_bytes else widen_scatters(block)
