@@ -13,7 +13,7 @@ from tessera.ir.types import Type
 from tessera.schedule.types import BufType
 from tessera.target import ops as t
 from tessera.target.fourier import halves
-from tessera.target.fourier.code import I64, PTR, Code
+from tessera.target.fourier.code import Code
 from tessera.target.fourier.columns import (
     column_functions,
     column_plan,
@@ -21,6 +21,7 @@ from tessera.target.fourier.columns import (
     emit_columns,
 )
 from tessera.target.fourier.line import Plan, emit_line, line_functions, plan_of
+from tessera.target.function import I64, PTR
 from tessera.target.machine import Machine
 
 GRAIN = 1 << 14

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tessera.dtypes import DType
-from tessera.ir.builder import Builder
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.build import FINISHED, Build
-from tessera.target.types import PtrType, VecType
-
-I64 = ScalarType(t.INDEX.dtype)
-PTR = PtrType()
+from tessera.target.function import FunctionBuild
+from tessera.target.types import VecType
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class Product:
 Number: TypeAlias = Complex | Product
 
 
-class Code(Build):
+class Code(FunctionBuild):
     """Builds one function.
 
     Args:
@@ -54,69 +50,19 @@ class Code(Build):
         types: their types.
     """
 
-    __slots__ = ("args", "dtype", "lanes", "type")
+    __slots__ = ("dtype", "lanes", "type")
 
     def __init__(
         self, dtype: DType, lanes: int, fused: bool, types: Sequence[Type], names: Sequence[str]
     ) -> None:
-        super().__init__(fused=fused)
+        super().__init__(types, names, fused)
         self.dtype = dtype
         self.lanes = lanes
         self.type: Type = VecType(lanes, dtype) if lanes > 1 else ScalarType(dtype)
-        self.args = Builder(types, names).args
-
-    def func(self, name: str) -> Func:
-        """The finished function."""
-        return Func(name, Block(self.args, self.ops, ()), attrs={FINISHED: "true"})
-
-    # --- indices ---
-
-    def index(self, value: int) -> Value:
-        """An i64 constant."""
-        return self.emit(t.Const(value, I64, loc=self.loc))
-
-    def plus(self, at: Value, by: int) -> Value:
-        """An index further on."""
-        return self.map("add", at, self.index(by)) if by else at
-
-    def times(self, at: Value, by: int) -> Value:
-        """A multiple of an index."""
-        return self.map("mul", at, self.index(by)) if by != 1 else at
-
-    def loop(self, count: int, body: Callable[[Value], None]) -> None:
-        """Runs `body` for 0 to count - 1; what runs once has no loop."""
-        if count == 1:
-            body(self.index(0))
-        elif count:
-            self.span(self.index(0), self.index(count), body)
 
     def single(self) -> Code:
         """What builds code on single numbers for the same function; its ops are to be added."""
         return Code(self.dtype, 1, self.fused, (), ())
-
-    def span(self, lo: Value, hi: Value, body: Callable[[Value], None]) -> None:
-        """Runs `body` for lo to hi - 1."""
-        outer: list[Op] = self.ops
-        one = self.index(1)
-        self.ops = []
-        counter = Value(I64)
-        body(counter)
-        region = Block([counter], self.ops, ())
-        self.ops = outer
-        self.ops.append(t.For(lo, hi, one, (), 0, region, loc=self.loc))
-
-    def when(
-        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None]
-    ) -> None:
-        """Runs one or the other."""
-        outer: list[Op] = self.ops
-        blocks: list[Block] = []
-        for part in (then, otherwise):
-            self.ops = []
-            part()
-            blocks.append(Block([], self.ops, ()))
-        self.ops = outer
-        self.ops.append(t.If(condition, *blocks, loc=self.loc))
 
     # --- memory: indices count parts, which are half of a complex number ---
 

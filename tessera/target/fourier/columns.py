@@ -16,8 +16,9 @@ from tessera.ir.core import Func, Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
 from tessera.target.fourier.butterflies import transform
-from tessera.target.fourier.code import I64, PTR, Code, Complex, Number, Product
+from tessera.target.fourier.code import Code, Complex, Number, Product
 from tessera.target.fourier.line import Plan, radices_of
+from tessera.target.function import I64, PTR
 from tessera.target.machine import Machine
 from tessera.target.roots_ops import Roots
 from tessera.target.types import VecType

@@ -24,7 +24,8 @@ from tessera.ir.core import Func, Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
 from tessera.target.fourier.butterflies import transform
-from tessera.target.fourier.code import PTR, Code, Complex, Number, Product
+from tessera.target.fourier.code import Code, Complex, Number, Product
+from tessera.target.function import PTR
 from tessera.target.machine import Machine
 from tessera.target.roots_ops import Roots
 
