@@ -48,10 +48,12 @@ from tessera.schedule.ops import (
 from tessera.schedule.pack_products import pack_products
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
+from tessera.schedule.sort_ops import SortWords
 from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
 from tessera.schedule.types import Axis, BufType
+from tessera.schedule.vector_sort import split_sorts
 from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_module
 from tessera.target.gpu import Gpu
@@ -125,7 +127,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
         return chosen, lowered.decisions
     # What is cut into rows has its tiles, and is left alone by what follows.
     program = read_in_order(join_in_blocks(lowered.func, machine), machine)
-    program = split_for_threads(pack_products(program, machine))
+    program = split_for_threads(pack_products(split_sorts(program, machine), machine))
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
     return fetch_ahead(share_awake(program, chosen, machine)), lowered.decisions
@@ -322,7 +324,7 @@ def _work_of(op: Op) -> float:
     if isinstance(op, (While, HostCall)):
         return math.inf
     inner = sum([_work(region) for region in op.regions])
-    if isinstance(op, Sort):
+    if isinstance(op, (Sort, SortWords)):
         return math.inf
     if isinstance(op, (Nest, Each, Reduce, Contract)):
         return inner * _points(op.axes)

@@ -15,6 +15,7 @@ from tessera.schedule.block_ops import Each
 from tessera.schedule.heuristics import Cpu, choose_nest
 from tessera.schedule.ordering import with_orders
 from tessera.schedule.rebuild import kernels, with_bodies
+from tessera.schedule.sort_ops import SortWords
 
 
 def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
@@ -62,4 +63,5 @@ def _beside_shared(block: Block) -> Iterator[ops.Kernel]:
 
 def _is_shared(kernel: ops.Kernel) -> bool:
     """Whether threads share a kernel."""
-    return any(isinstance(x, (ops.Nest, Each, ops.Sort)) and x.grain > 0 for x in kernel.body.ops)
+    units = (ops.Nest, Each, ops.Sort, SortWords)
+    return any(isinstance(x, units) and x.grain > 0 for x in kernel.body.ops)

@@ -25,7 +25,8 @@ from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.side_by_side import side_by_side
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.sort_ops import SortWords, work_of
+from tessera.schedule.types import Axis
 
 WORK = 65536
 """Additions that one program of a grid should have to do: some 10 microseconds."""
@@ -65,9 +66,6 @@ HEAVY_COST = 16
 HEAVY_OPS = 24
 """So does one with this many ops."""
 
-SORT_COST = 16
-"""One comparison of a sort, in additions."""
-
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
 
@@ -96,7 +94,7 @@ def choose(
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
         for op in kernel.body.ops:
-            if isinstance(op, ops.Sort) and not isinstance(machine, Gpu):
+            if isinstance(op, (ops.Sort, SortWords)) and not isinstance(machine, Gpu):
                 op = op.rebuild(grain=sort_grain(op))
             if isinstance(op, ops.Nest):
                 op = choose_nest(op, machine, facts)
@@ -146,13 +144,11 @@ def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
     return grain if programs > grain else 0
 
 
-def sort_grain(op: ops.Sort) -> int:
+def sort_grain(op: ops.Sort | SortWords) -> int:
     """Rows of a sort that are worth a thread's while."""
-    buffer = op.inputs[0].type
-    assert isinstance(buffer, BufType)
-    extent = size_of(buffer.shape[op.axis])
-    rows = math.prod(size_of(n) for k, n in enumerate(buffer.shape) if k != op.axis)
-    return grain_of(rows, SORT_COST * extent * extent.bit_length())
+    rows, places, cost = work_of(op)
+    extent = size_of(places)
+    return grain_of(size_of(rows), cost * extent * extent.bit_length())
 
 
 def power_above(n: int) -> int:

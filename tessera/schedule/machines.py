@@ -19,6 +19,12 @@ class Cpu(Protocol):
         """The number of vector registers."""
         ...
 
+    @property
+    def compresses(self) -> bool:
+        """Whether it has vectors of 512 bits, and brings the lanes that a mask chooses to the front
+        of one in an instruction."""
+        ...
+
 
 @runtime_checkable
 class Gpu(Protocol):
@@ -41,3 +47,4 @@ class CpuModel:
 
     vector_bits: int = 256
     registers: int = 16
+    compresses: bool = False

@@ -1,7 +1,7 @@
 """Sorts of which only the first places are read, such as those of the largest elements.
 
 What nobody reads of a sorted array need not be there: the outputs of such a sort become shorter,
-and a GPU keeps only so many elements of each part of a row.
+a GPU keeps only so many elements of each part of a row, and a CPU leaves the others unsorted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""The steps of a sort of long rows on a GPU, which stand in kernels as `schedule.sort` does."""
+"""The steps of a sort of long rows on a GPU, and of rows on a CPU with wide vectors, which stand in
+kernels as `schedule.sort` does."""
 
 from __future__ import annotations
 
 from tessera.ir.core import Op, Value
 from tessera.ir.effects import READ, WRITE
+from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands
 from tessera.ir.types import Type
 from tessera.schedule import ops
+from tessera.schedule.types import BufType
 
 
 class SortRuns(ops.ScheduleOp):
@@ -101,8 +104,95 @@ class MergeRuns(ops.ScheduleOp):
         return ()
 
 
-SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns)
+class SortWords(ops.ScheduleOp):
+    """Sorts rows of words on a CPU.
+
+    Attributes:
+        words: a buffer with twice as many places along its last axis as a row has; words are in the
+            first half, before and after.
+        numbers: perhaps one i64 buffer: what threads that share a row tell each other; for each row
+            `WAYS` for each `CHUNK` of its places, and `HEAD` times as many.
+        count: places of a row.
+        until: places whose words are asked for.
+        grain: rows that are worth a thread's while; 0: one thread sorts all.
+    """
+
+    name = "schedule.sort_words"
+    effects = READ | WRITE
+    words: Value = operand()
+    numbers: tuple[Value, ...] = operands()
+    count: Dim = attr()
+    until: Dim = attr()
+    grain: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    @property
+    def rows(self) -> Dim:
+        """How many there are."""
+        assert isinstance(self.words.type, BufType)
+        total: Dim = 1
+        for dim in self.words.type.shape[:-1]:
+            total = total * dim
+        return total
+
+
+class OrderZeros(ops.ScheduleOp):
+    """Brings the zeros of sorted rows, of which those of one sign come first, into the order in
+    which the rows had them.
+
+    Attributes:
+        source: what was sorted: floats.
+        target: the sorted rows, which may be shorter.
+        axis: along which they are sorted.
+        descending: whether the largest come first.
+        warps: 0, as it is an op of CPUs.
+    """
+
+    name = "schedule.order_zeros"
+    effects = READ | WRITE
+    source: Value = operand()
+    target: Value = operand()
+    axis: int = attr()
+    descending: bool = attr(False)
+    warps: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+
+WAYS = 4
+"""Buckets of a row that threads share."""
+
+CHUNK = 1 << 14
+"""Places of a part of such a row."""
+
+HEAD = 2
+"""Times `WAYS` numbers that belong to no part."""
+
+LONG = 1 << 15
+"""Places of the shortest row that threads share."""
+
+FEW = 8
+"""Rows that threads share if they are not so many."""
+
+SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns, SortWords, OrderZeros)
 """What may stand in a kernel besides nests."""
+
+
+def work_of(op: ops.Sort | SortWords) -> tuple[Dim, Dim, int]:
+    """The rows of a sort, their places, and what one comparison costs, in additions."""
+    if isinstance(op, SortWords):
+        return op.rows, op.count, 1
+    type = op.inputs[0].type
+    assert isinstance(type, BufType)
+    rows: Dim = 1
+    for k, dim in enumerate(type.shape):
+        rows = rows if k == op.axis else rows * dim
+    return rows, type.shape[op.axis], 16
 
 
 def written_by(op: Op) -> tuple[Value, ...]:
@@ -116,5 +206,7 @@ def written_by(op: Op) -> tuple[Value, ...]:
             return (op.splits,)
         case MergeRuns():
             return op.outputs
+        case SortWords():
+            return (op.words, *op.numbers)
         case _:
             return ()

@@ -44,6 +44,10 @@ def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
             _sort_runs(op, memory)
         case sort_ops.SplitRuns():
             _split_runs(op, memory)
+        case sort_ops.SortWords():
+            _sort_words(op, memory)
+        case sort_ops.OrderZeros():
+            _order_zeros(op, memory)
         case _:
             assert isinstance(op, sort_ops.MergeRuns)
             _merge_runs(op, memory)
@@ -103,3 +107,18 @@ def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
         for word, target in zip(words, op.outputs, strict=True):
             part = word[..., low : low + both]
             memory[target][..., low : low + both] = np.take_along_axis(part, order, -1)
+
+
+def _sort_words(op: sort_ops.SortWords, memory: Mapping[Value, Array]) -> None:
+    words = memory[op.words]
+    half: int = words.shape[-1] // 2
+    words[..., :half] = np.sort(words[..., :half], axis=-1)
+
+
+def _order_zeros(op: sort_ops.OrderZeros, memory: Mapping[Value, Array]) -> None:
+    source, target = [np.moveaxis(memory[v], op.axis, -1) for v in (op.source, op.target)]
+    for row in np.ndindex(source.shape[:-1]):
+        given, found = source[row], target[row]
+        zeros = given[given == 0]
+        places = np.flatnonzero(found == 0)
+        found[places] = zeros[: len(places)]

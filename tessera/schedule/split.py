@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from tessera.dtypes import int64
@@ -38,7 +39,7 @@ from tessera.schedule.ordering import is_cut, stated_part, whole
 from tessera.schedule.rebuild import without_dead_kernels
 from tessera.schedule.scan_casts import convert_scans
 from tessera.schedule.sort_limits import limit_sorts
-from tessera.schedule.split_sort import split_sort
+from tessera.schedule.split_sort import SortRule, split_sort
 from tessera.schedule.types import Axis, BufType
 
 BLOCKS = 2
@@ -83,13 +84,15 @@ class Context:
         machine: the GPU; None for a CPU.
         facts: what is known of symbolic dims.
         names: for new axes.
-        used: values of the program that something reads, for a GPU.
+        used: values of the program that something reads, for sorts.
+        sorts: what a sort becomes.
     """
 
     machine: Multiprocessors | None
     facts: Facts
     names: Names
     used: Container[Value] = ()
+    sorts: SortRule | None = None
 
     @property
     def gpu(self) -> Multiprocessors:
@@ -127,6 +130,7 @@ def rewrite(
     machine: Multiprocessors | None,
     rules: Iterable[Rule],
     facts: Facts | None = None,
+    sorts: SortRule | None = None,
 ) -> Func:
     """The program with nests replaced by what the first rule that applies makes of them.
 
@@ -135,12 +139,13 @@ def rewrite(
         machine: the GPU; None for a CPU.
         rules: each says what a nest becomes; None leaves it.
         facts: what is known of symbolic dims.
+        sorts: what a sort becomes.
     """
     taken = {*func.dims}
     for op in walk(func.body):
         taken.update(ops.bound_axes(op))
-    used = () if machine is None else uses(func.body)
-    context = Context(machine, facts or Facts(), Names(taken), used)
+    used = () if sorts is None else uses(func.body)
+    context = Context(machine, facts or Facts(), Names(taken), used, sorts)
     return func.with_body(_block(func.body, {}, list(rules), context))
 
 
@@ -164,7 +169,8 @@ def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> F
 
     func = convert_scans(limit_sorts(func, facts or Facts()))
     rules = (split_reduction, split_products, split_scan, split_scatter)
-    return rewrite(func, machine, rules, facts)
+    sorts = partial(split_sort, multiprocessors=machine.multiprocessors)
+    return rewrite(func, machine, rules, facts, sorts)
 
 
 def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Context) -> Block:
@@ -176,10 +182,8 @@ def _block(block: Block, env: dict[Value, Value], rules: list[Rule], context: Co
             regions = [_block(region, env, rules, context) for region in op.regions]
             new = op.rebuild(operands, regions)
         else:
-            found = None
-            if context.machine is not None:
-                machine = context.machine.multiprocessors
-                found = split_sort(op, operands, context.used, context.names, machine)
+            sorts = context.sorts
+            found = sorts and sorts(op, operands, context.used, context.names)
             if found is not None:
                 new, kept = found
                 results = [op.results[k] for k in kept]

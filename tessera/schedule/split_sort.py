@@ -7,7 +7,8 @@ sort on a GPU knows these places anyway.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 
 from tessera.dtypes import DType, int64
 from tessera.ir.core import Block, Op, Value
@@ -51,6 +52,12 @@ MAX_WARPS = 16
 """Warps of the largest block."""
 
 
+SortRule = Callable[
+    [ops.Kernel, Sequence[Value], Container[Value], Names], "tuple[ops.Kernel, list[int]] | None"
+]
+"""What the kernel of a sort becomes, given its operands, what is read, and names."""
+
+
 def split_sort(
     kernel: ops.Kernel,
     operands: Sequence[Value],
@@ -71,34 +78,19 @@ def split_sort(
         The kernel, and for each of its results the number of that of the old one; None if it is
         no sort.
     """
-    if len(kernel.body.ops) != 1:
+    asked = Asked.of(kernel, operands, used)
+    if asked is None:
         return None
-    (op,) = kernel.body.ops
-    if not isinstance(op, ops.Sort) or op.warps:
-        return None
-    extent = _type(op.inputs[0]).shape[op.axis]
-    env = dict(zip(kernel.body.args, operands, strict=False))
-    places = [k >= op.num_keys and holds_places(env[v], op.axis) for k, v in enumerate(op.inputs)]
-    kept = [k for k, v in enumerate(kernel.results[: len(op.outputs)]) if v in used]
-    if not kept:
-        return None
-    needed = [k for k in range(len(op.inputs)) if k < op.num_keys or (k in kept and not places[k])]
-    sources = tuple([-1 if places[k] else needed.index(k) for k in kept])
-    values = list(dict.fromkeys(op.inputs[k] for k in needed))
-    types = tuple([kernel.types[k] for k in kept])
-    inner = {v: Value(v.type) for v in values}
-    outputs = [Value(type) for type in types]
-    rows, warps = block_of(op, multiprocessors)
-    new = ops.Sort(
-        [inner[op.inputs[k]] for k in needed], outputs, [], op.axis, op.num_keys, op.descending,
-        sources, warps, rows, loc=op.loc,
-    )  # fmt: skip
+    extent = _type(asked.op.inputs[0]).shape[asked.op.axis]
+    rows, warps = block_of(asked.op, multiprocessors)
+    new = asked.op.rebuild(rows=rows, warps=warps)
+    assert isinstance(new, ops.Sort)
     code: list[Op] = [new]
     temps: list[Value] = []
     what = f"{rows} rows" if rows > 1 else "a row"
     what = f"{what} of {extent} elements in a block of {warps} warps"
     if not isinstance(extent, int) or extent > MAX_ROW:
-        limit = types[0].shape[op.axis]
+        limit = _type(new.outputs[0]).shape[new.axis]
         if limit != extent:
             assert isinstance(limit, int)
             code, temps = best_of_runs(new, limit, names)
@@ -106,16 +98,65 @@ def split_sort(
         else:
             code, temps = merge_sort(new, names)
             what = f"runs of {RUN} elements are sorted, and merged in pairs"
-    found = ops.Kernel(
-        [env[v] for v in values],
-        (*types, *[_type(v) for v in temps]),
-        temps=len(temps),
-        label=kernel.label,
-        reason=f"{kernel.reason}; {what}",
-        body=Block([*inner.values(), *outputs, *temps], code, ()),
-        loc=kernel.loc,
-    )
-    return found, kept
+    return asked.kernel(code, temps, what), asked.kept
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a sort.
+
+    Attributes:
+        old: its kernel.
+        op: the sort of a new kernel, which has what is read and what is needed for that.
+        given: the inputs of that kernel.
+        kept: for each of its results the number of that of the old one.
+    """
+
+    old: ops.Kernel
+    op: ops.Sort
+    given: dict[Value, Value]
+    kept: list[int]
+
+    @classmethod
+    def of(
+        cls, kernel: ops.Kernel, operands: Sequence[Value], used: Container[Value]
+    ) -> Asked | None:
+        """Args are those of `split_sort`; None if it is no sort."""
+        if len(kernel.body.ops) != 1:
+            return None
+        (op,) = kernel.body.ops
+        if not isinstance(op, ops.Sort) or op.warps:
+            return None
+        env = dict(zip(kernel.body.args, operands, strict=False))
+        places = [
+            k >= op.num_keys and holds_places(env[v], op.axis) for k, v in enumerate(op.inputs)
+        ]
+        kept = [k for k, v in enumerate(kernel.results[: len(op.outputs)]) if v in used]
+        if not kept:
+            return None
+        needed = [
+            k for k in range(len(op.inputs)) if k < op.num_keys or (k in kept and not places[k])
+        ]
+        sources = tuple([-1 if places[k] else needed.index(k) for k in kept])
+        inner = {op.inputs[k]: Value(op.inputs[k].type) for k in needed}
+        new = ops.Sort(
+            [inner[op.inputs[k]] for k in needed], [Value(kernel.types[k]) for k in kept], [],
+            op.axis, op.num_keys, op.descending, sources, loc=op.loc,
+        )  # fmt: skip
+        return cls(kernel, new, {arg: env[v] for v, arg in inner.items()}, kept)
+
+    def kernel(self, code: Sequence[Op], temps: Sequence[Value], what: str) -> ops.Kernel:
+        """The new kernel: what it does, with which temporary buffers, and a reason."""
+        types = [_type(v) for v in (*self.op.outputs, *temps)]
+        return ops.Kernel(
+            list(self.given.values()),
+            tuple(types),
+            temps=len(temps),
+            label=self.old.label,
+            reason=f"{self.old.reason}; {what}",
+            body=Block([*self.given, *self.op.outputs, *temps], code, ()),
+            loc=self.old.loc,
+        )
 
 
 def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
@@ -177,7 +218,7 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
             ),
         ]
         here, there = there, here
-    code.append(_collect(op, here, layout, names))
+    code.append(collect(op, here, layout, names))
     return code, temps
 
 
@@ -205,7 +246,7 @@ def best_of_runs(op: ops.Sort, limit: int, names: Names) -> tuple[list[Op], list
         )
         temps += words
         keys, axis = tuple(words), len(shape)
-    code.append(_collect(op, keys, layout, names))
+    code.append(collect(op, keys, layout, names))
     return code, temps
 
 
@@ -218,7 +259,7 @@ def _constants(buffers: Sequence[Value], values: Sequence[int]) -> ops.Nest:
     return ops.Nest((), body=Block([], code, ()))
 
 
-def _collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:
+def collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:
     """The nest that moves elements to where their words are."""
     shape = _type(op.outputs[0]).shape
     axes = [Axis(names.fresh("i"), dim) for dim in shape]

@@ -83,6 +83,7 @@ class Layout:
         parts: by key.
         place: of the element in its row.
         zero: a bit that says that the only key is -0; None where there is none.
+        signed_zeros: whether -0 comes before 0.
     """
 
     keys: tuple[DType, ...]
@@ -90,6 +91,14 @@ class Layout:
     parts: tuple[Part, ...]
     place: Part
     zero: Part | None
+    signed_zeros: bool = False
+
+    @classmethod
+    def alone(cls, key: DType) -> Layout:
+        """A word for a key that is all there is of an element. -0 comes before 0."""
+        bits = key_bits(key)
+        word = uint32 if bits <= 32 else uint64
+        return cls((key,), (word,), (Part(0, 0, bits),), Part(0, 0, 0), None, key.is_float)
 
     @classmethod
     def of(cls, keys: Sequence[DType], place_bits: int) -> Layout:
@@ -117,7 +126,24 @@ class Layout:
     @property
     def holds_keys(self) -> bool:
         """Whether keys can be had back from their words."""
-        return self.zero is not None or not any(dtype.is_float for dtype in self.keys)
+        is_exact = self.zero is not None or self.signed_zeros
+        return is_exact or not any(dtype.is_float for dtype in self.keys)
+
+
+def one_word(keys: Sequence[DType], others: int) -> Layout | None:
+    """The word of each element, where one holds its keys and, unless there is nothing else to be
+    moved, its place. Args are those of `layout_of`.
+    """
+    if any(dtype.is_complex for dtype in keys):
+        return None
+    if others:
+        layout = Layout.of(keys, PLACE_BITS)
+    elif len(keys) == 1:
+        layout = Layout.alone(keys[0])
+    else:
+        layout = Layout.of(keys, 0)
+        layout = layout if layout.holds_keys else Layout.of(keys, PLACE_BITS)
+    return layout if len(layout.dtypes) == 1 else None
 
 
 MAX_WORDS = 2
@@ -167,7 +193,7 @@ class Coder(Generic[T]):
         code, layout = self.code, self.layout
         pieces: list[tuple[Part, T]] = []
         for k, (part, key) in enumerate(zip(layout.parts, keys, strict=True)):
-            pieces.append((part, self._encoded(key, layout.keys[k])))
+            pieces.append((part, self._encoded(key, layout.keys[k], not layout.signed_zeros)))
         if layout.place.bits:
             pieces.append((layout.place, place))
         if layout.zero is not None:

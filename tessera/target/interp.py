@@ -30,12 +30,13 @@ from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import ops as t
+from tessera.target.compress_ops import Compress, CountTrue, Permute
 from tessera.target.lookup_ops import Lookup
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
+from tessera.tile.index_arithmetic import INDEX_FNS
 from tessera.tile.interp import (
-    INDEX_FNS,
     POISON,
     Array,
     as_scalar,
@@ -244,6 +245,22 @@ def _scale(s: Interpreter, op: t.Scale) -> None:
 
 def _lookup(s: Interpreter, op: Lookup) -> None:
     s.define(op, np.array(op.table, np.float32)[s.values[op.index] % len(op.table)])
+
+
+def _compress(s: Interpreter, op: Compress) -> None:
+    x, mask = s.values[op.x], s.values[op.mask]
+    found = np.zeros_like(x)
+    found[: mask.sum()] = x[mask]
+    s.define(op, found)
+
+
+def _permute(s: Interpreter, op: Permute) -> None:
+    x = s.values[op.x]
+    s.define(op, x[s.values[op.index] % x.dtype.type(len(x))])
+
+
+def _count_true(s: Interpreter, op: CountTrue) -> None:
+    s.define(op, int(s.values[op.mask].sum()))
 
 
 def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
@@ -468,6 +485,9 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,
     Lookup: _lookup,
+    Compress: _compress,
+    Permute: _permute,
+    CountTrue: _count_true,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

@@ -150,6 +150,12 @@ class Machine:
         """Whether picking numbers from a table of 16 float32 is one instruction."""
         return self.has(Feature.AVX512F)
 
+    @property
+    def compresses(self) -> bool:
+        """Whether it has vectors of 512 bits, and brings the lanes that a mask chooses to the front
+        of one in an instruction."""
+        return self.has(Feature.AVX512F, Feature.AVX512VL) and self.vector_bits == 512
+
     def has(self, *features: Feature) -> bool:
         """Whether it has all of these features."""
         return self.features.issuperset(features)

@@ -1,11 +1,14 @@
-"""Ops of the entry that group launches, and that copy between a GPU and its host."""
+"""Ops of the entry: those that group launches, that sort, and that copy between a GPU and its host.
+"""
 
 from __future__ import annotations
 
+from tessera.dtypes import DType, int64, uint32, uint64
 from tessera.errors import VerifyError
 from tessera.ir.core import Block, Value
 from tessera.ir.effects import READ_WRITE
-from tessera.ir.opdef import attr, operand, region
+from tessera.ir.intexpr import Dim
+from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import Type
 from tessera.tile.ops import Launch, TileOp
 from tessera.tile.types import MemType
@@ -29,6 +32,42 @@ class Together(TileOp):
             raise VerifyError("it takes nothing, and yields nothing")
         if not all([isinstance(op, Launch) for op in self.body.ops]):
             raise VerifyError("it has launches only")
+
+
+class SortWords(TileOp):
+    """Sorts rows of unsigned integers of 32 or 64 bits; see `schedule.sort_words`.
+
+    Attributes:
+        words: rows one after the other, each in the first half of twice its places.
+        numbers: perhaps memory of i64 for what threads that share a row tell each other.
+        rows: how many.
+        count: places of a row.
+        until: of the places of a row from this on nobody asks for the words.
+        grain: rows that are worth a thread's while; 0: one thread sorts all.
+    """
+
+    name = "tile.sort_words"
+    effects = READ_WRITE
+    words: Value = operand()
+    numbers: tuple[Value, ...] = operands()
+    rows: Dim = attr()
+    count: Dim = attr()
+    until: Dim = attr()
+    grain: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if not isinstance(self.words.type, MemType) or self.dtype not in (uint32, uint64):
+            raise VerifyError(f"a sort of words in {self.words.type}")
+        if any(v.type != MemType(int64) for v in self.numbers):
+            raise VerifyError("numbers of threads are i64")
+        return ()
+
+    @property
+    def dtype(self) -> DType:
+        """Of the words."""
+        assert isinstance(self.words.type, MemType)
+        return self.words.type.dtype
 
 
 class _Copy(TileOp):

@@ -49,11 +49,18 @@ from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.joined import lower_joined
 from tessera.tile.lowering.merge_sort import lower_runs, repeats
 from tessera.tile.lowering.nest import HANDLERS, lower_nest, lower_together
+from tessera.tile.lowering.order_zeros import order_zeros
 from tessera.tile.lowering.sorting import lower_sort
 from tessera.tile.types import MemType
 
 Unit: TypeAlias = (
-    s.Nest | Each | s.Sort | sort_ops.SortRuns | sort_ops.SplitRuns | sort_ops.MergeRuns
+    s.Nest
+    | Each
+    | s.Sort
+    | sort_ops.SortRuns
+    | sort_ops.SplitRuns
+    | sort_ops.MergeRuns
+    | sort_ops.OrderZeros
 )
 """What becomes a kernel."""
 
@@ -266,6 +273,15 @@ class _Program:
             self.unit(nests[:2], memory, op.label, joined=True)
             units = units[2:]
         for unit in units:
+            if isinstance(unit, sort_ops.SortWords):
+                numbers = [memory[v] for v in unit.numbers]
+                self.em.add(
+                    entry_ops.SortWords(
+                        memory[unit.words], numbers, unit.rows, unit.count, unit.until, unit.grain,
+                        loc=unit.loc,
+                    )
+                )  # fmt: skip
+                continue
             self.unit(unit, memory, op.label)
 
     def loop(self, op: s.While) -> None:
@@ -364,7 +380,9 @@ class _Program:
             if isinstance(part, (sort_ops.SplitRuns, sort_ops.MergeRuns)):
                 # Passes that differ in nothing else share a kernel.
                 times, part = repeats(part), part.rebuild(least=0)
-            if not isinstance(part, (s.Nest, Each, *sort_ops.SORTS)):
+            if not isinstance(part, (s.Nest, Each, *sort_ops.SORTS)) or isinstance(
+                part, sort_ops.SortWords
+            ):
                 raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
             if isinstance(part, (s.Nest, Each, s.Sort)):
                 # How many programs are worth a thread's while is the launch's, not the kernel's.
@@ -441,6 +459,8 @@ def lower_units(
         grid = lower_each(em, op, memory, known)
     elif isinstance(op, s.Sort):
         grid = lower_block_sort(em, op, memory) if op.warps else lower_sort(em, op, memory)
+    elif isinstance(op, sort_ops.OrderZeros):
+        grid = order_zeros(em, op, memory)
     else:
         grid = lower_runs(em, op, memory)
     used = [name for name in dims if name in em.used]
@@ -524,6 +544,7 @@ class _Canonical:
         for unit in units:
             fresh = self.op(unit)
             assert isinstance(fresh, (s.Nest, Each, *sort_ops.SORTS))
+            assert not isinstance(fresh, sort_ops.SortWords)
             found.append(fresh)
         return found, args
 

@@ -38,6 +38,7 @@ from tessera.ir.verify import fail
 from tessera.tile import entry_ops
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
+from tessera.tile.index_arithmetic import INDEX_FNS, wrap
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
@@ -47,34 +48,6 @@ Scalar: TypeAlias = "int | bool | Array"
 
 POISON = 0xFF
 """Every byte of memory that nobody wrote."""
-
-_LIMIT = 1 << 63
-
-
-def wrap(value: int) -> int:
-    """An integer modulo 2**64, as i64."""
-    if -_LIMIT <= value < _LIMIT:
-        return value
-    return (value + _LIMIT) % (2 * _LIMIT) - _LIMIT
-
-
-INDEX_FNS: Mapping[str, Callable[[int, int], int | bool]] = {
-    "add": lambda a, b: wrap(a + b),
-    "sub": lambda a, b: wrap(a - b),
-    "mul": lambda a, b: wrap(a * b),
-    "floordiv": lambda a, b: wrap(a // b) if b else 0,
-    "mod": lambda a, b: a % b if b else 0,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-}
-"""Rows of the scalar table on Python ints: index arithmetic is most of what runs."""
-
 
 def as_scalar(value: Any, dtype: DType) -> Scalar:
     """One element as the interpreters keep it: a Python int or bool, else a 0-d array."""
@@ -538,6 +511,17 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
         raise fail(op, error.what) from None
 
 
+def _sort_words(s: Interpreter, op: entry_ops.SortWords) -> None:
+    memory: Memory = s.values[op.words]
+    rows, count = s.dim(op.rows), s.dim(op.count)
+    if 2 * rows * count > memory.data.size:
+        raise fail(op, f"{rows} rows in {memory.name}, which has {memory.data.size} elements")
+    words = memory.data[: 2 * rows * count].reshape(rows, 2 * count)
+    words[:, :count] = np.sort(words[:, :count])
+    # What nobody asks for, and what is beside the words, may be anything.
+    words[:, s.dim(op.until) :].view(np.uint8)[...] = POISON
+
+
 def _copy(s: Interpreter, op: entry_ops.Offload | entry_ops.Fetch) -> None:
     """As late as may be: at the wait."""
     memory: Memory = s.values[op.mem]
@@ -592,6 +576,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     Prefetch: _prefetch,
     t.Launch: _launch,
     Together: _together,
+    entry_ops.SortWords: _sort_words,
     t.HostCall: _host_call,
     entry_ops.Offload: _copy,
     entry_ops.Fetch: _copy,

@@ -28,7 +28,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.verify import Spec, verify_module, violation
 from tessera.ir.walk import walk
 from tessera.tile import ops as t
-from tessera.tile.entry_ops import COPIES, Together
+from tessera.tile.entry_ops import COPIES, SortWords, Together
 from tessera.tile.types import MemType, TileType, ViewType
 
 ENTRY_OPS: tuple[type[t.TileOp], ...] = (
@@ -46,10 +46,14 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.Limit,
     t.Launch,
     Together,
+    SortWords,
     t.HostCall,
     *COPIES,
 )
 """What may stand in the entry."""
+
+IN_ENTRY_ONLY = (t.Launch, Together, SortWords, t.HostCall, t.Arena, t.Limit, *COPIES)
+"""What may not stand elsewhere."""
 
 
 def holds(dtype: DType, value: bool | int | float | complex) -> bool:
@@ -193,7 +197,7 @@ def check_roles(module: Module) -> None:
         if func is main:
             continue
         for op in walk(func.body):
-            if isinstance(op, (t.Launch, Together, t.HostCall, t.Arena, t.Limit, *COPIES)):
+            if isinstance(op, IN_ENTRY_ONLY):
                 raise violation("T13", func, op, f"{op.name} may stand in the entry only")
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tessera as ts
 from tessera.dtypes import ALL, DType, float32, float64, int8, int16, int64
 from tessera.graph.ops.sort import sort
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
-from tessera.ir.intexpr import sym
+from tessera.ir.intexpr import evaluate, sym
 from tessera.ir.types import TensorType
+from tessera.ir.walk import walk
+from tessera.runtime.memory import pointer
+from tessera.schedule import ops
+from tessera.schedule.sort_ops import SortWords
 from tessera.target.machine import machine
+from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
 
 SIZES = [0, 1, 2, 5, 16, 35]
+LEVELS = ["host", "x86-64"]  # the second one has no vectors that sort words
 
 
 def graph_of(fn: Callable[..., Any], *types: TensorType) -> Func:
@@ -38,25 +47,45 @@ def falling(x: Any) -> Any:
     return ts.sort(x, axis=0, descending=True), ts.argsort(x, axis=0, descending=True)
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [d for d in ALL if not d.is_complex], ids=str)
-def test_dtypes(dtype: DType) -> None:
+def test_dtypes(dtype: DType, level: str) -> None:
     x = np.random.default_rng(0).integers(0, 2 if dtype.is_bool else 9, 13).astype(dtype.np)
     for fn in (both, falling):
-        check_levels(graph_of(fn, TensorType(x.shape, dtype)), [x])
+        check_levels(graph_of(fn, TensorType(x.shape, dtype)), [x], machine=machine(level))
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [float32, float64])
-def test_sizes(dtype: DType, size: int) -> None:
+def test_sizes(dtype: DType, size: int, level: str) -> None:
     x = np.random.default_rng(size).normal(size=(size, 2)).astype(dtype.np)
-    check_levels(graph_of(both, TensorType(x.shape, dtype)), [x])
+    check_levels(graph_of(both, TensorType(x.shape, dtype)), [x], machine=machine(level))
 
 
-def test_symbolic() -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_symbolic(level: str) -> None:
     graph = graph_of(both, TensorType((sym("n"),), float32))
-    for size in (0, 1, 7, 20):
+    for size in (0, 1, 7, 20, 300):
         x = np.random.default_rng(size).normal(size=size).astype(np.float32)
-        check_levels(graph, [x], {"n": size})
+        check_levels(graph, [x], {"n": size}, machine(level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_first_places(level: str) -> None:
+    x = np.random.default_rng(5).integers(-3, 3, (3, 90)).astype(np.float32)
+    x[:, ::2] *= -1.0
+
+    def first(x: Any) -> Any:
+        rows = ts.sort(x, axis=1, descending=True), ts.argsort(x, axis=1)
+        return [row[:, :4] for row in rows]
+
+    graph = graph_of(first, TensorType(x.shape, float32))
+    lowered = check_levels(graph, [x], machine=machine(level))
+    sorts = [op for op in walk(lowered.schedule.body) if isinstance(op, (ops.Sort, SortWords))]
+    assert len(sorts) == 2
+    if level == "host" and lowered.cpu.compresses:
+        assert [op.until for op in sorts if isinstance(op, SortWords)] == [4, 4]
 
 
 def test_special_values() -> None:
@@ -65,6 +94,79 @@ def test_special_values() -> None:
         check_levels(graph_of(fn, TensorType(x.shape, float32)), [x])
     found = np.asarray(ts.jit(ts.sort)(x))
     assert np.signbit(found[3:6]).tolist() == [False, True, False]
+
+
+def bits_of(x: np.ndarray) -> np.ndarray:
+    """The bits of numbers, all NaN alike."""
+    x = np.where(np.isnan(x), np.nan, x) if x.dtype.kind == "f" else x
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+def stable(x: np.ndarray, falls: bool) -> np.ndarray:
+    """Sorted, with equal numbers in their order and NaN last, or first where it falls."""
+    if not falls:
+        return np.sort(x, kind="stable")
+    order = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return np.take_along_axis(x, x.shape[-1] - 1 - order, -1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("keep", [3, 12, 70])
+def test_zeros_keep_their_order(keep: int, level: str) -> None:
+    numbers = np.array([0.0, -0.0, 1, -1, np.nan], np.float32)
+    x = np.random.default_rng(keep).choice(numbers, (5, 70))
+
+    def first(x: Any) -> Any:
+        return [ts.sort(x, axis=1, descending=falls)[:, :keep] for falls in (False, True)]
+
+    graph = graph_of(first, TensorType(x.shape, float32))
+    lowered = check_levels(graph, [x], machine=machine(level))
+    expected = [stable(x, falls)[:, :keep] for falls in (False, True)]
+    outputs = [np.empty_like(np.ascontiguousarray(e)) for e in expected]
+    arena = int(evaluate(lowered.arena, {}))
+    tile_interp.run_module(lowered.tile, [x], outputs, {}, arena)
+    native = lowered.executable().run([pointer(x)], [])
+    for found in (outputs, native):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(bits_of(np.asarray(a)), bits_of(b))
+
+
+NUMBERS = st.one_of(
+    st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1.0, -1.0]), st.floats(width=32)
+)
+
+
+@given(st.lists(NUMBERS, max_size=300), st.booleans())
+@settings(deadline=None)
+def test_any_numbers_to_the_bit(numbers: list[float], falls: bool) -> None:
+    fn = JITTED[falls]
+    for dtype in ("float32", "float64"):
+        x = np.array(numbers, dtype)
+        values, order = [np.asarray(v) for v in fn(x)]
+        np.testing.assert_array_equal(bits_of(values), bits_of(stable(x, falls)))
+        np.testing.assert_array_equal(bits_of(x[order]), bits_of(values))
+
+
+JITTED = [
+    ts.jit(lambda x, falls=falls: (ts.sort(x, descending=falls), ts.argsort(x, descending=falls)))
+    for falls in (False, True)
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64", "int16", "float16"])
+@pytest.mark.parametrize("shape", [(40_000,), (3, 33_000), (70, 1_001)])
+def test_long_rows_for_any_number_of_threads(shape: tuple[int, ...], dtype: str) -> None:
+    x = (np.random.default_rng(4).normal(size=shape) * 1000).astype(dtype)
+    if x.dtype.kind == "f":
+        x[..., ::5], x[..., 1::7], x[..., 3::101] = 0.0, -0.0, np.nan
+    for falls in (False, True):
+        found: list[np.ndarray] = []
+        for threads in (1, 2):
+            with ts.config.update(threads=threads):
+                fn = ts.jit(lambda x, falls=falls: ts.sort(x, axis=-1, descending=falls))
+                found.append(np.asarray(fn(x)))
+        assert found[0].tobytes() == found[1].tobytes()
+        np.testing.assert_array_equal(bits_of(found[0]), bits_of(stable(x, falls)))
 
 
 def test_keys_that_share_a_word_and_payloads() -> None:

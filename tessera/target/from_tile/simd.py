@@ -40,9 +40,10 @@ from tessera.target.from_tile.lowering import (
     row_count,
     row_type,
 )
+from tessera.target.from_tile.sorting import sort_words
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
-from tessera.tile.entry_ops import Together
+from tessera.tile.entry_ops import SortWords, Together
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 
@@ -451,6 +452,7 @@ RULES: Mapping[type[Op], Rule] = {
     Prefetch: memory.prefetch,
     tile.Launch: _launch,
     Together: _together,
+    SortWords: sort_words,
     tile.HostCall: host_call,
 }
 

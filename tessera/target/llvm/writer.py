@@ -14,7 +14,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import bad_access, host, parallel
+from tessera.target.llvm import bad_access, host, lanes, parallel
 from tessera.target.llvm.text import (
     Rule,
     Writer,
@@ -555,6 +555,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,
     Lookup: _lookup,
+    **lanes.RULES,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,

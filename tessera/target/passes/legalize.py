@@ -214,7 +214,9 @@ class Legalizer:
         build.loc = op.loc
         if isinstance(op, t.Map):
             callee = self.shared.get(_use(op)) if self.shared else None
-            if callee is None:
+            if callee is None and self.stays(op, operands):
+                build.ops.append(op)
+            elif callee is None:
                 self.env[op.result] = self.map(build, op, operands)
             else:
                 call = t.Apply(operands, callee, op.result.type, loc=op.loc)
@@ -233,6 +235,13 @@ class Legalizer:
             self.env.update(zip(op.results, fresh.results, strict=True))
         else:
             build.ops.append(op)
+
+    def stays(self, op: t.Map, operands: list[Value]) -> bool:
+        """Whether a scalar function is written as it is."""
+        dtype = t.element(op.args[-1].type)
+        if is_small(dtype) or self.expansion(op.fn.name, dtype) is not None:
+            return False
+        return all(map(is_, operands, op.operands))
 
     def map(self, b: Build, op: t.Map, args: list[Value]) -> Value:
         """A scalar function."""

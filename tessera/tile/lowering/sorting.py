@@ -1,4 +1,5 @@
-"""Sorting on a CPU: stable merge sorts, one program per row, between two temporary buffers.
+"""Sorting on a CPU: stable merge sorts, one program per row, between two temporary buffers. Where
+the machine has vectors for it, elements that fit a word each are sorted by `schedule.sort_words`.
 
 Keys that fit two words together with their places (`schedule/words.py`) are sorted as such words;
 places are left out where only keys are wanted that do not show where they were. A row is cut into
@@ -52,6 +53,9 @@ class _Sorter:
         for at, name in enumerate(self.names.values()):
             em.symbols[name] = em.pure(t.ProgramId, at)
         self.count = em.index(first.shape[op.axis])
+        target = op.outputs[0].type
+        assert isinstance(target, BufType)
+        self.wanted = em.index(target.shape[op.axis])
         self.zero, self.one = em.const(0, int64), em.const(1, int64)
         self.keys = [self.row(v) for v in op.inputs[: op.num_keys]]
         self.temps = [self.row(v) for v in op.temps]
@@ -104,7 +108,7 @@ class _Sorter:
         whole = (self.zero, self.count, self.one)
         em.loop(whole, (), start, parallel=True)
         em.repeat([self.one], lambda carried: em.map("lt", carried[0], self.count), passes)
-        em.loop(whole, (), collect, parallel=True)
+        em.loop((self.zero, self.wanted, self.one), (), collect, parallel=True)
 
     def merge(self, source: _Row, target: _Row, width: Value, step: Value) -> None:
         """Merges runs of `width` from one buffer to the other."""
@@ -204,7 +208,7 @@ class _WordSorter(_Sorter):
             lambda carried: [em.map("add", carried[0], two)],
         )
         em.repeat([bits], lambda carried: em.map("gt", carried[0], self.zero), passes)
-        em.loop(whole, (), self.collect, parallel=True)
+        em.loop((self.zero, self.wanted, self.one), (), self.collect, parallel=True)
 
     def get(self, rows: Sequence[_Row], k: Value) -> list[Value]:
         """The words of an element."""

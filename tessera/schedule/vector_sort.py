@@ -1,0 +1,116 @@
+"""Sorts on a CPU with wide vectors, of elements that fit a word each.
+
+    schedule.sort(%x -> %y)
+    ==>
+    schedule.nest: %words[.., i] = word of %x[i] and, where it is needed, i
+    schedule.sort_words(%words)
+    schedule.nest: %y[i] = what %words[.., i] says
+    schedule.order_zeros(%x -> %y)       # where a word is a float alone, for -0 and 0 are equal
+
+Both nests are tiled and shared as others are. Of rows so long that threads share one, parts have
+numbers. What needs more words stays a `schedule.sort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from tessera.dtypes import int64
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts, ceildiv, maximum, minimum, sym
+from tessera.ir.walk import walk
+from tessera.schedule import ops, sort_ops
+from tessera.schedule.copying import Names
+from tessera.schedule.machines import Cpu
+from tessera.schedule.sort_limits import limit_sorts
+from tessera.schedule.split import rewrite
+from tessera.schedule.split_sort import Asked, NestCode, collect
+from tessera.schedule.types import Axis, BufType
+from tessera.schedule.words import Coder, Layout, one_word
+
+
+def split_sorts(func: Func, machine: Cpu) -> Func:
+    """The program with its sorts in such steps, where the machine has vectors for them."""
+    if not machine.compresses or not any(isinstance(op, ops.Sort) for op in walk(func.body)):
+        return func
+    return rewrite(limit_sorts(func, Facts()), None, (), sorts=vector_sort)
+
+
+def vector_sort(
+    kernel: ops.Kernel, operands: Sequence[Value], used: Container[Value], names: Names
+) -> tuple[ops.Kernel, list[int]] | None:
+    """The kernel of a sort.
+
+    Args:
+        kernel: the kernel.
+        operands: its inputs in the new program.
+        used: values that something reads.
+        names: for new axes.
+
+    Returns:
+        The kernel, and for each of its results the number of that of the old one; None if it is
+        no sort, or needs more words.
+    """
+    asked = Asked.of(kernel, operands, used)
+    if asked is None:
+        return None
+    op = asked.op
+    keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
+    has_others = any(not 0 <= k < op.num_keys for k, _ in op.moved())
+    layout = one_word(keys, int(has_others))
+    if layout is None:
+        return None
+    type = _type(op.inputs[0])
+    count = type.shape[op.axis]
+    others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
+    words = Value(BufType((*others, 2 * count), layout.dtypes[0]))
+    temps = [words]
+    numbers = _numbers(others, count)
+    if numbers != 0:
+        temps.append(Value(BufType((*others, numbers), int64)))
+    until = _type(op.outputs[0]).shape[op.axis]
+    code: list[Op] = [
+        _pack(op, words, layout, names),
+        sort_ops.SortWords(words, temps[1:], count, until, loc=op.loc),
+        collect(op, [words], layout, names),
+    ]
+    if layout.signed_zeros:
+        code += [
+            sort_ops.OrderZeros(op.inputs[0], target, op.axis, op.descending, loc=op.loc)
+            for target in op.outputs
+        ]
+    what = f"words of {layout.dtypes[0].bits} bits are sorted in vectors"
+    return asked.kernel(code, temps, what), asked.kept
+
+
+def _numbers(others: Sequence[Dim], count: Dim) -> Dim:
+    """How many numbers threads that share a row have; 0 where they cannot."""
+    rows: Dim = 1
+    for dim in others:
+        rows = rows * dim
+    if isinstance(count, int) and count < sort_ops.LONG:
+        return 0
+    parts = (ceildiv(count, sort_ops.CHUNK) + sort_ops.HEAD) * sort_ops.WAYS
+    # Memory of many rows would be many numbers that nobody needs.
+    return parts * minimum(maximum(sort_ops.FEW - rows, 0), 1)
+
+
+def _pack(op: ops.Sort, words: Value, layout: Layout, names: Names) -> ops.Nest:
+    """The nest that makes words of elements."""
+    axes = [Axis(names.fresh("i"), dim) for dim in _type(op.inputs[0]).shape]
+    index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
+    code = NestCode()
+    keys = [
+        code.add(ops.Load(v, (), tuple(index), loc=op.loc)) for v in op.inputs[: op.num_keys]
+    ]
+    place = code.add(ops.Index((), index[op.axis]))
+    (word,) = Coder(code, layout, op.descending).pack(keys, place)
+    at = (*[e for k, e in enumerate(index) if k != op.axis], index[op.axis])
+    code.ops.append(ops.Store(words, word, (), at, loc=op.loc))
+    axes = [axis for axis in axes if axis.extent != 1]
+    return ops.Nest(tuple(axes), body=Block([], code.ops, ()), loc=op.loc)
+
+
+def _type(value: Value) -> BufType:
+    assert isinstance(value.type, BufType)
+    return value.type

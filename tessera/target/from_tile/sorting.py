@@ -1,0 +1,85 @@
+"""Sorts of rows of words: calls of the library's functions for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.ir.core import Func, Value
+from tessera.schedule.sort_ops import CHUNK, FEW, LONG, WAYS
+from tessera.target import ops as t
+from tessera.target.from_tile.lowering import Lowering, constant_of
+from tessera.target.function import I64, PTR
+from tessera.target.sorting import shared
+from tessera.target.sorting.code import Code, Kind
+from tessera.target.sorting.quick import sort_functions, sort_name
+from tessera.tile.entry_ops import SortWords
+
+
+def sort_words(s: Lowering, op: SortWords) -> None:
+    """A sort of rows, in parts where there are few long ones."""
+    kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
+    s.made.update(sort_functions(kind))
+    words, rows = s.ptr(op.words), s.dim(op.rows)
+    n, until = s.dim(op.count), s.dim(op.until)
+
+    def alone() -> Sequence[Value]:
+        func = sort_rows(kind)
+        s.made[func.name] = func
+        _share(s, func.name, [words, n, until], rows, op.grain)
+        return ()
+
+    def together() -> Sequence[Value]:
+        _in_parts(s, kind, [words, s.ptr(op.numbers[0]), n, until], rows)
+        return ()
+
+    if not op.numbers:
+        alone()
+        return
+    long, few = s.index(LONG), s.index(FEW)
+    known = [constant_of(value) for value in (n, rows)]
+    is_long = s.map("and", s.map("ge", n, long), s.map("lt", rows, few))
+    if None in known:
+        s.branch(is_long, together, alone)
+    else:
+        together()
+
+
+def _in_parts(s: Lowering, kind: Kind, args: list[Value], rows: Value) -> None:
+    """Long rows, each shared by threads."""
+    s.made.update(shared.functions(kind))
+    chunks = s.map("trunc_div", s.map("add", args[2], s.index(CHUNK - 1)), s.index(CHUNK))
+    args = [*args, chunks]
+    parts, buckets = s.map("mul", rows, chunks), s.map("mul", rows, s.index(WAYS))
+    zero = s.index(0)
+    for step in shared.STEPS:
+        name = kind.name(step)
+        match shared.STEPS[step]:
+            case "rows":
+                s.emit(t.Call([*args, zero, rows], name, loc=s.loc))
+            case "parts":
+                s.emit(t.Parallel(args, parts, name, 1, loc=s.loc))
+            case _:
+                s.emit(t.Parallel(args, buckets, name, 1, loc=s.loc))
+
+
+def _share(s: Lowering, callee: str, args: list[Value], count: Value, grain: int) -> None:
+    """Calls a function for some points, which threads share if there are enough."""
+    known = constant_of(count)
+    if grain and (known is None or known > grain):
+        s.emit(t.Parallel(args, count, callee, grain, loc=s.loc))
+    else:
+        s.emit(t.Call([*args, s.index(0), count], callee, loc=s.loc))
+
+
+def sort_rows(kind: Kind) -> Func:
+    """`sort_rows(words, n, until, lo, hi)`: sorts some rows."""
+    c = Code(kind, (PTR, I64, I64, I64, I64), ("words", "n", "until", "lo", "hi"))
+    ptr, n, until, lo, hi = c.args
+
+    def row(number: Value) -> None:
+        start = c.map("mul", number, c.times(n, 2))
+        end = c.map("add", start, until)
+        c.call(sort_name(kind), ptr, start, start, c.map("add", start, n), n, end)
+
+    c.span(lo, hi, row)
+    return c.func(kind.name("sort_rows"))

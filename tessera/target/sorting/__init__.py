@@ -1,0 +1,1 @@
+"""Sorts of rows of words, as code of a program."""

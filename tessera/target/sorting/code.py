@@ -1,0 +1,120 @@
+"""Code on vectors of words that are sorted: unsigned integers of 32 or 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import DType, int32
+from tessera.ir.core import Value
+from tessera.ir.scalar import scalar
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.compress_ops import Compress, CountTrue
+from tessera.target.function import FunctionBuild
+from tessera.target.types import VecType
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is sorted, and on what.
+
+    Attributes:
+        dtype: of the words, u32 or u64.
+        lanes: of a vector.
+    """
+
+    dtype: DType
+    lanes: int
+
+    @property
+    def small(self) -> int:
+        """Words that a network sorts at most."""
+        return self.lanes * ROWS[-1]
+
+    def name(self, what: str) -> str:
+        """The name of a function."""
+        return f"words_{what}_{self.dtype}"
+
+
+ROWS = (1, 4, 16)
+"""Vectors that networks sort; of the largest one half of the registers."""
+
+
+class Code(FunctionBuild):
+    """Builds one function.
+
+    Args:
+        kind: what is sorted.
+        types: of the arguments.
+        names: of the arguments.
+    """
+
+    __slots__ = ("dtype", "lanes", "largest", "one", "vector")
+
+    def __init__(self, kind: Kind, types: Sequence[Type], names: Sequence[str]) -> None:
+        super().__init__(types, names)
+        self.dtype = kind.dtype
+        self.lanes = kind.lanes
+        self.one = ScalarType(kind.dtype)
+        self.vector = VecType(kind.lanes, kind.dtype)
+        self.largest = 2**kind.dtype.bits - 1
+
+    def word(self, value: int) -> Value:
+        """A constant word."""
+        return self.emit(t.Const(value, self.one, loc=self.loc))
+
+    def words(self, value: int) -> Value:
+        """A constant in every lane."""
+        return self.emit(t.Const(value, self.vector, loc=self.loc))
+
+    def splat(self, x: Value) -> Value:
+        """A word in every lane."""
+        return self.emit(t.Splat(x, self.lanes, loc=self.loc))
+
+    def shuffle(self, a: Value, b: Value, picks: Sequence[int]) -> Value:
+        """Lanes of two vectors."""
+        return self.emit(t.Shuffle(a, b, tuple(picks), loc=self.loc))
+
+    # --- masks ---
+
+    def below(self, count: Value) -> Value:
+        """The lanes before a place."""
+        lanes = self.emit(t.Lanes(self.lanes, int32, loc=self.loc))
+        limit = self.emit(t.Splat(self.cast(count, int32), self.lanes, loc=self.loc))
+        return self.map("lt", lanes, limit)
+
+    def count(self, mask: Value) -> Value:
+        """How many lanes are set."""
+        return self.emit(CountTrue(mask, loc=self.loc))
+
+    def compress(self, x: Value, mask: Value) -> Value:
+        """The lanes that are set, at the front."""
+        return self.emit(Compress(x, mask, loc=self.loc))
+
+    # --- memory: places count words ---
+
+    def load(self, ptr: Value, at: Value, mask: Sequence[Value] = ()) -> Value:
+        """A vector; where a mask says that there is none, the largest word."""
+        given = (*mask, self.words(self.largest)) if mask else ()
+        return self.emit(t.Load(ptr, at, given, self.vector, loc=self.loc))
+
+    def store(self, ptr: Value, at: Value, x: Value, mask: Sequence[Value] = ()) -> None:
+        """Writes a vector or a word."""
+        self.ops.append(t.Store(ptr, at, x, tuple(mask), loc=self.loc))
+
+    def load_index(self, ptr: Value, at: Value) -> Value:
+        """An i64."""
+        return self.emit(t.Load(ptr, at, (), t.INDEX, loc=self.loc))
+
+    def call(self, name: str, *args: Value) -> None:
+        """Calls a function."""
+        self.ops.append(t.Call(args, name, loc=self.loc))
+
+    def least(self, x: Value) -> Value:
+        """The smallest lane."""
+        return self.emit(t.ReduceLanes(x, scalar("min"), loc=self.loc))
+
+    def most(self, x: Value) -> Value:
+        """The largest lane."""
+        return self.emit(t.ReduceLanes(x, scalar("max"), loc=self.loc))

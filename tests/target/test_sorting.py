@@ -1,0 +1,182 @@
+"""The library's sorts of words: interpreted, and compiled where the machine can."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.dtypes import DType, uint32, uint64
+from tessera.ir.core import Module
+from tessera.runtime.call import make_caller
+from tessera.runtime.cpu import compile_text
+from tessera.schedule.sort_ops import CHUNK, HEAD, WAYS
+from tessera.target import ops as t
+from tessera.target.function import I64, PTR, FunctionBuild
+from tessera.target.interp import Interpreter, Pointer
+from tessera.target.llvm.writer import write_module
+from tessera.target.machine import machine, supported_levels
+from tessera.target.passes.legalize import legalize
+from tessera.target.sorting import quick, shared
+from tessera.target.sorting.code import Kind
+from tessera.target.spec import verify
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Sort = Callable[[Array, int], None]
+
+LEVEL = "x86-64-v4"
+KINDS = {dtype: Kind(dtype, 512 // dtype.bits) for dtype in (uint32, uint64)}
+NATIVE = pytest.mark.skipif(LEVEL not in supported_levels(), reason="the machine has no AVX-512")
+both = pytest.mark.parametrize("dtype", [uint32, uint64], ids=str)
+
+
+def module(kind: Kind) -> Module:
+    """`main(words, numbers, n, until, chunks)`: sorts a row; in parts where there are some."""
+    names = ("words", "numbers", "n", "until", "chunks")
+    b = FunctionBuild((PTR, PTR, I64, I64, I64), names)
+    words, numbers, n, until, chunks = b.args
+    zero = b.index(0)
+
+    def alone() -> None:
+        args = (words, zero, zero, n, n, until)
+        b.ops.append(t.Call(args, quick.sort_name(kind)))
+
+    def parts() -> None:
+        ends = {"rows": b.index(1), "parts": chunks, "buckets": b.index(WAYS)}
+        for step, unit in shared.STEPS.items():
+            args = (words, numbers, n, until, chunks, zero, ends[unit])
+            b.ops.append(t.Call(args, kind.name(step)))
+
+    b.when(b.map("eq", chunks, zero), alone, parts)
+    funcs = {**quick.sort_functions(kind), **shared.functions(kind), "main": b.func("main")}
+    raw = Module(funcs, "main")
+    target = machine(LEVEL)
+    verify(raw, target)
+    legal = legalize(raw, target)
+    verify(legal, target, legalized=True)
+    return legal
+
+
+@functools.cache
+def modules(dtype: DType) -> Module:
+    return module(KINDS[dtype])
+
+
+def buffers(x: Array, chunks: int) -> tuple[Array, Array]:
+    """Words with room beside them, and numbers for parts."""
+    words = np.concatenate([x, np.zeros_like(x)])
+    return words, np.zeros((chunks + HEAD) * WAYS, np.int64)
+
+
+def chunks_of(n: int) -> int:
+    return -(-n // CHUNK)
+
+
+def interpreted(code: Module, x: Array, until: int, chunks: int = 0) -> Array:
+    words, numbers = buffers(x, chunks)
+    args = [Pointer.to(words, "words"), Pointer.to(numbers, "numbers"), len(x), until, chunks]
+    Interpreter(code).call("main", args)
+    return words[:until]
+
+
+@functools.cache
+def caller(dtype: DType) -> Callable[..., None]:
+    target = machine(LEVEL)
+    loaded = compile_text(write_module(modules(dtype), target, "run"), target, name="test")
+    return make_caller(loaded.address("run"), owner=loaded)
+
+
+def native(dtype: DType, x: Array, until: int, chunks: int = 0) -> Array:
+    words, numbers = buffers(x, chunks)
+    fenced = np.concatenate([words, words[:1]])
+    caller(dtype)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, chunks)
+    np.testing.assert_array_equal(fenced[-1:], words[:1])  # nothing is written beyond the end
+    return fenced[:until]
+
+
+def patterns(dtype: DType, n: int) -> dict[str, Array]:
+    """Rows that are hard for a quicksort, and others."""
+    rng = np.random.default_rng(n)
+    top = np.iinfo(dtype.np).max
+    k = np.arange(n, dtype=dtype.np)
+    spread = k * dtype.np.type(top // max(n, 1))
+    return {
+        "random": rng.integers(0, top, n, dtype.np, endpoint=True),
+        "sorted": spread,
+        "reversed": spread[::-1].copy(),
+        "equal": np.full(n, 7, dtype.np),
+        "largest": np.full(n, top, dtype.np),
+        "smallest": np.zeros(n, dtype.np),
+        "few": rng.integers(0, 4, n).astype(dtype.np),
+        "ends": np.where(rng.random(n) < 0.5, top, 0).astype(dtype.np),
+        "organ pipe": np.minimum(k, k[::-1]),
+        "saw": k % dtype.np.type(100),
+        "one beyond": np.where(k == n // 2, top, 3).astype(dtype.np),
+    }
+
+
+@both
+@pytest.mark.parametrize("n", [0, 1, 2, 15, 16, 17, 64, 65, 200, 256, 257, 700])
+def test_interpreted(dtype: DType, n: int) -> None:
+    for x in patterns(dtype, n).values():
+        np.testing.assert_array_equal(interpreted(modules(dtype), x, n), np.sort(x))
+
+
+@both
+def test_parts_interpreted(dtype: DType) -> None:
+    x = patterns(dtype, 2 * CHUNK + 5)["random"] % dtype.np.type(1000)
+    found = interpreted(modules(dtype), x, len(x), chunks_of(len(x)))
+    np.testing.assert_array_equal(found, np.sort(x))
+
+
+@both
+@NATIVE
+def test_every_short_length(dtype: DType) -> None:
+    for n in range(600):
+        x = patterns(dtype, n)["random"]
+        np.testing.assert_array_equal(native(dtype, x, n), np.sort(x))
+        few = x % dtype.np.type(7)
+        np.testing.assert_array_equal(native(dtype, few, n), np.sort(few))
+
+
+@both
+@NATIVE
+@pytest.mark.parametrize("n", [1000, 1023, 20_000, 100_001])
+def test_patterns(dtype: DType, n: int) -> None:
+    for name, x in patterns(dtype, n).items():
+        wanted = np.sort(x)
+        np.testing.assert_array_equal(native(dtype, x, n), wanted, name)
+        np.testing.assert_array_equal(native(dtype, x, n, chunks_of(n)), wanted, name)
+
+
+@both
+@NATIVE
+def test_first_places_only(dtype: DType) -> None:
+    for x in patterns(dtype, 50_000).values():
+        for until in (0, 1, 100, 300, 49_999):
+            for chunks in (0, chunks_of(len(x))):
+                found = native(dtype, x, until, chunks)
+                np.testing.assert_array_equal(found, np.sort(x)[:until])
+
+
+@both
+def test_no_good_pivots(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "STEPS", 0)
+    code = module(KINDS[dtype])
+    for x in patterns(dtype, 600).values():
+        np.testing.assert_array_equal(interpreted(code, x, len(x)), np.sort(x))
+
+
+@NATIVE
+@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**64 - 1]), max_size=900))
+@settings(deadline=None)
+def test_any_words(words: list[int]) -> None:
+    for dtype in (uint32, uint64):
+        x = np.array([w % 2**dtype.bits for w in words], dtype.np)
+        np.testing.assert_array_equal(native(dtype, x, len(x)), np.sort(x))
