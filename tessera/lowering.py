@@ -130,7 +130,8 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     program = split_for_threads(pack_products(split_sorts(program, machine), machine))
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
-    return fetch_ahead(share_awake(program, chosen, machine)), lowered.decisions
+    chosen = share_awake(program, chosen, machine)
+    return fetch_ahead(chosen, machine.l1), lowered.decisions
 
 
 def within_budget(

@@ -19,6 +19,8 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.walk import map_ops, walk
 from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
+from tessera.schedule.block_ops import Each
+from tessera.schedule.next_rows import fetch_next_row
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
 
@@ -38,29 +40,43 @@ PLAIN = (ops.Const, ops.Index, ops.Load, ops.Map, ops.Cast, ops.Bitcast)
 """What may compute a place a second time."""
 
 
-def fetch_ahead(func: Func) -> Func:
-    """The program with `ahead` on what reads such rows, after tiles have been chosen."""
+def fetch_ahead(func: Func, l1: int) -> Func:
+    """The program with `ahead` on what reads such rows, after tiles have been chosen.
+
+    Args:
+        func: the program.
+        l1: bytes of the first data cache.
+    """
 
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
         for op in kernel.body.ops:
             if isinstance(op, ops.Nest):
-                op = _marked_for(op)
+                op = _marked_for(op, l1)
+            elif isinstance(op, Each):
+                nests = [fetch_next_row(nest, l1) for nest in op.nests]
+                op = op.rebuild(regions=[Block((), nests, ())])
             code.append(op)
         return Block(kernel.body.args, code, ())
 
-    marked = any(
-        _reads(op) or isinstance(op, ops.Contract) or (isinstance(op, ops.Nest) and _is_square(op))
-        for op in walk(func.body)
-    )
+    marked = any(_is_meant(op) for op in walk(func.body))
     return with_bodies(func, body) if marked else func
 
 
-def _marked_for(nest: ops.Nest) -> ops.Nest:
+def _is_meant(op: Op) -> bool:
+    """Whether there is something to fetch for an op."""
+    if isinstance(op, (ops.Contract, ops.Reduce)) or _reads(op):
+        return True
+    return isinstance(op, ops.Nest) and _is_square(op)
+
+
+def _marked_for(nest: ops.Nest, l1: int) -> ops.Nest:
     """A nest with marks of the one kind that suits it."""
     if _product(nest):
         return _early(nest)
-    return _turned(nest) if _is_square(nest) else _fetched(nest)
+    if _is_square(nest):
+        return _turned(nest)
+    return fetch_next_row(_fetched(nest), l1)
 
 
 def _product(nest: ops.Nest) -> ops.Contract | None:

@@ -24,6 +24,7 @@ from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
+from tessera.schedule.short_rows import take_together
 from tessera.schedule.side_by_side import side_by_side
 from tessera.schedule.sort_ops import SortWords, work_of
 from tessera.schedule.types import Axis
@@ -190,8 +191,7 @@ class Choice:
         self.limits: dict[str, int] = {}
         self.last: list[str] = []
         self.whole: set[str] = set()
-        self.reduce_tile = 0
-        self.reason = ""
+        self.reduce_tile, self.reason = 0, ""
 
     def _bits(self) -> int:
         """Bits of the widest element that the body computes with; addresses do not count."""
@@ -273,9 +273,9 @@ class Choice:
         if columns:
             self.rows(rows, columns, axis if across > along and stated < 2 else None)
             self.reduce_tile = stated or self.reduce_tile
+            take_together(self, rows, columns[-1], found)
             return
-        points = math.prod(size_of(one.extent) for one in self.free)
-        narrow = axis is None or points * 2 <= self.lanes
+        narrow = axis is None or math.prod(size_of(a.extent) for a in self.free) * 2 <= self.lanes
         if stated > 1 or (stated and axis is None):
             self.reduce_tile = stated
             self.reason = f"{stated} lanes along the reduction, as it is stated"
@@ -284,8 +284,8 @@ class Choice:
             few = narrow and along <= across
             why = "as the result is small" if few else "whose elements are neighbours in memory"
             self.reason = f"lanes along the reduction, {why}"
-            most = self.width if self.heavy else side_by_side(self, moving, found)
-            self.reduce_tile = min(self.width, power_above(longest), most)
+            self.reduce_tile = min(side_by_side(self, moving, found), power_above(longest))
+            take_together(self, rows, axes[0][-1], found)
             return
         assert axis is not None
         self.reduce_tile = 1

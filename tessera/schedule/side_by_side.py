@@ -39,9 +39,9 @@ def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) 
         found: the reductions.
 
     Returns:
-        How many lanes each sum may have.
+        How many lanes each sum may have, at most as many as a tile of the nest.
     """
-    if len(found) != 1 or not isinstance(found[0], ops.Reduce):
+    if choice.heavy or len(found) != 1 or not isinstance(found[0], ops.Reduce):
         return choice.width
     along = found[0].axes[-1].name
     if any(a.stride(along) not in (0, 1) for a in inside):
@@ -60,4 +60,4 @@ def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) 
         return choice.width
     choice.tiles, choice.last = short, [*short]
     vectors = int(room) // prod(short.values())
-    return choice.lanes << (vectors.bit_length() - 1)
+    return min(choice.width, choice.lanes << (vectors.bit_length() - 1))

@@ -26,13 +26,15 @@ STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
 
+def is_far(nest: ops.Nest) -> bool:
+    """Whether a nest goes over more memory than stays in the caches."""
+    return _plausible(_memory(nest)) >= STREAM_BYTES
+
+
 def marked(nest: ops.Nest) -> list[Op]:
     """The body of a nest with `streaming` on the stores of what is large."""
-    accesses = [op for op in walk(nest.body) if isinstance(op, (ops.Load, ops.Store))]
-    read = {op.buf for op in accesses if isinstance(op, ops.Load)}
-    total: Dim = 0
-    for buf in dict.fromkeys(op.buf for op in accesses):
-        total = total + _bytes(buf)
+    read = {op.buf for op in walk(nest.body) if isinstance(op, ops.Load)}
+    total = _memory(nest)
     least = 0 if isinstance(total, int) else total - STREAM_BYTES
     if isinstance(total, int) and total < STREAM_BYTES:
         return list(nest.body.ops)
@@ -69,6 +71,15 @@ def _marked(code: Sequence[Op], is_streamed: Callable[[Op], bool], least: Dim) -
             found.append(op if operands == list(op.operands) else op.rebuild(operands))
             env.update(zip(op.results, found[-1].results, strict=True))
     return found
+
+
+def _memory(nest: ops.Nest) -> Dim:
+    """Bytes of the buffers that a nest reads or writes."""
+    accesses = [op for op in walk(nest.body) if isinstance(op, (ops.Load, ops.Store))]
+    total: Dim = 0
+    for buf in dict.fromkeys(op.buf for op in accesses):
+        total = total + _bytes(buf)
+    return total
 
 
 def _bytes(value: Value) -> Dim:

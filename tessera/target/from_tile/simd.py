@@ -40,6 +40,7 @@ from tessera.target.from_tile.lowering import (
     row_count,
     row_type,
 )
+from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import sort_words
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
@@ -168,6 +169,10 @@ def _reduce(s: Lowering, op: tile.Reduce) -> None:
     x = s.rows(op.x)
     shape = x.shape[: op.axis] + x.shape[op.axis + 1 :]
     if op.axis == len(x.shape) - 1:
+        whole = combined(s, x.values, op.fn) if len(shape) == 1 else None
+        if whole is not None:
+            s.define(op.result, [whole])
+            return
         scalars = [
             v if x.lanes == 1 else s.emit(t.ReduceLanes(v, op.fn, loc=s.loc)) for v in x.values
         ]

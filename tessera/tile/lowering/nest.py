@@ -239,6 +239,17 @@ def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
     return found if part >= MOST else {}
 
 
+def _next_row(nest: s.Nest) -> list[tuple[str, s.Load]]:
+    """What passes over a row read of the next one, and the axis along which they go."""
+    return [
+        (op.axes[0].name, inner)
+        for op in nest.body.ops
+        if isinstance(op, s.Reduce)
+        for inner in op.body.ops
+        if isinstance(inner, s.Load) and inner.ahead
+    ]
+
+
 def _needs_points(op: Op) -> bool:
     """Whether a store combines complex elements in a way that has to see both parts."""
     if not isinstance(op, s.Store) or op.combine is None or op.combine.name == "add":
@@ -263,6 +274,7 @@ class _Loops:
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
         self.fetched = [op for op in memory if op.ahead]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
+        self.next_row = _next_row(nest)
         self.code = nest.body.ops
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
@@ -299,6 +311,8 @@ class _Loops:
             self.fetch_block(point)
         elif len(point.dims) == 2 and not any(dim.checked for dim in point.dims):
             self.fetch_square(point)
+        for name, op in self.next_row:
+            self.fetch_next(name, op, point)
         if not self.inner or any(dim.checked for dim in point.dims):
             row_passes.run(self.low, code, point)
             return
@@ -345,6 +359,13 @@ class _Loops:
                 with em.bound({rows.name: later, lanes.name: lane}):
                     access.prefetch(low, op, rows.size)
 
+    def fetch_next(self, name: str, op: s.Load, point: Point) -> None:
+        """Fetches what a pass along an axis is going to read of the next row at this tile."""
+        em, row, (lanes,) = self.em, self.plans[-2].axis.name, point.dims
+        later = em.map("add", em.symbols[row], em.const(op.ahead, int64))
+        with em.bound({row: later, name: lanes.start}):
+            access.prefetch(self.low, op, lanes.size)
+
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
         if k == len(self.plans) - 2 and not point.dims:
@@ -381,9 +402,10 @@ class _Loops:
             low.env = dict(before)
 
     def rest(self, k: int, plan: _AxisPlan, full: Dim, point: Point) -> None:
-        """Rows after the full tiles: as many at once as there are, if that is known."""
+        """Rows after the full tiles: as many at once as there are, if that is known. Passes over
+        rows are written down once more for one row."""
         em, extent = self.em, plan.axis.extent
-        if not isinstance(extent, int):
+        if self.by_row or not isinstance(extent, int):
             self.rows(k, plan, full, point)
             return
 

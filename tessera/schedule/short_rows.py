@@ -1,0 +1,90 @@
+"""Short rows, of which a CPU takes several through their passes together.
+
+A pass over a short row is over before its lanes are combined, which takes as long again, and what
+belongs to a row is computed in one lane. Of several rows one waits while others are worked on,
+their lanes are combined in half of the steps (`side_by_side` of the lowering to registers), and
+what belongs to a row is a lane of a vector:
+
+    nest i, j: tile [4, 64]:  s = reduce r: x[i, r];  y[i, j] = x[i, j] * s
+
+Each row goes through the same operations as by itself, so its bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tessera.ir.core import Op
+from tessera.schedule import ops, streaming
+from tessera.schedule.types import Axis
+
+if TYPE_CHECKING:
+    from tessera.schedule.heuristics import Choice
+
+ROWS = 8
+"""Rows that go together, at most: code is written down for each of them."""
+
+LONGEST = 2048
+"""Bytes of a row that is not short any more: it waits for memory, not for its lanes."""
+
+NEAR = 4096
+"""Bytes of rows that go together where all is in a cache."""
+
+FAR = 1024
+"""The same where it is not: prefetchers had better see one row after the other."""
+
+LONE = 4
+"""Vectors of a row whose only sum keeps a processor busy: it is at the next rows by itself."""
+
+
+def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequence[Op]) -> None:
+    """Has a nest take several short rows together.
+
+    Args:
+        choice: that of the nest, with the lanes of its reductions.
+        rows: the axes along which rows lie.
+        row: the axis that runs along a row.
+        found: the reductions.
+    """
+    if choice.reduce_tile < 2 or choice.tiles.keys() - {row.name} or not rows:
+        return
+    extent = rows[-1].extent
+    size = row.extent * choice.machine.vector_bits // (8 * choice.lanes)
+    if not isinstance(extent, int) or not isinstance(size, int) or not 0 < size < LONGEST:
+        return
+    vectors = max(choice.reduce_tile // choice.lanes, 1)
+    if _is_busy(found, vectors) or not _is_plain(choice, rows[-1].name):
+        return
+    is_whole = row.name in choice.whole
+    part = 2 if not choice.heavy else 8 if choice.costly and is_whole else 4
+    room = NEAR
+    if streaming.is_far(choice.nest):
+        room = FAR // 2 if choice.heavy and is_whole else FAR
+    most = min(choice.machine.registers // part // vectors, room // size, extent, ROWS)
+    count = 1 << max(most, 1).bit_length() - 1
+    while not is_whole and extent % count:
+        count //= 2  # lanes of results beyond the end would have rows to read
+    if count > 1:
+        choice.tiles[rows[-1].name] = count
+        choice.reason += f"; {count} rows together"
+        choice.last = choice.last or [axis.name for axis in rows]
+
+
+def _is_plain(choice: Choice, row: str) -> bool:
+    """Whether all accesses go from row to row by steps; places that data tell would be gathered."""
+    return all(
+        not isinstance(a.op, ops.Scan)
+        and not (a.op.dyn or a.is_guarded or a.stride(row) is None)
+        and (not a.inner or a.stride(a.inner[-1].name) in (0, 1))
+        for a in choice.accesses
+    )
+
+
+def _is_busy(found: Sequence[Op], vectors: int) -> bool:
+    """Whether there is nothing to wait for, or a search for a place, whose masks take registers."""
+    if not all(isinstance(op, ops.Reduce) for op in found):
+        return True
+    op = found[0]
+    is_sum = isinstance(op, ops.Reduce) and op.fn.name == "add"
+    return len(found) == 1 and is_sum and vectors >= LONE

@@ -1,0 +1,142 @@
+"""Short rows that go through their passes together, and long ones of which the next is fetched: at
+every level, with the bits of one row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera.compile import Lowered
+from tessera.schedule import next_rows, ops, short_rows
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+from tests.differential.test_join_in_blocks import backward
+from tests.differential.test_rows import gradient, layer_norm, logsumexp, moments, softmax
+from tests.schedule.lowering import all_ops, traced, typed
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+WIDE = LEVELS[-1]
+RNG = np.random.default_rng(5)
+
+
+def run(fn: Any, *types: Any, level: str = WIDE) -> Lowered:
+    """Runs a program at all levels."""
+    inputs = [(2 * RNG.standard_normal(t.shape)).astype(t.dtype.np) for t in types]
+    return check_levels(traced(fn, *types), inputs, machine=machine(level))
+
+
+def together(lowered: Lowered) -> int:
+    """How many rows the nests of a program take together."""
+    found = [
+        op
+        for op in all_ops(lowered.schedule, ops.Nest)
+        if any(isinstance(x, ops.Reduce) for x in op.body.ops)
+    ]
+    return max([max(op.tile[:-1], default=1) for op in found if op.reduce_tile > 1], default=1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(8, 64), (17, 33), (7, 16), (9, 200), (4, 8)])
+@pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(softmax), gradient(layer_norm)])
+def test_passes_over_short_rows(fn: Any, shape: tuple[int, int], level: str) -> None:
+    """Rows that are left over go one by one."""
+    lowered = run(fn, typed(*shape), level=level)
+    if level == "x86-64-v4":
+        assert together(lowered) > 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(8, 64), (18, 33), (7, 16), (64, 300)])
+@pytest.mark.parametrize("fn", [logsumexp, moments])
+def test_reductions_of_short_rows(fn: Any, shape: tuple[int, int], level: str) -> None:
+    run(fn, typed(*shape), level=level)
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod", "any"])
+@pytest.mark.parametrize(
+    "dtype", [dt.float64, dt.bfloat16, dt.float16, dt.int32, dt.int8, dt.bool_]
+)
+def test_lanes_of_all_kinds(name: str, dtype: dt.DType) -> None:
+    shape = (16, 48)
+    x = RNG.integers(0, 2, shape) if dtype is dt.bool_ else RNG.integers(-3, 4, shape)
+    graph = traced(lambda x: getattr(ts, name)(x, axis=1), typed(*shape, dtype=dtype))
+    check_levels(graph, [x.astype(dtype.np)], machine=machine(WIDE))
+
+
+@pytest.mark.parametrize("columns", [16, 24, 64, 100])
+@pytest.mark.parametrize("fn", [softmax, layer_norm, logsumexp, gradient(softmax), moments])
+def test_bits_do_not_depend_on_the_place(fn: Callable[[Any], Any], columns: int) -> None:
+    """Of equal rows, one of which is left over."""
+    x = np.tile(RNG.standard_normal(columns).astype(np.float32), (18 if fn is logsumexp else 19, 1))
+    found = ts.jit(fn)(x)
+    for result in found if isinstance(found, tuple) else (found,):
+        rows = np.asarray(result)
+        assert rows.tobytes() == np.tile(rows[:1], (len(x), *[1] * (rows.ndim - 1))).tobytes()
+
+
+def test_each_row_has_its_own_special_values() -> None:
+    x = RNG.standard_normal((8, 40)).astype(np.float32)
+    x[0, 3], x[1, 39], x[2, 0], x[3] = np.nan, np.inf, -np.inf, -np.inf
+    x[4], x[5, 20] = -0.0, -np.nan
+    graph = traced(lambda x: (softmax(x), *moments(x)), typed(8, 40))
+    check_levels(graph, [x], machine=machine(WIDE))
+    sums = np.asarray(ts.jit(moments)(x)[0])
+    assert np.isnan(sums).tolist() == [True, False, False, False, False, True, False, False]
+    assert np.asarray(ts.jit(lambda x: ts.max(x, axis=1))(x))[3] == -np.inf
+
+
+def test_what_goes_alone() -> None:
+    """One sum, rows at places that data tell, long rows, and searches."""
+    assert together(run(lambda x: x / ts.sum(x, axis=1, keepdims=True), typed(8, 64))) == 1
+    assert together(run(softmax, typed(8, 600))) == 1
+    assert together(run(lambda x: softmax(x) * ts.argmax(x, axis=1)[:, None], typed(8, 64))) == 1
+    types = (typed(30, 64), typed(8, dtype=dt.int32))
+    places = RNG.integers(0, 30, 8).astype(np.int32)
+    graph = traced(lambda x, at: softmax(ts.take(x, at, axis=0)), *types)
+    inputs = [RNG.standard_normal((30, 64)).astype(np.float32), places]
+    assert together(check_levels(graph, inputs, machine=machine(WIDE))) == 1
+
+
+def test_far_rows_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    near = together(run(layer_norm, typed(16, 128)))
+    monkeypatch.setattr(short_rows, "FAR", 1)
+    monkeypatch.setattr(short_rows.streaming, "STREAM_BYTES", 1 << 10)
+    assert near > together(run(layer_norm, typed(16, 128))) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("columns", [512, 700, 1001])
+@pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(layer_norm)])
+def test_the_next_row_is_fetched(
+    fn: Any, columns: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    lowered = run(fn, typed(5, columns), level=level)
+    marks = sum(op.ahead for op in all_ops(lowered.schedule, ops.Load))
+    nests = [op for op in all_ops(lowered.schedule, ops.Nest) if len(op.axes) == 2]
+    assert 1 <= marks <= len(nests)
+    assert "@llvm.prefetch" in lowered.stage("llvm")
+
+
+def test_the_next_row_of_a_block_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    shapes = (typed(72, 520), typed(72, 520), typed(520))
+    inputs = [RNG.standard_normal(t.shape).astype(np.float32) for t in shapes]
+    small = replace(machine(WIDE), l1=48 * 1024, l2=64 * 1024)
+    lowered = check_levels(traced(backward, *shapes), inputs, machine=small)
+    assert sum(op.ahead for op in all_ops(lowered.schedule, ops.Load)) == 1
+
+
+@pytest.mark.parametrize(("columns", "far"), [(512, 1 << 20), (100, 1 << 10), (9000, 1 << 10)])
+def test_rows_that_are_near_short_or_too_long_are_not_fetched(
+    columns: int, far: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_rows, "FAR", far)
+    lowered = run(layer_norm, typed(4, columns))
+    assert not any(op.ahead for op in all_ops(lowered.schedule, ops.Load))
