@@ -10,7 +10,8 @@ from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.function import I64, PTR
 from tessera.target.sorting import shared
-from tessera.target.sorting.code import Code, Kind
+from tessera.target.sorting.code import ROWS, Code, Kind
+from tessera.target.sorting.network import network_name, networks
 from tessera.target.sorting.quick import sort_functions, sort_name
 from tessera.tile.entry_ops import SortWords
 
@@ -18,12 +19,13 @@ from tessera.tile.entry_ops import SortWords
 def sort_words(s: Lowering, op: SortWords) -> None:
     """A sort of rows, in parts where there are few long ones."""
     kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
-    s.made.update(sort_functions(kind))
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
+    vectors = _vectors(kind, constant_of(n))
+    s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
 
     def alone() -> Sequence[Value]:
-        func = sort_rows(kind)
+        func = sort_rows(kind, vectors)
         s.made[func.name] = func
         _share(s, func.name, [words, n, until], rows, op.grain)
         return ()
@@ -71,15 +73,25 @@ def _share(s: Lowering, callee: str, args: list[Value], count: Value, grain: int
         s.emit(t.Call([*args, s.index(0), count], callee, loc=s.loc))
 
 
-def sort_rows(kind: Kind) -> Func:
-    """`sort_rows(words, n, until, lo, hi)`: sorts some rows."""
+def _vectors(kind: Kind, n: int | None) -> int | None:
+    """The vectors of a network that sorts rows of a length; None where none does."""
+    return next((rows for rows in ROWS if n is not None and n <= rows * kind.lanes), None)
+
+
+def sort_rows(kind: Kind, vectors: int | None) -> Func:
+    """`sort_rows(words, n, until, lo, hi)`: sorts some rows, each by one network of so many vectors
+    where that can.
+    """
     c = Code(kind, (PTR, I64, I64, I64, I64), ("words", "n", "until", "lo", "hi"))
     ptr, n, until, lo, hi = c.args
 
     def row(number: Value) -> None:
         start = c.map("mul", number, c.times(n, 2))
+        if vectors:
+            c.call(network_name(kind, vectors), ptr, start, start, n)
+            return
         end = c.map("add", start, until)
         c.call(sort_name(kind), ptr, start, start, c.map("add", start, n), n, end)
 
     c.span(lo, hi, row)
-    return c.func(kind.name("sort_rows"))
+    return c.func(kind.name(f"sort_rows_{vectors}" if vectors else "sort_rows"))

@@ -23,9 +23,9 @@ def network_name(kind: Kind, rows: int) -> str:
     return kind.name(f"sort_{rows * kind.lanes}")
 
 
-def networks(kind: Kind) -> dict[str, Func]:
-    """The functions that sort up to 1, 2, 4, ... vectors, by name."""
-    return {func.name: func for func in [network(kind, rows) for rows in ROWS]}
+def networks(kind: Kind, sizes: Sequence[int] = ROWS) -> dict[str, Func]:
+    """The functions that sort up to so many vectors, by name."""
+    return {func.name: func for func in [network(kind, rows) for rows in sizes]}
 
 
 def network(kind: Kind, rows: int) -> Func:
