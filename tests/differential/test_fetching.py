@@ -164,6 +164,13 @@ def test_squares_that_are_turned(shape: tuple[int, int], level: str) -> None:
             assert "@llvm.prefetch" in lowered.stage("llvm")
 
 
+def test_rows_of_a_square_that_are_not_there_are_looked_for_nowhere() -> None:
+    """They lie behind the array, and are masked off at the place of the first one."""
+    target = run(lambda x: x.T, typed(41, 48)).stage("target")
+    assert target.count("{fn=select}") == 7
+    assert "{fn=select}" not in run(lambda x: x.T, typed(48, 48)).stage("target")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_squares_past_the_caches_are_narrow(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that begin with a vector have stretches of 256 bytes; others stay in large squares."""

@@ -82,6 +82,13 @@ class _Box:
             offset = self.s.map("add", offset, self.s.map("mul", self.s.index(i), stride))
         return offset
 
+    def place(self, index: tuple[int, ...]) -> Value:
+        """The offset to access a row at: that of the first one for a row that is outside. No lane
+        of it is wanted then, but to find that there is no memory takes a CPU hundreds of cycles."""
+        guard = self.guard(index) if self.lanes > 1 and any(index) else None
+        offset = self.offset(index)
+        return offset if guard is None else self.s.map("select", guard, offset, self.base)
+
     def guard(self, index: tuple[int, ...]) -> Value | None:
         """The scalar condition under which a row is inside the view, or None."""
         s = self.s
@@ -233,7 +240,7 @@ def _turned_mask(s: Lowering, rows: Sequence[Value]) -> list[Value]:
 def _load_row(
     s: Lowering, box: _Box, index: tuple[int, ...], mask: Value | None, fill: Value
 ) -> Value:
-    ptr, offset = box.view.ptr, box.offset(index)
+    ptr, offset = box.view.ptr, box.place(index)
     scalar_type = ScalarType(box.view.dtype)
     if box.lanes == 1:
         return _guarded(
@@ -342,7 +349,7 @@ def _store_row(
     mask: Value | None,
     streaming: bool,
 ) -> None:
-    ptr, offset = box.view.ptr, box.offset(index)
+    ptr, offset = box.view.ptr, box.place(index)
     if box.lanes == 1:
         _when(s, mask, lambda: s.emit(t.Store(ptr, offset, value, (), loc=s.loc)))
         return
