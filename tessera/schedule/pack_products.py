@@ -111,6 +111,7 @@ class _Packing:
         packed: dict[Value, Value] = {}
         results = op.body.args[len(op.inputs) :]
         temps = op.temps
+        waiting: list[Value] = []
         for part in op.body.ops:
             if isinstance(part, Each):
                 kept = len(results) - temps
@@ -126,6 +127,8 @@ class _Packing:
                 if side.packed is not None:
                     self.pack(side, outer, packed, scope)
             code += product.nests()
+            waiting += product.memory
+        results, temps = [*results, *waiting], temps + len(waiting)
         if not code or code == list(op.body.ops):
             return op.rebuild(operands, op.regions)
         used = {v for part in code for one in walk(Block([], [part], ())) for v in one.operands}

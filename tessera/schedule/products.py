@@ -22,6 +22,7 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, size_of
 from tessera.schedule.machines import Cpu
+from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
 from tessera.schedule.product_sides import BESIDE, Side
 from tessera.schedule.types import Axis, BufType
 
@@ -88,33 +89,6 @@ class Context:
     taken: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Parts of a product's depth that one nest runs, one after the other.
-
-    Attributes:
-        store: what it stores to holds the sums of the parts before.
-        axis: the parts.
-        place: which one of all parts runs.
-        is_last: whether the last one is among them, and results are stored.
-    """
-
-    store: ops.Store
-    axis: Axis
-    place: Dim
-    is_last: bool = True
-
-    def start(self, copy: Copy, guards: Sequence[Dim]) -> ops.Load | None:
-        """The load of the sums of the parts before; None where there are none."""
-        if self.place == 0:
-            return None
-        exists = [] if isinstance(self.place, int) else [self.place - 1]
-        where = copy.places([*guards, *exists])
-        return ops.Load(
-            self.store.buf, (), copy.places(self.store.index), where, loc=self.store.loc
-        )
-
-
 class Product:
     """The product of one nest.
 
@@ -125,7 +99,8 @@ class Product:
         elements: the dtypes in which operands are packed and multiplied.
         group: how many products one instruction adds.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
-        parts: of the depth, which run one after the other.
+        cuts: into how many parts each axis along the depth is cut.
+        memory: besides results, where sums wait for the next part of the depth.
     """
 
     def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
@@ -162,7 +137,8 @@ class Product:
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
         self.kp = names.fresh("p")
-        self.parts = 1
+        self.cuts: tuple[int, ...] = ()
+        self.memory: list[Value] = []
         row, col = max(rows, key=lambda axis: size_of(axis.extent)), widest(cols)
         self.orient(row, col, values)
         if self.may_turn():
@@ -309,41 +285,50 @@ class Product:
             self.line = line
         if packs_left:
             left.pack()
-        if packs_left and packs_right and cuts:
-            self.parts = self.parts_of_depth()
+        if packs_right and cuts:
+            self.cuts = self.cuts_of_depth()
         if packs_left:
             left.pack()
         if packs_right:
             right.pack()
         return True
 
-    def parts_of_depth(self) -> int:
-        """Parts of the depth that run one after the other, so that what a block reads of the second
-        operand stays in the second cache; 1 where sums have no memory to wait in."""
+    def cuts_of_depth(self) -> tuple[int, ...]:
+        """Cuts of the depth into parts that run one after the other, so that what a block reads of
+        the second operand stays in the second cache."""
         panel = self.block.columns * self.depth * self.elements[1].itemsize
         parts = round(panel / (self.machine.l2 // NEAR))
-        last = self.op.axes[-1]
-        is_plain = self.group == 1 and len(self.op.axes) == 1 and isinstance(last.extent, int)
-        if parts < 2 or not is_plain or self.sums_store() is None:
-            return 1
-        assert isinstance(last.extent, int)
-        if self.line:
-            return parts
-        # Without lines, nothing fills a last part that is shorter.
-        return next((n for n in range(parts, 2 * parts) if last.extent % n == 0), 1)
+        extents = [axis.extent for axis in self.op.axes]
+        fixed = [n for n in extents if isinstance(n, int)]
+        if parts < 2 or self.group > 1 or len(fixed) < len(extents) or self.sums() is None:
+            return ()
+        # Lines of zeros fill the last part.
+        return (parts,) if self.line and len(fixed) == 1 else cuts_of(fixed, parts)
 
-    def sums_store(self) -> ops.Store | None:
-        """The store whose memory holds the sums of the parts before; None where there is none."""
+    @property
+    def parts(self) -> int:
+        """Parts of the depth, which run one after the other."""
+        return prod(self.cuts)
+
+    def sums(self) -> Sums | None:
+        """Where sums wait for the next part: where the result is going to be, if it runs along the
+        lanes and nothing is read there, or in memory of their own, if that is small."""
         code = self.nest.body.ops
-        stores = [op for op in code if isinstance(op, ops.Store)]
-        written = {op.buf for op in stores}
-        if any(isinstance(op, ops.Load) and op.buf in written for op in code):
-            return None
-        for op in stores:
+        written = {op.buf for op in code if isinstance(op, ops.Store)}
+        own = any(isinstance(op, ops.Load) and op.buf in written for op in code)
+        along = {a.op for a in self.accesses if a.stride(self.col.name) == 1}
+        for op in code:
+            if not isinstance(op, ops.Store) or own or op.where or op.dyn or op not in along:
+                continue
             assert isinstance(op.buf.type, BufType)
-            if op.buf.type.dtype is self.op.dtype and not op.where and not op.dyn:
-                return op
-        return None
+            if op.buf.type.dtype is self.op.dtype:
+                return Sums(op.buf, op.index, op)
+        axes = (*self.others, self.row, self.col)
+        shape = [axis.extent for axis in axes if isinstance(axis.extent, int)]
+        if len(shape) < len(axes) or prod(shape) * self.op.dtype.itemsize > self.machine.l2:
+            return None
+        memory = Value(BufType(tuple(shape), self.op.dtype))
+        return Sums(memory, tuple([sym(axis.name) for axis in axes]))
 
     def is_whole(self, axis: Axis, size: int) -> bool:
         """Whether an axis is whole blocks."""
@@ -356,17 +341,11 @@ class Product:
         if not self.line:
             return self.op.axes
         count = ceildiv(last.extent, self.line)
-        lines = Axis(self.kb, ceildiv(count, self.parts) * self.parts)
+        parts = self.parts if len(self.op.axes) == 1 else 1
+        lines = Axis(self.kb, ceildiv(count, parts) * parts)
         groups = Axis(self.kk, self.line // self.group)
         inside = (Axis(self.kg, self.group),) if self.group > 1 else ()
         return (*first, lines, groups, *inside)
-
-    @property
-    def cut_axis(self) -> tuple[Axis, int]:
-        """The axis along the depth that is cut into parts, and how much of it a part has."""
-        axis = self.depth_axes[0]
-        assert isinstance(axis.extent, int)
-        return axis, axis.extent // self.parts
 
     @property
     def place_in_line(self) -> Dim:
@@ -390,15 +369,16 @@ class Product:
     def nests(self) -> list[ops.Nest]:
         """The nests over register blocks: one, or one for the last part of the depth, and one for
         those before it, which leave their sums where a result is going to be."""
-        store = self.sums_store() if self.parts > 1 else None
-        if store is None:
+        sums = self.sums() if self.parts > 1 else None
+        if sums is None:
             return [self.nest_of_blocks()]
         part, last = sym(self.kp), self.parts - 1
         stores = [op for op in self.nest.body.ops if isinstance(op, ops.Store)]
-        if stores == [store] and store.value is self.op.result:
-            return [self.nest_of_blocks(Part(store, Axis(self.kp, self.parts), part))]
-        first = Part(store, Axis(self.kp, last), part if last > 1 else 0, False)
-        rest = Part(store, Axis(self.kp, 1), last)
+        if stores == [sums.store] and stores[0].value is self.op.result:
+            return [self.nest_of_blocks(Part(sums, Axis(self.kp, self.parts), part))]
+        self.memory = [] if sums.store else [sums.buf]
+        first = Part(sums, Axis(self.kp, last), part if last > 1 else 0, False)
+        rest = Part(sums, Axis(self.kp, 1), last)
         return [self.nest_of_blocks(first), self.nest_of_blocks(rest)]
 
     def nest_of_blocks(self, part: Part | None = None) -> ops.Nest:
@@ -421,17 +401,18 @@ class Product:
         code: list[Op] = []
         for op in self.nest.body.ops:
             if op is self.op:
-                start = part.start(copy, guards) if part else None
+                start = part.start(copy, guards, op.loc) if part else None
                 code += [start] if start else []
                 code.append(self.contract(copy, part, start and start.result))
                 copy.env[op.result] = self.unmoved(code)
+                if part and not part.is_last:
+                    index, where = copy.places(part.sums.index), copy.places(guards)
+                    sums = (part.sums.buf, code[-1].result, (), index, where)
+                    code.append(ops.Store(*sums, loc=op.loc))
+                    break
                 continue
             needed = tuple([e for e in guards if not symbols(e).isdisjoint(self.depends.ops[op])])
             copy.guard = needed
-            if part and not part.is_last:
-                if op is not part.store:
-                    continue
-                op = op.rebuild([op.operands[0], self.op.result])
             if isinstance(op, ops.Store) and needed:
                 op = op.rebuild(op.operands, where=(*op.where, *needed))
             code.append(copy.op(op))
@@ -494,7 +475,8 @@ class Product:
         operand stays in the second cache, and there are some programs."""
         panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
         most = max(self.machine.l2 // 2 // panel, 1)
-        wanted = ceil(PROGRAMS / self.copies)
+        # Programs of products that are cut should be as many for each of two threads.
+        wanted = ceil(PROGRAMS * (2 if self.parts > 1 < self.copies else 1) / self.copies)
         programs = max(ceil(blocks / most), min(wanted, blocks))
         count = ceil(blocks / programs)
         if wanted == 1:
@@ -521,17 +503,15 @@ class Product:
     def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:
         """The product of a block, or of a part of its depth, which goes on from a sum."""
         axes = dict(copy.axes)
+        deep, at = cut(self.depth_axes, self.cuts, part.place) if part else (self.depth_axes, {})
+        axes.update(at)
         if self.line:
             axes[self.op.axes[-1].name] = sym(self.kb) * self.line + self.place_in_line
         code: list[Op] = []
         sides: list[Value] = []
         for side in (self.left, self.right):
             if side.packed is not None:
-                place = side.place()
-                if part:
-                    deep, count = self.cut_axis
-                    at = {deep.name: part.place * count + sym(deep.name)}
-                    place = tuple([substitute(e, at) for e in place])
+                place = tuple([substitute(e, at) for e in side.place()])
                 load = ops.Load(side.packed, (), place, loc=self.op.loc)
                 code.append(load)
                 sides.append(load.result)
@@ -547,15 +527,11 @@ class Product:
             rows, cols = cols, rows
         rows = (*[n for n in rows if n != self.row.name], *names[0])
         cols = (*[n for n in cols if n != self.col.name], *names[1])
-        axes = self.depth_axes
-        if part:
-            deep, count = self.cut_axis
-            axes = tuple([Axis(deep.name, count) if axis == deep else axis for axis in axes])
         body, loc = Block([], code, sides), self.op.loc
         fields = (rows, cols, self.op.dtype, body, self.op.order, self.op.fused)
         if start is None:
-            return ops.Contract(axes, *fields, loc=loc)
-        return part_ops.ContractFrom(axes, *fields, start, loc=loc)
+            return ops.Contract(deep, *fields, loc=loc)
+        return part_ops.ContractFrom(deep, *fields, start, loc=loc)
 
 
 def idle(blocks: int, size: int) -> float:

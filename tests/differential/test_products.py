@@ -14,12 +14,11 @@ from tessera import dtypes as dt
 from tessera.compile import Lowered
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
-from tessera.graph.ops.rearrange import broadcast, transpose
+from tessera.graph.ops.rearrange import broadcast, slice_axis, transpose
 from tessera.runtime.memory import pointer
-from tessera.schedule import ops
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_donated, check_levels
-from tests.schedule.lowering import all_ops, traced, typed
+from tests.schedule.lowering import traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
 SHAPES = [(9, 17, 20), (24, 33, 35), (12, 64, 16), (25, 16, 40)]
@@ -119,14 +118,9 @@ def small(level: str) -> Machine:
     return replace(machine(level), l2=8192)
 
 
-def parts(schedule: Any) -> int:
-    """The parts of a product's depth; 1 if it is not cut."""
-    nests = [n for n in all_ops(schedule, ops.Nest) if any(map(is_product, n.body.ops))]
-    return sum([n.axes[len(n.axes) - 5].extent if n.ordered else 1 for n in nests])
-
-
-def is_product(op: Any) -> bool:
-    return isinstance(op, ops.Contract)
+def is_cut(lowered: Lowered) -> bool:
+    """Whether the depth of a product is cut into parts."""
+    return "schedule.contract_from" in str(lowered.schedule)
 
 
 def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3") -> None:
@@ -135,8 +129,8 @@ def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3") -> None:
     rng = np.random.default_rng(3)
     inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
     cut, whole = check_levels(graph, inputs, machine=small(level)), Lowered(graph, machine(level))
-    assert parts(cut.schedule) > 1
-    assert parts(whole.schedule) == 1
+    assert is_cut(cut)
+    assert not is_cut(whole)
     found, expected = [
         one.executable().run([pointer(x) for x in inputs], ()) for one in (cut, whole)
     ]
@@ -184,10 +178,42 @@ def test_sums_of_parts_do_not_wait_where_the_epilogue_reads() -> None:
 
 
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.float16])
-def test_sums_that_have_no_memory_of_their_own_stay_in_registers(dtype: dt.DType) -> None:
-    types = operands("nn", (13, 27, 100), dtype)
-    graph = traced(lambda x, y: product("nn", e.neg(x), e.neg(y)), *types)
-    assert parts(Lowered(graph, small("x86-64-v3")).schedule) == 1
+def test_sums_wait_in_memory_of_their_own(dtype: dt.DType) -> None:
+    """A result of fewer bits has none for them, unless they are too many."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return product("nn", e.neg(x), e.neg(y))
+
+    check_parts(fn, operands("nn", (13, 27, 100), dtype))
+    large = traced(fn, *operands("nn", (13, 270, 100), dtype))
+    assert not is_cut(Lowered(large, small("x86-64-v3")))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(4, 9, 8), (3, 40), (2, 64)])
+def test_parts_of_several_axes(shape: tuple[int, ...], level: str) -> None:
+    """Axes are cut from the first one on; a result that runs along other axes is stored once."""
+    along = tuple(range(1, len(shape) + 1))
+
+    def fn(x: Any, y: Any) -> Any:
+        found = dot_general(e.neg(x), e.cos(y), (along, along))
+        return e.tanh(transpose(found, (1, 0))), e.neg(found)
+
+    check_parts(fn, [typed(13, *shape), typed(27, *shape)], level)
+
+
+def test_parts_of_a_gradient_of_windows() -> None:
+    """The first operand is read where it is, through windows that share a panel of the other one;
+    the sums wait in memory of their own."""
+
+    def fn(x: Any, g: Any) -> Any:
+        rows = [
+            dot_general(slice_axis(slice_axis(x, 2, k, k + 8), 3, n, n + 8), g, ((0, 2, 3),) * 2)
+            for k, n in ((0, 0), (1, 2))
+        ]
+        return tuple([transpose(e.neg(one), (1, 0)) for one in rows])
+
+    check_parts(fn, [typed(6, 9, 10, 10), typed(6, 17, 8, 8)], LEVELS[-1])
 
 
 def test_a_turned_result_runs_along_its_vectors() -> None:
