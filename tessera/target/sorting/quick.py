@@ -25,7 +25,7 @@ from tessera.target.function import I64, PTR, Values
 from tessera.target.sorting.code import Code, Kind
 from tessera.target.sorting.network import dispatch, networks, sorted_rows
 
-UNROLL = 4
+UNROLL = 8
 """Vectors that are divided at a time."""
 
 STEPS = 40
