@@ -63,6 +63,14 @@ def test_sizes(dtype: DType, size: int, level: str) -> None:
     check_levels(graph_of(both, TensorType(x.shape, dtype)), [x], machine=machine(level))
 
 
+def test_rows_of_a_network() -> None:
+    for size in (15, 17, 32, 33, 65, 128, 129, 256, 257):
+        for dtype in (np.int32, np.int64):
+            x = np.random.default_rng(size).integers(-99, 99, (9, size)).astype(dtype)
+            found = np.asarray(ts.jit(lambda x: ts.sort(x, axis=1))(x))
+            np.testing.assert_array_equal(found, np.sort(x, 1))
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_symbolic(level: str) -> None:
     graph = graph_of(both, TensorType((sym("n"),), float32))

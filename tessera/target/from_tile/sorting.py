@@ -10,7 +10,7 @@ from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.function import I64, PTR
 from tessera.target.sorting import shared
-from tessera.target.sorting.code import ROWS, Code, Kind
+from tessera.target.sorting.code import Code, Kind
 from tessera.target.sorting.network import network_name, networks
 from tessera.target.sorting.quick import sort_functions, sort_name
 from tessera.tile.entry_ops import SortWords
@@ -74,8 +74,10 @@ def _share(s: Lowering, callee: str, args: list[Value], count: Value, grain: int
 
 
 def _vectors(kind: Kind, n: int | None) -> int | None:
-    """The vectors of a network that sorts rows of a length; None where none does."""
-    return next((rows for rows in ROWS if n is not None and n <= rows * kind.lanes), None)
+    """The vectors of a network for rows of a length, a power of two; None where there is none."""
+    if n is None or n > kind.small:
+        return None
+    return 1 << (max(-(-n // kind.lanes), 1) - 1).bit_length()
 
 
 def sort_rows(kind: Kind, vectors: int | None) -> Func:
