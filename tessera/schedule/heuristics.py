@@ -24,7 +24,7 @@ from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
-from tessera.schedule.short_rows import take_together
+from tessera.schedule.short_rows import row_width, take_together
 from tessera.schedule.side_by_side import side_by_side
 from tessera.schedule.sort_ops import SortWords, work_of
 from tessera.schedule.types import Axis
@@ -319,8 +319,9 @@ class Choice:
         self.whole = {axis.name for axis in columns}
         length = columns[-1].extent
         if across is None:
-            self.reduce_tile = min(self.width, power_above(size_of(length)))
-            self.vectorise(columns[-1], self.width)
+            width = row_width(self, length)
+            self.reduce_tile = min(width, power_above(size_of(length)))
+            self.vectorise(columns[-1], width)
             self.reason = "passes over a row that stays in the cache"
         else:
             self.reduce_tile = 1

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tessera.ir.core import Op
+from tessera.ir.intexpr import Dim
 from tessera.schedule import ops, streaming
 from tessera.schedule.types import Axis
 
@@ -38,6 +39,19 @@ LONE = 4
 """Vectors of a row whose only sum keeps a processor busy: it is at the next rows by itself."""
 
 
+def row_width(choice: Choice, length: Dim) -> int:
+    """Lanes of a tile along a row; all of a short one, where passes with exponentials would be
+    loops of two steps.
+
+    Args:
+        choice: that of the nest.
+        length: elements of a row.
+    """
+    most = choice.machine.registers // 8 * choice.lanes
+    is_short = choice.costly and isinstance(length, int) and length <= most
+    return max(choice.width, most) if is_short else choice.width
+
+
 def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequence[Op]) -> None:
     """Has a nest take several short rows together.
 
@@ -50,14 +64,17 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
     if choice.reduce_tile < 2 or choice.tiles.keys() - {row.name} or not rows:
         return
     extent = rows[-1].extent
+    if not isinstance(extent, int) or not isinstance(row.extent, int):
+        return
     size = row.extent * choice.machine.vector_bits // (8 * choice.lanes)
-    if not isinstance(extent, int) or not isinstance(size, int) or not 0 < size < LONGEST:
+    if not 0 < size < LONGEST:
         return
     vectors = max(choice.reduce_tile // choice.lanes, 1)
     if _is_busy(found, vectors) or not _is_plain(choice, rows[-1].name):
         return
     is_whole = row.name in choice.whole
-    part = 2 if not choice.heavy else 8 if choice.costly and is_whole else 4
+    is_loop = row.extent > choice.reduce_tile
+    part = 2 if not choice.heavy else 8 if choice.costly and is_whole and is_loop else 4
     room = NEAR
     if streaming.is_far(choice.nest):
         room = FAR // 2 if choice.heavy and is_whole else FAR

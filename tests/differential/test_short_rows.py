@@ -103,6 +103,13 @@ def test_what_goes_alone() -> None:
     assert together(check_levels(graph, inputs, machine=machine(WIDE))) == 1
 
 
+@pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="AVX-512 is not there")
+def test_a_short_row_of_exponentials_is_one_step() -> None:
+    lowered = run(gradient(softmax), typed(8, 64), level="x86-64-v4")
+    widths = {op.reduce_tile for op in all_ops(lowered.schedule, ops.Nest) if op.reduce_tile > 1}
+    assert widths == {64}
+
+
 def test_far_rows_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     near = together(run(layer_norm, typed(16, 128)))
     monkeypatch.setattr(short_rows, "FAR", 1)
