@@ -9,7 +9,6 @@ a process whose programs all come from the cache does not need it.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Collection, Sequence
@@ -33,9 +32,10 @@ from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.effects import parse_text, show
 from tessera.ir.intexpr import Dim
+from tessera.ir.lazy import cached_property
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
 from tessera.ir.types import TensorType, Type
-from tessera.runtime import cpu, engine, programs, threads
+from tessera.runtime import cpu, engine, forks, programs, threads
 from tessera.runtime.bounds import BoundsRecord
 from tessera.runtime.cache import default_cache
 from tessera.runtime.call import make_caller
@@ -155,7 +155,7 @@ class Stages:
         self.settings = config.current()
         self.again: tuple[Again, ...] = ()
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def graph(self) -> Func:
         """The Graph after its passes."""
@@ -170,7 +170,7 @@ class Stages:
             self._check("graph", graph)
             return graph
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def _planned(self) -> tuple[Func, Dim, tuple[Decision, ...]]:
         """The Schedule, the size of the arena, and what fusion decided."""
@@ -216,7 +216,7 @@ class Stages:
 
             check(name, item, SPECS[name])
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def tile(self) -> Module:
         """The Tile module."""
@@ -320,7 +320,7 @@ class Lowered(Stages):
         self.sites: tuple[Site, ...] = ()
         super().__init__(graph, self.cpu, donated)
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def target(self) -> Module:
         """The Target module, legalized for the machine."""
@@ -334,7 +334,7 @@ class Lowered(Stages):
             verify_target(module, self.cpu, legalized=True)
         return module
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def modules(self) -> tuple[ModuleText, ...]:
         """LLVM IR text, in modules that are compiled by themselves."""
@@ -352,17 +352,17 @@ class Lowered(Stages):
         """LLVM IR text; the modules of a long program one after the other."""
         return _joined(self.modules)
 
-    @functools.cached_property
+    @cached_property
     def call_sites(self) -> tuple[CallSite, ...]:
         """Where the machine code calls back."""
         return call_sites(self.target)
 
-    @functools.cached_property
+    @cached_property
     def host_calls(self) -> HostCalls:
         """What the machine code calls back."""
         return HostCalls(self.call_sites)
 
-    @functools.cached_property
+    @cached_property
     def bounds(self) -> BoundsRecord:
         """Where the machine code reports accesses outside of buffers, and what sentinels find."""
         assert self.target is not None
@@ -372,7 +372,7 @@ class Lowered(Stages):
         looked_for = checks if checks and has_unwatched(self.schedule) else ()
         return BoundsRecord(self.traced.name, self.sites, looked_for)
 
-    @functools.cached_property
+    @cached_property
     def sources(self) -> list[cpu.Source]:
         """What LLVM compiles."""
         return [
@@ -386,7 +386,7 @@ class Lowered(Stages):
             for module in self.modules
         ]
 
-    @functools.cached_property
+    @cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
         start = time.perf_counter()
@@ -416,9 +416,10 @@ class Lowered(Stages):
         found = None if is_watched else self._load(store.get())
         if found is not None:
             return found
-        native, calls = self.native, self.host_calls
-        small = self._is_quick()
-        shares_work = threads.shares_work(self.target)
+        with _compiling:
+            native, calls = self.native, self.host_calls
+            small = self._is_quick()
+            shares_work = threads.shares_work(self.target)
         signature = self.signature
         store.put(
             programs.Record(
@@ -505,6 +506,8 @@ def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
 
 _PASS_NAMES = frozenset(p.name for p in (*GRAPH_PASSES, *CPU_PASSES, *GPU_PASSES))
 _PROGRAMS = itertools.count()
+
+_compiling = forks.Gate()
 
 
 def _dump_folder(name: str) -> Path | None:

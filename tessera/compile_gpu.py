@@ -26,6 +26,7 @@ from tessera.graph.remote import Remote
 from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.intexpr import Dim
+from tessera.ir.lazy import cached_property
 from tessera.ir.loc import Loc
 from tessera.ir.walk import walk
 from tessera.runtime import cpu
@@ -83,7 +84,7 @@ class LoweredGpu(Stages):
 
     # --- what runs on the GPU ---------------------------------------------------------------
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def gpu_kernels(self) -> dict[str, KernelCode]:
         """The kernels by name, in the order of the table that the host gets."""
@@ -111,7 +112,7 @@ class LoweredGpu(Stages):
             func = step(func, self.gpu)
         return KernelCode(func, _info(func).threads, shared_bytes(func), _place(launch.loc))
 
-    @functools.cached_property
+    @cached_property
     def reports(self) -> dict[str, Report]:
         """What is proved about the memory accesses of each kernel."""
         start = time.perf_counter()
@@ -119,12 +120,12 @@ class LoweredGpu(Stages):
         self.context.record("check", time.perf_counter() - start)
         return found
 
-    @functools.cached_property
+    @cached_property
     def target(self) -> Module:
         """The kernels in Target IR."""
         return Module({name: kernel.func for name, kernel in self.gpu_kernels.items()})
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def ptx(self) -> str:
         """The kernels' text."""
@@ -138,7 +139,7 @@ class LoweredGpu(Stages):
         self.context.write("ptx", lambda: text, ".ptx")
         return text
 
-    @functools.cached_property
+    @cached_property
     def cubin(self) -> Cubin:
         """The kernels' machine code."""
         return self._assemble(None)
@@ -194,7 +195,7 @@ class LoweredGpu(Stages):
 
     # --- what runs on the host --------------------------------------------------------------
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def host(self) -> Module:
         """The Target module of what runs on the host."""
@@ -204,7 +205,7 @@ class LoweredGpu(Stages):
         self._done("host", start, module)
         return module
 
-    @functools.cached_property
+    @cached_property
     @young_garbage_only()
     def llvm(self) -> str:
         """LLVM IR text of the host's part."""

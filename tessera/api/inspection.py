@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any
@@ -20,6 +19,7 @@ from tessera.api.static import StaticArguments
 from tessera.compile import Stages
 from tessera.errors import TesseraError, api_boundary
 from tessera.ir.effects import Effects, text
+from tessera.ir.lazy import cached_property
 from tessera.runtime.dispatch.native import Called, Table
 
 
@@ -51,7 +51,7 @@ class Inspected(Called):
         """The Python function."""
         return self._fn
 
-    @functools.cached_property
+    @cached_property
     def generic(self) -> ShapeGeneric | None:
         """The programs for all sizes of a function with annotated shapes."""
         stated = getattr(self, CONDITIONS, ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from tessera.graph.device import CPU, Device
 from tessera.ir.assumptions import Assumptions
 from tessera.ir.intexpr import evaluate, symbols
 from tessera.ir.intfunction import as_function
+from tessera.ir.lazy import cached_property
 from tessera.ir.ranges import guards_of
 from tessera.ir.types import TensorType
 
@@ -84,7 +84,7 @@ class Program:
         types = self.traced.types
         return [TensorType(tuple([next(sizes) for _ in t.shape]), t.dtype, t.weak) for t in types]
 
-    @functools.cached_property
+    @cached_property
     def sizes_of_outputs(self) -> tuple[list[str], Callable[..., tuple[int, ...]]]:
         """The names in the shapes of the results, and a function of them that gives all dims."""
         dims = [d for t in self.traced.types for d in t.shape]

@@ -21,6 +21,7 @@ import numpy as np
 
 from tessera.dtypes import dtype_of
 from tessera.errors import MemoryAccessError
+from tessera.runtime.forks import tell
 from tessera.runtime.memory import pointer
 from tessera.target.llvm.bad_access import BAD_VALUE, RECORD
 
@@ -52,6 +53,11 @@ class BoundsRecord:
         self._lock = threading.RLock()
         self._found = threading.local()
         self.symbols: Mapping[str, int] = {RECORD: ctypes.addressof(self._words)}
+        tell(self)
+
+    def after_fork(self) -> None:
+        """In a child: no other thread runs the program."""
+        self._lock = threading.RLock()
 
     def checked(self, run: Callable[..., Any], fresh: Sequence[int]) -> Callable[..., Any]:
         """A program's way in that poisons what it is to write, and raises what its record says.

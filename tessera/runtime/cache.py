@@ -25,6 +25,7 @@ import threading
 import time
 
 from tessera.config import config
+from tessera.runtime.forks import tell
 
 _MAGIC = b"TSOBJ\x00\x00\x01"
 _HEADER = len(_MAGIC) + 32
@@ -61,6 +62,11 @@ class ObjectCache:
         self._lock = threading.Lock()
         self._size: int | None = None
         self._trusted: bool | None = None
+        tell(self)
+
+    def after_fork(self) -> None:
+        """In a child: nobody uses it."""
+        self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under a key, or None."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import sysconfig
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tessera.runtime.memory import KNOWN_LAYOUT
 
 _WORD = 8
+
+# What `sysconfig` knows too, under a lock that another thread may hold when the process forks.
+_HAS_LAYOUT = KNOWN_LAYOUT and "t" not in sys.abiflags
 
 
 def slot_offsets(cls: type) -> Mapping[str, int] | None:
@@ -23,7 +26,7 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     """
     declared: tuple[str, ...] = vars(cls).get("__slots__", ())
     names = [name for name in declared if name not in ("__weakref__", "__dict__")]
-    if not (KNOWN_LAYOUT and names) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if not (_HAS_LAYOUT and names):
         return None
     sample_class: Any = type("Sample", (), {"__slots__": declared})
     # Instances begin with the count of references and the type.
@@ -53,7 +56,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
         cls: a class with such a method.
         name: `__del__` or `__call__`.
     """
-    if not KNOWN_LAYOUT or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if not _HAS_LAYOUT:
         return None
 
     def nothing(self: object) -> None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import sys
 import threading
 from collections import deque
@@ -33,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.config import config
+from tessera.runtime.forks import hold
 
 Array = npt.NDArray[Any]
 
@@ -239,11 +239,7 @@ class Pool:
     def keep_across_forks(self) -> None:
         """Let no process fork while another thread changes the pool: its child would wait for that
         thread, which it has not."""
-        if hasattr(os, "register_at_fork"):
-            lock = self._lock
-            os.register_at_fork(
-                before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-            )
+        hold(self._lock)
 
     def release(self) -> None:
         """Free everything that waits."""

@@ -31,6 +31,7 @@ from tessera.ir.walk import walk
 from tessera.runtime.cache import default_cache
 from tessera.runtime.codegen import Source
 from tessera.runtime.engine import Loaded, load
+from tessera.runtime.forks import hold
 from tessera.runtime.threads_text import has_threads, pool_text, serial_text
 from tessera.target import ops as t
 from tessera.target.llvm.parallel import PARALLEL, THREADS
@@ -70,7 +71,4 @@ def _pool() -> Loaded:
     return loaded
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
+hold(_lock)

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tessera.graph.device import DeviceError
+from tessera.ir.lazy import cached_property
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.driver import Handle
 from tessera.runtime.cuda.errors import CudaError
@@ -101,7 +101,7 @@ class CudaDevice:
         attribute = getattr(driver.api().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(driver.call("cuDeviceGetAttribute", attribute, self.handle))
 
-    @functools.cached_property
+    @cached_property
     def limits(self) -> Limits:
         """What it allows."""
         return Limits(
@@ -116,7 +116,7 @@ class CudaDevice:
             clock=self.attribute("CLOCK_RATE"),
         )
 
-    @functools.cached_property
+    @cached_property
     def machine(self) -> Gpu:
         """The machine to compile for. `runs_cubins` says whether code for it runs as it is.
 

@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import sys
 import threading
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.errors import Location
+from tessera.ir.lazy import cached_property
 from tessera.runtime.cuda import driver
 from tessera.runtime.cuda.assemblers import Assembled
 from tessera.runtime.cuda.device import CudaDevice
@@ -156,22 +156,22 @@ class Kernel:
         with self.device:
             return int(driver.call("cuFuncGetAttribute", attribute, self.raw_handle))
 
-    @functools.cached_property
+    @cached_property
     def registers(self) -> int:
         """32-bit registers of a thread."""
         return self.attribute("NUM_REGS")
 
-    @functools.cached_property
+    @cached_property
     def static_shared(self) -> int:
         """Bytes of shared memory that the code itself declares."""
         return self.attribute("SHARED_SIZE_BYTES")
 
-    @functools.cached_property
+    @cached_property
     def local(self) -> int:
         """Bytes of local memory of a thread: spilled registers and arrays."""
         return self.attribute("LOCAL_SIZE_BYTES")
 
-    @functools.cached_property
+    @cached_property
     def max_threads(self) -> int:
         """Threads that a block can have at most, with its registers."""
         return self.attribute("MAX_THREADS_PER_BLOCK")

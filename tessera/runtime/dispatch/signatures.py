@@ -42,6 +42,7 @@ from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import MOST_STRUCTURES, START, Plan, Table, native
 from tessera.runtime.dispatch.structure import Structure, class_of
+from tessera.runtime.forks import hold
 from tessera.runtime.memory import POOLED_BYTES, Output
 
 NEVER = 1 << 62
@@ -396,15 +397,18 @@ def key_hash(key: Sequence[int]) -> int:
     return found ^ found >> 32
 
 
+# Held by who notes something. Finalizers may call functions, and so note in the middle of this too.
+_lock = threading.RLock()
+hold(_lock)
+
+
 class Signatures:
     """What one function can be called with natively."""
 
-    __slots__ = ("_known", "_lock", "table")
+    __slots__ = ("_known", "table")
 
     def __init__(self) -> None:
         self.table = Table()
-        # Finalizers may call functions, and so note something in the middle of this too.
-        self._lock = threading.RLock()
         self._known: dict[Any, Known | None] = {}
 
     def find(self, which: object) -> Known | None:
@@ -424,7 +428,7 @@ class Signatures:
             lines: whether all leaves are lines of one length to the program, whatever their shape,
                 which is the same.
         """
-        with self._lock:
+        with _lock:
             return self._known.get(which) or self._note(which, structure, lines)
 
     def _note(self, which: object, structure: Structure | None, lines: bool) -> Known | None:
@@ -455,7 +459,7 @@ class Signatures:
         if cells is None:
             return
         plan = _plan(key, work, cells)
-        with self._lock:
+        with _lock:
             if not known.has(tuple(key)):
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
 
@@ -468,7 +472,7 @@ class Signatures:
             words: as `sizes.SizedPlan` has them.
             keep: what they point to.
         """
-        with self._lock:
+        with _lock:
             return known.add_sized(key, words, keep)
 
     def start(self, symbol: str = START) -> Callable[..., Any] | None:

@@ -14,10 +14,10 @@ are exact for memory that starts aligned to its largest XORed bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from tessera.ir.lazy import cached_property
 from tessera.tile.layouts import gf2
 from tessera.tile.layouts.layout import Array, Layout
 from tessera.tile.layouts.linear import LayoutError

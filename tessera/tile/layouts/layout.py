@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tessera.ir.lazy import cached_property
 from tessera.tile.layouts import gf2
 from tessera.tile.layouts.linear import Index, LayoutError, Linear, Vector
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tessera.errors import TesseraError
+from tessera.ir.lazy import cached_property
 from tessera.tile.layouts import gf2
 
 Vector = tuple[int, ...]

@@ -7,10 +7,10 @@ register. What is known of strides and alignment decides how many registers one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 from tessera.dtypes import bool_, float32, int32, int64
 from tessera.ir.core import Value
+from tessera.ir.lazy import cached_property
 from tessera.ir.types import ScalarType, Type
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t

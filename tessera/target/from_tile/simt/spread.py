@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from tessera.errors import CompileError
+from tessera.ir.lazy import cached_property
 from tessera.tile.layouts.layout import Layout
 
 LANE_BITS = 5
