@@ -262,9 +262,11 @@ class Product:
             cuts: whether its depth may be cut.
         """
         rows, cols = size_of(self.row.extent), size_of(self.col.extent)
-        if rows < LEAST_BLOCK or cols < LEAST_BLOCK:
-            return False
         left, right = self.left, self.right
+        # Few rows of each of several windows pay for packing what all of them are multiplied with.
+        least = rows * right.products if self.packing() else rows
+        if least < LEAST_BLOCK or cols < LEAST_BLOCK:
+            return False
         last = self.op.axes[-1]
         near = self.machine.l2
         row_blocks = ceil(rows / self.block.rows)

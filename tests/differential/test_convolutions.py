@@ -92,3 +92,16 @@ def test_lanes_run_along_channels_where_they_fill_vectors(stride: int) -> None:
     # The channel is the second dim.
     assert "j" in str(store.index[1])
     assert "i" in str(store.index[3])
+
+
+def test_few_channels_of_windows_are_rows_of_blocks() -> None:
+    """Nine windows of three channels each share the packed cotangents."""
+
+    def fn(x: Any, w: Any, ct: Any) -> Any:
+        return ts.vjp(lambda w: ts.conv_general(x, w, (1, 1), "VALID"), w)[1](ct)
+
+    types = [typed(2, 3, 8, 9), typed(16, 3, 3, 3), typed(2, 16, 6, 7)]
+    func = Lowered(traced(fn, *types), machine("x86-64-v3")).schedule
+    assert labels(func) == ["pack", "dot_windows"]
+    product = all_ops(func, ops.Nest)[-1]
+    assert product.tile[-2:] == (3, 16)
