@@ -11,7 +11,7 @@ that are read side by side hide each other's beginnings, and their lines would n
 
 from __future__ import annotations
 
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy
@@ -29,23 +29,15 @@ def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
 
     Args:
         nest: a nest with its tiles.
-        l1: bytes of the first cache, which has to hold a row of all arrays and what is fetched.
+        l1: bytes of the first cache, which has to hold two rows.
     """
     if nest.warps or len(nest.tile) < 2 or nest.reduce_tile < 2:
         return nest
     row, lane = nest.axes[-2:]
     if nest.tile[-1] < 2 or max(nest.tile[:-1]) > 1 or not isinstance(lane.extent, int):
         return nest
-    first: Access | None = None
-    rows: dict[Value, int] = {}
-    for a in accesses(nest):
-        along = a.inner[-1] if a.inner else lane
-        if a.stride(along.name) == 0 or (isinstance(a.op, ops.Store) and a.op.streaming):
-            continue
-        rows[a.op.buf] = a.dtype.itemsize * lane.extent
-        if first is None and _is_read(a, row.name) and along.extent == lane.extent:
-            first = a
-    if first is None or not LEAST <= rows[first.op.buf] <= l1 - sum(rows.values()):
+    first = next((a for a in accesses(nest) if _is_read(a, row.name, lane.extent)), None)
+    if first is None or not LEAST <= lane.extent * first.dtype.itemsize <= l1 // 2:
         return nest
     new = nest.rebuild(regions=[_Marking(first.op).block(nest.body)])
     assert isinstance(new, ops.Nest)
@@ -68,12 +60,12 @@ class _Marking(Copy):
         return fresh
 
 
-def _is_read(a: Access, row: str) -> bool:
+def _is_read(a: Access, row: str, length: int) -> bool:
     """Whether an access of a reduction goes along a row of a far array."""
     op = a.op
     if not isinstance(op, ops.Load) or op.dyn or op.where or len(a.inner) != 1:
         return False
-    if a.stride(a.inner[0].name) != 1 or a.stride(row) == 0:
+    if a.stride(a.inner[0].name) != 1 or a.stride(row) == 0 or a.inner[0].extent != length:
         return False
     assert isinstance(op.buf.type, BufType)
     size = op.buf.type.size
