@@ -52,6 +52,7 @@ from tessera.schedule.sort_ops import SortWords
 from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
+from tessera.schedule.streaming import stream_outputs
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.vector_sort import split_sorts
 from tessera.target.fourier.calls import steps_of_call
@@ -111,6 +112,7 @@ def to_schedule(
         is_cpu = not isinstance(machine, Gpu)
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
+            schedule = stream_outputs(schedule)
             schedule = together.join(schedule)  # last: whose memory is whose is known
         if sentinels:
             schedule = put_sentinels(schedule, sentinels)  # nothing else depends on them

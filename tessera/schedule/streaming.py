@@ -1,19 +1,28 @@
-"""Stores that go past the caches."""
+"""Stores that go past the caches: what a large nest writes, and outputs of a program that goes over
+much memory in small ones, as an optimizer does over the tensors of a model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.ir.walk import walk
+from tessera.ir.walk import uses, walk
 from tessera.schedule import loop_ops, ops
-from tessera.schedule.types import BufType
+from tessera.schedule.rebuild import with_bodies
+from tessera.schedule.types import BufType, PlaceKind
 
 STREAM_BYTES = 1 << 25
 """A nest that goes over so much memory has its first results out of the caches before anybody reads
 them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
 make one."""
+
+LEAST_OUTPUT = 1 << 16
+"""Bytes of an output that is worth it."""
+
+COSTLY = 16
+"""A function that costs so much is not bound by memory."""
 
 PLAUSIBLE = 4096
 """What a symbolic dim counts as where results are compared with the rest."""
@@ -45,6 +54,53 @@ def marked(nest: ops.Nest) -> list[Op]:
         return _plausible(_bytes(op.buf)) * STREAM_PART >= _plausible(total)
 
     return _marked(nest.body.ops, is_streamed, least)
+
+
+def stream_outputs(func: Func) -> Func:
+    """The program, whose places are known, with `streaming` on outputs that elementwise nests write
+    and nobody reads, if all kernels together go over so much memory."""
+    kernels = [op for op in func.body.ops if isinstance(op, ops.Kernel)]
+    found = dict.fromkeys(v for kernel in kernels for v in (*kernel.operands, *kernel.results))
+    sizes = {v: _bytes(v) for v in found}
+    if sum([n for n in sizes.values() if isinstance(n, int)]) < STREAM_BYTES:
+        return func
+    count = uses(func.body)
+    outputs = {v for v in func.body.outputs if count[v] == 1}
+
+    def body(kernel: ops.Kernel) -> Block:
+        args = kernel.body.args[len(kernel.inputs) :]
+        far = {
+            arg
+            for arg, v, place in zip(args, kernel.results, kernel.places, strict=True)
+            # What takes an input's memory has its lines in the cache.
+            if v in outputs and place.kind is PlaceKind.OUTPUT and _is_long(sizes.get(v, 0))
+        }
+        far -= {op.buf for op in walk(kernel.body) if isinstance(op, ops.Load)}
+        code = [_streaming(op, far) if far else op for op in kernel.body.ops]
+        return Block(kernel.body.args, code, ())
+
+    return with_bodies(func, body)
+
+
+def _is_long(size: Dim) -> bool:
+    return isinstance(size, int) and size >= LEAST_OUTPUT
+
+
+def _streaming(op: Op, far: set[Value]) -> Op:
+    """An elementwise nest that stores such outputs past the caches."""
+    if not isinstance(op, ops.Nest) or op.ordered or any(one.regions for one in op.body.ops):
+        return op
+    if any(isinstance(one, ops.Map) and one.fn.cost >= COSTLY for one in op.body.ops):
+        return op
+    code = [
+        one.rebuild(streaming=True)
+        if isinstance(one, ops.Store) and one.buf in far and not (one.dyn or one.combine)
+        else one
+        for one in op.body.ops
+    ]
+    new = op.rebuild(regions=[Block(op.body.args, code, op.body.outputs)])
+    assert isinstance(new, ops.Nest)
+    return new
 
 
 def in_lines(code: Sequence[Op], steps: Sequence[Dim], lanes: int) -> bool:

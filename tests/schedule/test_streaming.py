@@ -1,0 +1,73 @@
+"""Outputs of a program that goes over much memory in small nests are written past the caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.schedule import streaming
+from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, typed
+
+SHAPES = [(40, 70), (33,), (9, 64), (2800,)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much memory is 64 KB, and a long output 1 KB."""
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 16)
+    monkeypatch.setattr(streaming, "LEAST_OUTPUT", 1 << 10)
+
+
+def step(*arrays: Any) -> tuple[Any, ...]:
+    arrays = tuple([ts.asarray(x) for x in arrays])
+    half = len(arrays) // 2
+    pairs = list(zip(arrays[:half], arrays[half:], strict=True))
+    first = [0.9 * m + 0.1 * g for m, g in pairs]
+    return (*first, *[g - m / (ts.sqrt(m * m) + 1) for m, (_, g) in zip(first, pairs, strict=True)])
+
+
+def marks(fn: Any, *arrays: np.ndarray, **options: Any) -> int:
+    """How many stores go past the caches."""
+    lowered = ts.jit(fn, **options).lower(*arrays)
+    return lowered.stage("schedule").count("streaming=true")
+
+
+def zeros(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+def test_an_optimizer_of_several_tensors() -> None:
+    types = [typed(*shape) for shape in SHAPES * 2]
+    rng = np.random.default_rng(2)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    lowered = check_levels(traced(step, *types), inputs)
+    # All but the outputs of 33 elements.
+    assert lowered.stage("schedule").count("streaming=true") == 6
+
+
+def test_little_memory_stays_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 20)
+    assert marks(step, *zeros(*SHAPES * 2)) == 0
+
+
+def test_what_takes_the_memory_of_an_argument_is_in_the_cache() -> None:
+    arrays = zeros(*SHAPES * 2)
+    assert marks(step, *arrays, donate_argnums=tuple(range(8))) == 0
+
+
+def test_what_is_read_again_stays_in_the_caches() -> None:
+    def fn(x: Any, y: Any) -> tuple[Any, Any]:
+        z = x + 1
+        return z, ts.cumulative_sum(z, axis=1) @ y
+
+    assert marks(fn, *zeros((80, 80), (80, 80))) == 0
+
+
+@pytest.mark.parametrize("fn", [lambda x: ts.exp(x), lambda x: x / ts.sum(x, axis=1)[:, None]])
+def test_long_functions_and_rows_are_left_alone(fn: Any) -> None:
+    found = ts.jit(lambda *xs: [fn(x) for x in xs]).lower(*zeros((80, 60), (80, 60), (80, 60)))
+    assert found.stage("schedule").count("streaming=true") == 0
