@@ -62,7 +62,7 @@ class Operands:
     Attributes:
         in_place: whether blocks can read the first one where it is.
         stride: bytes between its rows, if memory runs along the depth.
-        left_is_far: whether the first one is too large to be read where it is by many blocks.
+        left_is_far: whether the first one is larger than the second cache.
         right_is_far: whether the second one is.
         reused: row blocks from which the second one is packed where it is far.
         right_streams: whether the second one is read where it is, and is a good part of the second
@@ -71,6 +71,8 @@ class Operands:
         shared: products that read the same first operand, and share its packed copy.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
             stored.
+        left_strays: whether the first one is too large, and its rows do not lie one after the
+            other, each of the depth that is computed at a time.
     """
 
     in_place: bool = False
@@ -82,6 +84,7 @@ class Operands:
     right_packing: float = 0.0
     shared: int = 1
     is_turned: bool = False
+    left_strays: bool = False
 
 
 @functools.lru_cache(maxsize=1024)  # layers of a network are alike
@@ -121,7 +124,7 @@ def choose_block(
                 cycles += FAR_PACKING * columns * depth / lanes
             if cycles + packing < best.cycles:
                 best = Blocking(height, vectors * lanes, True, cycles + packing)
-            if not lie.in_place or rows % height or (lie.left_is_far and col_blocks >= REUSED):
+            if not lie.in_place or rows % height or (lie.left_strays and col_blocks >= REUSED):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
             meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)

@@ -115,7 +115,7 @@ def test_batches() -> None:
 
 def small(level: str) -> Machine:
     """A machine whose second cache holds a short part of a panel."""
-    return replace(machine(level), l2=8192)
+    return replace(machine(level), l2=4096)
 
 
 def is_cut(lowered: Lowered) -> bool:
@@ -150,7 +150,7 @@ def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     check_parts(fn, operands(form, (13, 27, 100), dtype), level)
 
 
-@pytest.mark.parametrize("depth", [96, 130])
+@pytest.mark.parametrize("depth", [160, 130])
 @pytest.mark.parametrize("form", FORMS)
 def test_parts_of_the_depth_with_an_epilogue(form: str, depth: int) -> None:
     def fn(x: Any, y: Any, bias: Any, rest: Any) -> Any:
