@@ -103,7 +103,7 @@ def _streaming(op: Op, far: set[Value]) -> Op:
     return new
 
 
-def in_lines(code: Sequence[Op], steps: Sequence[Dim], lanes: int) -> bool:
+def in_lines(code: Sequence[Op], steps: Sequence[Dim | None], lanes: int) -> bool:
     """Whether some stores of a body go past the caches, and rows that are so many elements apart
     all begin as a vector does."""
     stores = any(isinstance(op, ops.Store) and op.streaming for op in code)
