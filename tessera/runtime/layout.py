@@ -11,8 +11,11 @@ from tessera.runtime.memory import KNOWN_LAYOUT
 
 _WORD = 8
 
-# What `sysconfig` knows too, under a lock that another thread may hold when the process forks.
-_HAS_LAYOUT = KNOWN_LAYOUT and "t" not in sys.abiflags
+
+def _is_known() -> bool:
+    """Whether objects are laid out as they are with a global lock: free-threaded builds say so in
+    their flags. `sysconfig` knows too, under a lock that another thread may hold in a fork."""
+    return KNOWN_LAYOUT and "t" not in sys.abiflags
 
 
 def slot_offsets(cls: type) -> Mapping[str, int] | None:
@@ -26,7 +29,7 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     """
     declared: tuple[str, ...] = vars(cls).get("__slots__", ())
     names = [name for name in declared if name not in ("__weakref__", "__dict__")]
-    if not (_HAS_LAYOUT and names):
+    if not (_is_known() and names):
         return None
     sample_class: Any = type("Sample", (), {"__slots__": declared})
     # Instances begin with the count of references and the type.
@@ -56,7 +59,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
         cls: a class with such a method.
         name: `__del__` or `__call__`.
     """
-    if not _HAS_LAYOUT:
+    if not _is_known():
         return None
 
     def nothing(self: object) -> None:

@@ -374,6 +374,11 @@ def _store(w: Writer, op: t.Store) -> None:
             f"call void @llvm.masked.store.{name}.p0({text} {value}, ptr align {align} {at}, "
             f"{w.typed(op.mask[0])})"
         )
+        if dtype.itemsize < 8 and w.machine.has(Feature.AVX512F):
+            # Of a narrowed vector of which one known lane is stored, LLVM 22 stores the wide lane,
+            # over its neighbours. It narrows apart what has another use, which costs nothing.
+            w.declare("llvm.fake.use", "declare void @llvm.fake.use(...)")
+            w.put(f"call void (...) @llvm.fake.use({text} {value})")
 
 
 LINE = 64
