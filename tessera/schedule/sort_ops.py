@@ -148,7 +148,6 @@ class OrderZeros(ops.ScheduleOp):
         target: the sorted rows, which may be shorter.
         axis: along which they are sorted.
         descending: whether the largest come first.
-        warps: 0, as it is an op of CPUs.
     """
 
     name = "schedule.order_zeros"
@@ -157,7 +156,6 @@ class OrderZeros(ops.ScheduleOp):
     target: Value = operand()
     axis: int = attr()
     descending: bool = attr(False)
-    warps: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

@@ -397,7 +397,8 @@ class _Program:
             found = self.written[text] = self.distinct(units, used, label, joined)
         name, grid = found
         operands = tuple([memory[v] for v in used])
-        warps = max(0 if isinstance(part, Each) else part.warps for part in units)
+        on_cpus = (Each, sort_ops.OrderZeros)
+        warps = max(0 if isinstance(part, on_cpus) else part.warps for part in units)
         grid = (*grid[:-1], grid[-1] * times) if grid else grid
         self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
 
