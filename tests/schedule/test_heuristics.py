@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tessera import dtypes as dt
+from tessera.config import config
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
@@ -344,16 +345,20 @@ def test_columns_of_large_arrays_are_added_up_some_rows_at_a_time() -> None:
 
 
 def test_large_results_are_written_past_the_caches() -> None:
+    few, many = 1 << 25, 3 << 24
+
     def streams(fn: Callable[..., Any], *types: Any) -> list[bool]:
         found = chosen(fn, *types).body.ops
         return [op.streaming for op in found if isinstance(op, ops.Store)]
 
-    assert streams(add, typed(3 << 20), typed(3 << 20)) == [True]
-    assert streams(add, typed(1 << 20), typed(1 << 20)) == [False]
+    for threads, least in ((1, few), (2, many), (5, many)):
+        with config.update(threads=threads):
+            assert streams(add, typed(least // 12 + 1), typed(least // 12 + 1)) == [True]
+            assert streams(add, typed(least // 12 - 1), typed(least // 12 - 1)) == [False]
     # Of symbolic sizes it shows when it runs.
     assert streams(add, typed(S), typed(S)) == [True]
     (store,) = [op for op in chosen(add, typed(S), typed(S)).body.ops if isinstance(op, ops.Store)]
-    assert store.least == 12 * S - (1 << 25)
+    assert store.least == 12 * S - (few if config.threads == 1 else many)
     assert streams(lambda x: red.sum_(x, (1,)), typed(S, 4096)) == [False]
     assert streams(lambda x: red.sum_(x, (1,)), typed(1 << 24, 2)) == [False]
 
@@ -361,6 +366,6 @@ def test_large_results_are_written_past_the_caches() -> None:
     def rows(n: int) -> tuple[Any, ...]:
         return typed(1 << 12, n), typed(n), typed(n)
 
-    assert streams(normalise, *rows(1 << 10)) == [True]
+    assert streams(normalise, *rows(1 << 11)) == [True]
     assert streams(normalise, *rows(1 << 9)) == [False]
-    assert streams(softmax, typed(1 << 12, 1 << 10)) == [False]
+    assert streams(softmax, typed(1 << 12, 1 << 11)) == [False]
