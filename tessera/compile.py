@@ -74,6 +74,8 @@ GPU_PASSES: tuple[Pass, ...] = (
 
 ENTRY = "tessera_run"
 
+_compiling = forks.Gate()
+
 STAGES = {
     "graph": "graph",
     "sched": "schedule",
@@ -404,6 +406,7 @@ class Lowered(Stages):
         """Assembly text, also for machines that are not this one."""
         return cpu.assembly(self.sources)
 
+    @_compiling
     @young_garbage_only()
     def executable(self) -> Executable:
         """The callable program; without any pass where the cache has one of equal content."""
@@ -416,10 +419,9 @@ class Lowered(Stages):
         found = None if is_watched else self._load(store.get())
         if found is not None:
             return found
-        with _compiling:
-            native, calls = self.native, self.host_calls
-            small = self._is_quick()
-            shares_work = threads.shares_work(self.target)
+        native, calls = self.native, self.host_calls
+        small = self._is_quick()
+        shares_work = threads.shares_work(self.target)
         signature = self.signature
         store.put(
             programs.Record(
@@ -506,8 +508,6 @@ def _shape_and_dtype(type: Type) -> tuple[tuple[Dim, ...], DType]:
 
 _PASS_NAMES = frozenset(p.name for p in (*GRAPH_PASSES, *CPU_PASSES, *GPU_PASSES))
 _PROGRAMS = itertools.count()
-
-_compiling = forks.Gate()
 
 
 def _dump_folder(name: str) -> Path | None:

@@ -7,6 +7,7 @@ new one (`tell`), where what it guards may be made anew.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -60,7 +61,7 @@ def hold(lock: Lock) -> None:
         )
 
 
-class Gate:
+class Gate(contextlib.ContextDecorator):
     """Forks wait while other threads are inside, where they may import modules: Python has a lock
     for each that is being imported, which a child would find held. Nothing of the user's is done
     inside, which a fork could keep waiting.
