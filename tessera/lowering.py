@@ -46,6 +46,7 @@ from tessera.schedule.ops import (
     While,
 )
 from tessera.schedule.pack_products import pack_products
+from tessera.schedule.planes import hold_planes
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
 from tessera.schedule.sort_ops import SortWords
@@ -133,6 +134,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
     chosen = share_awake(program, chosen, machine)
+    chosen = hold_planes(chosen, machine)  # kernels have the tiles that they have by themselves
     return fetch_ahead(chosen, machine.l1), lowered.decisions
 
 

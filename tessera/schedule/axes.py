@@ -46,18 +46,31 @@ def split(nest: ops.Nest, facts: Facts) -> ops.Nest:
         found = _find_split(nest, facts)
         if found is None:
             break
-        axis, inner = found
-        first = Axis(f"{axis.name}a", simplify(axis.extent // inner, facts))
-        second = Axis(f"{axis.name}b", inner)
-        axes: list[Axis] = []
-        for old in nest.axes:
-            axes += [first, second] if old is axis else [old]
-        names = {axis.name: (first.name, second.name)}
-        mapping: dict[str, Dim] = {axis.name: sym(first.name) * inner + sym(second.name)}
-        ordered = tuple([n for name in nest.ordered for n in names.get(name, (name,))])
-        body = _Rewriting(names).block(nest.body, mapping, ranges(axes, facts))
-        nest = ops.Nest(tuple(axes), ordered, reason=nest.reason, body=body, loc=nest.loc)
+        nest = split_axis(nest, *found, facts)
     return nest
+
+
+def split_axis(nest: ops.Nest, axis: Axis, inner: Dim, facts: Facts) -> ops.Nest:
+    """The nest with an axis split in two, neither of which has a tile.
+
+    Args:
+        nest: the nest.
+        axis: the axis.
+        inner: the extent of the inner one of the two.
+        facts: what is known of symbolic dims.
+    """
+    first = Axis(f"{axis.name}a", simplify(axis.extent // inner, facts))
+    second = Axis(f"{axis.name}b", inner)
+    k = nest.axes.index(axis)
+    axes = (*nest.axes[:k], first, second, *nest.axes[k + 1 :])
+    names = {axis.name: (first.name, second.name)}
+    mapping: dict[str, Dim] = {axis.name: sym(first.name) * inner + sym(second.name)}
+    ordered = tuple([n for name in nest.ordered for n in names.get(name, (name,))])
+    body = _Rewriting(names).block(nest.body, mapping, ranges(axes, facts))
+    tile = (*nest.tile[:k], 1, *nest.tile[k:]) if nest.tile else ()
+    new = nest.rebuild((), [body], axes=axes, ordered=ordered, tile=tile, chunk=(), grain=0)
+    assert isinstance(new, ops.Nest)
+    return new
 
 
 def _find_split(nest: ops.Nest, facts: Facts) -> tuple[Axis, Dim] | None:
@@ -71,7 +84,7 @@ def _find_split(nest: ops.Nest, facts: Facts) -> tuple[Axis, Dim] | None:
     for access in accesses(nest, facts):
         if is_affine(access.offset):
             continue
-        for name, inner in _digits(access.offset):
+        for name, inner in digits(access.offset):
             axis = found.get(name)
             if axis is None or simplify(axis.extent % inner, known) != 0:
                 continue
@@ -81,7 +94,7 @@ def _find_split(nest: ops.Nest, facts: Facts) -> tuple[Axis, Dim] | None:
     return None
 
 
-def _digits(e: Dim) -> Iterator[tuple[str, Dim]]:
+def digits(e: Dim) -> Iterator[tuple[str, Dim]]:
     """The axes that occur as `a // c` or `a % c` in an expression, with c."""
     if not isinstance(e, IntExpr):
         return
@@ -92,7 +105,7 @@ def _digits(e: Dim) -> Iterator[tuple[str, Dim]]:
             if isinstance(atom.num, Sym):
                 yield atom.num.name, atom.den
             else:
-                yield from _digits(atom.num)
+                yield from digits(atom.num)
 
 
 def collapse(nest: ops.Nest, facts: Facts) -> ops.Nest:

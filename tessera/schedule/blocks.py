@@ -159,7 +159,7 @@ class _EachBlock:
             0 if self.is_partial else len(op.summed),
             self.part,
             f"{prod(op.counts)} blocks, whose intermediate arrays stay in the cache",
-            grain_of(count, prod(op.counts) / count * sum(map(_work, nests))),
+            grain_of(count, prod(op.counts) / count * sum(map(work_of, nests))),
             body=Block((), nests, ()),
             loc=loc,
         )
@@ -280,10 +280,10 @@ def is_sum(op: Blocks, cut: Cut) -> bool:
     return len({*cut} - {-1}) < len(op.counts)
 
 
-def _work(op: Op) -> float:
+def work_of(op: Op) -> float:
     """Additions that a nest takes, roughly."""
     axes = inner_axes(op) if not isinstance(op, ops.Nest) else op.axes
-    inner = sum([_work(one) for region in op.regions for one in region.ops])
+    inner = sum([work_of(one) for region in op.regions for one in region.ops])
     return max(inner, 1) * prod([size_of(axis.extent) for axis in axes])
 
 

@@ -124,7 +124,7 @@ class Joining(ABC):
             again = dict(zip(results, joined.results, strict=False))
             code[at] = joined
             code = [op for k, op in enumerate(code) if k == at or k not in members]
-            code, outputs = _renamed(code, outputs, again)
+            code, outputs = renamed(code, outputs, again)
         return Block(old.args, code, outputs)
 
     def kinds(self, op: Op) -> tuple[Rows | None, Sums | None]:
@@ -158,7 +158,7 @@ class Joining(ABC):
                     continue
                 count = sum(len(sums[k].found) for k in (*(members - {a}), b))
                 own = self.chunk(rows, second) if count <= MAX_SUMS and b != a else 0
-                place = _place(code, {*members, b}, a) if own else None
+                place = place_of(code, {*members, b}, a) if own else None
                 if place is not None and _is_local(rows, second):
                     members, at, chunk = {*members, b}, place, own
             if chunk:
@@ -385,7 +385,7 @@ def _is_needed(a: ops.Kernel, b: ops.Kernel) -> bool:
     return not set(a.results).isdisjoint(b.inputs) or not set(b.results).isdisjoint(a.inputs)
 
 
-def _place(code: Sequence[Op], members: set[int], first: int) -> int | None:
+def place_of(code: Sequence[Op], members: set[int], first: int) -> int | None:
     """Where some ops of a program can run as one: where the first of them is, or the last one."""
     for at in (first, max(members)):
         if all(_moves(code, k, at, members) for k in members if k != at):
@@ -402,7 +402,7 @@ def _moves(code: Sequence[Op], k: int, at: int, members: set[int]) -> bool:
     return used.isdisjoint(code[k].results)
 
 
-def _renamed(
+def renamed(
     code: Sequence[Op], outputs: Sequence[Value], env: dict[Value, Value]
 ) -> tuple[list[Op], list[Value]]:
     """The code with values replaced."""
@@ -423,5 +423,5 @@ def _renamed(
 
 
 def _region(block: Block, env: dict[Value, Value]) -> Block:
-    code, outputs = _renamed(block.ops, block.outputs, env)
+    code, outputs = renamed(block.ops, block.outputs, env)
     return Block(block.args, code, outputs)

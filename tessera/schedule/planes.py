@@ -1,0 +1,407 @@
+"""Arrays that several kernels make and read plane by plane, held in the cache.
+
+A convolution pads each channel of its operand, and its windows read that channel only. One kernel
+after the other, the padded array goes through memory; for one channel at a time it stays in a cache
+near the core, in memory that the next one uses again:
+
+    kernel: nest n, c, i, j: p[n, c, i, j] = pad(x)[n, c, i, j]
+    kernel: nest n, c, i, j: y[n, c, i, j] = reduce r, s: p[n, c, i + r, j + s] * w[c, r, s]
+    ==>
+    kernel: each n, c: nest i, j: p[part, i, j] = pad(x)[n, c, i, j]
+                       nest i, j: y[n, c, i, j] = reduce r, s: p[part, i + r, j + s] * w[c, r, s]
+
+Each nest keeps the tiles that it has by itself, and each sum its order: bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
+from tessera.ir.walk import uses, walk
+from tessera.schedule import ops
+from tessera.schedule.axes import digits, split_axis
+from tessera.schedule.block_ops import Each
+from tessera.schedule.blocks import PARTS, work_of
+from tessera.schedule.copying import Copy, Names
+from tessera.schedule.heuristics import grain_of
+from tessera.schedule.join_columns import place_of, renamed
+from tessera.schedule.products import CachedCpu
+from tessera.schedule.types import Axis, BufType
+
+LEAST = 1 << 10
+"""Elements of a plane for which it pays to begin its nests."""
+
+PLANES = 16
+"""Planes of which threads have enough to share."""
+
+LINE = 64
+"""Bytes of a line."""
+
+Node = tuple[object, str | int]
+"""An axis of a kernel, or a dim of an array."""
+
+Plane = tuple[int, Mapping[object, str | int]]
+"""An axis of planes: its extent, and which axis of each kernel and dim of each array it is."""
+
+
+def hold_planes(func: Func, machine: CachedCpu) -> Func:
+    """The program with kernels joined that go over the same planes of an array.
+
+    Args:
+        func: the program, with tiles.
+        machine: the CPU.
+    """
+    if not any(_is_window(e) for op in _loads(func.body) for e in op.index):
+        return func
+    taken = {*func.dims}
+    for op in walk(func.body):
+        taken.update(ops.bound_axes(op))
+    return func.with_body(_Planes(machine, Names(taken)).block(func.body, {}))
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A kernel of one nest."""
+
+    kernel: ops.Kernel
+    nest: ops.Nest
+
+    def accesses(self, value: Value) -> list[ops.Load | ops.Store]:
+        """What reads and writes a value."""
+        args = {arg for arg, one in _bound(self.kernel) if one is value}
+        memory = [op for op in walk(self.nest.body) if isinstance(op, (ops.Load, ops.Store))]
+        return [op for op in memory if op.buf in args]
+
+    def split(self, flows: Iterable[Value]) -> _Member:
+        """The same with axes split of which some arrays' indices are digits."""
+        free = _free_axes(self.nest)
+        for e in [e for v in flows for op in self.accesses(v) for e in op.index]:
+            for name, inner in digits(e):
+                if name in free and isinstance(inner, int) and free[name] % inner == 0:
+                    axis = next(one for one in self.nest.axes if one.name == name)
+                    nest = split_axis(self.nest, axis, inner, Facts())
+                    return _Member(self.kernel, nest).split(flows)
+        return self
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Kernels to join.
+
+    Attributes:
+        members: by their places in the program.
+        local: what nobody else reads.
+        planes: the axes of the planes.
+    """
+
+    members: Mapping[int, _Member]
+    local: Sequence[Value]
+    planes: Sequence[Plane]
+
+
+class _Planes:
+    """Joins the kernels of a program."""
+
+    def __init__(self, machine: CachedCpu, names: Names) -> None:
+        self.machine = machine
+        self.names = names
+
+    def block(self, old: Block, env: dict[Value, Value]) -> Block:
+        """A block with its kernels joined, those of regions too."""
+        code: list[Op] = []
+        for op in old.ops:
+            regions = op.regions
+            if not isinstance(op, ops.Kernel):
+                regions = [self.block(region, env) for region in regions]
+            new = op.rebuild([env.get(v, v) for v in op.operands], regions)
+            env.update(zip(op.results, new.results, strict=True))
+            code.append(new)
+        outputs = [env.get(v, v) for v in old.outputs]
+        while (found := _Search(self.machine, code, outputs).run()) is not None:
+            group, at = found
+            joined, again = _Joined(group, self.names).kernel()
+            code[at] = joined
+            code = [op for k, op in enumerate(code) if k == at or k not in group.members]
+            code, outputs = renamed(code, outputs, again)
+        return Block(old.args, code, outputs)
+
+
+class _Search:
+    """Looks for kernels of a block that share planes."""
+
+    def __init__(self, machine: CachedCpu, code: Sequence[Op], outputs: Sequence[Value]) -> None:
+        self.machine = machine
+        self.code = code
+        self.count = uses(Block([], code, outputs))
+        self.members: dict[int, _Member] = {}
+        self.readers: dict[Value, list[int]] = {}
+        for k, op in enumerate(code):
+            member = _member(op)
+            if member is None:
+                continue
+            self.members[k] = member
+            for value in {*op.operands}:
+                self.readers.setdefault(value, []).append(k)
+
+    def run(self) -> tuple[_Group, int] | None:
+        """Kernels to join, and where."""
+        wanted = [(v, k) for k, one in self.members.items() for v in one.kernel.results]
+        wanted = [(v, k) for v, k in wanted if self.is_large(v)]
+        for value, k in wanted:
+            found = self.group({k, *self.readers[value]}) if self.has_windows(value) else None
+            if found is not None:
+                return self.grown(found, [(v, n) for v, n in wanted if v is not value])
+        return None
+
+    def grown(
+        self, found: tuple[_Group, int], others: list[tuple[Value, int]]
+    ) -> tuple[_Group, int]:
+        """A group with what makes or reads more of the arrays that it touches."""
+        for value, k in others:
+            more = {k, *self.readers[value]}
+            if not more.isdisjoint(found[0].members):
+                found = self.group(more | found[0].members.keys()) or found
+        return found
+
+    def is_large(self, value: Value) -> bool:
+        """Whether an array is large, and only kernels read it that may be joined."""
+        type, readers = value.type, self.readers.get(value, [])
+        assert isinstance(type, BufType)
+        if not isinstance(type.size, int) or type.size * type.dtype.itemsize < self.machine.l2:
+            return False
+        return len(readers) == self.count[value] > 0
+
+    def has_windows(self, value: Value) -> bool:
+        """Whether windows are read of an array."""
+        readers = self.readers[value]
+        read = [e for k in readers for op in self.members[k].accesses(value) for e in op.index]
+        return any(map(_is_window, read))
+
+    def group(self, places: Collection[int]) -> tuple[_Group, int] | None:
+        """Some kernels, if they may be joined, and where."""
+        members = {k: self.members[k] for k in sorted(places)}
+        made = [v for one in members.values() for v in one.kernel.results]
+        readers = {v: [k for k in self.readers.get(v, ()) if k in members] for v in made}
+        flows = [v for v in made if readers[v]]
+        members = {k: one.split(flows) for k, one in members.items()}
+        local = [v for v in flows if len(readers[v]) == self.count[v]]
+        at = place_of(self.code, set(members), min(members))
+        if at is None or not local:
+            return None
+        planes = _SameAxes(members, flows).planes()
+        while planes and min(_elements(v, planes) for v in local) < LEAST:
+            planes.pop()
+        size = sum([_elements(v, planes) * _itemsize(v) for v in local])
+        if 2 * size > self.machine.l2 or prod([n for n, _ in planes]) < PLANES:
+            return None
+        return _Group(members, local, planes), at
+
+
+class _SameAxes:
+    """Which axes of some kernels, and dims of the arrays between them, are the same.
+
+    Attributes:
+        sets: for each axis or dim all that are the same.
+        apart: dims along which some kernel reads elsewhere than at its own place.
+        extents: of the kernels' axes.
+    """
+
+    def __init__(self, members: Mapping[int, _Member], flows: Sequence[Value]) -> None:
+        self.sets: dict[Node, dict[Node, None]] = {}
+        self.apart: set[Node] = set()
+        self.extents: dict[Node, int] = {}
+        self.count = len(members) + len(flows)
+        for k, one in members.items():
+            self.extents.update({(k, name): n for name, n in _free_axes(one.nest).items()})
+            for value in flows:
+                for op in one.accesses(value):
+                    for d, e in enumerate(op.index):
+                        self.join((value, d), (k, e.name if isinstance(e, Sym) else ""))
+
+    def join(self, dim: Node, axis: Node) -> None:
+        """Says that a kernel goes along a dim with an axis."""
+        if axis not in self.extents:
+            self.apart.add(dim)
+            return
+        mine, other = [self.sets.setdefault(node, {node: None}) for node in (dim, axis)]
+        if mine is not other:
+            mine.update(other)
+            self.sets.update(dict.fromkeys(other, mine))
+
+    def planes(self) -> list[Plane]:
+        """The axes that all kernels share, and along which each array is read where it is
+        written."""
+        found: dict[int, Plane] = {}
+        for node, nodes in self.sets.items():
+            owners = dict(nodes.keys())
+            extents = {self.extents[one] for one in nodes if one in self.extents}
+            is_shared = len(nodes) == len(owners) == self.count and len(extents) == 1
+            if is_shared and node in self.extents and self.apart.isdisjoint(nodes):
+                found[id(nodes)] = (extents.pop(), owners)
+        return list(found.values())
+
+
+class _Joined:
+    """A group in the making.
+
+    Attributes:
+        axes: of the planes.
+        points: how many planes there are.
+        parts: by how many parts.
+        part: the axis of these.
+        own: the arguments of the kernel, by what they are in the program.
+    """
+
+    def __init__(self, group: _Group, names: Names) -> None:
+        self.group = group
+        self.axes = [Axis(names.fresh("b"), extent) for extent, _ in group.planes]
+        self.points = prod([extent for extent, _ in group.planes])
+        self.parts = min(self.points, PARTS)
+        self.part = Axis(names.fresh("q"), self.parts)
+        self.own: dict[Value, Value] = {}
+
+    def kernel(self) -> tuple[ops.Kernel, dict[Value, Value]]:
+        """The kernel, and its results for those of the members."""
+        members, local = list(self.group.members.values()), self.group.local
+        made = [v for one in members for v in one.kernel.results]
+        inputs = [v for v in dict.fromkeys(v for m in members for v in m.kernel.inputs)]
+        inputs = [v for v in inputs if v not in made]
+        results = [v for v in made if v not in local]
+        for value in (*inputs, *results):
+            self.own[value] = Value(value.type, value.name)
+        for value in local:
+            self.own[value] = Value(self.temporary(value), value.name)
+        nests = [self.nest(k) for k in self.group.members]
+        work = sum([work_of(nest) for nest in nests]) * self.points / self.parts
+        each = Each(
+            tuple(self.axes), 0, self.part, f"{self.points} planes, which stay in the cache",
+            grain_of(self.parts, work), body=Block((), nests, ()), loc=members[-1].kernel.loc,
+        )  # fmt: skip
+        body = Block([self.own[v] for v in (*inputs, *results, *local)], [each], ())
+        types = [v.type for v in body.args[len(inputs) :] if isinstance(v.type, BufType)]
+        kernel = ops.Kernel(
+            inputs, tuple(types), temps=len(local),
+            label=members[-1].kernel.label,
+            reason="; ".join([one.kernel.reason for one in members]),
+            body=body, loc=members[-1].kernel.loc,
+        )  # fmt: skip
+        return kernel, dict(zip(results, kernel.results, strict=False))
+
+    def temporary(self, value: Value) -> BufType:
+        """Memory of the parts for an array's planes."""
+        assert isinstance(value.type, BufType)
+        gone = _gone(value, self.group.planes)
+        shape = [n for k, n in enumerate(value.type.shape) if k not in gone]
+        # Rows that begin a line of the cache, where that is not much more memory.
+        lanes = LINE // value.type.dtype.itemsize
+        last = shape[-1] if shape else 0
+        if isinstance(last, int) and last >= lanes and lanes > 1:
+            shape[-1] = -(-last // lanes) * lanes
+        return BufType((self.parts, *shape), value.type.dtype)
+
+    def nest(self, k: int) -> ops.Nest:
+        """A member's nest for one plane."""
+        one, group = self.group.members[k], self.group
+        pairs = zip(group.planes, self.axes, strict=True)
+        names = {str(nodes[k]): axis.name for (_, nodes), axis in pairs}
+        bound = dict(_bound(one.kernel))
+        copy = _InPlane(
+            {name: sym(new) for name, new in names.items()},
+            env={arg: self.own[v] for arg, v in bound.items()},
+            part=sym(self.part.name),
+            gone={arg: _gone(v, group.planes) for arg, v in bound.items() if v in group.local},
+        )
+        nest = one.nest
+        kept = [n for n, axis in enumerate(nest.axes) if axis.name not in names]
+        new = nest.rebuild(
+            (), [copy.block(nest.body)],
+            axes=tuple([nest.axes[n] for n in kept]),
+            tile=tuple([nest.tile[n] for n in kept]) if nest.tile else (),
+            chunk=(), grain=0,
+        )  # fmt: skip
+        assert isinstance(new, ops.Nest)
+        return new
+
+
+@dataclass
+class _InPlane(Copy):
+    """Code of one plane.
+
+    Attributes:
+        part: which part runs.
+        gone: for arrays that parts have memory for, their dims that the planes' axes go along.
+    """
+
+    part: Dim = 0
+    gone: Mapping[Value, Collection[int]] = field(default_factory=dict[Value, Collection[int]])
+
+    def op(self, op: Op) -> Op:
+        """One op; its results are known from then on."""
+        if not isinstance(op, (ops.Load, ops.Store)) or op.buf not in self.gone:
+            return super().op(op)
+        gone = self.gone[op.buf]
+        index = self.places([e for k, e in enumerate(op.index) if k not in gone])
+        where, operands = self.places(op.where), [self.find(v) for v in op.operands]
+        fresh = op.rebuild(operands, index=(self.part, *index), where=where)
+        if isinstance(op, ops.Store):
+            fresh = fresh.rebuild(operands, streaming=False, least=0)
+        self.env.update(zip(op.results, fresh.results, strict=True))
+        return fresh
+
+
+def _loads(block: Block) -> Iterator[ops.Load]:
+    """What reads memory."""
+    return (op for op in walk(block) if isinstance(op, ops.Load))
+
+
+def _is_window(e: Dim) -> bool:
+    """Whether an index moves with two axes."""
+    return not isinstance(e, (int, Sym)) and len(symbols(e)) == 2
+
+
+def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
+    """The arguments of a kernel's body, and the values of the program that they are."""
+    return zip(kernel.body.args, (*kernel.inputs, *kernel.results), strict=True)
+
+
+def _member(op: Op) -> _Member | None:
+    """A kernel of one plain nest."""
+    if not isinstance(op, ops.Kernel) or op.temps or op.joined or len(op.body.ops) != 1:
+        return None
+    (nest,) = op.body.ops
+    if not isinstance(nest, ops.Nest) or nest.ordered:
+        return None
+    for one in walk(nest.body):
+        is_update = isinstance(one, ops.Store) and one.combine is not None
+        if is_update or (one.regions and not isinstance(one, (ops.Reduce, ops.ArgReduce))):
+            return None
+    return _Member(op, nest)
+
+
+def _free_axes(nest: ops.Nest) -> dict[str, int]:
+    """The axes of known size that have no tiles."""
+    tiles = nest.tile or (1,) * len(nest.axes)
+    pairs = zip(nest.axes, tiles, strict=True)
+    return {a.name: a.extent for a, tile in pairs if tile <= 1 and isinstance(a.extent, int)}
+
+
+def _gone(value: Value, planes: Sequence[Plane]) -> frozenset[int]:
+    """The dims of an array that the planes' axes go along."""
+    return frozenset([int(nodes[value]) for _, nodes in planes])
+
+
+def _elements(value: Value, planes: Sequence[Plane]) -> int:
+    """Those of a plane of an array."""
+    assert isinstance(value.type, BufType)
+    size = value.type.size
+    assert isinstance(size, int)
+    return size // prod([extent for extent, _ in planes])
+
+
+def _itemsize(value: Value) -> int:
+    assert isinstance(value.type, BufType)
+    return value.type.dtype.itemsize

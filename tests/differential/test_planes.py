@@ -1,0 +1,166 @@
+"""Kernels that go over the same planes of an array, one plane at a time: at every level, with the
+bits of the kernels one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera import lowering
+from tessera.compile import Lowered
+from tessera.dtypes import DType, float32
+from tessera.schedule import planes
+from tessera.schedule.block_ops import Each
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_donated, check_levels
+from tests.differential.test_recurrences import graph_of, values
+from tests.schedule.lowering import all_ops
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+SHAPES = ((4, 18, 6, 9), (18, 1, 3, 3))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planes are small."""
+    monkeypatch.setattr(planes, "LEAST", 16)
+
+
+def convolve(x: Any, w: Any) -> Any:
+    around = (w.shape[2] // 2,) * 2
+    return ts.conv_general(x, w, (1, 1), (around, around), feature_group_count=x.shape[1])
+
+
+def loss(x: Any, w: Any) -> Any:
+    return ts.sum(convolve(x, w) ** 2)
+
+
+def check(
+    fn: Any, shapes: Sequence[tuple[int, ...]] = SHAPES, dtype: DType = float32,
+    level: str = "x86-64-v3", joined: int = 1, l2: int = 8192,
+) -> Lowered:  # fmt: skip
+    """Runs a program at all levels, on a machine with a small second cache."""
+    graph, inputs = graph_of(fn, shapes, dtype), values(shapes, dtype)
+    target = replace(machine(level), l2=l2)
+    lowered = check_levels(graph, inputs, machine=target)
+    assert len(all_ops(lowered.schedule, Each)) == joined
+    check_donated(graph, inputs, machine=target)
+    return lowered
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_padded_channel_of_a_depthwise_convolution(level: str) -> None:
+    lowered = check(convolve, level=level)
+    (each,) = all_ops(lowered.schedule, Each)
+    assert [axis.extent for axis in each.axes] == [4, 18]
+    assert len(lowered.kernels()) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_its_gradient_is_one_pass(level: str) -> None:
+    lowered = check(lambda x, w: ts.grad(loss, argnums=(0, 1))(x, w), level=level)
+    (each,) = all_ops(lowered.schedule, Each)
+    # Weights are summed over the examples.
+    assert [axis.extent for axis in each.axes] == [18]
+    assert len(lowered.kernels()) == 1
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.float16, dt.int32])
+def test_other_dtypes(dtype: DType) -> None:
+    check(convolve, dtype=dtype)
+
+
+def test_rows_in_the_cache_begin_lines() -> None:
+    lowered = check(convolve, ((3, 7, 20, 20), (7, 1, 3, 3)))
+    (each,) = all_ops(lowered.schedule, Each)
+    store = each.nests[0].body.ops[-1]
+    assert store.operands[0].type.shape == (16, 22, 32)
+
+
+def test_larger_windows() -> None:
+    check(convolve, ((3, 20, 9, 11), (20, 1, 5, 5)))
+
+
+def test_what_is_needed_elsewhere_is_stored() -> None:
+    def fn(x: Any, w: Any) -> tuple[Any, Any]:
+        y = convolve(x, w)
+        return y, convolve(ts.exp(y), w)
+
+    lowered = check(fn)
+    (kernel,) = lowered.kernels()
+    assert kernel.count == 1
+
+
+def test_padding_that_is_a_result_is_left_alone() -> None:
+    def fn(x: Any, w: Any) -> tuple[Any, Any]:
+        p = ts.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        return p, ts.conv_general(p, w, (1, 1), ((0, 0), (0, 0)), feature_group_count=18)
+
+    check(fn, joined=0)
+
+
+def test_windows_across_planes_are_left_alone() -> None:
+    def fn(x: Any) -> Any:
+        p = ts.pad(ts.exp(x), ((1, 1), (1, 1), (1, 1)))
+        return sum(
+            p[i : i + 15, j : j + 16, k : k + 9] for i in (0, 2) for j in (0, 2) for k in (0, 2)
+        )
+
+    check(fn, ((15, 16, 9),), joined=0)
+
+
+def test_few_planes_are_left_alone() -> None:
+    check(convolve, ((1, 5, 20, 20), (5, 1, 3, 3)), joined=0)
+
+
+def test_in_a_loop() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return ts.scan(lambda y, _: (convolve(y, w), None), x, None, length=3)[0]
+
+    check(fn)
+
+
+def test_the_largest_of_windows_and_its_place() -> None:
+    def fn(x: Any) -> Any:
+        p = ts.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        lines = [p[:, :, i : i + 6, j : j + 9] for i in range(3) for j in range(3)]
+        return ts.max(ts.stack(lines, axis=-1), axis=-1)
+
+    graph, inputs = graph_of(fn, SHAPES[:1], float32), values(SHAPES[:1], float32)
+    check_levels(graph, inputs, machine=replace(machine("x86-64-v3"), l2=8192))
+
+
+@pytest.mark.parametrize("fn", [convolve, lambda x, w: ts.grad(loss, argnums=(0, 1))(x, w)])
+def test_bits_are_those_of_kernels_one_after_the_other(
+    fn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, 32, 56, 56)).astype(np.float32)
+    w = rng.standard_normal((32, 1, 3, 3)).astype(np.float32)
+    x[0, 0, 3, 5], x[1, 2, 0, 0], x[2, 3, 55, 55] = np.nan, np.inf, -0.0
+
+    def bits(threads: int) -> list[bytes]:
+        with ts.config.update(threads=threads):
+            found = ts.jit(lambda x, w: fn(x, w))(x, w)
+        found = found if isinstance(found, tuple) else (found,)
+        return [np.asarray(y).tobytes() for y in found]
+
+    both = [bits(1), bits(3)]
+    monkeypatch.setattr(lowering, "hold_planes", lambda func, machine: func)
+    assert both == [bits(2)] * 2
+
+
+def test_accesses_are_checked() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((4, 32, 56, 56)).astype(np.float32)
+    w = rng.standard_normal((32, 1, 3, 3)).astype(np.float32)
+    expected = np.asarray(ts.jit(convolve)(x, w))
+    with ts.config.update(debug_bounds=True):
+        found = np.asarray(ts.jit(lambda x, w: convolve(x, w))(x, w))
+    assert found.tobytes() == expected.tobytes()
