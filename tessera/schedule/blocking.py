@@ -34,8 +34,8 @@ LATE = 6
 FETCHED = 4
 """Vectors side by side that are fetched ahead: for them a step hardly waits."""
 
-SETS, WAYS = 64, 8
-"""The lines of the first cache."""
+SETS, LINE_BYTES = 64, 64
+"""The lines of the first cache: so many that do not displace each other, of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class Operands:
             stored.
         left_strays: whether the first one is too large, and its rows do not lie one after the
             other, each of the depth that is computed at a time.
+        ways: lines of the first cache that have the same place.
     """
 
     in_place: bool = False
@@ -85,6 +86,12 @@ class Operands:
     shared: int = 1
     is_turned: bool = False
     left_strays: bool = False
+    ways: int = 8
+
+
+def ways_of(cache: int) -> int:
+    """Lines of a first cache of so many bytes that have the same place."""
+    return cache // (SETS * LINE_BYTES)
 
 
 @functools.lru_cache(maxsize=1024)  # layers of a network are alike
@@ -127,8 +134,8 @@ def choose_block(
             if not lie.in_place or rows % height or (lie.left_strays and col_blocks >= REUSED):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
-            meeting = ceil(height * gcd(max(lie.stride // 64, 1), SETS) / SETS)
-            if meeting > WAYS - 2 and depth > 64:
+            meeting = ceil(height * gcd(max(lie.stride // LINE_BYTES, 1), SETS) / SETS)
+            if meeting > lie.ways - 2 and depth > 64:
                 cycles += 0.7 * row_blocks * col_blocks * height * depth
             if cycles < best.cycles:
                 best = Blocking(height, vectors * lanes, False, cycles)

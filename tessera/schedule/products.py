@@ -16,7 +16,7 @@ from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
-from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block
+from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block, ways_of
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
@@ -180,7 +180,7 @@ class Product:
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         lie = Operands(
             in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned,
-            far[0] and strays,
+            far[0] and strays, ways_of(self.machine.l1),
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         self.block = choose_block(shape, self.lanes, self.machine.registers, lie)

@@ -2,12 +2,7 @@
 
 A block of threads computes some rows and columns of a product, over its whole depth. Where there
 are few blocks, or the last ones leave most of the machine idle, the depth is cut into parts, whose
-products are summed by a second nest, in order:
-
-    nest i, j: y[i, j] = f(contract k < K: a(i, k), b(k, j))
-    ==>
-    nest p, i, j: part[p, i, j] = contract k < chunk: a(i, p*chunk + k), b(p*chunk + k, j)
-    nest i, j: y[i, j] = f(part[0, i, j] + part[1, i, j] + ...)
+products are summed by a second nest, in order (`depth_parts`).
 
 Whether that pays is estimated: what the busiest multiprocessor computes, against what the parts
 cost to write and read. A product that states parts has no others; where they do not pay, a block
@@ -20,28 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, sym
-from tessera.ir.order import SEQUENCE
-from tessera.ir.scalar import SCALARS
+from tessera.ir.intexpr import Dim
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.schedule.copying import Copy, guarded
-from tessera.schedule.dependence import Dependence
-from tessera.schedule.emit import without_dead
+from tessera.schedule.depth_parts import DepthParts
 from tessera.schedule.heuristics_gpu import SKINNY, GpuChoice, operand_dtype, traffic
-from tessera.schedule.ordering import whole
-from tessera.schedule.split import Context, Pieces, index_of
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.split import Context, Pieces
+from tessera.schedule.types import Axis
 
 STEPS = 4
 """Steps along the depth that a part has at least: fewer do not fill a block's pipeline."""
 
 MOST_PARTS = 256
 """Parts of the deepest product."""
-
-UNROLLED = 32
-"""So many parts are summed up by as many loads, side by side for many elements."""
 
 RATES = {8: 2.9e12, 16: 2.9e12, 32: 0.32e12, 64: 0.32e12}
 """Operations a second of one busy multiprocessor, by the bits of an operand."""
@@ -112,10 +98,9 @@ class _Product:
         self.nest = nest
         self.op = op
         self.context = context
-        # A row that is repeated has an axis, too.
-        used = Dependence(nest.body).ops[op] | {*op.rows, *op.cols}
-        self.axes = tuple([axis for axis in nest.axes if axis.name in used])
         self.cut = max(op.axes, key=lambda axis: _number(axis.extent))
+        self.depth = DepthParts(nest, op, self.cut)
+        self.axes = self.depth.axes
         self.choice = GpuChoice(nest, context.gpu, context.facts)
         byname = {axis.name: axis for axis in nest.axes}
         self.row, self.col = byname[op.rows[-1]], byname[op.cols[-1]]
@@ -127,11 +112,7 @@ class _Product:
         best = min(self.plans(), key=lambda plan: plan.seconds, default=whole)
         if best.seconds > GAIN * whole.seconds or best.parts == 1:
             return None
-        pieces = Pieces()
-        dims = (best.parts, *[axis.extent for axis in self.axes])
-        partial = pieces.buffer(BufType(dims, self.op.dtype))
-        part = Axis(self.context.names.fresh("p"), best.parts)
-        pieces.nests += [self.partial(partial, part, best.chunk), self.last(partial, part)]
+        pieces = self.depth.pieces(best.parts, best.chunk, self.context)
         depth = best.chunk * _count(self.op.axes) // extent
         pieces.reason = f"in {best.parts} parts of {depth} products"
         return pieces
@@ -194,68 +175,6 @@ class _Product:
             # Small blocks read more from shared memory for each product.
             busy *= min((size / FULL) ** 0.25, 1)
         return most * 2 * size * depth / (RATES[max(bits, 8)] * busy)
-
-    # --- the nests ----------------------------------------------------------------------------
-
-    def partial(self, partial: Value, part: Axis, chunk: int) -> ops.Nest:
-        """The products of the parts."""
-        begin = sym(part.name) * chunk
-        extent = _number(self.cut.extent)
-        guard: tuple[Dim, ...] = (extent - 1 - sym(self.cut.name),) if extent % chunk else ()
-        copy = Copy()
-        code: list[Op] = []
-        for op in self.nest.body.ops:
-            if op is self.op:
-                break
-            if not isinstance(op, ops.Store):
-                code.append(copy.op(op))
-        inner = Copy({self.cut.name: begin + sym(self.cut.name)}, {}, guard, dict(copy.env))
-        body = inner.block(self.op.body)
-        places = tuple([e - begin for e in guard])
-        sides = [guarded(body.ops, v, places, (), SCALARS["add"]) for v in body.outputs]
-        short = Axis(self.cut.name, chunk)
-        product = ops.Contract(
-            tuple([short if axis is self.cut else axis for axis in self.op.axes]),
-            self.op.rows, self.op.cols, self.op.dtype, Block([], body.ops, sides),
-            whole(self.op.order), self.op.fused, loc=self.op.loc,
-        )  # fmt: skip
-        axes = (part, *self.axes)
-        code += [product, ops.Store(partial, product.result, (), index_of(axes))]
-        return ops.Nest(axes, body=Block([], without_dead(code), ()), loc=self.nest.loc)
-
-    def last(self, partial: Value, part: Axis) -> ops.Nest:
-        """What the nest stores, from the sums of the parts."""
-        copy = Copy()
-        code: list[Op] = []
-        for op in self.nest.body.ops:
-            if op is self.op:
-                copy.env[self.op.result] = self.total(partial, part, code)
-            else:
-                code.append(copy.op(op))
-        body = Block([], without_dead(code), ())
-        return ops.Nest(self.nest.axes, body=body, loc=self.nest.loc)
-
-    def total(self, partial: Value, part: Axis, code: list[Op]) -> Value:
-        """The sum of the parts."""
-        parts, loc = _number(part.extent), self.op.loc
-        if parts > UNROLLED:
-            load = ops.Load(partial, (), index_of((part, *self.axes)), loc=loc)
-            body = Block([], [load], (load.result,))
-            order = SEQUENCE if self.op.fused else None
-            reduced = ops.Reduce((part,), SCALARS["add"], body, order, loc=loc)
-            code.append(reduced)
-            return reduced.result
-        sums: list[Value] = []
-        for k in range(parts):
-            load = ops.Load(partial, (), (k, *index_of(self.axes)), loc=loc)
-            code.append(load)
-            sums.append(load.result)
-        total = sums[0]
-        for value in sums[1:]:
-            add = ops.Map((total, value), SCALARS["add"], loc=loc)
-            code.append(add)
-            total = add.result
-        return total
 
 
 def _number(extent: Dim) -> int:

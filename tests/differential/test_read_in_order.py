@@ -88,7 +88,7 @@ def test_prologue_and_epilogue() -> None:
     assert len(lowered.kernels()) == 1
 
 
-@pytest.mark.parametrize(("rows", "level"), [(2, "x86-64-v3"), (8, LEVELS[-1]), (11, LEVELS[0])])
+@pytest.mark.parametrize(("rows", "level"), [(2, "x86-64-v3"), (7, LEVELS[-1]), (5, LEVELS[0])])
 def test_lanes_along_the_depth(rows: int, level: str) -> None:
     def fn(x: Any, y: Any, bias: Any) -> Any:
         z = dot_general(x, y, ((1,), (1,)))
@@ -103,14 +103,21 @@ def test_lanes_along_the_depth(rows: int, level: str) -> None:
     assert "lanes along the depth" in lowered.kernels()[0].reason
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_lanes_along_more_rows_than_half_of_them(level: str) -> None:
+    lowered = check(product, typed(33, 515), typed(515, 15), level=level, cut=False)
+    assert "lanes along the depth" not in str([info.reason for info in lowered.kernels()])
+
+
+@pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="needs 16 lanes")
 @pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16])
 def test_a_small_operand_is_copied_along_the_depth(dtype: dt.DType) -> None:
     def fn(x: Any, y: Any, bias: Any) -> Any:
         z = product(x, e.cos(y))
         return e.add(z, broadcast(bias, z.shape, (1,)))
 
-    types = [typed(33, 515, dtype=dtype), typed(515, 9, dtype=dtype), typed(9, dtype=dtype)]
-    lowered = check(fn, *types, cut=False)
+    types = [typed(33, 515, dtype=dtype), typed(515, 8, dtype=dtype), typed(8, dtype=dtype)]
+    lowered = check(fn, *types, level="x86-64-v4", cut=False)
     assert "lanes along the depth" in str([info.reason for info in lowered.kernels()])
 
 

@@ -19,7 +19,7 @@ from tessera.graph.ops.rearrange import broadcast, transpose
 from tessera.graph.ops.reduce import sum_
 from tessera.ir.core import Func
 from tessera.ir.intexpr import sym
-from tessera.schedule import split_products
+from tessera.schedule import depth_parts, split_products
 from tessera.schedule.from_graph import lower
 from tessera.schedule.heuristics import choose
 from tessera.schedule.rebuild import kernels
@@ -196,7 +196,7 @@ def test_batches_and_several_axes(always: None) -> None:
 
 
 def test_more_parts_than_are_summed_at_once(always: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_products, "UNROLLED", 2)
+    monkeypatch.setattr(depth_parts, "UNROLLED", 2)
     module = check_gpu(matmul, typed(10, 300), typed(300, 20), length=300)
     assert ops_of(module, t.Reduce)
 
