@@ -284,7 +284,8 @@ class Choice:
             few = narrow and along <= across
             why = "as the result is small" if few else "whose elements are neighbours in memory"
             self.reason = f"lanes along the reduction, {why}"
-            self.reduce_tile = min(side_by_side(self, moving, found), power_above(longest))
+            width = row_width(self, axes[0][-1].extent, side_by_side(self, moving, found))
+            self.reduce_tile = min(width, power_above(longest))
             take_together(self, rows, axes[0][-1], found)
             return
         assert axis is not None
@@ -319,7 +320,7 @@ class Choice:
         self.whole = {axis.name for axis in columns}
         length = columns[-1].extent
         if across is None:
-            width = row_width(self, length)
+            width = row_width(self, length, self.width)
             self.reduce_tile = min(width, power_above(size_of(length)))
             self.vectorise(columns[-1], width)
             self.reason = "passes over a row that stays in the cache"

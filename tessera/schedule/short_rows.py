@@ -35,21 +35,44 @@ NEAR = 4096
 FAR = 1024
 """The same where it is not: prefetchers had better see one row after the other."""
 
+EXPONENTIALS = frozenset({"exp", "exp2"})
+"""Functions with few temporaries; others would spill registers in four vectors."""
+
+FEW = 24
+"""Ops of a body whose own temporaries leave room for those."""
+
+ROOT = 4
+"""What a square root costs, the dearest of instructions."""
+
 LONE = 4
 """Vectors of a row whose only sum keeps a processor busy: it is at the next rows by itself."""
 
 
-def row_width(choice: Choice, length: Dim) -> int:
-    """Lanes of a tile along a row; all of a short one, where passes with exponentials would be
-    loops of two steps.
+def row_width(choice: Choice, length: Dim, width: int) -> int:
+    """Lanes of a tile along a row. Exponentials take twice as many where a row would be a loop of
+    two steps, and where it is long: of two vectors each step waits for the one before.
 
     Args:
         choice: that of the nest.
         length: elements of a row.
+        width: lanes otherwise.
     """
     most = choice.machine.registers // 8 * choice.lanes
-    is_short = choice.costly and isinstance(length, int) and length <= most
-    return max(choice.width, most) if is_short else choice.width
+    if not choice.costly or not isinstance(length, int):
+        return width
+    is_short = bool(choice.whole) and length <= most
+    is_long = _bytes(choice, length) >= LONGEST and _is_simple(choice)
+    return max(width, most) if is_short or is_long else width
+
+
+def _is_simple(choice: Choice) -> bool:
+    """Whether four vectors have room in the registers, beside the constants of an exponential."""
+    costly = {op.fn.name for op in choice.code if isinstance(op, ops.Map) and op.fn.cost > ROOT}
+    return costly <= EXPONENTIALS and len(choice.code) <= FEW
+
+
+def _bytes(choice: Choice, length: int) -> int:
+    return length * choice.machine.vector_bits // (8 * choice.lanes)
 
 
 def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequence[Op]) -> None:
@@ -66,7 +89,7 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
     extent = rows[-1].extent
     if not isinstance(extent, int) or not isinstance(row.extent, int):
         return
-    size = row.extent * choice.machine.vector_bits // (8 * choice.lanes)
+    size = _bytes(choice, row.extent)
     if not 0 < size < LONGEST:
         return
     vectors = max(choice.reduce_tile // choice.lanes, 1)

@@ -220,8 +220,16 @@ def digamma_tail(u: mp.mpf) -> mp.mpf:
 
 ROWS = [
     Row(
+        "EXP",
+        "(exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2, as a part of exp(r)",
+        over(mp.expm1, lambda r: r, 2),
+        -LN2 / 2 * mp.mpf("1.002"),
+        LN2 / 2 * mp.mpf("1.003"),
+        relative(mp.exp, 2),
+    ),
+    Row(
         "EXPM1",
-        "(exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2",
+        "(exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2, as a part of exp(r) - 1",
         over(mp.expm1, lambda r: r, 2),
         # Not quite symmetric: at 0 the weight is 0.
         -LN2 / 2 * mp.mpf("1.002"),

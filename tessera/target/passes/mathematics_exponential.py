@@ -37,11 +37,9 @@ class Reduced:
     r: Num
     tail: Num
 
-    def scaled(self, x: Num, halvings: int = 0) -> Num:
-        """x * 2**(k - halvings), where x is near 1: rounded once."""
-        if not x.scales:
-            return scaled(x, self.power - halvings if halvings else self.power)
-        return x.scale(self.k - float(halvings) if halvings else self.k)
+    def scaled(self, x: Num) -> Num:
+        """x * 2**k, where x is near 1: rounded once."""
+        return times_power(x, self.k, self.power)
 
 
 OFFSET = 1 << 12
@@ -50,27 +48,43 @@ OFFSET = 1 << 12
 
 def reduce(x: Num, rest: Num | None = None) -> Reduced:
     """The parts of exp(x + rest), where |x| is less than 2**11 and the rest is small beside it."""
+    k, power = exponent(x)
+    if rest is not None and x.grade is not Grade.SHORT:
+        high, low = LN2_PARTS[x.grade]
+        r, lost = fast_two_sum(fma(k, -high, x), fma(k, -low, rest))
+        return Reduced(k, power, r, fma(r * r, tables.EXPM1(r), lost))
+    r = remainder(x, k)
+    return Reduced(k, power, r, (r * r) * tables.EXPM1(r))
+
+
+def exponent(x: Num) -> tuple[Num, Num]:
+    """The exponent of exp(x), and its bits."""
     magic = x.format.magic
     shifted = fma(x, LOG2_E, magic)
-    k = shifted - magic
-    if x.grade is Grade.SHORT:
-        r = fma(k, -1 / LOG2_E, x)
-    else:
-        high, low = LN2_PARTS[x.grade]
-        r = fma(k, -high, x)
-        if rest is not None:
-            r, lost = fast_two_sum(r, fma(k, -low, rest))
-            return Reduced(k, power_bits(shifted), r, fma(r * r, tables.EXPM1(r), lost))
-        r = fma(k, -low, r)
-    return Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
+    return shifted - magic, power_bits(shifted)
 
 
-def reduce_base2(x: Num) -> Reduced:
-    """The parts of exp2(x); |x| is less than 2**11."""
+def parts_base2(x: Num) -> tuple[Num, Num, Num]:
+    """The exponent of exp2(x), its bits, and the rest as an argument of exp; |x| < 2**11."""
     shifted = x + x.format.magic
     k = shifted - x.format.magic
-    r = (x - k) * (1 / LOG2_E)
-    return Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
+    return k, power_bits(shifted), (x - k) * (1 / LOG2_E)
+
+
+def remainder(x: Num, k: Num) -> Num:
+    """x - k * log(2)."""
+    if x.grade is Grade.SHORT:
+        return fma(k, -1 / LOG2_E, x)
+    high, low = LN2_PARTS[x.grade]
+    return fma(k, -low, fma(k, -high, x))
+
+
+def near_one(r: Num) -> Num:
+    """exp(r) for |r| <= log(2) / 2, to a unit of the last place; by Horner's rule where each step
+    is one instruction, rounded once.
+    """
+    tail = tables.EXP(r)
+    return fma(fma(tail, r, 1.0), r, 1.0) if r.b.fused else 1.0 + (r + (r * r) * tail)
 
 
 def power_bits(shifted: Num) -> Num:
@@ -82,17 +96,23 @@ def power_bits(shifted: Num) -> Num:
 
 def exponential(x: Num, halvings: int = 0) -> Num:
     """exp(x) / 2**halvings, into the subnormal numbers and to infinity; |x| is less than 2**11."""
-    parts = reduce(x)
-    return parts.scaled(1.0 + (parts.r + parts.tail), halvings)
+    k, power = exponent(x)
+    result = near_one(remainder(x, k))
+    if halvings:
+        k, power = k - float(halvings), power - halvings
+    return times_power(result, k, power)
 
 
 def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
-    parts = reduce(x)
-    if x.scales:
-        return parts.scaled(1.0 + (parts.r + parts.tail))
-    scale = power_of_two(parts.power - OFFSET)
-    return fma(parts.r + parts.tail, scale, scale)
+    k, power = exponent(x)
+    result = near_one(remainder(x, k))
+    return result.scale(k) if x.scales else result * power_of_two(power - OFFSET)
+
+
+def times_power(x: Num, k: Num, power: Num) -> Num:
+    """x * 2**k, where x is near 1: rounded once; `power` has the bits of k."""
+    return x.scale(k) if x.scales else scaled(x, power)
 
 
 def scaled(x: Num, power: Num) -> Num:
@@ -128,8 +148,8 @@ def exp(x: Num) -> Num:
 def exp2(x: Num) -> Num:
     """2 ** x."""
     limit = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
-    parts = reduce_base2(clamped(x, *limit))
-    return parts.scaled(1.0 + (parts.r + parts.tail))
+    k, power, r = parts_base2(clamped(x, *limit))
+    return times_power(near_one(r), k, power)
 
 
 def expm1(x: Num) -> Num:

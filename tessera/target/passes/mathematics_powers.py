@@ -17,9 +17,10 @@ from tessera.target.passes.mathematics_exponential import (
     OFFSET,
     Reduced,
     clamped,
+    near_one,
+    parts_base2,
     power_bits,
     power_of_two,
-    reduce_base2,
 )
 from tessera.target.passes.mathematics_logarithm import LN2, short_log, split
 
@@ -92,8 +93,8 @@ def _short_power(base: Num, exponent: Num) -> Num:
     e, f = split(base)
     binary = where(base < math.inf, fma(short_log(f), LOG2_E, e), base)
     binary = where(base.equals(0.0), -math.inf, binary)
-    parts = reduce_base2(clamped(exponent * binary, -200.0, 200.0))
-    return (1.0 + (parts.r + parts.tail)) * power_of_two(parts.power - OFFSET)
+    _, power, r = parts_base2(clamped(exponent * binary, -200.0, 200.0))
+    return near_one(r) * power_of_two(power - OFFSET)
 
 
 def pow(x: Num, y: Num) -> Num:
