@@ -419,9 +419,7 @@ class _Program:
             kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
             if self.is_gpu and self.ranges is not None:
                 memories = [_buffer(v) for v in args]
-                kernel, asked = with_width(
-                    kernel, memories, self.ranges, guarded_below(self.func)
-                )
+                kernel, asked = with_width(kernel, memories, self.ranges, guarded_below(self.func))
                 self.guards.update(dict.fromkeys(asked))
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)

@@ -49,6 +49,7 @@ Scalar: TypeAlias = "int | bool | Array"
 POISON = 0xFF
 """Every byte of memory that nobody wrote."""
 
+
 def as_scalar(value: Any, dtype: DType) -> Scalar:
     """One element as the interpreters keep it: a Python int or bool, else a 0-d array."""
     if dtype is int64:

@@ -51,6 +51,7 @@ from tessera.tile.lowering import (
     reduction,
     row_passes,
     scanning,
+    searching,
 )
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
@@ -69,7 +70,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Load: access.load,
     s.Store: access.store,
     s.Reduce: reduction.reduce,
-    s.ArgReduce: reduction.arg_reduce,
+    s.ArgReduce: searching.arg_reduce,
     s.Contract: contraction.contract,
     ContractFrom: contraction.contract,
     s.Scan: scanning.scan,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, bool_, int32, int64, real_of, uint8
+from tessera.dtypes import DType, int64, real_of, uint8
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Value
 from tessera.ir.intexpr import Dim, divides, linear_in, sym, symbols
 from tessera.ir.order import Order, Tree
-from tessera.ir.scalar import SCALARS, ScalarFn
+from tessera.ir.scalar import ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.schedule.access import offset
@@ -99,9 +99,7 @@ def has_pairs(low: State, axes: Sequence[Axis], region: Block, step: int) -> boo
     return False
 
 
-def _stepped(
-    low: State, axis: Axis, steps: Steps, carried: list[Value], body: Body
-) -> list[Value]:
+def _stepped(low: State, axis: Axis, steps: Steps, carried: list[Value], body: Body) -> list[Value]:
     """Full steps without checks, then the rest."""
     em, size, extent = low.em, steps.size, axis.extent
     zero = em.const(0, int64)
@@ -135,9 +133,7 @@ def _stepped(
     return em.when(em.map("lt", start, end), lambda: run(start, before, size, True), lambda: before)
 
 
-def _step_size(
-    low: State, axes: Sequence[Axis], region: Block, order: Order | None = None
-) -> int:
+def step_size(low: State, axes: Sequence[Axis], region: Block, order: Order | None = None) -> int:
     """Elements per step: 1 where the body has loops itself, and what a short axis needs."""
     width = low.reduce_tile if order is None else order.width
     if not axes or width == 1:
@@ -175,7 +171,7 @@ class Frame:
         return self.outer.plus(dim, first=self.axis == 0)
 
 
-def _frame(low: State, axes: Sequence[Axis], region: Block, point: Point, step: int) -> Frame:
+def frame_at(low: State, axes: Sequence[Axis], region: Block, point: Point, step: int) -> Frame:
     """The frame of a reduction. In a block of a GPU its tiles have no dims on which nothing in the
     region depends: code of the region that stands outside too is the same code."""
     deps = frozenset[str]().union(*[low.deps[v] for v in region.outputs])
@@ -224,25 +220,25 @@ def is_looped(low: State, op: s.Reduce) -> bool:
         return False
     if not low.is_block:
         return True
-    step = _step_size(low, op.axes, op.body, op.order)
-    return step > 1 and not _is_covered(op.axes[0], step) and op.axes[0].extent != 0
+    step = step_size(low, op.axes, op.body, op.order)
+    return step > 1 and not is_covered(op.axes[0], step) and op.axes[0].extent != 0
 
 
 def covered(low: State, op: s.Reduce, point: Point) -> Point | None:
     """Where the body of a reduction is evaluated that one step covers; None for others."""
-    step = _step_size(low, op.axes, op.body, op.order)
-    if not low.is_block or len(op.axes) != 1 or not _is_covered(op.axes[0], step):
+    step = step_size(low, op.axes, op.body, op.order)
+    if not low.is_block or len(op.axes) != 1 or not is_covered(op.axes[0], step):
         return None
     axis = op.axes[0]
     checked = not divides(step, axis.extent, low.facts)
     dim = TileDim(axis.name, step, low.em.const(0, int64), axis.extent, checked)
-    return _frame(low, op.axes, op.body, point, step).inner(dim)
+    return frame_at(low, op.axes, op.body, point, step).inner(dim)
 
 
 def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
     """Where the body of such a reduction is evaluated."""
-    step = _step_size(low, op.axes, op.body, op.order)
-    return _frame(low, op.axes, op.body, point, step)
+    step = step_size(low, op.axes, op.body, op.order)
+    return frame_at(low, op.axes, op.body, point, step)
 
 
 def loops(
@@ -273,16 +269,16 @@ def accumulate(
 ) -> Val:
     em = low.em
     axes, region = op.axes, op.body
-    step = _step_size(low, axes, region, op.order)
+    step = step_size(low, axes, region, op.order)
     if dtype.is_complex and fn.name != "add":
         step = 1  # lanes are combined part by part at the end, which only a sum allows
-    frame = _frame(low, axes, region, point, step)
+    frame = frame_at(low, axes, region, point, step)
     shape = frame.shape
     neutral = identity(low, fn, dtype)
     parts = len(neutral.parts)
     loc = em.loc
 
-    is_single = low.is_block and len(axes) == 1 and _is_covered(axes[0], step)
+    is_single = low.is_block and len(axes) == 1 and is_covered(axes[0], step)
 
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
         inner = frame.inner(dim)
@@ -307,91 +303,9 @@ def is_exact(low: State, op: s.Reduce | s.Contract) -> bool:
     return low.is_block and op.order is not None and op.order.tree is Tree.HALVES
 
 
-def _is_covered(axis: Axis, step: int) -> bool:
+def is_covered(axis: Axis, step: int) -> bool:
     """Whether one step is all."""
     return step > 1 and isinstance(axis.extent, int) and 0 < axis.extent <= step
-
-
-# --- arg reduce -------------------------------------------------------------------------------
-
-
-def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
-    """The index of the extreme; the first one wins, NaN is more extreme than any number.
-
-    What is carried is the number of the step, in 32 bits where that is enough: lanes of an index
-    are then no wider than those of a value.
-    """
-    em = low.em
-    (out,) = op.body.outputs
-    dtype = uint8 if dtype_of(out) is bool_ else dtype_of(out)
-    extent = op.axis.extent
-    step = _step_size(low, (op.axis,), op.body)
-    is_short = extent < 1 << 31 if isinstance(extent, int) else step >= 16
-    counter = int32 if is_short else int64
-    frame = _frame(low, (op.axis,), op.body, point, step)
-    shape = frame.shape
-    neutral = identity(low, op.fn, dtype)
-    loc = em.loc
-
-    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        inner = frame.inner(dim)
-        low.run(op.body.ops, inner)
-        x = low.cast(low.get(out, inner), dtype)
-        if dim is None:
-            number = em.symbols[op.axis.name]
-        else:
-            x = masked(low, x, neutral, inner, frame.axis)
-            number = em.map("floordiv", dim.start, em.const(step, int64))
-        em.loc = loc
-        number = em.cast(number, counter)
-        found = (x.parts[0], number)
-        if not is_single:
-            found = _better(low, op.fn, carried, x.parts[0], number)
-        return [em.broadcast(v, shape) for v in found]
-
-    is_single = low.is_block and _is_covered(op.axis, step)
-    start = [em.broadcast(v, shape) for v in (neutral.parts[0], em.const(0, counter))]
-    best, number = run_steps(low, (op.axis,), Steps(step), start, body)
-    if step == 1:
-        return Val((em.cast(number, int64),), frame.outer.names)
-    axis = frame.axis % len(shape)
-    lane = em.pure(t.Iota, tuple([step if k == axis else 1 for k in range(len(shape))]), axis)
-    # A block compares pairs of values and places, which are short if they can be.
-    wide = int32 if low.is_block and isinstance(extent, int) and is_short else int64
-    first = em.map("mul", em.cast(number, wide), em.const(step, wide))
-    at = em.map("add", first, em.cast(lane, wide))
-    if low.is_block:
-        at = em.add(t.ArgReduce(best, em.broadcast(at, shape), op.fn, axis, loc=loc))[1]
-    else:
-        at = _first_of_best(low, op.fn, best, at, axis)
-    return Val((em.cast(at, int64),), frame.outer.names)
-
-
-def _first_of_best(low: State, fn: ScalarFn, best: Value, at: Value, axis: int) -> Value:
-    """The smallest index beside an extreme, along a dim: two reductions of whole vectors."""
-    em = low.em
-    line = tuple([1 if k == axis else n for k, n in enumerate(t.tile_type(best).shape)])
-    extreme = em.reshape(em.pure(t.Reduce, best, fn, axis), line)
-    wins = em.map("eq", best, extreme)
-    if t.tile_type(best).dtype.is_float:
-        wins = em.map("or", wins, em.map("isnan", best))
-    at = em.select(wins, at, em.const((1 << 63) - 1, int64))
-    return em.pure(t.Reduce, at, SCALARS["min"], axis)
-
-
-def _better(
-    low: State, fn: ScalarFn, carried: Sequence[Value], x: Value, number: Value
-) -> tuple[Value, Value]:
-    em = low.em
-    best, at = carried
-    is_float = t.tile_type(x).dtype.is_float
-    if not is_float:
-        wins = em.map("gt" if fn.name == "max" else "lt", x, best)
-    else:
-        # A NaN beats every number, and the first NaN stays: two comparisons.
-        loses = em.map("le" if fn.name == "max" else "ge", x, best)
-        wins = em.map("and", em.map("not", loses), em.map("not", em.map("isnan", best)))
-    return em.select(wins, x, best), em.select(wins, number, at)
 
 
 # --- scan -------------------------------------------------------------------------------------

@@ -1,0 +1,76 @@
+"""Searches along lines that are long enough for blocks, at every level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import DType, bool_, float16, float32, float64, int8, int32, uint8
+from tessera.graph.trace import Trace, active
+from tessera.ir.core import Func
+from tessera.ir.types import TensorType
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+
+DTYPES = (float32, float64, float16, int8, uint8, int32, bool_)
+LENGTHS = (1024, 1279, 1025, 1300)
+"""Whole blocks; an end of as many steps as a block; one element more; a block that is shorter."""
+
+
+def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType) -> Func:
+    with active(Trace("jit", "program", staging=True)) as trace:
+        x = trace.input(TensorType(shape, dtype))
+        graph, captured = trace.finish([fn(x, axis=1)], "program")
+    assert not captured
+    return graph
+
+
+def check(x: np.ndarray, level: str = "host") -> None:
+    dtype = next(d for d in DTYPES if d.np == x.dtype)
+    for fn in (ts.argmax, ts.argmin):
+        lowered = check_levels(graph_of(fn, x.shape, dtype), [x], machine=machine(level))
+        assert str(lowered.tile).count("tile.for(") >= 3  # blocks, steps, places
+
+
+def special(n: int) -> np.ndarray:
+    """Rows of infinities, zeros, ties and NaN at the ends of blocks."""
+    x = np.random.default_rng(1).normal(size=(9, n)).astype(np.float32)
+    x[1, [n - 1, 300, 255]] = np.nan
+    x[2, 700] = -np.float32(np.nan)
+    x[3], x[4] = -np.inf, np.inf
+    x[5] = -0.0
+    x[5, n // 2 :] = 0.0
+    x[6] = 3
+    x[6, n - 1], x[7, 0], x[8, n - 1] = 4, 9, 9
+    return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype: DType) -> None:
+    x = np.random.default_rng(0).integers(0, 100, (3, 4100))
+    check((x > 98).astype(dtype.np) if dtype is bool_ else x.astype(dtype.np))
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_special_values(n: int, level: str) -> None:
+    check(special(n), level)
+
+
+def test_values_that_are_computed() -> None:
+    x = special(1300)
+    found: Any = ts.jit(lambda x: ts.argmax(ts.cos(x) * 2, axis=1))(x)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(np.asarray(found), np.cos(x).argmax(1))
+
+
+@pytest.mark.parametrize("n", [1 << 16, (1 << 16) + 5, 10**6])
+def test_arrays_as_a_whole(n: int) -> None:
+    x = np.random.default_rng(2).normal(size=n).astype(np.float32)
+    for at in (0, n // 3, n - 1):
+        x[at] += 10
+        assert int(ts.jit(ts.argmax)(x)) == x.argmax()
+        assert int(ts.jit(ts.argmin)(-x)) == x.argmax()
