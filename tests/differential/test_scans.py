@@ -60,6 +60,20 @@ def test_scans(name: str, down: bool, level: str) -> None:
                 check_levels(graph, [x, y], dims, machine=machine(level))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_end_of_a_scan_is_its_total(reverse: bool) -> None:
+    """No lanes are added up beside a scan; NaN and what is infinite go on to the end."""
+
+    def fn(x: Any) -> Any:
+        return bind(CumSum, x, axis=1, reverse=reverse)
+
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4, 133)).astype(np.float32)
+    x[0, 7], x[1, 50], x[2, 100] = np.nan, np.inf, -np.inf
+    lowered = check_levels(traced(fn, typed(4, 133)), [x], machine=machine("x86-64-v3"))
+    assert "reduce_lanes" not in lowered.stage("target")
+
+
 @pytest.mark.parametrize("level", ["x86-64", "host"])
 @pytest.mark.parametrize("name", OPERANDS)
 def test_no_scans(name: str, level: str) -> None:

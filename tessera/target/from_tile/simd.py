@@ -168,6 +168,16 @@ def _slices(x: Rows, axis: int) -> list[list[int]]:
 def _reduce(s: Lowering, op: tile.Reduce) -> None:
     x = s.rows(op.x)
     shape = x.shape[: op.axis] + x.shape[op.axis + 1 :]
+    scanned = s.scans.get((s.blocks[-1], op.x, op.fn, op.axis))
+    if scanned is not None:
+        rows, is_reverse = scanned
+        end = 0 if is_reverse else x.shape[op.axis] - 1
+        if op.axis == len(x.shape) - 1:
+            ends = [s.extract(row, end) for row in rows]
+            s.define(op.result, s.from_scalars(ends, shape, x.dtype))
+        else:
+            s.define(op.result, [rows[along[end]] for along in _slices(x, op.axis)])
+        return
     if op.axis == len(x.shape) - 1:
         whole = combined(s, x.values, op.fn) if len(shape) == 1 else None
         if whole is not None:
@@ -245,27 +255,34 @@ def _scan(s: Lowering, op: tile.Scan) -> None:
         if x.lanes == 1:
             s.define(op.result, x.values)
             return
-        s.define(op.result, [_scan_lanes(s, op, v, x) for v in x.values])
+        found = [_scan_lanes(s, op, v, x) for v in x.values]
+        s.scans[s.blocks[-1], op.x, op.fn, op.axis] = found, op.reverse
+        s.define(op.result, found)
         return
     result = list(x.values)
     for rows in _slices(x, op.axis):
         for row, value in zip(rows, running([x.values[r] for r in rows]), strict=True):
             result[row] = value
+    s.scans[s.blocks[-1], op.x, op.fn, op.axis] = result, op.reverse
     s.define(op.result, result)
 
 
 def _scan_lanes(s: Lowering, op: tile.Scan, value: Value, x: Rows) -> Value:
-    """A scan along lanes, each step twice as far as the one before (Hillis and Steele, "Data
-    parallel algorithms", 1986)."""
+    """A scan along lanes: neighbours make pairs, pairs make fours, and the last lane of each first
+    half goes to all of the second (Sklansky, "Conditional-sum addition logic", 1960).
+
+    Scans by steps twice as far each time have as many shuffles, but moves of whole vectors with
+    zeros behind them are what LLVM 22 has the expanding instructions for, which are slow."""
     assert op.fn.identity is not None
     lanes = x.lanes
     neutral = s.const(op.fn.identity(x.dtype), row_type(x.shape, x.dtype))
     by = 1
     while by < lanes:
         if op.reverse:
-            picks = tuple([k + by for k in range(lanes)])
+            ends = [(k // by + 1) * by if k // by % 2 == 0 else lanes + k for k in range(lanes)]
         else:
-            picks = tuple([k - by if k >= by else lanes + k for k in range(lanes)])
+            ends = [k // by * by - 1 if k // by % 2 else lanes + k for k in range(lanes)]
+        picks = tuple(ends)
         moved = s.emit(t.Shuffle(value, neutral, picks, loc=s.loc))
         value = s.map(op.fn, moved, value)
         by *= 2
