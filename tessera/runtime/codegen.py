@@ -199,13 +199,13 @@ class _Compiler:
 
     def run_passes(self, module: Any, target: Any, unroll: bool) -> None:
         """LLVM's standard pipeline without its vectorisers."""
-        with (
-            closing(self.binding.create_pipeline_tuning_options(speed_level=2)) as options,
-            closing(self.binding.create_pass_builder(target, options)) as builder,
-        ):
+        with closing(self.binding.create_pipeline_tuning_options(speed_level=2)) as options:
             options.loop_vectorization = False
             options.slp_vectorization = False
             options.loop_unrolling = unroll
+            # It copies the options: what is changed later has no effect.
+            builder = self.binding.create_pass_builder(target, options)
+        with closing(builder):
             # A pass manager runs once: a second run ends the process.
             passes = builder.getModulePassManager()
             try:
@@ -343,7 +343,6 @@ def _dispose(passes: Any) -> None:
             passes.detach()
             return
     passes.close()
-
 
 
 _PARSE_ERROR = re.compile(r"<string>:(\d+):(\d+): error: (.*)")

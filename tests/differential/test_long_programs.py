@@ -117,3 +117,18 @@ def test_pointers_are_read_where_they_are_used() -> None:
     main = text[text.index("define void @") :].splitlines()
     first = next(k for k, line in enumerate(main) if "call void" in line)
     assert sum("load ptr" in line for line in main[:first]) <= 4
+
+
+@pytest.mark.unchecked
+def test_llvm_unrolls_short_loops_only() -> None:
+    kept = "llvm.loop.unroll.disable"
+    columns = ts.jit(lambda x: ts.max(x, axis=0))
+    few, many = (np.arange(16 * n, dtype=np.float32).reshape(n, 16) for n in (3, 300))
+    assert kept not in columns.lower(few).llvm
+    copies = ts.jit(lambda x: ts.concat([x, x + 1, x * 2], axis=1))
+    wide = np.arange(100 * 768, dtype=np.float32).reshape(100, 768)
+    assert kept in copies.lower(wide).llvm
+    for x in (few, many):
+        np.testing.assert_array_equal(np.asarray(columns(x)), x.max(0))
+    expected = np.concatenate([wide, wide + 1, wide * 2], axis=1)
+    np.testing.assert_array_equal(np.asarray(copies(wide)), expected)

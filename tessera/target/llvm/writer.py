@@ -14,7 +14,7 @@ from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import bad_access, host, lanes, parallel
+from tessera.target.llvm import bad_access, control, host, lanes, parallel
 from tessera.target.llvm.text import (
     Rule,
     Writer,
@@ -461,92 +461,6 @@ def _roots(w: Writer, op: Roots) -> None:
     w.names[op.result] = f"@{op.symbol}"
 
 
-def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
-    """Reserves a phi line per value; they are filled in once the incoming values are known."""
-    names = [w.fresh() for _ in values]
-    at = len(w.lines)
-    w.lines.extend([""] * len(values))
-    return names, at
-
-
-def _fill_phis(
-    w: Writer,
-    at: int,
-    names: Sequence[str],
-    types: Sequence[Type],
-    incoming: Sequence[tuple[Sequence[str], str]],
-) -> None:
-    for k, (name, type) in enumerate(zip(names, types, strict=True)):
-        sources = ", ".join(f"[ {values[k]}, %{label} ]" for values, label in incoming)
-        w.lines[at + k] = f"  {name} = phi {type_text(type)} {sources}"
-
-
-def _for(w: Writer, op: t.For) -> None:
-    n = w.next_label()
-    before, init = w.label, [w.name(op.lo), *[w.name(v) for v in op.init]]
-    w.put(f"br label %head{n}")
-    w.start(f"head{n}")
-    names, at = _phis(w, op.body.args)
-    types = [a.type for a in op.body.args]
-    w.names.update(zip(op.body.args, names, strict=True))
-    going = w.assign(f"icmp slt i64 {names[0]}, {w.name(op.hi)}")
-    w.put(f"br i1 {going}, label %body{n}, label %done{n}")
-    w.start(f"body{n}")
-    w.block(op.body)
-    following = w.assign(f"add nsw i64 {names[0]}, {w.name(op.step)}")
-    carried = [following, *[w.name(v) for v in op.body.outputs]]
-    last = w.label
-    w.put(f"br label %head{n}")
-    _fill_phis(w, at, names, types, [(init, before), (carried, last)])
-    w.start(f"done{n}")
-    w.names.update(zip(op.results, names[1:], strict=True))
-
-
-def _while(w: Writer, op: t.While) -> None:
-    n = w.next_label()
-    before, init = w.label, [w.name(v) for v in op.init]
-    w.put(f"br label %head{n}")
-    w.start(f"head{n}")
-    names, at = _phis(w, op.init)
-    types = [v.type for v in op.init]
-    w.names.update(zip(op.cond.args, names, strict=True))
-    w.names.update(zip(op.body.args, names, strict=True))
-    w.block(op.cond)
-    w.put(f"br i1 {w.name(op.cond.outputs[0])}, label %body{n}, label %done{n}")
-    w.start(f"body{n}")
-    w.block(op.body)
-    carried = [w.name(v) for v in op.body.outputs]
-    last = w.label
-    w.put(f"br label %head{n}")
-    _fill_phis(w, at, names, types, [(init, before), (carried, last)])
-    w.start(f"done{n}")
-    w.names.update(zip(op.results, names, strict=True))
-
-
-def _if(w: Writer, op: t.If) -> None:
-    n = w.next_label()
-    w.put(f"br i1 {w.name(op.pred)}, label %then{n}, label %else{n}")
-    incoming: list[tuple[list[str], str]] = []
-    for word, block in (("then", op.then), ("else", op.otherwise)):
-        w.start(f"{word}{n}")
-        w.block(block)
-        incoming.append(([w.name(v) for v in block.outputs], w.label))
-        w.put(f"br label %done{n}")
-    w.start(f"done{n}")
-    names, at = _phis(w, op.results)
-    _fill_phis(w, at, names, [v.type for v in op.results], incoming)
-    w.names.update(zip(op.results, names, strict=True))
-
-
-def _call(w: Writer, op: t.Call) -> None:
-    w.put(f"call void {w.callee(op.callee)}({', '.join(w.typed(a) for a in op.args)})")
-
-
-def _apply(w: Writer, op: t.Apply) -> None:
-    args = ", ".join(w.typed(a) for a in op.args)
-    w.names[op.result] = w.assign(f"call {type_text(op.type)} {w.callee(op.callee)}({args})")
-
-
 RULES: Mapping[type[Op], Rule] = {
     t.Const: _const,
     t.Lanes: _lanes,
@@ -570,15 +484,11 @@ RULES: Mapping[type[Op], Rule] = {
     t.Alloca: _alloca,
     Roots: _roots,
     Prefetch: _prefetch,
-    t.For: _for,
-    t.While: _while,
-    t.If: _if,
-    t.Call: _call,
-    t.Apply: _apply,
     t.Parallel: parallel.parallel,
     t.Together: parallel.together,
     t.BadAccess: bad_access.bad_access,
     t.Sentinel: bad_access.sentinel,
+    **control.RULES,
     **host.RULES,
 }
 
