@@ -1,4 +1,4 @@
-"""Ops of the entry: those that group launches, that sort, and that copy between a GPU and its host."""
+"""Ops of the entry: they group launches, sort, and copy between a GPU and its host."""
 
 from __future__ import annotations
 

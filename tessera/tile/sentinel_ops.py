@@ -13,7 +13,7 @@ from tessera.tile.types import TileType
 
 
 class Sentinel(TileOp):
-    """Tells the runtime, if some element of the tile holds, that a value is not what it should be."""
+    """Tells the runtime, if some element of the tile holds, that a value is wrong."""
 
     name = "tile.sentinel"
     effects = IO
