@@ -8,7 +8,8 @@ elements took 5.0 us where all start on pages, and up to 6.2 with 64 to 256 byte
 
 Small buffers come from NumPy's allocator, which recycles them itself. Large ones would be fresh
 mappings each time, and there the kernel's work of filling in pages exceeds the work of the code
-that writes them; they return to a pool instead when the last array over them dies.
+that writes them; they return to a pool instead when the last array over them dies. Results of
+native calls that are not large have lists of their own (`dispatch/blocks_text.py`).
 
 Invariants:
 
@@ -45,6 +46,10 @@ PAGED_BYTES = 1 << 14
 
 # Below this the allocator recycles well itself, and the pool's two microseconds would show.
 POOLED_BYTES = 1 << 20
+
+# Results of native calls between small and large wait in lists, of so many lines of 64 bytes
+# together: an eighth of what the pool may hold.
+LISTED_LINES: ctypes.c_int64 = ctypes.c_int64((config.memory_cache << 17) // 64)
 
 Output: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], int]"
 """Shape, dtype and bytes of an array that is to be made."""
@@ -121,6 +126,7 @@ def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Ar
     """`aligned_empty` for a caller who knows how many bytes it takes."""
     if size >= POOLED_BYTES:
         pool.limit = config.current().memory_cache << 20
+        LISTED_LINES.value = pool.limit // 512
         return pool.empty(shape, dtype, size)
     to = PAGE if size >= PAGED_BYTES else ALIGNMENT
     raw = np.empty(size + to - 1, _BYTE)

@@ -23,6 +23,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import Table, native
 from tessera.runtime.dispatch.signatures import key_hash
 from tessera.runtime.layout import method_word, sequences_are_known
+from tessera.runtime.memory import LISTED_LINES
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -596,15 +597,16 @@ def test_memory_does_not_grow() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("count", [1000, 4000, 16000])
+@pytest.mark.parametrize("count", [1000, 4000, 16000, 16380, 16400, 65536, 250_000])
 def test_many_results_of_a_call_take_memory_of_before(count: int) -> None:
-    """As an optimizer's do: of 4, 16 and 64 KB, the last more than what waits at most."""
+    """As an optimizer's do: of 4, 16 and 64 KB, the last more than what waits at most, and larger
+    ones, which have lists by pages."""
     f = ts.jit(lambda xs: [x + 1 for x in xs])
     xs = [array(count, start=k) for k in range(160)]
     warm(f, xs)
     before = {np.asarray(y).ctypes.data for y in f(xs)}
     found = f(xs)
-    if count <= 4000:
+    if count <= 4000 or count > 16384:
         assert len(before & {np.asarray(y).ctypes.data for y in found}) > 100
     for _ in range(3):
         kept, found = found, f(xs)
@@ -621,6 +623,20 @@ def test_blocks_of_sizes_that_nobody_wants_any_more_are_given_back() -> None:
         warm(f, xs)
         for x, y in zip(xs, f(xs), strict=True):
             np.testing.assert_array_equal(y, x * 2)
+
+
+@pytest.mark.parametrize("lines", [0, 1 << 15])
+def test_a_setting_bounds_how_much_of_larger_ones_waits(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LISTED_LINES, "value", lines)
+    for width in (17_000, 100_000, 16_500):
+        f = ts.jit(lambda xs: [x * 2 for x in xs])
+        xs = [array(width + 1024 * k) for k in range(12)]
+        warm(f, xs)
+        for _ in range(3):
+            for x, y in zip(xs, f(xs), strict=True):
+                np.testing.assert_array_equal(y, x * 2)
 
 
 def test_results_keep_their_memory_to_themselves() -> None:

@@ -28,7 +28,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, load
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
-from tessera.runtime.memory import PooledMemory, aligned_sized
+from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized
 from tessera.target.machine import machine
 
 MOST_STRUCTURES = 32
@@ -196,6 +196,7 @@ def native() -> Loaded | None:
         "tessera_ndarray_type": id(np.ndarray),
         "tessera_handler": id(capsule),
         "tessera_sized": id(aligned_sized),
+        "tessera_waiting_lines": ctypes.addressof(LISTED_LINES),
         "tessera_exchange": ctypes.addressof(exchange.NOTED),
         "tessera_cell_class": id(Cell),
         "tessera_pooled_class": id(PooledMemory),
@@ -205,7 +206,7 @@ def native() -> Loaded | None:
     for name in ("malloc", "calloc", "realloc", "free"):
         setattr(handler, name, loaded.addresses[f"tessera_{name}"])
     # Arrays may die after everything else, and give their memory back: none of this is ever freed.
-    for thing in (loaded, handler, capsule, aligned_sized):
+    for thing in (loaded, handler, capsule, aligned_sized, LISTED_LINES):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     return loaded
 
