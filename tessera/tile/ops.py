@@ -472,19 +472,19 @@ def _without(x: TileType, axis: int) -> tuple[int, ...]:
 
 
 class For(control.For, TileOp):
-    """`for i in range(lo, hi, step)`, carrying values. The body's arguments are i and the carried
-    values.
+    """`for i in range(lo, hi, step)`, carrying values; the body's arguments are i and these.
 
     Attributes:
-        parallel: no iteration depends on another one (there is nothing carried, and stores are
-            disjoint).
+        parallel: no iteration depends on another one: nothing is carried, stores are disjoint.
         stages: software-pipeline depth asked for; 0 leaves it to the target.
+        pooled: lanes are combined behind the loop: of extremes, any may be NaN where one is.
     """
 
     name = "tile.for"
     counter = INDEX
     parallel: bool = attr(False)
     stages: int = attr(0)
+    pooled: bool = attr(False)
     body: Block = region()
 
 

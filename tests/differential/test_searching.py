@@ -1,4 +1,4 @@
-"""Searches along lines that are long enough for blocks, at every level."""
+"""Searches along lines that are long enough for blocks, and their extremes, at every level."""
 
 from __future__ import annotations
 
@@ -74,3 +74,28 @@ def test_arrays_as_a_whole(n: int) -> None:
         x[at] += 10
         assert int(ts.jit(ts.argmax)(x)) == x.argmax()
         assert int(ts.jit(ts.argmin)(-x)) == x.argmax()
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_extremes(n: int, level: str) -> None:
+    x = np.concatenate([special(n), np.full((3, n), np.nan, np.float32)])
+    x[10, : n // 2], x[11, n - 1] = 1, 2
+    for at, row in zip((0, 31, 32, 63, n - 1), x[[0, 4, 5, 6, 8]], strict=True):
+        row[at] = np.nan
+    for fn in (ts.max, ts.min):
+        check_levels(graph_of(fn, x.shape, float32), [x], machine=machine(level))
+
+
+@pytest.mark.parametrize("n", [1024, 1300])
+def test_extremes_of_each_lane(n: int) -> None:
+    """A NaN anywhere is one of its row alone."""
+    x = np.random.default_rng(3).normal(size=(n, n)).astype(np.float32)
+    x[np.arange(n), np.arange(n)] = np.nan
+    x[::5, ::1] = 1
+    both: Any = ts.jit(lambda x: (ts.max(x, axis=1), ts.min(x, axis=1), ts.sum(x, axis=1)))(x)
+    np.testing.assert_array_equal(np.asarray(both[0]), x.max(1))
+    np.testing.assert_array_equal(np.asarray(both[1]), x.min(1))
+    np.testing.assert_array_equal(np.isnan(np.asarray(both[2])), np.isnan(x.sum(1)))
+    wide: Any = ts.jit(lambda x: ts.max(x, axis=1))(x.astype(np.float64))
+    np.testing.assert_array_equal(np.asarray(wide), x.max(1))

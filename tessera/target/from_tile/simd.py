@@ -29,6 +29,7 @@ from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.from_tile import memory
 from tessera.target.from_tile.calls import host_call
+from tessera.target.from_tile.extremes import Extremes
 from tessera.target.from_tile.lowering import (
     I64,
     PTR,
@@ -344,19 +345,23 @@ def has_fma(machine: Machine, dtype: DType) -> bool:
 
 
 def _for(s: Lowering, op: tile.For) -> None:
+    extremes = Extremes(s, op)
     init = s.flatten(op.init)
+    count = len(init)
+    init += extremes.start()
     types = [I64, *[v.type for v in init]]
 
     def body(args: list[Value]) -> Sequence[Value]:
         s.define(op.body.args[0], args[:1])
-        s.bind_args(op.body.args[1:], args[1:])
-        s.run(op.body)
-        return s.flatten(op.body.outputs)
+        s.bind_args(op.body.args[1:], args[1 : 1 + count])
+        s.run_ops(extremes.others)
+        outputs, bad = extremes.step(args[1 + count :])
+        return [*outputs, *bad]
 
     block = s.region(types, body)
     loop = t.For(s.scalar(op.lo), s.scalar(op.hi), s.scalar(op.step), init, 0, block, loc=op.loc)
     s.emit(loop)
-    s.bind_args(op.results, loop.results)
+    s.bind_args(op.results, extremes.finish(loop.results[:count], loop.results[count:]))
 
 
 def _while(s: Lowering, op: tile.While) -> None:

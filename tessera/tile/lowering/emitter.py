@@ -213,6 +213,7 @@ class Emitter:
         body: Callable[[Value, list[Value]], Sequence[Value]],
         parallel: bool = False,
         stages: int = 0,
+        pooled: bool = False,
     ) -> list[Value]:
         """`for i in range(lo, hi, step)`, `bounds` being these; returns what is carried out."""
         loc = self.loc
@@ -222,7 +223,8 @@ class Emitter:
         self.loc = loc
         lo, hi, step = bounds
         parallel = parallel and not init
-        return list(self.add(t.For(lo, hi, step, tuple(init), parallel, stages, block, loc=loc)))
+        loop = t.For(lo, hi, step, tuple(init), parallel, stages, pooled, block, loc=loc)
+        return list(self.add(loop))
 
     def when(
         self,

@@ -28,6 +28,9 @@ from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 
 Body: TypeAlias = Callable[[TileDim | None, list[Value]], Sequence[Value]]
 
+MANY = 8
+"""Steps of a loop behind which there may be more to do, if it takes less in each."""
+
 _LOOPING = (s.Reduce, s.ArgReduce, s.Contract)
 
 
@@ -44,6 +47,7 @@ class Steps:
         always_dim: also single elements get a dim, of size 1.
         stages: how far the loop over a GPU's blocks of the axis is pipelined.
         pairs: two elements in each step, one after the other.
+        pooled: whether lanes of extremes are carried that are combined behind the loop.
     """
 
     size: int
@@ -51,6 +55,7 @@ class Steps:
     always_dim: bool = False
     stages: int = 0
     pairs: bool = False
+    pooled: bool = False
 
 
 def run_steps(
@@ -120,7 +125,8 @@ def _stepped(low: State, axis: Axis, steps: Steps, carried: list[Value], body: B
         carried = list(run(zero, carried, size))
     elif full != 0:
         bounds = (zero, em.index(full), em.const(size, int64))
-        carried = em.loop(bounds, carried, lambda i, inner: run(i, inner, size))
+        pooled = steps.pooled
+        carried = em.loop(bounds, carried, lambda i, inner: run(i, inner, size), pooled=pooled)
     if divides(size, extent, low.facts):
         return carried
     start, end = em.index(full), em.index(extent)
@@ -242,10 +248,10 @@ def frame_of(low: State, op: s.Reduce, point: Point) -> Frame:
 
 
 def loops(
-    low: State, axes: Sequence[Axis], step: int, carried: list[Value], body: Body
+    low: State, axes: Sequence[Axis], step: int, carried: list[Value], body: Body, pooled: bool
 ) -> list[Value]:
     """Runs the bodies of such reductions, which have one extent and one step."""
-    return run_steps(low, axes, Steps(step), carried, body)
+    return run_steps(low, axes, Steps(step, pooled=pooled), carried, body)
 
 
 def reduce(low: State, op: s.Reduce, point: Point) -> Val:
@@ -291,11 +297,19 @@ def accumulate(
 
     start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
     pairs = has_pairs(low, axes, region, step)
-    result = run_steps(low, axes, Steps(step, pairs=pairs), start, body)
+    steps = Steps(step, pairs=pairs, pooled=is_pooled(low, axes[-1], frame, fn))
+    result = run_steps(low, axes, steps, start, body)
     if step > 1:
         exact = is_exact(low, op)
         result = [em.pure(t.Reduce, x, fn, frame.axis % len(shape), exact) for x in result]
     return Val(tuple(result), frame.outer.names)
+
+
+def is_pooled(low: State, axis: Axis, frame: Frame, fn: ScalarFn) -> bool:
+    """Whether extremes are carried in lanes that are combined behind a loop of many steps."""
+    if low.is_block or frame.step == 1 or fn.name not in ("max", "min"):
+        return False
+    return not isinstance(axis.extent, int) or axis.extent >= MANY * frame.step
 
 
 def is_exact(low: State, op: s.Reduce | s.Contract) -> bool:

@@ -328,7 +328,11 @@ def _together(low: State, group: Sequence[s.Reduce], pairs: dict[Op, _Pair], poi
         return found
 
     step = reduction.frame_of(low, group[0], point).step
-    result = reduction.loops(low, (axis,), step, start, body)
+    pooled = any(
+        isinstance(part, _Plain) and reduction.is_pooled(low, axis, part.frame, part.op.fn)
+        for part in parts
+    )
+    result = reduction.loops(low, (axis,), step, start, body, pooled)
     for part, count in zip(parts, counts, strict=True):
         part.finish(result[:count])
         result = result[count:]

@@ -18,6 +18,7 @@ from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
 from tessera.tile.lowering.reduction import (
+    MANY,
     Frame,
     Steps,
     frame_at,
@@ -161,7 +162,8 @@ class _Blocks:
 
         whole = count // step * step
         bounds = (em.const(0, int64), em.const(whole, int64), em.const(step, int64))
-        (found,) = em.loop(bounds, [first], lambda i, inner: [run(i, inner[0])])
+        pooled = count >= MANY * step
+        (found,) = em.loop(bounds, [first], lambda i, inner: [run(i, inner[0])], pooled=pooled)
         return found if whole == count else run(em.const(whole, int64), found, True)
 
     def place(self, best: Value, block: Value, size: int, extent: int) -> Value:
