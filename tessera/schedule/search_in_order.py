@@ -32,7 +32,7 @@ from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import power_above
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import (
-    LEAST_STEPS,
+    LEAST_PLACES,
     ROWS,
     count_of,
     cut_of,
@@ -135,7 +135,7 @@ class _RowSearch:
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if self.cut.steps < LEAST_STEPS or count_of([self.deep]) >= 1 << 31:
+        if self.cut.places < LEAST_PLACES or count_of([self.deep]) >= 1 << 31:
             return None
         pieces = Pieces()
         dims = (self.cut.parts, *[axis.extent for axis in self.axes])
@@ -171,7 +171,7 @@ class _RowSearch:
             0, self.cut.wide if self.cut.chunks > 1 else 0,
         )  # fmt: skip
         programs = self.cut.parts * count_of(self.others) * self.cut.chunks
-        work = 3 * self.cut.steps * ROWS * min(self.cut.wide, count_of([self.col]))
+        work = 3 * self.cut.places * min(self.cut.wide, count_of([self.col]))
         return ops.Nest(
             axes, ordered=(step.name,), tile=(*[1] * (len(axes) - 1), self.tile), chunk=chunk,
             reduce_tile=1, reason=f"{ROWS} rows are read side by side",
@@ -243,7 +243,7 @@ class _RowSearch:
             pair = code.load(self.best, (k, *index)), code.load(self.at, (k, *index))
             best = pair if best is None else self.better(code, best, pair)
         assert best is not None
-        done = self.cut.parts * self.cut.steps * ROWS
+        done = self.cut.parts * self.cut.places
         left = count_of([self.deep]) - done
         if left:
             best = self.search(code, sym(self.deep.name) + done, left, best)
