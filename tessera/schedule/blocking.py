@@ -72,7 +72,7 @@ class Operands:
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
             stored.
         left_strays: whether the first one is too large, and its rows do not lie one after the
-            other, each of the depth that is computed at a time.
+            other.
         ways: lines of the first cache that have the same place.
     """
 

@@ -169,10 +169,10 @@ class Product:
         in_place = in_place and any(0 < self.left.stride(axis) <= BESIDE for axis in (row, last))
         stride = self.left.stride(row) * bits // 8 if self.left.stride(last) else 0
         far = (self.left.bytes() > near, self.right.bytes() > near)
-        # Whole rows, one after the other, stay in the second cache while a program needs them.
-        is_cut = 4 * self.lanes * self.depth * bits // 8 > 3 * (near // NEAR) // 2
+        # Rows one after the other, or parts of them, stay in the second cache while a program needs
+        # them.
         lies = len(self.op.axes) == 1 and self.left.stride(last) == 1
-        strays = is_cut or not lies or self.left.stride(row) != self.depth
+        strays = not lies or self.left.stride(row) != self.depth
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
