@@ -363,7 +363,9 @@ class Choice:
         inside = [a for a in self.accesses if a.inner]
         axis = self.best_axis(inside or self.accesses)
         if axis is not None:
-            vectors = power_below(self.machine.registers / (2 * len(loop.init)))
+            # Where memory is far, more vectors of a row wait for it longer than a step takes.
+            part = 4 if streaming.is_far(self.nest) else 2
+            vectors = power_below(self.machine.registers / (part * len(loop.init)))
             width = self.width
             if is_counted and inside and not self.heavy:
                 # Long lines of memory, where two programs are left.

@@ -11,7 +11,8 @@ whole rows are taken, one after the other, and what is carried lies in a near ca
 
 A loop that carries scalars (`schedule.recur`) is taken apart in the same way; what it leaves at the
 end is read from its state by a last nest. Every column goes through the operations it went through
-before, so results are the same to the bit.
+before, so results are the same to the bit. If a step reads factors of the columns besides, and the
+first cache does not hold these and what is carried, the loop stays as it is, in registers.
 
 Threads share the columns. A thread that has several neighbouring programs goes down their rows
 together (`target/from_tile/simd.py`), so a program alone on its machine reads whole rows.
@@ -26,8 +27,9 @@ from tessera.dtypes import DType
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.ir.types import ScalarType
+from tessera.ir.walk import free_values
 from tessera.schedule import loop_ops, ops, streaming
-from tessera.schedule.access import Access, accesses
+from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import grain_of, power_above
@@ -75,7 +77,7 @@ def scan_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
         return None
     inside = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
-        if _runs_along(axis, op, inside, machine):
+        if _runs_along(axis, op, inside, machine) and not _has_factors(nest, axis, op, machine):
             return _RowScan(nest, op, axis, machine).run()
     return None
 
@@ -102,6 +104,25 @@ def _runs_along(
             total += row * count_of([op.axis])
             streams += 1
     return total >= machine.l2 and len(_carried(op)) < streams
+
+
+def _has_factors(
+    nest: ops.Nest, col: Axis, op: ops.Scan | loop_ops.Recur, machine: CachedCpu
+) -> bool:
+    """Whether a step reads what each column has for all steps, and the first cache does not hold
+    that and what is carried."""
+    if not isinstance(op, loop_ops.Recur):
+        return False
+    inside, outside = dependence_of(op.body).ops, dependence_of(nest.body).values
+    found = [
+        one.result
+        for one in op.body.ops
+        if isinstance(one, ops.Load) and col.name in inside[one]
+        if op.axis.name not in inside[one]
+    ]
+    found += [v for v in free_values(op.body) if col.name in outside.get(v, ())]
+    near = sum([_type(v).bits for v in (*found, *_carried(op))]) // 8
+    return bool(found) and near * count_of([col]) > machine.l1
 
 
 def _carried(op: ops.Scan | loop_ops.Recur) -> Sequence[Value]:

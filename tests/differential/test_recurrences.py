@@ -270,5 +270,6 @@ def test_wide_states_are_long_lines_of_memory(
     found = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
     (nest,) = [op for op in found if any(one.regions for one in op.body.ops)]
     inside = [op for loop in nest.body.ops for r in loop.regions for op in r.ops]
-    assert nest.tile == (64,)  # eight vectors, in half of the registers
+    # Eight vectors, in half of the registers, or four, where memory is far.
+    assert nest.tile == (32 if streams else 64,)
     assert [op.streaming for op in inside if isinstance(op, ops.Store)] == [streams]

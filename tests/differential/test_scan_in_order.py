@@ -119,6 +119,12 @@ def test_what_stays_in_registers() -> None:
           (ROWS, COLUMNS), cut=False)  # long steps  # fmt: skip
 
 
+def test_factors_that_the_first_cache_does_not_hold() -> None:
+    wide = 10_000
+    check(linear, (wide,), (ROWS, wide), cut=False)
+    check(lambda w, x: ts.scan(lambda h, row: (h + row, h), w, x), (wide,), (ROWS, wide))
+
+
 def test_negative_zero_is_added_to_zero() -> None:
     x = np.full((ROWS, COLUMNS), -0.0, np.float32)
     graph = graph_of(columns, [x.shape])
