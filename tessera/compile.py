@@ -28,9 +28,9 @@ from tessera.graph.passes.fast_functions import FUNCTIONS, LOOKED_UP
 from tessera.graph.passes.fast_math import Change, fast_math
 from tessera.graph.passes.narrow_products import NarrowProducts
 from tessera.graph.passes.window_products import WindowProducts
-from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
 from tessera.ir.effects import parse_text, show
+from tessera.ir.interpreter import young_garbage_only
 from tessera.ir.intexpr import Dim
 from tessera.ir.lazy import cached_property
 from tessera.ir.passes import Pass, PassContext, check, run_pipeline
@@ -374,29 +374,29 @@ class Lowered(Stages):
         looked_for = checks if checks and has_unwatched(self.schedule) else ()
         return BoundsRecord(self.traced.name, self.sites, looked_for)
 
-    @cached_property
-    def sources(self) -> list[cpu.Source]:
-        """What LLVM compiles."""
-        return [
-            cpu.Source(
-                module.text,
-                self.cpu,
-                self.traced.name,
-                optimize=not module.is_glue,
-                passes=not module.is_finished,
-            )
-            for module in self.modules
-        ]
+    def _source(self, module: ModuleText) -> cpu.Source:
+        """What LLVM compiles for a module."""
+        return cpu.Source(
+            module.text,
+            self.cpu,
+            self.traced.name,
+            optimize=not module.is_glue,
+            passes=not module.is_finished,
+        )
 
     @cached_property
     def native(self) -> cpu.NativeModule:
         """The loaded machine code."""
-        start = time.perf_counter()
-        imports = _imports(self.host_calls, threads.shares_work(self.target))
-        imports.update(self.bounds.symbols)
-        module = cpu.compile_sources(
-            self.sources, imports=imports, threads=config.current().threads
-        )
+        with cpu.Loading(default_cache(), config.current().threads) as loading:
+            if not (self._is_watched or self.is_checked or {"tile", "modules"} & vars(self).keys()):
+                self._descend(loading)
+            else:
+                for module in self.modules:
+                    loading.add(self._source(module))
+            start = time.perf_counter()
+            imports = _imports(self.host_calls, threads.shares_work(self.target))
+            imports.update(self.bounds.symbols)
+            module = cpu.finish(loading, imports)
         self.context.record("native", time.perf_counter() - start)
         self.context.write("asm", module.assembly, ".s")
         return module
@@ -404,7 +404,27 @@ class Lowered(Stages):
     @property
     def asm(self) -> str:
         """Assembly text, also for machines that are not this one."""
-        return cpu.assembly(self.sources)
+        return cpu.assembly([self._source(module) for module in self.modules])
+
+    def _descend(self, loading: cpu.Loading) -> None:
+        """Makes the stages behind the Schedule, whose texts are compiled meanwhile."""
+        from tessera.lowering import descend
+
+        modules: list[ModuleText] = []
+
+        def take(module: ModuleText) -> None:
+            modules.append(module)
+            loading.add(self._source(module))
+
+        tile, target, seconds = descend(self.schedule, self.cpu, ENTRY, take)
+        vars(self).update(tile=tile, target=target, modules=tuple(modules))
+        for name, spent in seconds.items():
+            self.context.record(name, spent)
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether somebody wants to see or check what the passes do."""
+        return self.context.verify or self.context.dump is not None
 
     @_compiling
     @young_garbage_only()
@@ -415,8 +435,7 @@ class Lowered(Stages):
         with config.using(self.settings) if self.settings.memory_budget else nullcontext():
             store = programs.Store(self.traced, self.cpu, self.donated)
         # Whoever wants to see or check what the passes do has them run.
-        is_watched = self.context.verify or self.context.dump is not None
-        found = None if is_watched else self._load(store.get())
+        found = None if self._is_watched else self._load(store.get())
         if found is not None:
             return found
         native, calls = self.native, self.host_calls

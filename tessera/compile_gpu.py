@@ -23,8 +23,8 @@ from tessera.graph.device import Device, backend
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.reduce import any_
 from tessera.graph.remote import Remote
-from tessera.ir.collector import young_garbage_only
 from tessera.ir.core import Func, Module
+from tessera.ir.interpreter import young_garbage_only
 from tessera.ir.intexpr import Dim
 from tessera.ir.lazy import cached_property
 from tessera.ir.loc import Loc

@@ -10,7 +10,8 @@ Tile; see `compile_gpu.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 
 from tessera.errors import MemoryBudgetError
 from tessera.graph.spec import GRAPH
@@ -58,12 +59,12 @@ from tessera.schedule.streaming import stream_outputs
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.vector_sort import split_sorts
 from tessera.target.fourier.calls import steps_of_call
-from tessera.target.from_tile.simd import lower_module
+from tessera.target.from_tile.simd import lower_kernel, lower_main, lower_module
 from tessera.target.gpu import Gpu
-from tessera.target.llvm.modules import write_modules
+from tessera.target.llvm.modules import ModuleText, ModuleWriter, write_modules
 from tessera.target.machine import Machine
 from tessera.target.passes.check_bounds import Site, check_bounds
-from tessera.target.passes.legalize import legalize
+from tessera.target.passes.legalize import Legalization, legalize
 from tessera.target.spec import TARGET
 from tessera.target.spec import verify as verify_target
 from tessera.tile.from_schedule import lower_program
@@ -74,6 +75,7 @@ from tessera.tile.spec import TILE
 __all__ = [
     "SPECS",
     "count_kernels",
+    "descend",
     "has_unwatched",
     "is_quick",
     "to_schedule",
@@ -250,6 +252,56 @@ def to_target(tile: Module, machine: Machine, checked: bool) -> tuple[Module, tu
     if checked:
         module, sites = check_bounds(module)  # before legalization, which rewrites its arithmetic
     return legalize(module, machine), sites
+
+
+def descend(
+    schedule: Func, machine: Machine, entry: str, take: Callable[[ModuleText], None]
+) -> tuple[Module, Module, dict[str, float]]:
+    """What `to_tile`, `to_target` and `write_modules` give, kernel by kernel, so that texts can be
+    compiled while others are still made.
+
+    Args:
+        schedule: the planned program.
+        machine: the CPU.
+        entry: as for `write_modules`.
+        take: what is done with each module of text.
+
+    Returns:
+        The Tile and the Target module, and the seconds that each stage took.
+    """
+    seconds = {"tile": 0.0, "target": 0.0, "llvm text": 0.0}
+    start = time.perf_counter()
+    legalization, writer = Legalization(machine), ModuleWriter(machine, take)
+    funcs: dict[str, Func] = {}
+
+    def passed(stage: str) -> None:
+        nonlocal start
+        now = time.perf_counter()
+        seconds[stage] += now - start
+        start = now
+
+    def add(func: Func, is_entry: bool = False) -> None:
+        legal = legalization.run(func)
+        passed("target")
+        for one in legal:
+            funcs[one.name] = one
+            if one is not legal[-1] or not is_entry:
+                writer.add(one)
+        passed("llvm text")
+
+    def each(kernel: Func, rank: int) -> None:
+        passed("tile")
+        add(lower_kernel(kernel, rank, machine))
+
+    tile = lower_program(schedule, each=each)
+    passed("tile")
+    kernels = {name: f for name, f in tile.funcs.items() if name != tile.main}
+    for func in lower_main(tile.entry, kernels, machine).values():
+        add(func, func.name == tile.main)
+    target = Module(funcs, tile.main)
+    writer.finish(target, entry)
+    passed("llvm text")
+    return tile, target, seconds
 
 
 def shared_kernels(program: Func) -> list[str]:

@@ -18,15 +18,18 @@ from tessera.runtime import codegen, engine
 from tessera.runtime.cache import ObjectCache, default_cache
 from tessera.runtime.call import Caller, make_builtin, make_caller
 from tessera.runtime.codegen import Source
+from tessera.runtime.engine import Loading
 from tessera.target.machine import Machine
 
 __all__ = [
     "Caller",
+    "Loading",
     "NativeModule",
     "Source",
     "assembly",
     "compile_sources",
     "compile_text",
+    "finish",
     "make_builtin",
     "make_caller",
 ]
@@ -160,6 +163,21 @@ def compile_sources(
     Raises:
         CompileError: As `compile_text`.
     """
-    return NativeModule(
-        sources, engine.load_all(sources, cache or default_cache(), imports, threads)
-    )
+    with Loading(cache or default_cache(), threads) as loading:
+        for source in sources:
+            loading.add(source)
+        return finish(loading, imports)
+
+
+def finish(loading: Loading, imports: Mapping[str, int] | None = None) -> NativeModule:
+    """The module of the texts that were added.
+
+    Args:
+        loading: What compiles them.
+        imports: Addresses of functions that the texts declare and no library has.
+
+    Raises:
+        CompileError: As `compile_text`.
+    """
+    loaded = loading.finish(imports)
+    return NativeModule(loading.sources, loaded)

@@ -18,10 +18,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 from tessera.config import usable_cpus
+from tessera.ir.interpreter import short_turns
 from tessera.runtime.cache import ObjectCache
 from tessera.runtime.codegen import Source, emit
 
@@ -57,7 +59,7 @@ class Crew:
     """
 
     def __init__(self, cache: ObjectCache, threads: int, takes_kept: bool = True) -> None:
-        self.found = False
+        self.found = 0
         self._cache = cache
         self._takes_kept = takes_kept
         self._helpers = min(threads, usable_cpus()) - 1
@@ -66,6 +68,7 @@ class Crew:
         self._images: dict[int, bytes] = {}
         self._errors: dict[int, BaseException] = {}
         self._count = 0
+        self._turns = ExitStack()
 
     def add(self, source: Source) -> None:
         """Takes a module; a helper begins at once where one is free."""
@@ -98,6 +101,7 @@ class Crew:
         traceback: TracebackType | None,
     ) -> None:
         self._waiting.clear()
+        self._turns.close()
 
     def _start_helper(self) -> None:
         with _lock:
@@ -111,6 +115,8 @@ class Crew:
             with _lock:
                 _helping.discard(thread)
             return
+        if not self._started:
+            self._turns.enter_context(short_turns())
         self._started.append(thread)
 
     def _help(self) -> None:
@@ -140,5 +146,5 @@ class Crew:
             found = emit(source)
             self._cache.put(key, found)
         else:
-            self.found = True
+            self.found += 1
         return found

@@ -20,7 +20,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from tessera.errors import CompileError
 from tessera.runtime import codegen
@@ -103,30 +104,78 @@ def load_all(
     Raises:
         CompileError: The host cannot run it, LLVM rejects it, or a symbol does not exist.
     """
-    first = sources[0]
-    check_host(first.machine, first.name)
-    symbols = tuple([name for source in sources for name in exported_functions(source.text)])
-    keys = [source.key() for source in sources]
-    found = load_kept(keys, symbols, cache, imports, first.name)
-    if found is not None:
-        return found
-    with Crew(cache, threads) as crew:
+    with Loading(cache, threads) as loading:
         for source in sources:
-            crew.add(source)
-        images = crew.images()
-    try:
-        loaded = _link(images, symbols, imports, first.name)
-    except CompileError:
-        if not crew.found:
-            raise
-        # What was kept of some modules is of no use: compile all.
-        with Crew(cache, threads, takes_kept=False) as crew:
-            for source in sources:
-                crew.add(source)
-            images = crew.images()
-        loaded = _link(images, symbols, imports, first.name)
-    _unload()
-    return loaded
+            loading.add(source)
+        return loading.finish(imports)
+
+
+class Loading:
+    """The texts of one program, which threads compile while others are still written. Leaving it
+    drops what was not begun.
+
+    Args:
+        cache: Where objects are kept.
+        threads: How many threads may compile.
+
+    Attributes:
+        sources: What to compile, so far.
+    """
+
+    def __init__(self, cache: ObjectCache, threads: int) -> None:
+        self.sources: list[Source] = []
+        self._cache, self._threads = cache, threads
+        self._crew = Crew(cache, threads)
+
+    def add(self, source: Source) -> None:
+        """Takes a text, which may use what the others export or hide.
+
+        Raises:
+            CompileError: The host cannot run it.
+        """
+        if not self.sources:
+            check_host(source.machine, source.name)
+        self.sources.append(source)
+        self._crew.add(source)
+
+    def finish(self, imports: Mapping[str, int] | None) -> Loaded:
+        """Compiles what is left, and loads all into this process.
+
+        Args:
+            imports: Addresses of symbols that exist in this process under no name.
+
+        Raises:
+            CompileError: LLVM rejects a text, or a symbol does not exist.
+        """
+        images, name = self._crew.images(), self.sources[0].name
+        symbols = [f for source in self.sources for f in exported_functions(source.text)]
+        is_kept = self._crew.found == len(images)
+        try:
+            loaded = _link(images, tuple(symbols), imports, name, is_kept)
+        except CompileError:
+            if not self._crew.found:
+                raise
+            # Whole, as their digests say, and yet of no use here: compile all.
+            with Crew(self._cache, self._threads, takes_kept=False) as crew:
+                for source in self.sources:
+                    crew.add(source)
+                images = crew.images()
+            loaded = _link(images, tuple(symbols), imports, name)
+        if not is_kept:
+            _unload()
+        return loaded
+
+    def __enter__(self) -> Self:
+        self._crew.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._crew.__exit__(kind, error, traceback)
 
 
 def _link(

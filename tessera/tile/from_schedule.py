@@ -71,7 +71,12 @@ COPY_GRAIN = 4
 """Programs of a copy, of 64 KiB each, that are worth a thread's while."""
 
 
-def lower_program(func: Func, facts: Facts | None = None, limited: bool = False) -> Module:
+def lower_program(
+    func: Func,
+    facts: Facts | None = None,
+    limited: bool = False,
+    each: Callable[[Func, int], None] | None = None,
+) -> Module:
     """Lowers a program.
 
     Args:
@@ -80,6 +85,7 @@ def lower_program(func: Func, facts: Facts | None = None, limited: bool = False)
 
         facts: what is known of the symbolic dims: a tile that divides a dim leaves no rest.
         limited: whether the program says how long each buffer is, for checks of its accesses.
+        each: what is done with each kernel, and the rank of its grid, as soon as it is lowered.
 
     Returns:
         The kernels, and `main`.
@@ -87,7 +93,7 @@ def lower_program(func: Func, facts: Facts | None = None, limited: bool = False)
     Raises:
         CompileError: a value has no place, or a nest holds something that cannot be lowered.
     """
-    return _Program(func, Facts() if facts is None else facts, limited).run()
+    return _Program(func, Facts() if facts is None else facts, limited, each).run()
 
 
 def _job(op: Op) -> int:
@@ -97,10 +103,17 @@ def _job(op: Op) -> int:
 class _Program:
     """The lowering of one program."""
 
-    def __init__(self, func: Func, facts: Facts, limited: bool) -> None:
+    def __init__(
+        self,
+        func: Func,
+        facts: Facts,
+        limited: bool,
+        each: Callable[[Func, int], None] | None,
+    ) -> None:
         self.func = func
         self.facts = facts
         self.limited = limited
+        self.each = each
         self.kernels: dict[str, Func] = {}
         # Kernels and their grids by content, without names and as it was written.
         self.known: dict[str, tuple[str, tuple[Dim, ...]]] = {}
@@ -423,6 +436,8 @@ class _Program:
                 self.guards.update(dict.fromkeys(asked))
             self.kernels[name] = kernel
             found = self.known[key] = (name, grid)
+            if self.each is not None:
+                self.each(kernel, len(grid))
         return found
 
 

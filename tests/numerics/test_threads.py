@@ -194,10 +194,10 @@ STEPS = [
     (lowering.heuristics, "choose"),
     (lowering.plan, "plan"),
     (lowering, "lower_program"),
-    (lowering, "lower_module"),
-    (lowering, "legalize"),
-    (lowering, "write_modules"),
-    (pipeline.cpu, "compile_sources"),
+    (lowering, "lower_kernel"),
+    (lowering, "Legalization"),
+    (lowering, "ModuleWriter"),
+    (pipeline.cpu, "finish"),
     (pipeline, "Executable"),
 ]
 

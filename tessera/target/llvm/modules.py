@@ -9,7 +9,7 @@ the same for any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tessera.ir.core import Func, Module
@@ -20,9 +20,6 @@ from tessera.target.llvm import host
 from tessera.target.llvm.text import Part, Writer
 from tessera.target.llvm.writer import RULES
 from tessera.target.machine import Machine
-
-ModuleGroup = tuple[list[str], bool]
-"""The functions of a module, and whether they are finished."""
 
 LENGTH = 1000
 """A module takes functions until it has so many lines, which LLVM works on for about 0.1 s. What a
@@ -45,37 +42,70 @@ class ModuleText:
     is_finished: bool = False
 
 
-def write_modules(module: Module, machine: Machine, entry: str) -> Iterator[ModuleText]:
-    """LLVM IR text of a Target module, one module after the other.
+def write_modules(module: Module, machine: Machine, entry: str) -> list[ModuleText]:
+    """LLVM IR text of a Target module, in modules.
 
     Args:
         module: legalized Target IR.
         machine: the CPU.
         entry: as for `write_module`.
     """
-    w = Writer(machine, RULES, host.frame)
-    known: dict[str, Part] = {}
-    groups: list[ModuleGroup] = []
-    for is_finished in (False, True):
-        length = LENGTH
-        for name, func in module.funcs.items():
-            if func is module.entry or (FINISHED in func.attrs) is not is_finished:
-                continue
-            if length >= LENGTH:
-                groups.append(([], is_finished))
-                length = 0
-            part = known[name] = w.func(func)
-            groups[-1][0].append(name)
-            length += len(part.lines)
-    if len(groups) < 2 and not any(is_finished for _, is_finished in groups):
-        yield ModuleText(w.finish(module, entry))
-        return
-    for names, is_finished in groups:
-        yield ModuleText(_group_text(w, known, names), is_finished=is_finished)
-    first = len(w.lines)
-    w.entry(module.entry, entry)
-    lines = [*w.lines[first:], *w.attributes(True), *_declarations(w, known, w.needs, ())]
-    yield ModuleText("\n".join(lines) + "\n", not _repeats(module.entry))
+    found: list[ModuleText] = []
+    writer = ModuleWriter(machine, found.append)
+    for func in module.funcs.values():
+        if func is not module.entry:
+            writer.add(func)
+    writer.finish(module, entry)
+    return found
+
+
+class ModuleWriter:
+    """Writes functions one after the other, and gives away each module once it is full.
+
+    Args:
+        machine: the CPU.
+        take: what is done with each module.
+    """
+
+    def __init__(self, machine: Machine, take: Callable[[ModuleText], None]) -> None:
+        self._take = take
+        self._writer = Writer(machine, RULES, host.frame)
+        self._known: dict[str, Part] = {}
+        # The functions of the modules that are not full yet, and how many lines they have.
+        self._open: dict[bool, list[str]] = {False: [], True: []}
+        self._lines = {False: 0, True: 0}
+        self._is_one = True
+
+    def add(self, func: Func) -> None:
+        """Writes a function that is not the entry, and calls only those that were added before."""
+        is_finished = FINISHED in func.attrs
+        is_full = self._lines[is_finished] >= LENGTH
+        self._is_one &= not (is_full or is_finished)
+        if is_full:
+            self._give(is_finished)
+        part = self._known[func.name] = self._writer.func(func)
+        self._open[is_finished].append(func.name)
+        self._lines[is_finished] += len(part.lines)
+
+    def finish(self, module: Module, entry: str) -> None:
+        """Writes the entry, once the other functions of a program are written."""
+        w = self._writer
+        if self._is_one:
+            self._take(ModuleText(w.finish(module, entry)))
+            return
+        for is_finished, names in self._open.items():
+            if names:
+                self._give(is_finished)
+        first = len(w.lines)
+        w.entry(module.entry, entry)
+        others = _declarations(w, self._known, w.needs, ())
+        lines = [*w.lines[first:], *w.attributes(True), *others]
+        self._take(ModuleText("\n".join(lines) + "\n", not _repeats(module.entry)))
+
+    def _give(self, is_finished: bool) -> None:
+        text = _group_text(self._writer, self._known, self._open[is_finished])
+        self._open[is_finished], self._lines[is_finished] = [], 0
+        self._take(ModuleText(text, is_finished=is_finished))
 
 
 def _group_text(w: Writer, known: dict[str, Part], group: Sequence[str]) -> str:

@@ -431,11 +431,29 @@ def _use(op: t.Map) -> Use:
     return op.fn.name, tuple([v.type for v in op.args])
 
 
+class Legalization:
+    """Functions with only what the LLVM writer has rows for, one after the other.
+
+    Args:
+        machine: the CPU.
+        taken: names of functions that are still to come, where they are known.
+    """
+
+    def __init__(self, machine: Machine, taken: Iterable[str] = ()) -> None:
+        self._shared = _Shared(machine, taken)
+
+    def run(self, func: Func) -> list[Func]:
+        """A function, behind those that it is the first to call."""
+        shared = self._shared
+        shared.taken.add(func.name)
+        before = len(shared.funcs)
+        calls = shared.of(func)
+        legal = func.with_body(Legalizer(shared.machine, calls).block(func.body))
+        return [*list(shared.funcs.values())[before:], legal]
+
+
 def legalize(module: Module, machine: Machine) -> Module:
     """The module with only what the LLVM writer has rows for."""
-    shared = _Shared(machine, module.funcs)
-    funcs = {
-        name: f.with_body(Legalizer(machine, shared.of(f)).block(f.body))
-        for name, f in module.funcs.items()
-    }
-    return Module({**shared.funcs, **funcs}, module.main)
+    pass_ = Legalization(machine, module.funcs)
+    funcs = [f for func in module.funcs.values() for f in pass_.run(func)]
+    return Module({f.name: f for f in funcs}, module.main)

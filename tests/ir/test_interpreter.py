@@ -1,15 +1,16 @@
-"""Lowering leaves old objects alone, and the collector as it was."""
+"""What compiling sets of the interpreter, and that it is as it was afterwards."""
 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 import tessera as ts
-from tessera.ir.collector import young_garbage_only
+from tessera.ir.interpreter import short_turns, young_garbage_only
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,13 @@ def thresholds() -> Iterator[None]:
     gc.set_threshold(700, 9, 8)
     yield
     gc.set_threshold(*before)
+
+
+@pytest.fixture(autouse=True)
+def turns() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    yield
+    assert sys.getswitchinterval() == before
 
 
 def test_old_objects_are_left_alone_within() -> None:
@@ -64,3 +72,18 @@ def test_threads_may_overlap() -> None:
 def test_compiling_leaves_it_as_it_was() -> None:
     ts.jit(lambda x: ts.sum(x * 2))(ts.ones(4))
     assert gc.get_threshold() == (700, 9, 8)
+
+
+def test_threads_get_the_lock_sooner_within() -> None:
+    before = sys.getswitchinterval()
+    with short_turns():
+        within = sys.getswitchinterval()
+        assert within < before
+        with short_turns():
+            assert sys.getswitchinterval() == within
+        assert sys.getswitchinterval() == within
+    assert sys.getswitchinterval() == before
+    with short_turns():
+        sys.setswitchinterval(0.01)
+    assert sys.getswitchinterval() == 0.01
+    sys.setswitchinterval(before)
