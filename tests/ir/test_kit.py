@@ -303,7 +303,7 @@ def test_free_values_uses_and_inlining() -> None:
     branch = next(op for op in func.ops if op.name == "tile.if")
     zero, one = func.ops[0].result, func.ops[1].result
     assert free_values(branch.regions[0]) == [zero]
-    assert uses(func.body)[one] == 5
+    assert uses(func.body)[one] == 6
     build = Builder([parse_type("f32[S]")])
     (result,) = inline(parse_func(CHAIN.format("sin")).body, build.args, build.add)
     assert [op.name for op in build.ops] == ["graph.sin", "graph.neg"]
