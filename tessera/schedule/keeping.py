@@ -162,20 +162,17 @@ def expanded(nest: ops.Nest) -> ops.Nest:
     kept = find(nest, stores) if stores else None
     if kept is None:
         return nest
-    code: list[Op] = []
     levels = _levels(nest.body)
-    env: dict[Value, Value] = {}
-    is_behind = False
-    for op in nest.body.ops:
-        if op is kept.first:
-            code.append(_storing(kept))
-            env[op.result] = code[-1].results[0]
-            is_behind = True
-        elif is_behind:
-            code.append(_loading(op, kept, levels, env))
-            env.update(zip(op.results, code[-1].results, strict=True))
-        else:
-            code.append(op)
+    at = nest.body.ops.index(kept.first)
+    dependence = Dependence(nest.body)
+    # No reduction needs what belongs to an element: the last pass computes it, wherever it stands.
+    late = [op for op in nest.body.ops[:at] if kept.axis.name in dependence.ops[op]]
+    code = [op for op in nest.body.ops[:at] if kept.axis.name not in dependence.ops[op]]
+    code.append(_storing(kept))
+    env = {kept.first.result: code[-1].results[0]}
+    for op in (*late, *nest.body.ops[at + 1 :]):
+        code.append(_loading(op, kept, levels, env))
+        env.update(zip(op.results, code[-1].results, strict=True))
     new = nest.rebuild(regions=[Block((), without_dead(code), ())])
     assert isinstance(new, ops.Nest)
     return new

@@ -44,6 +44,11 @@ def moments(x: Any) -> Any:
     return p - ts.sum(p * x, axis=-1, keepdims=True) * spread
 
 
+def pulled_back(x: Any, d: Any) -> Any:
+    """A gradient, where what belongs to an element is computed in front of the sums."""
+    return ts.vjp(softmax, x)[1](d)[0]
+
+
 def total(x: Any) -> Any:
     return ts.sum(powers(x), axis=-1)
 
@@ -84,6 +89,15 @@ def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> No
     (store,) = [op for op in inside if isinstance(op, ops.Store)]
     loads = [op for op in walk(found.body) if isinstance(op, ops.Load) and op.buf is store.buf]
     assert len(loads) == (2 if fn is moments else 1)
+
+
+def test_elements_in_front_of_a_sum_read_what_it_keeps() -> None:
+    (nest,) = chosen(pulled_back, (9, 100), (9, 100))
+    assert keeps(nest)
+    found = expanded(nest)
+    assert not [op for op in found.body.ops if isinstance(op, ops.Map) and op.fn.name == "exp"]
+    x, d = (np.random.default_rng(k).normal(size=(9, 100)).astype(np.float32) for k in (0, 1))
+    check_levels(traced(pulled_back, typed(9, 100), typed(9, 100)), [x, d])
 
 
 @pytest.mark.parametrize(

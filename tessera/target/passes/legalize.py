@@ -23,6 +23,7 @@ from tessera.dtypes import (
     DType,
     Kind,
     bfloat16,
+    bool_,
     float8_e4m3fn,
     float8_e5m2,
     float16,
@@ -311,6 +312,11 @@ class Legalizer:
             return x
         if source is int4 or target is int4:
             return self.cast_int4(b, x, target)
+        if source is bool_ and target in (float32, float64):
+            # Vectors have no conversion of masks, but constants under a mask.
+            type = t.with_element(x.type, target)
+            one, zero = [b.emit(t.Const(k, type, loc=b.loc)) for k in (1.0, 0.0)]
+            return b.select(x, one, zero)
         if is_small(source):
             wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
             return self.cast(b, wide, target)
