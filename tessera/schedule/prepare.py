@@ -11,6 +11,7 @@ from tessera.schedule.long_scans import apart
 from tessera.schedule.loops import expand_scans
 from tessera.schedule.one_hot import expand
 from tessera.schedule.product_rows import with_rows
+from tessera.schedule.products_behind import products_behind
 from tessera.schedule.recurrence import is_recurrence
 from tessera.schedule.scatter_in_order import scatter_in_order
 from tessera.schedule.strategy import CPU, Strategy
@@ -34,7 +35,8 @@ def prepare(
     """
     kept = is_recurrence if strategy.keeps_loops else None
     block = inline_calls(block)
-    block = into_scans(cut_scans(block, stored)) if strategy.keeps_loops else block
+    if strategy.keeps_loops:
+        block = into_scans(cut_scans(products_behind(block), stored))
     block = expand(expand_scans(block, kept))
     if strategy.unrolls_components:
         block = unroll_components(block)
