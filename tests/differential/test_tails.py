@@ -1,0 +1,63 @@
+"""What is left at the ends of rows: vectors, halves and quarters of one are read and written as
+they are, anything else under a mask, and nothing beyond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera.compile import Lowered
+from tessera.dtypes import DType
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels
+from tests.differential.test_recurrences import graph_of, values
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+
+
+def both(x: Any) -> Any:
+    return ts.flip(x, axis=0) * 2 + 1, ts.max(x, axis=1)
+
+
+def check(columns: int, dtype: DType, level: str) -> Lowered:
+    shapes = ((3, columns),)
+    inputs = values(shapes, dtype)
+    return check_levels(graph_of(both, shapes, dtype), inputs, machine=machine(level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("columns", [4, 7, 8, 12, 20, 24, 40, 56, 57, 60, 100, 104])
+def test_columns(columns: int, level: str) -> None:
+    check(columns, dt.float32, level)
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.int32, dt.int8, dt.float16, dt.bool_])
+@pytest.mark.parametrize("columns", [10, 12, 20, 56])
+def test_dtypes(columns: int, dtype: DType) -> None:
+    def flipped(x: Any) -> Any:
+        return ts.flip(x, axis=0)
+
+    shapes = ((3, columns),)
+    inputs = [x > 0 if dtype is dt.bool_ else x for x in values(shapes, dt.float32)]
+    inputs = [x.astype(dtype.np) for x in inputs]
+    for level in LEVELS:
+        check_levels(graph_of(flipped, shapes, dtype), inputs, machine=machine(level))
+
+
+@pytest.mark.parametrize(("columns", "masked"), [(56, False), (36, False), (57, True), (34, True)])
+def test_masks(columns: int, masked: bool) -> None:
+    graph = graph_of(lambda x: ts.flip(x, axis=0) + 1, ((3, columns),), dt.float32)
+    assert ("llvm.masked" in Lowered(graph, machine("x86-64-v4")).llvm) is masked
+
+
+@pytest.mark.parametrize("columns", [56, 104, 1000])
+def test_accesses_are_checked(columns: int) -> None:
+    x = np.arange(5.0 * columns, dtype=np.float32).reshape(5, columns)
+    with ts.config.update(debug_bounds=True):
+        found = ts.jit(lambda x: both(x))(x)
+    for one, other in zip(found, (x[::-1] * 2 + 1, x.max(axis=1)), strict=True):
+        np.testing.assert_array_equal(one, other)
