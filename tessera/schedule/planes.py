@@ -15,13 +15,13 @@ Each nest keeps the tiles that it has by itself, and each sum its order: bits ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
-from tessera.ir.walk import uses, walk
+from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.axes import digits, split_axis
 from tessera.schedule.block_ops import Each
@@ -55,36 +55,40 @@ def hold_planes(func: Func, machine: CachedCpu) -> Func:
         func: the program, with tiles.
         machine: the CPU.
     """
-    if not any(_is_window(e) for op in _loads(func.body) for e in op.index):
-        return func
-    taken = {*func.dims}
-    for op in walk(func.body):
-        taken.update(ops.bound_axes(op))
-    return func.with_body(_Planes(machine, Names(taken)).block(func.body, {}))
+    body = _Planes(func, machine).block(func.body)
+    return func if body is func.body else func.with_body(body)
 
 
-@dataclass(frozen=True)
 class _Member:
-    """A kernel of one nest."""
+    """A kernel of one nest.
 
-    kernel: ops.Kernel
-    nest: ops.Nest
+    Attributes:
+        kernel: the kernel.
+        nest: the nest.
+        memory: what reads and writes each value of the program.
+    """
+
+    def __init__(self, kernel: ops.Kernel, nest: ops.Nest) -> None:
+        self.kernel = kernel
+        self.nest = nest
+        self.memory: dict[Value, list[ops.Load | ops.Store]] = {}
+        values = dict(_bound(kernel))
+        for op in walk(nest.body):
+            if isinstance(op, (ops.Load, ops.Store)):
+                self.memory.setdefault(values[op.buf], []).append(op)
 
     def accesses(self, value: Value) -> list[ops.Load | ops.Store]:
         """What reads and writes a value."""
-        args = {arg for arg, one in _bound(self.kernel) if one is value}
-        memory = [op for op in walk(self.nest.body) if isinstance(op, (ops.Load, ops.Store))]
-        return [op for op in memory if op.buf in args]
+        return self.memory.get(value, [])
 
-    def split(self, flows: Iterable[Value]) -> _Member:
-        """The same with axes split of which some arrays' indices are digits."""
+    def split(self) -> _Member:
+        """The same with axes split of which some indices are digits."""
         free = _free_axes(self.nest)
-        for e in [e for v in flows for op in self.accesses(v) for e in op.index]:
+        for e in [e for found in self.memory.values() for op in found for e in op.index]:
             for name, inner in digits(e):
                 if name in free and isinstance(inner, int) and free[name] % inner == 0:
                     axis = next(one for one in self.nest.axes if one.name == name)
-                    nest = split_axis(self.nest, axis, inner, Facts())
-                    return _Member(self.kernel, nest).split(flows)
+                    return _Member(self.kernel, split_axis(self.nest, axis, inner, Facts())).split()
         return self
 
 
@@ -104,58 +108,104 @@ class _Group:
 
 
 class _Planes:
-    """Joins the kernels of a program."""
+    """Joins the kernels of a program.
 
-    def __init__(self, machine: CachedCpu, names: Names) -> None:
+    Attributes:
+        known: the members that kernels are.
+    """
+
+    def __init__(self, func: Func, machine: CachedCpu) -> None:
+        self.func = func
         self.machine = machine
-        self.names = names
+        self.names: Names | None = None
+        self.known: dict[Op, _Member | None] = {}
 
-    def block(self, old: Block, env: dict[Value, Value]) -> Block:
-        """A block with its kernels joined, those of regions too."""
-        code: list[Op] = []
-        for op in old.ops:
-            regions = op.regions
-            if not isinstance(op, ops.Kernel):
-                regions = [self.block(region, env) for region in regions]
-            new = op.rebuild([env.get(v, v) for v in op.operands], regions)
-            env.update(zip(op.results, new.results, strict=True))
-            code.append(new)
-        outputs = [env.get(v, v) for v in old.outputs]
-        while (found := _Search(self.machine, code, outputs).run()) is not None:
-            group, at = found
-            joined, again = _Joined(group, self.names).kernel()
+    def block(self, old: Block) -> Block:
+        """A block with its kernels joined, those of regions too; the same one if there are none."""
+        code, outputs = list(old.ops), list(old.outputs)
+        again: dict[Value, Value] = {}
+        is_new = False
+        for k, op in enumerate(code):
+            regions = () if isinstance(op, ops.Kernel) else op.regions
+            inner = [self.block(region) for region in regions]
+            if any(one is not region for one, region in zip(inner, regions, strict=True)):
+                code[k] = op.rebuild(op.operands, inner)
+                again.update(zip(op.results, code[k].results, strict=True))
+                is_new = True
+        if again:
+            code, outputs = renamed(code, outputs, again)
+        while (found := _Search(self.machine, self.member, code, outputs).run()) is not None:
+            is_new, (group, at) = True, found
+            joined, again = _Joined(group, self.fresh_names()).kernel()
             code[at] = joined
             code = [op for k, op in enumerate(code) if k == at or k not in group.members]
             code, outputs = renamed(code, outputs, again)
-        return Block(old.args, code, outputs)
+        return Block(old.args, code, outputs) if is_new else old
+
+    def member(self, op: Op) -> _Member | None:
+        """What may be joined of an op."""
+        if op not in self.known:
+            self.known[op] = _member(op)
+        return self.known[op]
+
+    def fresh_names(self) -> Names:
+        """Names for axes."""
+        if self.names is None:
+            taken = {*self.func.dims}
+            for op in walk(self.func.body):
+                taken.update(ops.bound_axes(op))
+            self.names = Names(taken)
+        return self.names
 
 
 class _Search:
-    """Looks for kernels of a block that share planes."""
+    """Looks for kernels of a block that share planes.
 
-    def __init__(self, machine: CachedCpu, code: Sequence[Op], outputs: Sequence[Value]) -> None:
+    Attributes:
+        readers: the kernels that read each value, which nothing else does.
+    """
+
+    def __init__(
+        self,
+        machine: CachedCpu,
+        member: Callable[[Op], _Member | None],
+        code: Sequence[Op],
+        outputs: Sequence[Value],
+    ) -> None:
         self.machine = machine
+        self.member = member
         self.code = code
-        self.count = uses(Block([], code, outputs))
-        self.members: dict[int, _Member] = {}
         self.readers: dict[Value, list[int]] = {}
+        elsewhere = set(outputs)
         for k, op in enumerate(code):
-            member = _member(op)
-            if member is None:
+            if not isinstance(op, ops.Kernel):
+                elsewhere.update(free_values(Block([], [op], ())))
                 continue
-            self.members[k] = member
-            for value in {*op.operands}:
+            for value in dict.fromkeys(op.inputs):
                 self.readers.setdefault(value, []).append(k)
+        for value in elsewhere:
+            self.readers.pop(value, None)
 
     def run(self) -> tuple[_Group, int] | None:
         """Kernels to join, and where."""
-        wanted = [(v, k) for k, one in self.members.items() for v in one.kernel.results]
-        wanted = [(v, k) for v, k in wanted if self.is_large(v)]
+        made = [(v, k) for k, op in enumerate(self.code) for v in op.results]
+        wanted = [(v, k) for v, k in made if v in self.readers and self.is_large(v)]
+        wanted = [(v, k) for v, k in wanted if self.members((k, *self.readers[v]))]
         for value, k in wanted:
             found = self.group({k, *self.readers[value]}) if self.has_windows(value) else None
             if found is not None:
                 return self.grown(found, [(v, n) for v, n in wanted if v is not value])
         return None
+
+    def members(self, places: Collection[int]) -> dict[int, _Member]:
+        """What may be joined at some places; {} where something may not."""
+        found: dict[int, _Member] = {}
+        for k in sorted(places):
+            one = self.member(self.code[k])
+            if one is None:
+                return {}
+            found[k] = one
+        return found
 
     def grown(
         self, found: tuple[_Group, int], others: list[tuple[Value, int]]
@@ -168,27 +218,23 @@ class _Search:
         return found
 
     def is_large(self, value: Value) -> bool:
-        """Whether an array is large, and only kernels read it that may be joined."""
-        type, readers = value.type, self.readers.get(value, [])
-        assert isinstance(type, BufType)
-        if not isinstance(type.size, int) or type.size * type.dtype.itemsize < self.machine.l2:
+        """Whether the second cache does not hold an array."""
+        if not isinstance(value.type, BufType) or not isinstance(value.type.size, int):
             return False
-        return len(readers) == self.count[value] > 0
+        return value.type.size * value.type.dtype.itemsize >= self.machine.l2
 
     def has_windows(self, value: Value) -> bool:
         """Whether windows are read of an array."""
-        readers = self.readers[value]
-        read = [e for k in readers for op in self.members[k].accesses(value) for e in op.index]
-        return any(map(_is_window, read))
+        members = self.members(self.readers[value]).values()
+        return any(_is_window(e) for one in members for op in one.accesses(value) for e in op.index)
 
     def group(self, places: Collection[int]) -> tuple[_Group, int] | None:
         """Some kernels, if they may be joined, and where."""
-        members = {k: self.members[k] for k in sorted(places)}
+        members = {k: one.split() for k, one in self.members(places).items()}
         made = [v for one in members.values() for v in one.kernel.results]
-        readers = {v: [k for k in self.readers.get(v, ()) if k in members] for v in made}
+        readers = {v: [k for k in members if v in members[k].kernel.inputs] for v in made}
         flows = [v for v in made if readers[v]]
-        members = {k: one.split(flows) for k, one in members.items()}
-        local = [v for v in flows if len(readers[v]) == self.count[v]]
+        local = [v for v in flows if readers[v] == self.readers.get(v)]
         at = place_of(self.code, set(members), min(members))
         if at is None or not local:
             return None
@@ -351,11 +397,6 @@ class _InPlane(Copy):
             fresh = fresh.rebuild(operands, streaming=False, least=0)
         self.env.update(zip(op.results, fresh.results, strict=True))
         return fresh
-
-
-def _loads(block: Block) -> Iterator[ops.Load]:
-    """What reads memory."""
-    return (op for op in walk(block) if isinstance(op, ops.Load))
 
 
 def _is_window(e: Dim) -> bool:
