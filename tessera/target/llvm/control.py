@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tessera.dtypes import bool_
 from tessera.ir.core import Op, Value
 from tessera.ir.types import Type
 from tessera.ir.walk import walk
@@ -18,7 +19,9 @@ from tessera.target.types import VecType
 ENOUGH, TOTAL = 8, 192
 """A loop whose body works on so many registers, or in all of its turns together on so many, is left
 as it is: what going round costs is hidden, and LLVM spends a fifth of its time on unrolling. A
-search of columns compares 8 rows in 136; as a loop it takes twice as long."""
+search of columns compares 8 rows in 96; as a loop it takes twice as long. The maximum of a row of 4
+KB had better be few turns, too: prefetchers follow the loads of a loop, and 16 turns have them run
+on (softmax of [4096, 1024] 880 us, and 650)."""
 
 
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
@@ -70,12 +73,17 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
     count = 0
     for op in walk(loop.body):
         value = op.value if isinstance(op, t.Store) else op.results[0] if op.results else None
-        if value is not None and isinstance(value.type, VecType):
+        if value is not None and isinstance(value.type, VecType) and not _is_light(op, value):
             bits = 8 * value.type.dtype.itemsize * value.type.lanes
             count += -(-bits // machine.vector_bits)
             if count >= least:
                 return True
     return False
+
+
+def _is_light(op: Op, value: Value) -> bool:
+    """Whether an op makes masks, or picks registers."""
+    return isinstance(op, t.Shuffle) or t.element(value.type) is bool_
 
 
 def _as_it_is(w: Writer) -> str:
