@@ -20,6 +20,7 @@ from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, ch
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
+from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
 from tessera.schedule.heuristics import grain_of, size_of
 from tessera.schedule.machines import Cpu
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
@@ -183,7 +184,8 @@ class Product:
             far[0] and strays, ways_of(self.machine.l1),
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
-        self.block = choose_block(shape, self.lanes, self.machine.registers, lie)
+        best = choose_block(shape, self.lanes, self.machine.registers, lie)
+        self.block = best if is_turned else block_of(self, best, in_place)
 
     def packing(self) -> float:
         """Cycles in which the second operand is packed for one product; 0 where blocks can read it
@@ -442,6 +444,10 @@ class Product:
         if after:
             wide = 1
         found = (*before, *turns, col_axis, *after, row_axis, *inner)
+        if not turns and is_written_far(self):
+            code = past_caches(code)
+            if goes_along_rows(self):
+                found = (*before, *after, row_axis, col_axis, *inner)
         sizes = {**dict.fromkeys(self.others, 1), col_axis: wide, row_axis: count}
         chunk: list[int] = []
         for axis in found[:-2]:
