@@ -21,6 +21,7 @@ from math import prod
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
+from tessera.ir.lazy import cached_property
 from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.axes import digits, split_axis
@@ -65,17 +66,21 @@ class _Member:
     Attributes:
         kernel: the kernel.
         nest: the nest.
-        memory: what reads and writes each value of the program.
     """
 
     def __init__(self, kernel: ops.Kernel, nest: ops.Nest) -> None:
         self.kernel = kernel
         self.nest = nest
-        self.memory: dict[Value, list[ops.Load | ops.Store]] = {}
-        values = dict(_bound(kernel))
-        for op in walk(nest.body):
+
+    @cached_property
+    def memory(self) -> dict[Value, list[ops.Load | ops.Store]]:
+        """What reads and writes each value of the program."""
+        found: dict[Value, list[ops.Load | ops.Store]] = {}
+        values = dict(_bound(self.kernel))
+        for op in walk(self.nest.body):
             if isinstance(op, (ops.Load, ops.Store)):
-                self.memory.setdefault(values[op.buf], []).append(op)
+                found.setdefault(values[op.buf], []).append(op)
+        return found
 
     def accesses(self, value: Value) -> list[ops.Load | ops.Store]:
         """What reads and writes a value."""
