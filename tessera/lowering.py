@@ -25,7 +25,6 @@ from tessera.schedule import heuristics, plan, together
 from tessera.schedule.access import one_program
 from tessera.schedule.awake import share_awake
 from tessera.schedule.block_ops import Each, nests_of
-from tessera.schedule.deep_products import split_deep_products
 from tessera.schedule.duration import nbytes
 from tessera.schedule.fetching import fetch_ahead
 from tessera.schedule.from_graph import lower as lower_graph
@@ -133,8 +132,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
         return chosen, lowered.decisions
     # What is cut into rows has its tiles, and is left alone by what follows.
     program = read_in_order(join_in_blocks(lowered.func, machine), machine)
-    program = split_deep_products(split_sorts(program, machine), machine)
-    program = split_for_threads(pack_products(program, machine))
+    program = split_for_threads(pack_products(split_sorts(program, machine), machine))
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
     chosen = share_awake(program, chosen, machine)

@@ -8,16 +8,13 @@ are depends on sizes only, and so do results.
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil, prod
 
-from tessera.ir.core import Func
-from tessera.ir.intexpr import Facts
 from tessera.schedule import ops
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.depth_parts import UNROLLED, DepthParts
 from tessera.schedule.products import CachedCpu
-from tessera.schedule.split import Context, Pieces, rewrite
+from tessera.schedule.split import Context, Pieces
 
 PARTS = 8
 """Parts that threads share, at least."""
@@ -35,18 +32,7 @@ LINE = 16
 """Where something is left, a part has a multiple of so many places."""
 
 
-def split_deep_products(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
-    """The program with deep products of few rows and columns in parts.
-
-    Args:
-        func: a program without tiles and places.
-        machine: the CPU.
-        facts: what is known of symbolic dims.
-    """
-    return rewrite(func, None, (partial(_split, machine=machine),), facts)
-
-
-def _split(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
+def split_deep(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The parts of a nest's product; None where it is none, or is better computed whole."""
     found = [op for op in nest.body.ops if op.regions]
     op = found[0] if len(found) == 1 else None

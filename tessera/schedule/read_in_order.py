@@ -99,7 +99,8 @@ LEAST_PLACES = 32
 
 
 def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) -> Func:
-    """The program with sums, searches and scans over the rows of large operands cut along the rows.
+    """The program with sums, searches and scans over the rows of large operands cut along the rows,
+    and deep products of few rows and columns in parts of their depth.
 
     Args:
         func: a program without tiles and places.
@@ -107,6 +108,7 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
         facts: what is known of symbolic dims.
     """
     # These build on this module.
+    from tessera.schedule.deep_products import split_deep
     from tessera.schedule.rows_apart import sum_rows_apart
     from tessera.schedule.scan_in_order import scan_rows
     from tessera.schedule.search_in_order import search_rows
@@ -114,6 +116,7 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
     rules: tuple[Rule, ...] = (
         lambda nest, context: _sum_rows(nest, context, machine),
         lambda nest, context: _sum_lanes(nest, context, machine),
+        lambda nest, context: split_deep(nest, context, machine),
         lambda nest, context: search_rows(nest, context, machine),
         lambda nest, context: scan_rows(nest, context, machine),
         lambda nest, context: sum_rows_apart(nest, context, machine),
