@@ -238,7 +238,7 @@ def test_functions_that_are_finished_have_modules_of_their_own() -> None:
     assert "@rfft_lines_32_f32" in code.text
     defined = [line for line in kernels.text.splitlines() if line.startswith("define")]
     assert len(defined) == 1
-    source = lowered.sources[1]
+    source = lowered._source(code)
     assert not source.passes
     assert source.key() != replace(source, passes=True).key()
 
