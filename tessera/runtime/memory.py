@@ -26,7 +26,7 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -196,6 +196,8 @@ class Pool:
         self._peak = 0
         self._arrivals = 0
         self._types: dict[int, Any] = {}
+        # Frees what waits elsewhere.
+        self.beside: list[Callable[[], object]] = []
 
     @property
     def waiting_bytes(self) -> int:
@@ -254,6 +256,8 @@ class Pool:
             self._waiting.clear()
             self._by_size.clear()
             self._bytes = 0
+        for free in self.beside:
+            free()
 
     def _block_type(self, size: int) -> Any:
         """The type of the memory under an array: the base of the array and of all its views.
@@ -271,7 +275,8 @@ class Pool:
     def _new(self, capacity: int) -> Array:
         """Memory from the system: NumPy asks for large pages where they help."""
         try:
-            if capacity >= _WATCHED_BYTES and self._bytes and available_bytes() < 2 * capacity:
+            waits = self._bytes or self.beside
+            if capacity >= _WATCHED_BYTES and waits and available_bytes() < 2 * capacity:
                 self.release()
             return np.empty(capacity, _BYTE)
         except MemoryError:

@@ -23,7 +23,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import Table, native
 from tessera.runtime.dispatch.signatures import key_hash
 from tessera.runtime.layout import method_word, sequences_are_known
-from tessera.runtime.memory import LISTED_LINES
+from tessera.runtime.memory import LISTED_LINES, pool
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -637,6 +637,23 @@ def test_a_setting_bounds_how_much_of_larger_ones_waits(
         for _ in range(3):
             for x, y in zip(xs, f(xs), strict=True):
                 np.testing.assert_array_equal(y, x * 2)
+
+
+def test_larger_ones_are_given_back_where_memory_runs_short() -> None:
+    f = ts.jit(lambda xs: [x * 2 for x in xs])
+    xs = [array(50_000, start=k) for k in range(12)]
+    warm(f, xs)
+    (release,) = pool.beside
+    release()
+    found = f(xs)
+    assert release() == 0
+    del found
+    gc.collect()
+    assert release() == 12 * 49 * 64  # pages of 200,000 bytes each
+    pool.release()
+    assert release() == 0
+    for x, y in zip(xs, f(xs), strict=True):
+        np.testing.assert_array_equal(y, x * 2)
 
 
 def test_results_keep_their_memory_to_themselves() -> None:

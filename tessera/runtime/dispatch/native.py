@@ -28,7 +28,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, load
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
-from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized
+from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized, pool
 from tessera.target.machine import machine
 
 MOST_STRUCTURES = 32
@@ -205,6 +205,8 @@ def native() -> Loaded | None:
     loaded = load(source, default_cache(), imports)
     for name in ("malloc", "calloc", "realloc", "free"):
         setattr(handler, name, loaded.addresses[f"tessera_{name}"])
+    release = ctypes.PYFUNCTYPE(ctypes.c_int64)(loaded.addresses["tessera_release_waiting"])
+    pool.beside.append(release)
     # Arrays may die after everything else, and give their memory back: none of this is ever freed.
     for thing in (loaded, handler, capsule, aligned_sized, LISTED_LINES):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
