@@ -598,9 +598,13 @@ def test_memory_does_not_grow() -> None:
 
 
 @pytest.mark.parametrize("count", [1000, 4000, 16000, 16380, 16400, 65536, 250_000])
-def test_many_results_of_a_call_take_memory_of_before(count: int) -> None:
+def test_many_results_of_a_call_take_memory_of_before(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As an optimizer's do: of 4, 16 and 64 KB, the last more than what waits at most, and larger
     ones, which have lists by pages."""
+    # Another test's setting holds until the next large result.
+    monkeypatch.setattr(LISTED_LINES, "value", ts.config.memory_cache << 11)
     f = ts.jit(lambda xs: [x + 1 for x in xs])
     xs = [array(count, start=k) for k in range(160)]
     warm(f, xs)
