@@ -61,6 +61,7 @@ def test_scans(name: str, down: bool, level: str) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.unchecked
 def test_the_end_of_a_scan_is_its_total(reverse: bool) -> None:
     """No lanes are added up beside a scan; NaN and what is infinite go on to the end."""
 
