@@ -23,6 +23,10 @@ search of columns compares 8 rows in 96; as a loop it takes twice as long. The m
 KB had better be few turns, too: prefetchers follow the loads of a loop, and 16 turns have them run
 on (softmax of [4096, 1024] 880 us, and 650)."""
 
+FEW = 4
+"""Loops of so many turns are LLVM's to unroll whatever they do: masks that depend on the turn become
+constants, which makes steps of a stencil over rows of 128 take half of the time."""
+
 
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
     """Reserves a phi line per value; they are filled in once the incoming values are known."""
@@ -69,7 +73,9 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
     """Whether LLVM need not unroll a loop."""
     ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
     turns = len(range(*map(int, ends))) if len(ends) == 3 else TOTAL
-    least = max(ENOUGH, TOTAL // max(turns, 1))
+    if turns <= FEW:
+        return False
+    least = max(ENOUGH, TOTAL // turns)
     count = 0
     for op in walk(loop.body):
         value = op.value if isinstance(op, t.Store) else op.results[0] if op.results else None
