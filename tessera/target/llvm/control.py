@@ -24,8 +24,8 @@ KB had better be few turns, too: prefetchers follow the loads of a loop, and 16 
 on (softmax of [4096, 1024] 880 us, and 650)."""
 
 FEW = 4
-"""Loops of so many turns are LLVM's to unroll whatever they do: masks that depend on the turn become
-constants, which makes steps of a stencil over rows of 128 take half of the time."""
+"""Loops of so many turns are LLVM's to unroll whatever they do: masks that depend on the turn are
+constants then, and steps of a stencil over rows of 128 take half of the time."""
 
 
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
