@@ -494,5 +494,8 @@ def _user_traceback(traceback: TracebackType | None) -> TracebackType | None:
             kept.append(entry)
     result: TracebackType | None = None
     for entry in reversed(kept):
-        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        frame = entry.tb_frame
+        # An instruction of no line, at which an interruption may come, has None for it.
+        line = entry.tb_lineno or frame.f_code.co_firstlineno
+        result = TracebackType(result, frame, entry.tb_lasti, line)
     return result

@@ -236,6 +236,21 @@ def test_an_error_of_the_user_is_filtered_too() -> None:
     assert without_own_frames(text)
 
 
+def test_instructions_of_no_line_are_shown_at_their_function() -> None:
+    """As those at which an interruption may come."""
+
+    def inner(x: int) -> float:
+        return x / 0
+
+    code = inner.__code__
+    nowhere = bytes([0xFF]) * -(-len(code.co_code) // 16)  # eight code units each
+    inner.__code__ = code.replace(co_linetable=nowhere)
+    with pytest.raises(ZeroDivisionError) as caught:
+        LIBRARY["jit"](inner)(1)
+    *_, (frame, line) = traceback.walk_tb(caught.value.__traceback__)
+    assert (frame.f_code.co_name, line) == ("inner", code.co_firstlineno)
+
+
 def test_glue_between_library_and_user_is_hidden() -> None:
     text, frames = shown(lambda: LIBRARY["apply"](lambda x: LIBRARY["add"](x), -1))
     assert frames == ["shown", "<lambda>", "<lambda>"]
