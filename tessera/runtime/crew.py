@@ -19,7 +19,6 @@ import os
 import threading
 from collections import deque
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from tessera.config import usable_cpus
@@ -94,12 +93,11 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drops what was not begun."""
         self._waiting.clear()
         self._turns.close()
 

@@ -20,7 +20,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Self
 
 from tessera.errors import CompileError
@@ -166,16 +165,10 @@ class Loading:
         return loaded
 
     def __enter__(self) -> Self:
-        self._crew.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._crew.__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._crew.close()
 
 
 def _link(
