@@ -603,8 +603,10 @@ def test_many_results_of_a_call_take_memory_of_before(
 ) -> None:
     """As an optimizer's do: of 4, 16 and 64 KB, the last more than what waits at most, and larger
     ones, which have lists by pages."""
-    # Another test's setting holds until the next large result.
+    # Another test's setting holds until the next large result, and what waits of its results may
+    # be so much that all is given back.
     monkeypatch.setattr(LISTED_LINES, "value", ts.config.memory_cache << 11)
+    pool.release()
     f = ts.jit(lambda xs: [x + 1 for x in xs])
     xs = [array(count, start=k) for k in range(160)]
     warm(f, xs)
