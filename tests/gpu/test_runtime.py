@@ -53,12 +53,18 @@ F32 = np.dtype(np.float32)
 def held(device: CudaDevice, kernels: CudaModule) -> Iterator[DeviceBuffer]:
     """A flag that `wait_flag` waits for; it is raised at the end, whatever happens."""
     flag = transfer.to_device(np.zeros(16, np.uint32), device)
+    other = Stream(device)
+
+    def put(value: int) -> None:
+        with device:
+            driver.call("cuMemsetD8Async", flag.pointer, value, 4, other.raw_handle)
+        other.synchronize()
+
+    # The driver loads what fills memory when it is first used, and may wait for all kernels then.
+    put(0)
     device.synchronize()
     yield flag
-    other = Stream(device)
-    with device:
-        driver.call("cuMemsetD8Async", flag.pointer, 1, 4, other.raw_handle)
-    other.synchronize()
+    put(1)
     device.synchronize()
 
 
