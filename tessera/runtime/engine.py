@@ -82,30 +82,18 @@ def _free(code: Any) -> None:
 
 
 def load(source: Source, cache: ObjectCache, imports: Mapping[str, int] | None = None) -> Loaded:
-    """`load_all` of one text."""
-    return load_all([source], cache, imports)
-
-
-def load_all(
-    sources: Sequence[Source],
-    cache: ObjectCache,
-    imports: Mapping[str, int] | None = None,
-    threads: int = 1,
-) -> Loaded:
-    """Compile texts, or take their objects from the cache, and load them into this process.
+    """Compile a text, or take its object from the cache, and load it into this process.
 
     Args:
-        sources: What to compile; each may use what the others export or hide.
+        source: What to compile.
         cache: Where objects are kept.
         imports: Addresses of symbols that exist in this process under no name.
-        threads: How many threads may compile.
 
     Raises:
         CompileError: The host cannot run it, LLVM rejects it, or a symbol does not exist.
     """
-    with Loading(cache, threads) as loading:
-        for source in sources:
-            loading.add(source)
+    with Loading(cache, threads=1) as loading:
+        loading.add(source)
         return loading.finish(imports)
 
 
