@@ -364,7 +364,7 @@ class Choice:
         axis = self.best_axis(inside or self.accesses)
         if axis is not None:
             # Where memory is far, more vectors of a row wait for it longer than a step takes.
-            part = 4 if streaming.is_far(self.nest) else 2
+            part = 4 if streaming.is_far(self.nest, down=True) else 2
             vectors = power_below(self.machine.registers / (part * len(loop.init)))
             width = self.width
             if is_counted and inside and not self.heavy:
@@ -565,14 +565,14 @@ class Choice:
         not bound by memory, and the branch at such a store would keep vectors from overlapping.
         What follows passes over a row is short beside them."""
         loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
+        # What loops keep of each step is several times what they read.
+        keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
         if self.whole:
             is_bound = self.reduce_tile > 1 and not self.costly
         else:
-            # What loops keep of each step is several times what they read.
-            keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
             is_bound = keeps or not self.heavy
             is_bound = is_bound and not any(isinstance(op, loops) for op in self.code)
-        return streaming.marked(self.nest) if is_bound else list(self.nest.body.ops)
+        return streaming.marked(self.nest, down=keeps) if is_bound else list(self.nest.body.ops)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel for the cache along columns, one elsewhere."""

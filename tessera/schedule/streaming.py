@@ -17,8 +17,9 @@ from tessera.schedule.types import BufType, PlaceKind
 STREAM_BYTES = 1 << 25
 """A nest that goes over so much memory has its first results out of the caches before anybody reads
 them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
-make one. Half as much again where threads share the work: one of them computes while another waits
-for the lines that it is to write, and the third cache may have much of them still."""
+make one. Half as much again where threads share the rows: one of them computes while another waits
+for the lines that it is to write, and the third cache may have much of them still. Not where each
+has some columns of all rows: lines that the other thread had are what it waits for longest."""
 
 LEAST_OUTPUT = 1 << 16
 """Bytes of an output that is worth it."""
@@ -37,21 +38,27 @@ STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
 
-def is_far(nest: ops.Nest) -> bool:
-    """Whether a nest goes over more memory than stays in the caches."""
-    return _plausible(_memory(nest)) >= _most()
+def is_far(nest: ops.Nest, *, down: bool = False) -> bool:
+    """Whether a nest goes over more memory than stays in the caches.
+
+    Args:
+        nest: the nest.
+        down: threads share the columns, and go down all rows.
+    """
+    return _plausible(_memory(nest)) >= _most(down)
 
 
-def _most() -> int:
+def _most(down: bool = False) -> int:
     """The bytes from which on memory is far."""
-    return STREAM_BYTES if config.current().threads == 1 else STREAM_BYTES * 3 // 2
+    alone = down or config.current().threads == 1
+    return STREAM_BYTES if alone else STREAM_BYTES * 3 // 2
 
 
-def marked(nest: ops.Nest) -> list[Op]:
-    """The body of a nest with `streaming` on the stores of what is large."""
+def marked(nest: ops.Nest, *, down: bool = False) -> list[Op]:
+    """The body of a nest with `streaming` on the stores of what is large; `down` as in `is_far`."""
     read = {op.buf for op in walk(nest.body) if isinstance(op, ops.Load)}
     total = _memory(nest)
-    most = _most()
+    most = _most(down)
     least = 0 if isinstance(total, int) else total - most
     if isinstance(total, int) and total < most:
         return list(nest.body.ops)
