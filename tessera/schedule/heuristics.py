@@ -173,6 +173,7 @@ class Choice:
         cost: additions per point.
         costly: whether a function is worth many of them.
         heavy: whether the body keeps many temporaries in registers.
+        down: as in `streaming.is_far`.
     """
 
     def __init__(self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None) -> None:
@@ -191,7 +192,7 @@ class Choice:
         self.limits: dict[str, int] = {}
         self.last: list[str] = []
         self.whole: set[str] = set()
-        self.reduce_tile, self.reason = 0, ""
+        self.reduce_tile, self.reason, self.down = 0, "", False
 
     def _bits(self) -> int:
         """Bits of the widest element that the body computes with; addresses do not count."""
@@ -216,14 +217,9 @@ class Choice:
         if grain:
             self.reason += f"; threads share its programs, {grain} at a time"
         new = self.nest.rebuild(
-            regions=[Block((), self.streamed(), ())],
-            axes=axes,
-            tile=tuple(tile),
-            chunk=tuple(chunk),
-            reduce_tile=self.reduce_tile,
-            reason=self.reason,
-            grain=grain,
-        )
+            regions=[Block((), self.streamed(), ())], axes=axes, tile=tuple(tile),
+            chunk=tuple(chunk), reduce_tile=self.reduce_tile, reason=self.reason, grain=grain,
+        )  # fmt: skip
         assert isinstance(new, ops.Nest)
         return keeping.marked(new) if self.whole and self.reduce_tile > 1 else new
 
@@ -364,7 +360,8 @@ class Choice:
         axis = self.best_axis(inside or self.accesses)
         if axis is not None:
             # Where memory is far, more vectors of a row wait for it longer than a step takes.
-            part = 4 if streaming.is_far(self.nest, down=True) else 2
+            self.down = is_counted
+            part = 4 if streaming.is_far(self.nest, self.down) else 2
             vectors = power_below(self.machine.registers / (part * len(loop.init)))
             width = self.width
             if is_counted and inside and not self.heavy:
@@ -485,6 +482,7 @@ class Choice:
         self.tiles[across.name] = max(min(self.lanes, power_above(size_of(across.extent))), 1)
         self.last = [across.name, axis.name]
         steps = [a.stride(across.name) for a in self.accesses if a.is_store]
+        self.down = any(streaming.is_paged(a, across) for a in self.accesses if a.is_store)
         line = streaming.STRETCH * 8 * self.lanes // self.machine.vector_bits
         line = line if streaming.in_lines(self.streamed(), steps, self.lanes) else TURNED_CHUNK
         self.limits = {across.name: TURNED_CHUNK, axis.name: line}
@@ -565,14 +563,14 @@ class Choice:
         not bound by memory, and the branch at such a store would keep vectors from overlapping.
         What follows passes over a row is short beside them."""
         loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
-        # What loops keep of each step is several times what they read.
-        keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
         if self.whole:
             is_bound = self.reduce_tile > 1 and not self.costly
         else:
+            # What loops keep of each step is several times what they read.
+            keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
             is_bound = keeps or not self.heavy
-            is_bound = is_bound and not any(isinstance(op, loops) for op in self.code)
-        return streaming.marked(self.nest, down=keeps) if is_bound else list(self.nest.body.ops)
+            is_bound &= not any(isinstance(op, loops) for op in self.code)
+        return streaming.marked(self.nest, self.down) if is_bound else list(self.nest.body.ops)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel for the cache along columns, one elsewhere."""

@@ -11,8 +11,9 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.walk import uses, walk
 from tessera.schedule import loop_ops, ops
+from tessera.schedule.access import Access
 from tessera.schedule.rebuild import with_bodies
-from tessera.schedule.types import BufType, PlaceKind
+from tessera.schedule.types import Axis, BufType, PlaceKind
 
 STREAM_BYTES = 1 << 25
 """A nest that goes over so much memory has its first results out of the caches before anybody reads
@@ -34,16 +35,19 @@ STRETCH = 256
 """Bytes of a row past the caches at a time that are as fast as all in order. More of what is turned
 come from more rows, which often share a set of the first cache."""
 
+PAGE = 4096
+"""Bytes of a page, and what lies between lines of one set of a first cache."""
+
 STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
 
-def is_far(nest: ops.Nest, *, down: bool = False) -> bool:
+def is_far(nest: ops.Nest, down: bool = False) -> bool:
     """Whether a nest goes over more memory than stays in the caches.
 
     Args:
         nest: the nest.
-        down: threads share the columns, and go down all rows.
+        down: whether threads go down rows, far apart, of which each has some columns.
     """
     return _plausible(_memory(nest)) >= _most(down)
 
@@ -54,7 +58,7 @@ def _most(down: bool = False) -> int:
     return STREAM_BYTES if alone else STREAM_BYTES * 3 // 2
 
 
-def marked(nest: ops.Nest, *, down: bool = False) -> list[Op]:
+def marked(nest: ops.Nest, down: bool = False) -> list[Op]:
     """The body of a nest with `streaming` on the stores of what is large; `down` as in `is_far`."""
     read = {op.buf for op in walk(nest.body) if isinstance(op, ops.Load)}
     total = _memory(nest)
@@ -116,6 +120,12 @@ def _streaming(op: Op, far: set[Value]) -> Op:
     new = op.rebuild(regions=[Block(op.body.args, code, op.body.outputs)])
     assert isinstance(new, ops.Nest)
     return new
+
+
+def is_paged(access: Access, axis: Axis) -> bool:
+    """Whether steps along an axis are whole pages: lines that far apart share a set of a cache."""
+    step = access.stride(axis.name)
+    return isinstance(step, int) and step != 0 and step * access.dtype.itemsize % PAGE == 0
 
 
 def in_lines(code: Sequence[Op], steps: Sequence[Dim | None], lanes: int) -> bool:

@@ -71,3 +71,32 @@ def test_what_is_read_again_stays_in_the_caches() -> None:
 def test_long_functions_and_rows_are_left_alone(fn: Any) -> None:
     found = ts.jit(lambda *xs: [fn(x) for x in xs]).lower(*zeros((80, 60), (80, 60), (80, 60)))
     assert found.stage("schedule").count("streaming=true") == 0
+
+
+def decays(w: Any, xs: Any) -> Any:
+    def step(h: Any, x: Any) -> Any:
+        h = w * h + x
+        return h, h
+
+    return ts.scan(step, ts.zeros_like(w), xs)[1]
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "alone", "shared"),
+    [
+        # 72 KB are as much as one thread leaves to the caches, 96 KB as two do.
+        (lambda x: x + 1, [(8, 1152)], 1, 0),
+        (lambda x: x.T + 1, [(96, 96)], 1, 0),
+        (lambda x: x.T + 1, [(1024, 9)], 1, 1),
+        (decays, [(1152,), (8, 1152)], 1, 1),
+    ],
+    ids=["rows", "squares", "squares of pages", "steps"],
+)
+def test_what_threads_write_in_each_others_rows_goes_past_the_caches_sooner(
+    fn: Any, shapes: list[tuple[int, ...]], alone: int, shared: int
+) -> None:
+    arrays = zeros(*shapes)
+    with ts.config.update(threads=1):
+        assert marks(fn, *arrays) == alone
+    with ts.config.update(threads=2):
+        assert marks(fn, *arrays) == shared
