@@ -48,11 +48,11 @@ def ratio(row: Row, peer: str | None) -> float | None:
     return found[peer].median / found[OURS].median
 
 
-def of_stream(row: Row) -> float | None:
+def share(moved: Measured | None, row: Row) -> float | None:
     """The time of moving a case's bytes over ours, where memory bounds it."""
-    if row.stream is None or not row.stream.samples or OURS not in timed(row):
+    if moved is None or not moved.samples or OURS not in timed(row):
         return None
-    return row.stream.median / timed(row)[OURS].median
+    return moved.median / timed(row)[OURS].median
 
 
 def seconds(value: float) -> str:
@@ -66,8 +66,9 @@ def seconds(value: float) -> str:
 def line(row: Row) -> str:
     """One case as text."""
     parts = [f"{row.case} [{row.threads}t]", f"floor {seconds(row.floor)} ({row.bound})"]
-    if row.stream is not None and (share := of_stream(row)) is not None:
-        parts.append(f"stream {seconds(row.stream.median)} {share:.2f}")
+    for name, moved in (("stream", row.stream), ("triad", row.triad)):
+        if moved is not None and (found := share(moved, row)) is not None:
+            parts.append(f"{name} {seconds(moved.median)} {found:.2f}")
     for name, m in row.contenders.items():
         if m.problem:
             parts.append(f"{name} FAILED: {m.problem.splitlines()[0][:160]}")
@@ -94,7 +95,7 @@ def peers_of(rows: list[Row]) -> list[str]:
 
 
 def summary(rows: list[Row]) -> list[str]:
-    """The means over all cases, and what is below 0.9 of the best peer or of a triad."""
+    """The means over all cases, and what is below 0.9 of the best peer or of memory."""
     lines: list[str] = []
     for threads in sorted({row.threads for row in rows}, reverse=True):
         chosen = [row for row in rows if row.threads == threads]
@@ -105,9 +106,9 @@ def summary(rows: list[Row]) -> list[str]:
         behind = [(r, row) for row in chosen if (r := ratio(row, best_peer(row))) and r < 0.9]
         for found, row in sorted(behind, key=lambda pair: pair[0]):
             lines.append(f"  behind: {row.case}: {found:.2f} of {best_peer(row)}")
-        slow = [(share, row) for row in chosen if (share := of_stream(row)) and share < 0.9]
-        for share, row in sorted(slow, key=lambda pair: pair[0]):
-            lines.append(f"  behind memory: {row.case}: {share:.2f} of a triad of as many bytes")
+        slow = [(part, row) for row in chosen if (part := share(row.stream, row)) and part < 0.9]
+        for part, row in sorted(slow, key=lambda pair: pair[0]):
+            lines.append(f"  behind memory: {row.case}: {part:.2f} of STREAM")
         failed = [row for row in chosen if OURS in row.contenders and OURS not in timed(row)]
         lines += [f"  no result: {r.case}: {r.contenders[OURS].problem[:200]}" for r in failed]
     return lines
@@ -167,7 +168,7 @@ def load_rows(found: dict[str, Any]) -> list[Row]:
             **{
                 **r,
                 "contenders": {k: Measured(**m) for k, m in r["contenders"].items()},
-                "stream": Measured(**r["stream"]) if r.get("stream") else None,
+                **{k: Measured(**r[k]) if r.get(k) else None for k in ("triad", "stream")},
             }
         )
         for r in found["cases"]
@@ -177,20 +178,24 @@ def load_rows(found: dict[str, Any]) -> list[Row]:
 def markdown(rows: list[Row]) -> str:
     """A table of all cases: times, the best peer's, and what bounds them."""
     lines = [
-        "| case | threads | floor | bound by | stream | tessera | best peer | its time | ratio |",
-        "|---|--:|--:|---|--:|--:|---|--:|--:|",
+        "| case | threads | floor | bound by | stream | triad | tessera | best peer | its time "
+        "| ratio |",
+        "|---|--:|--:|---|--:|--:|--:|---|--:|--:|",
     ]
     for row in rows:
         found, best = timed(row), best_peer(row)
         ours = seconds(found[OURS].median) if OURS in found else "no result"
         theirs = seconds(found[best].median) if best else ""
         against = ratio(row, best)
-        share = of_stream(row)
         cells = [row.case, str(row.threads), seconds(row.floor), row.bound]
-        cells += ["" if share is None else f"{share:.2f}", ours, best or ""]
-        cells += [theirs, "" if against is None else f"{against:.2f}"]
+        cells += [_number(share(row.stream, row)), _number(share(row.triad, row)), ours]
+        cells += [best or "", theirs, _number(against)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 # --- the page ---
@@ -219,8 +224,8 @@ def page(rows: list[Row], roofs: dict[int, Roof]) -> str:
         "<p>Medians of interleaved runs; every result was checked against float64. A ratio is a "
         "peer's time over Tessera's: above 1, Tessera is faster. The floor is the least bytes over "
         "the measured stream bandwidth, or the operations over the measured rate of multiply-adds, "
-        "whichever is longer. Stream: the time of a triad that moves as many bytes, in the same "
-        "turns, over Tessera's.</p>",
+        "whichever is longer. Triad: the time of one that moves as many bytes in as much memory, "
+        "in the same turns, over Tessera's; stream: in arrays that are larger than all caches.</p>",
         *(_roof_line(r) for r in roofs.values()),
     ]
     for threads in sorted({row.threads for row in rows}, reverse=True):
@@ -246,20 +251,19 @@ def _table(rows: list[Row]) -> str:
     names = [OURS, *peers_of(rows)]
     head = "".join(f"<th>{html.escape(n)}</th>" for n in names)
     lines = [
-        f"<table><thead><tr><th>case</th><th>floor</th><th>bound by</th><th>stream</th>{head}"
-        "<th>best peer / ours</th><th>error</th></tr></thead><tbody>"
+        "<table><thead><tr><th>case</th><th>floor</th><th>bound by</th><th>stream</th>"
+        f"<th>triad</th>{head}<th>best peer / ours</th><th>error</th></tr></thead><tbody>"
     ]
     for row in rows:
         found = timed(row)
         fastest = min((m.median for m in found.values()), default=0.0)
         cells = [f"<td>{html.escape(row.case)}</td>", f"<td>{seconds(row.floor)}</td>"]
         cells.append(f"<td>{html.escape(row.bound)}</td>")
-        share = of_stream(row)
-        cells.append("<td></td>" if share is None else f"<td>{share:.2f}</td>")
+        cells += [f"<td>{_number(share(moved, row))}</td>" for moved in (row.stream, row.triad)]
         cells += [_cell(row.contenders.get(name), fastest) for name in names]
         against = ratio(row, best_peer(row))
         mark = "" if against is None else "lost" if against < 0.9 else "won"
-        cells.append(f'<td class="{mark}">{"" if against is None else f"{against:.2f}"}</td>')
+        cells.append(f'<td class="{mark}">{_number(against)}</td>')
         cells.append(f"<td>{found[OURS].error:.0e}</td>" if OURS in found else "<td></td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return "".join([*lines, "</tbody></table>"])

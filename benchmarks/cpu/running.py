@@ -54,7 +54,9 @@ class Row:
 
     Attributes:
         floor: seconds of the least work at this machine's ceilings, as `bound` says.
-        stream: where memory bounds it: moving as many bytes, measured beside the contenders.
+        triad: where memory bounds it: moving as many bytes in as much memory, measured beside the
+            contenders.
+        stream: the same in arrays that are larger than all caches, as STREAM does.
     """
 
     case: str
@@ -66,6 +68,7 @@ class Row:
     bytes: float
     operations: float
     contenders: dict[str, Measured] = field(default_factory=dict)
+    triad: Measured | None = None
     stream: Measured | None = None
 
 
@@ -191,8 +194,10 @@ class Runner:
                     entry.problem = str(problem)
         entries = dict(row.contenders)
         if row.bound == "bytes" and cost.bytes >= BEYOND and ready and not self.busy:
-            row.stream = entries[worker.STREAM] = Measured()
-            ready[worker.STREAM] = self._prepare(case, worker.STREAM, threads, [], row.stream)
+            row.triad, row.stream = Measured(), Measured()
+            for name, entry in ((worker.TRIAD, row.triad), (worker.STREAM, row.stream)):
+                entries[name] = entry
+                ready[name] = self._prepare(case, name, threads, [], entry)
         self._turns(entries, ready)
         return row
 

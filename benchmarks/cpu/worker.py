@@ -18,8 +18,11 @@ from cpu.program import Program, Size
 # A sample is of so many calls that it takes about this long, in seconds.
 SAMPLE = 1e-3
 
-# Who is no contender: it moves as many bytes as the case, and computes nothing.
-STREAM = "stream"
+# Who are no contenders: they move bytes, and compute nothing; as many as the case does, in as much
+# memory, and in three arrays that are four times as large as a third cache, as STREAM (McCalpin,
+# 1995) asks.
+TRIAD, STREAM = "triad", "stream"
+STREAM_BYTES = 3 * 4 * (1 << 25)
 
 
 def serve(connection: Connection, contender: str, threads: int, busy: bool) -> None:
@@ -36,9 +39,11 @@ def serve(connection: Connection, contender: str, threads: int, busy: bool) -> N
     libraries.use_cores(threads)
     try:
         clock = time.process_time if busy else time.perf_counter
-        worker = (
-            _Stream(threads) if contender == STREAM else _Worker(libraries.load(contender), clock)
-        )
+        worker: _Triad | _Worker
+        if contender in (TRIAD, STREAM):
+            worker = _Triad(threads, is_large=contender == STREAM)
+        else:
+            worker = _Worker(libraries.load(contender), clock)
         connection.send(("ok", None))
     except ImportError as problem:
         connection.send(("missing", str(problem)))
@@ -118,34 +123,47 @@ class _Worker:
         self.run = None
 
 
-class _Stream:
-    """Moves as many bytes as a case does at least, in the same turns: drift meets it too."""
+class _Triad:
+    """Moves as many bytes as a case does at least, in the same turns: drift meets it too.
 
-    def __init__(self, threads: int) -> None:
+    Args:
+        threads: how many share the work.
+        is_large: whether the arrays are larger than all caches; samples are what the case's bytes
+            take at that pace.
+    """
+
+    def __init__(self, threads: int, is_large: bool) -> None:
         self.threads = threads
+        self.is_large = is_large
         self.stream: roof.Stream | None = None
 
     def prepare(self, name: str, size: Size, seed: int) -> dict[str, Any]:
         """Makes the arrays, and finds which stores are faster."""
         from cpu.suite import find
 
-        self.stream = stream = roof.Stream(find(name).cost(**size).bytes, self.threads)
+        moved = find(name).cost(**size).bytes
+        if self.stream is None or not self.is_large:
+            self.stream = roof.Stream(STREAM_BYTES if self.is_large else moved, self.threads)
+        stream = self.stream
         times = [min(stream.run(triad, 3) for _ in range(5)) for triad in stream.triads]
         self.triad = stream.triads[times.index(min(times))]
         self.turns = max(1, int(SAMPLE / min(times)))
-        return {"first": 0.0, "once": min(times), "found": []}
+        self.share = moved / stream.bytes if self.is_large else 1.0
+        return {"first": 0.0, "once": min(times) * self.share, "found": []}
 
     def turn(self, seconds: float) -> list[float]:
         """Seconds for the bytes, of samples that together take about `seconds`."""
         assert self.stream is not None, "prepare first"
         until = time.perf_counter() + seconds
-        # The others' turns have emptied the caches.
-        self.stream.run(self.triad, 1)
+        if not self.is_large:
+            # The others' turns have emptied the caches.
+            self.stream.run(self.triad, 1)
         samples = [self.stream.run(self.triad, self.turns)]
         while time.perf_counter() < until:
             samples.append(self.stream.run(self.triad, self.turns))
-        return samples
+        return [sample * self.share for sample in samples]
 
     def drop(self) -> None:
-        """Forgets the arrays."""
-        self.stream = None
+        """Forgets the arrays, but for those that serve all cases."""
+        if not self.is_large:
+            self.stream = None

@@ -114,7 +114,7 @@ def test_report_has_ratios_and_says_what_failed() -> None:
     record = report.record([row], {2: ceiling})
     assert report.load_rows(record) == [row]
     assert report.load_rows(json.loads(report.as_text(record))) == [row]
-    assert "| case | 2 | 1 us | bytes |  | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
+    assert "| case | 2 | 1 us | bytes |  |  | 1 ms | jax | 2 ms | 2.00 |" in report.markdown([row])
     assert "failed</td>" in report.page([row], {2: ceiling})
 
 
@@ -127,13 +127,15 @@ def test_what_memory_bounds_is_measured_beside_a_stream(monkeypatch: pytest.Monk
         row = runner.measure(suite.Case(program, program.tiny), 1)
     finally:
         runner.close()
+    assert row.triad is not None
     assert row.stream is not None
-    assert row.stream.samples > 0
-    assert row.stream.median > 0
+    for moved in (row.triad, row.stream):
+        assert moved.samples > 0
+        assert moved.median > 0
     assert set(row.contenders) == {"tessera"}
     row.stream.median = 0.5 * row.contenders["tessera"].median
-    assert report.of_stream(row) == pytest.approx(0.5)
-    assert " 0.50 | tessera" in report.line(row)
-    assert f"  behind memory: {row.case}: 0.50 of a triad of as many bytes" in report.summary([row])
+    assert report.share(row.stream, row) == pytest.approx(0.5)
+    assert " 0.50 | triad" in report.line(row)
+    assert f"  behind memory: {row.case}: 0.50 of STREAM" in report.summary([row])
     assert report.load_rows(report.record([row], runner.roofs)) == [row]
     assert "<td>0.50</td>" in report.page([row], runner.roofs)
