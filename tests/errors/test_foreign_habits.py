@@ -69,6 +69,16 @@ def test_code_may_ask_for_names() -> None:
     assert str(copy) == str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("conv2d", "use `ts.nn.conv`"), ("gelu", "use `ts.nn.gelu`"), ("clamp", "use `ts.clip`")],
+)
+def test_names_of_layers(name: str, fix: str) -> None:
+    with pytest.raises(MissingNameError) as found:
+        getattr(ts, name)
+    assert str(found.value).endswith(f"fix: {fix}")
+
+
 def test_the_names_advised_are_there() -> None:
     import re
 

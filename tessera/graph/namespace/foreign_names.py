@@ -23,7 +23,9 @@ FUNCTIONS: Final = {
     "as_tensor": "use `ts.asarray`",
     "cat": "use `ts.concat`",
     "concatenate": "use `ts.concat`",
+    "clamp": "use `ts.clip`",
     "conjugate": "use `ts.conj`",
+    "conv_general_dilated": "use `ts.conv_general`",
     "degrees": "use `ts.rad2deg`",
     "device_get": "use `np.asarray(x)`",
     "diagonal": "use `ts.diag`, or `ts.linalg.diagonal` for stacks of matrices",
@@ -52,6 +54,7 @@ FUNCTIONS: Final = {
     "ravel": "use `ts.reshape(x, (-1,))`",
     "right_shift": "use `ts.bitwise_right_shift`",
     "rint": "use `ts.round`",
+    "scaled_dot_product_attention": "use `ts.nn.attention`",
     "seed": "make a key: `ts.random.key(seed)`",
     "tensor": "use `ts.asarray`",
     "transpose": "use `ts.permute_dims`, or `x.T` for a matrix",
@@ -72,6 +75,12 @@ _LINALG = (
     " matrix_rank norm pinv qr slogdet solve svd svdvals trace triangular_solve vector_norm"
 )
 _FFT = "fft2 fftfreq fftn ifft ifft2 ifftn irfft irfftn rfft rfftfreq rfftn"
+_NN = (
+    "attention celu conv dense dropout elu embedding gelu glu leaky_relu log_sigmoid mish relu6"
+    " selu silu softplus softsign standardize swish"
+)
+FUNCTIONS.update({name: f"use `ts.nn.{name}`" for name in _NN.split()})
+FUNCTIONS.update({f"conv{n}d": "use `ts.nn.conv`" for n in (1, 2, 3)})
 FUNCTIONS.update({name: f"use `ts.linalg.{name}`" for name in _LINALG.split()})
 FUNCTIONS.update({name: f"use `ts.fft.{name}`" for name in _FFT.split()})
 
