@@ -392,7 +392,7 @@ class Lowered(Stages):
                 self._descend(loading)
             else:
                 for module in self.modules:
-                    loading.add(self._source(module))
+                    loading.add(self._source(module), module.is_last)
             start = time.perf_counter()
             imports = _imports(self.host_calls, threads.shares_work(self.target))
             imports.update(self.bounds.symbols)
@@ -414,7 +414,7 @@ class Lowered(Stages):
 
         def take(module: ModuleText) -> None:
             modules.append(module)
-            loading.add(self._source(module))
+            loading.add(self._source(module), module.is_last)
 
         tile, target, seconds = descend(self.schedule, self.cpu, ENTRY, take)
         vars(self).update(tile=tile, target=target, modules=tuple(modules))

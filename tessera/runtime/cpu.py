@@ -165,7 +165,7 @@ def compile_sources(
     """
     with Loading(cache or default_cache(), threads) as loading:
         for source in sources:
-            loading.add(source)
+            loading.add(source, source is sources[-1])
         return finish(loading, imports)
 
 

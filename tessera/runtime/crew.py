@@ -69,12 +69,12 @@ class Crew:
         self._count = 0
         self._turns = ExitStack()
 
-    def add(self, source: Source) -> None:
-        """Takes a module; a helper begins at once where one is free."""
+    def add(self, source: Source, is_last: bool = False) -> None:
+        """Takes a module; unless it is the last, which the caller can compile, a helper begins at
+        once where one is free."""
         self._waiting.append((self._count, source))
         self._count += 1
-        # The first is for the caller, unless more come.
-        if self._count > 1:
+        if not is_last:
             self._start_helper()
 
     def images(self) -> list[bytes]:

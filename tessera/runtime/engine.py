@@ -93,7 +93,7 @@ def load(source: Source, cache: ObjectCache, imports: Mapping[str, int] | None =
         CompileError: The host cannot run it, LLVM rejects it, or a symbol does not exist.
     """
     with Loading(cache, threads=1) as loading:
-        loading.add(source)
+        loading.add(source, is_last=True)
         return loading.finish(imports)
 
 
@@ -114,8 +114,12 @@ class Loading:
         self._cache, self._threads = cache, threads
         self._crew = Crew(cache, threads)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: Source, is_last: bool = False) -> None:
         """Takes a text, which may use what the others export or hide.
+
+        Args:
+            source: The text.
+            is_last: Whether no other follows.
 
         Raises:
             CompileError: The host cannot run it.
@@ -123,7 +127,7 @@ class Loading:
         if not self.sources:
             check_host(source.machine, source.name)
         self.sources.append(source)
-        self._crew.add(source)
+        self._crew.add(source, is_last)
 
     def finish(self, imports: Mapping[str, int] | None) -> Loaded:
         """Compiles what is left, and loads all into this process.
@@ -145,7 +149,7 @@ class Loading:
             # Whole, as their digests say, and yet of no use here: compile all.
             with Crew(self._cache, self._threads, takes_kept=False) as crew:
                 for source in self.sources:
-                    crew.add(source)
+                    crew.add(source, source is self.sources[-1])
                 images = crew.images()
             loaded = _link(images, tuple(symbols), imports, name)
         if not is_kept:

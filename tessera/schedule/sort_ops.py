@@ -111,7 +111,7 @@ class SortWords(ops.ScheduleOp):
         words: a buffer with twice as many places along its last axis as a row has; words are in the
             first half, before and after.
         numbers: perhaps one i64 buffer: what threads that share a row tell each other; for each row
-            `WAYS` for each `CHUNK` of its places, and `HEAD` times as many.
+            `PIECE` for each of twice its `PIECES`.
         count: places of a row.
         until: places whose words are asked for.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
@@ -162,14 +162,11 @@ class OrderZeros(ops.ScheduleOp):
         return ()
 
 
-WAYS = 4
-"""Buckets of a row that threads share."""
+PIECES = 8
+"""Pieces of a row that threads share: a power of two."""
 
-CHUNK = 1 << 14
-"""Places of a part of such a row."""
-
-HEAD = 2
-"""Times `WAYS` numbers that belong to no part."""
+PIECE = 4
+"""Numbers that say where a piece is."""
 
 LONG = 1 << 15
 """Places of the shortest row that threads share."""

@@ -17,7 +17,7 @@ from collections.abc import Container, Sequence
 
 from tessera.dtypes import int64
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, maximum, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, maximum, minimum, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
@@ -90,9 +90,8 @@ def _numbers(others: Sequence[Dim], count: Dim) -> Dim:
         rows = rows * dim
     if isinstance(count, int) and count < sort_ops.LONG:
         return 0
-    parts = (ceildiv(count, sort_ops.CHUNK) + sort_ops.HEAD) * sort_ops.WAYS
     # Memory of many rows would be many numbers that nobody needs.
-    return parts * minimum(maximum(sort_ops.FEW - rows, 0), 1)
+    return 2 * sort_ops.PIECES * sort_ops.PIECE * minimum(maximum(sort_ops.FEW - rows, 0), 1)
 
 
 def _pack(op: ops.Sort, words: Value, layout: Layout, names: Names) -> ops.Nest:

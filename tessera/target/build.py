@@ -8,10 +8,6 @@ from tessera.ir.loc import Loc
 from tessera.ir.scalar import scalar
 from tessera.target import ops as t
 
-FINISHED = "finished"
-"""An attribute of functions whose code is written as it is to be: LLVM's passes would spend half of
-their time on it and find nothing, so that it is compiled without them."""
-
 
 class Build:
     """Collects ops; every method works on scalars and on vectors alike.

@@ -8,8 +8,9 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.build import FINISHED, Build
+from tessera.target.build import Build
 from tessera.target.types import PtrType
+from tessera.tile.types import FINISHED
 
 I64 = ScalarType(t.INDEX.dtype)
 PTR = PtrType()

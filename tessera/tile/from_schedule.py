@@ -51,7 +51,7 @@ from tessera.tile.lowering.merge_sort import lower_runs, repeats
 from tessera.tile.lowering.nest import HANDLERS, lower_nest, lower_together
 from tessera.tile.lowering.order_zeros import order_zeros
 from tessera.tile.lowering.sorting import lower_sort
-from tessera.tile.types import MemType
+from tessera.tile.types import FINISHED, MemType
 
 Unit: TypeAlias = (
     s.Nest
@@ -94,6 +94,9 @@ def lower_program(
         CompileError: a value has no place, or a nest holds something that cannot be lowered.
     """
     return _Program(func, Facts() if facts is None else facts, limited, each).run()
+
+
+JOINED = "joined"
 
 
 def _job(op: Op) -> int:
@@ -282,8 +285,10 @@ class _Program:
             self.unit(nests, memory, op.label)
             return
         units = op.body.ops
+        # What makes words and what they become is short, and the same with LLVM's passes.
+        is_sort = any(isinstance(unit, sort_ops.SortWords) for unit in units)
         if op.joined and self.is_gpu:
-            self.unit(nests[:2], memory, op.label, joined=True)
+            self.unit(nests[:2], memory, op.label, JOINED)
             units = units[2:]
         for unit in units:
             if isinstance(unit, sort_ops.SortWords):
@@ -295,7 +300,7 @@ class _Program:
                     )
                 )  # fmt: skip
                 continue
-            self.unit(unit, memory, op.label)
+            self.unit(unit, memory, op.label, FINISHED if is_sort else "")
 
     def loop(self, op: s.While) -> None:
         """The carried buffers live at the places of the results, in all iterations; on a CPU some
@@ -382,10 +387,10 @@ class _Program:
         unit: Op | Sequence[s.Nest],
         memory: Mapping[Value, Value],
         label: str,
-        joined: bool = False,
+        how: str = "",
     ) -> None:
         """Launches the kernel of a nest or sort, or of several nests that share one, perhaps in one
-        pass. It is lowered unless an equal one was."""
+        pass (`JOINED`) or as code that is `FINISHED`. It is lowered unless an equal one was."""
         units: list[Unit] = []
         times: Dim = 1
         grain = 0
@@ -404,10 +409,10 @@ class _Program:
             units.append(part)
         used = free_values(Block([], units, ()))
         # Layers of a network are written alike, axes too: only what is new is renamed.
-        text = self.hash(units, used, joined)
+        text = self.hash(units, used, how)
         found = self.written.get(text)
         if found is None:
-            found = self.written[text] = self.distinct(units, used, label, joined)
+            found = self.written[text] = self.distinct(units, used, label, how)
         name, grid = found
         operands = tuple([memory[v] for v in used])
         on_cpus = (Each, sort_ops.OrderZeros)
@@ -415,21 +420,20 @@ class _Program:
         grid = (*grid[:-1], grid[-1] * times) if grid else grid
         self.em.add(t.Launch(operands, name, grid, warps, grain, loc=units[0].loc))
 
-    def hash(self, units: Sequence[Unit], args: Sequence[Value], joined: bool) -> str:
+    def hash(self, units: Sequence[Unit], args: Sequence[Value], how: str) -> str:
         """The content of a kernel."""
-        return content_hash(Func("f", Block(args, units, ()), self.func.dims)) + "+" * joined
+        return content_hash(Func("f", Block(args, units, ()), self.func.dims)) + how
 
     def distinct(
-        self, units: Sequence[Unit], used: Sequence[Value], label: str, joined: bool
+        self, units: Sequence[Unit], used: Sequence[Value], label: str, how: str
     ) -> tuple[str, tuple[Dim, ...]]:
         """The kernel of nests, lowered unless one that is equal but for names was, and its grid."""
         canonical, args = _Canonical(self.func.dims).units(units, used)
-        key = self.hash(canonical, args, joined)
+        key = self.hash(canonical, args, how)
         found = self.known.get(key)
         if found is None:
             name = f"{re.sub(r'[^A-Za-z0-9_]', '_', label) or 'kernel'}_{len(self.known)}"
-            lower = lower_pass if joined else lower_units
-            kernel, grid = lower(canonical, args, name, self.func.dims, self.facts)
+            kernel, grid = lower_units(canonical, args, name, self.func.dims, self.facts, how)
             if self.is_gpu and self.ranges is not None:
                 memories = [_buffer(v) for v in args]
                 kernel, asked = with_width(kernel, memories, self.ranges, guarded_below(self.func))
@@ -447,6 +451,7 @@ def lower_units(
     name: str,
     dims: Sequence[str],
     facts: Facts | None = None,
+    how: str = "",
 ) -> tuple[Func, tuple[Dim, ...]]:
     """Lowers a nest or sort to a kernel, or several nests that share one.
 
@@ -456,6 +461,8 @@ def lower_units(
         name: the kernel's name.
         dims: names of the program's symbolic dims.
         facts: what is known of them.
+        how: `JOINED` for a nest over rows and one of sums over these rows that are one pass;
+            `FINISHED` for one whose function is.
 
     Returns:
         The kernel and its grid.
@@ -464,8 +471,10 @@ def lower_units(
     memory = dict(zip(args, em.args, strict=True))
     known = Facts() if facts is None else facts
     op, *others = units
-    if others:
-        nests = [unit for unit in units if isinstance(unit, s.Nest)]
+    nests = [unit for unit in units if isinstance(unit, s.Nest)]
+    if how == JOINED:
+        grid = lower_joined(em, nests, memory, known, HANDLERS)
+    elif others:
         grid = lower_together(em, nests, memory, known)
     elif isinstance(op, s.Nest):
         grid = lower_nest(em, op, memory, known)
@@ -478,26 +487,8 @@ def lower_units(
     else:
         grid = lower_runs(em, op, memory)
     used = [name for name in dims if name in em.used]
-    return Func(name, em.close(), used), grid
-
-
-def lower_pass(
-    units: Sequence[Unit],
-    args: Sequence[Value],
-    name: str,
-    dims: Sequence[str],
-    facts: Facts | None = None,
-) -> tuple[Func, tuple[Dim, ...]]:
-    """Lowers a nest over rows and one of sums over these rows to a kernel that is one pass.
-
-    Args and results are those of `lower_units`.
-    """
-    em = Emitter(dims, [_memory(_buffer(v)) for v in args])
-    memory = dict(zip(args, em.args, strict=True))
-    nests = [unit for unit in units if isinstance(unit, s.Nest)]
-    grid = lower_joined(em, nests, memory, Facts() if facts is None else facts, HANDLERS)
-    used = [name for name in dims if name in em.used]
-    return Func(name, em.close(), used), grid
+    attrs = {FINISHED: "true"} if how == FINISHED else {}
+    return Func(name, em.close(), used, attrs), grid
 
 
 def _buffer(value: Value) -> BufType:

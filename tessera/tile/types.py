@@ -12,6 +12,10 @@ from tessera.ir.types import TensorType, Type
 if TYPE_CHECKING:
     from tessera.ir.parser import Parser
 
+FINISHED = "finished"
+"""An attribute of functions whose code is written as it is to be: LLVM's passes would spend half of
+their time on it and find nothing, so that it is compiled without them."""
+
 
 class Space(Enum):
     """Memory spaces."""

@@ -23,9 +23,9 @@ from tessera.runtime.cache import ObjectCache
 from tessera.runtime.codegen import Source, emit
 from tessera.runtime.cpu import compile_sources
 from tessera.runtime.crew import Crew
-from tessera.target.build import FINISHED
 from tessera.target.llvm import modules
 from tessera.target.machine import machine, supported_levels
+from tessera.tile.types import FINISHED
 from tests.runtime.test_cpu import OFF, axpy, run_axpy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,13 +39,11 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small programs are cut too."""
-    monkeypatch.setattr(modules, "LENGTH", 1)
+    monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1))
 
 
 def texts(count: int) -> list[Source]:
-    return [
-        Source(axpy(8, 1.0 + k, f"run{k}"), machine("host"), "program") for k in range(count)
-    ]
+    return [Source(axpy(8, 1.0 + k, f"run{k}"), machine("host"), "program") for k in range(count)]
 
 
 # --- the cut ----------------------------------------------------------------------------------
@@ -84,10 +82,10 @@ def test_one_module_and_several_compute_the_same(
     x = np.random.default_rng(0).normal(size=SIZES.get(name, (64, 64))).astype(np.float32)
     graph = ts.make_graph(PROGRAMS[name])(ts.asarray(x))
     with config.update(cache_dir=""):
-        monkeypatch.setattr(modules, "LENGTH", 1 << 30)
+        monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1 << 30))
         one = Lowered(graph)
         expected = one.executable().run([x])
-        monkeypatch.setattr(modules, "LENGTH", 1)
+        monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1))
         several = Lowered(graph)
         found = several.executable().run([x])
     kinds = {FINISHED in f.attrs for f in one.target.funcs.values() if f is not one.target.entry}
@@ -112,7 +110,7 @@ def test_vectors_are_passed_between_modules(level: str, monkeypatch: pytest.Monk
     found: list[Any] = []
     with config.update(cache_dir=""):
         for length in (1 << 30, 1):
-            monkeypatch.setattr(modules, "LENGTH", length)
+            monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), length))
             lowered = Lowered(graph, machine(level))
             found.append(lowered.executable().run([x]))
     assert any("declare hidden <" in module.text for module in lowered.modules)

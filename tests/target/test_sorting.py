@@ -16,7 +16,7 @@ from tessera.dtypes import DType, uint32, uint64
 from tessera.ir.core import Module
 from tessera.runtime.call import make_caller
 from tessera.runtime.cpu import compile_text
-from tessera.schedule.sort_ops import CHUNK, HEAD, WAYS
+from tessera.schedule.sort_ops import LONG, PIECE, PIECES
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, FunctionBuild
 from tessera.target.interp import Interpreter, Pointer
@@ -37,10 +37,10 @@ both = pytest.mark.parametrize("dtype", [uint32, uint64], ids=str)
 
 
 def module(kind: Kind) -> Module:
-    """`main(words, numbers, n, until, chunks)`: sorts a row; in parts where there are some."""
-    names = ("words", "numbers", "n", "until", "chunks")
+    """`main(words, numbers, n, until, shares)`: sorts a row, perhaps as threads share it."""
+    names = ("words", "numbers", "n", "until", "shares")
     b = FunctionBuild((PTR, PTR, I64, I64, I64), names)
-    words, numbers, n, until, chunks = b.args
+    words, numbers, n, until, shares = b.args
     zero = b.index(0)
 
     def alone() -> None:
@@ -48,13 +48,13 @@ def module(kind: Kind) -> Module:
         b.ops.append(t.Call(args, quick.sort_name(kind)))
 
     def parts() -> None:
-        ends = {"rows": b.index(1), "parts": chunks, "buckets": b.index(WAYS)}
-        for step, unit in shared.STEPS.items():
-            args = (words, numbers, n, until, chunks, zero, ends[unit])
-            b.ops.append(t.Call(args, kind.name(step)))
+        for first in shared.levels():
+            args = (words, numbers, n, until, b.index(first), zero, b.index(first))
+            b.ops.append(t.Call(args, shared.share_name(kind)))
 
-    b.when(b.map("eq", chunks, zero), alone, parts)
-    funcs = {**quick.sort_functions(kind), **shared.functions(kind), "main": b.func("main")}
+    b.when(b.map("eq", shares, zero), alone, parts)
+    funcs = [*quick.sort_functions(kind).values(), shared.share(kind), b.func("main")]
+    funcs = {func.name: func for func in funcs}
     raw = Module(funcs, "main")
     target = machine(LEVEL)
     verify(raw, target)
@@ -68,19 +68,15 @@ def modules(dtype: DType) -> Module:
     return module(KINDS[dtype])
 
 
-def buffers(x: Array, chunks: int) -> tuple[Array, Array]:
-    """Words with room beside them, and numbers for parts."""
+def buffers(x: Array) -> tuple[Array, Array]:
+    """Words with room beside them, and numbers for pieces."""
     words = np.concatenate([x, np.zeros_like(x)])
-    return words, np.zeros((chunks + HEAD) * WAYS, np.int64)
+    return words, np.zeros(2 * PIECES * PIECE, np.int64)
 
 
-def chunks_of(n: int) -> int:
-    return -(-n // CHUNK)
-
-
-def interpreted(code: Module, x: Array, until: int, chunks: int = 0) -> Array:
-    words, numbers = buffers(x, chunks)
-    args = [Pointer.to(words, "words"), Pointer.to(numbers, "numbers"), len(x), until, chunks]
+def interpreted(code: Module, x: Array, until: int, shares: bool = False) -> Array:
+    words, numbers = buffers(x)
+    args = [Pointer.to(words, "words"), Pointer.to(numbers, "numbers"), len(x), until, shares]
     Interpreter(code).call("main", args)
     return words[:until]
 
@@ -92,10 +88,10 @@ def caller(dtype: DType) -> Callable[..., None]:
     return make_caller(loaded.address("run"), owner=loaded)
 
 
-def native(dtype: DType, x: Array, until: int, chunks: int = 0) -> Array:
-    words, numbers = buffers(x, chunks)
+def native(dtype: DType, x: Array, until: int, shares: bool = False) -> Array:
+    words, numbers = buffers(x)
     fenced = np.concatenate([words, words[:1]])
-    caller(dtype)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, chunks)
+    caller(dtype)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, shares)
     np.testing.assert_array_equal(fenced[-1:], words[:1])  # nothing is written beyond the end
     return fenced[:until]
 
@@ -130,8 +126,8 @@ def test_interpreted(dtype: DType, n: int) -> None:
 
 @both
 def test_parts_interpreted(dtype: DType) -> None:
-    x = patterns(dtype, 2 * CHUNK + 5)["random"] % dtype.np.type(1000)
-    found = interpreted(modules(dtype), x, len(x), chunks_of(len(x)))
+    x = patterns(dtype, LONG + 5)["random"] % dtype.np.type(1000)
+    found = interpreted(modules(dtype), x, len(x), True)
     np.testing.assert_array_equal(found, np.sort(x))
 
 
@@ -152,7 +148,7 @@ def test_patterns(dtype: DType, n: int) -> None:
     for name, x in patterns(dtype, n).items():
         wanted = np.sort(x)
         np.testing.assert_array_equal(native(dtype, x, n), wanted, name)
-        np.testing.assert_array_equal(native(dtype, x, n, chunks_of(n)), wanted, name)
+        np.testing.assert_array_equal(native(dtype, x, n, True), wanted, name)
 
 
 @both
@@ -160,8 +156,8 @@ def test_patterns(dtype: DType, n: int) -> None:
 def test_first_places_only(dtype: DType) -> None:
     for x in patterns(dtype, 50_000).values():
         for until in (0, 1, 100, 300, 49_999):
-            for chunks in (0, chunks_of(len(x))):
-                found = native(dtype, x, until, chunks)
+            for shares in (False, True):
+                found = native(dtype, x, until, shares)
                 np.testing.assert_array_equal(found, np.sort(x)[:until])
 
 

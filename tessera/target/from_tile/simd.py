@@ -495,7 +495,7 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
     *extents, lo, hi = [s.entry.arg(I64, name) for name in names] or [None, None]
     if lo is None or hi is None:
         s.run(func.body)
-        return Func(func.name, s.entry.block(()))
+        return Func(func.name, s.entry.block(()), attrs=func.attrs)
 
     steps = _shared_steps(func) if grid_rank == 1 else None
 
@@ -519,7 +519,7 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.run_ops(steps.common)
         bounds = [s.scalar(v) for v in (steps.loop.lo, steps.loop.hi, steps.loop.step)]
         s.emit(t.For(*bounds, (), 0, s.region([I64], step), loc=steps.loop.loc))
-    return Func(func.name, s.entry.block(()))
+    return Func(func.name, s.entry.block(()), attrs=func.attrs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.ir.core import Func, Value
-from tessera.schedule.sort_ops import CHUNK, FEW, LONG, WAYS
+from tessera.schedule.sort_ops import FEW, LONG
 from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.function import I64, PTR
@@ -48,20 +48,11 @@ def sort_words(s: Lowering, op: SortWords) -> None:
 
 def _in_parts(s: Lowering, kind: Kind, args: list[Value], rows: Value) -> None:
     """Long rows, each shared by threads."""
-    s.made.update(shared.functions(kind))
-    chunks = s.map("trunc_div", s.map("add", args[2], s.index(CHUNK - 1)), s.index(CHUNK))
-    args = [*args, chunks]
-    parts, buckets = s.map("mul", rows, chunks), s.map("mul", rows, s.index(WAYS))
-    zero = s.index(0)
-    for step in shared.STEPS:
-        name = kind.name(step)
-        match shared.STEPS[step]:
-            case "rows":
-                s.emit(t.Call([*args, zero, rows], name, loc=s.loc))
-            case "parts":
-                s.emit(t.Parallel(args, parts, name, 1, loc=s.loc))
-            case _:
-                s.emit(t.Parallel(args, buckets, name, 1, loc=s.loc))
+    func = shared.share(kind)
+    s.made[func.name] = func
+    for first in shared.levels():
+        count = s.map("mul", rows, s.index(first))
+        s.emit(t.Parallel([*args, s.index(first)], count, func.name, 1, loc=s.loc))
 
 
 def _share(s: Lowering, callee: str, args: list[Value], count: Value, grain: int) -> None:

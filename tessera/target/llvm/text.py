@@ -85,6 +85,10 @@ Rule = Callable[..., None]
 """Writes one op: `rule(writer, op)`."""
 
 
+# What is written for a function of operands of a type, which stand for themselves.
+_templates: dict[tuple[str, Type], str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A function of the text that may stand in a module of its own.
@@ -278,6 +282,9 @@ class Writer:
 
     def apply(self, fn: ScalarFn, args: Sequence[str], type: Type) -> str:
         """A scalar function of operands of one type; for select, `type` is that of the last two."""
+        template = _templates.get((fn.name, type))
+        if template is not None:
+            return self.assign(template.format(*args))
         special = GUARDED.get(fn.name)
         kind = t.element(type).kind
         if special is not None and kind is not Kind.FLOAT:
@@ -291,11 +298,11 @@ class Writer:
             return self.libm(row.libm, args, type)
         condition = "i1" if not isinstance(type, VecType) else f"<{type.lanes} x i1>"
         ones = literal(True if t.element(type) is bool_ else -1, type)
-        return self.assign(
-            row.text[kind].format(
-                *args, T=type_text(type), S=suffix(type), C=condition, Z=literal(0, type), O=ones
-            )
+        places = [f"{{{k}}}" for k in range(len(args))]
+        template = _templates[fn.name, type] = row.text[kind].format(
+            *places, T=type_text(type), S=suffix(type), C=condition, Z=literal(0, type), O=ones
         )
+        return self.assign(template.format(*args))
 
     def libm(self, base: str, args: Sequence[str], type: Type) -> str:
         """Calls a C function lane by lane."""
@@ -335,6 +342,8 @@ def _shift(word: str, fill_sign: bool) -> Callable[[Writer, Sequence[str], Type]
         bits = 8 * t.element(type).itemsize
         signed = t.element(type).kind is Kind.INT
         op = ("ashr" if signed else "lshr") if word == "shr" else word
+        if args[1].isdecimal() and int(args[1]) < bits:
+            return w.assign(f"{op} {text} {args[0]}, {args[1]}")
         limit = literal(bits, type)
         ok = w.assign(f"icmp ult {text} {args[1]}, {limit}")
         inside = literal(bits - 1, type) if fill_sign and signed else literal(0, type)
@@ -354,6 +363,8 @@ def _division(word: str) -> Callable[[Writer, Sequence[str], Type], str]:
         text, mask = type_text(type), _mask_text(type)
         signed = t.element(type).kind is Kind.INT
         a, b = args
+        if b.isdecimal() and b != "0":
+            return w.assign(f"{'s' if signed else 'u'}{word} {text} {a}, {b}")
         zero, one = literal(0, type), literal(1, type)
         is_zero = w.assign(f"icmp eq {text} {b}, {zero}")
         unsafe = is_zero

@@ -15,7 +15,7 @@ The rewritten program uses the same IR, so the interpreter runs it as well, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 
@@ -202,12 +202,15 @@ class Legalizer:
         self.active: set[str] = set()
 
     def block(self, block: Block) -> Block:
-        """A block; arguments stay."""
+        """A block, the same one where all of it stays; arguments stay."""
         has = self.machine
         build = Build(fused=has.fma, scales=has.scales, looks_up=has.looks_up)
         for op in block.ops:
             self.op(op, build)
-        return Block(block.args, build.ops, [self.env.get(v, v) for v in block.outputs])
+        outputs = [self.env.get(v, v) for v in block.outputs]
+        if _are(build.ops, block.ops) and _are(outputs, block.outputs):
+            return block
+        return Block(block.args, build.ops, outputs)
 
     def op(self, op: Op, build: Build) -> None:
         """One op."""
@@ -223,26 +226,35 @@ class Legalizer:
                 call = t.Apply(operands, callee, op.result.type, loc=op.loc)
                 self.env[op.result] = build.emit(call)
         elif isinstance(op, t.Cast):
-            self.env[op.result] = self.cast(build, operands[0], op.dtype)
+            if operands[0] is op.x and _is_direct(op):
+                build.ops.append(op)
+            else:
+                self.env[op.result] = self.cast(build, operands[0], op.dtype)
         elif isinstance(op, t.ReduceLanes) and is_small(t.element(op.x.type)):
             dtype = t.element(op.x.type)
             wide = self.cast(build, operands[0], _working(dtype))
             self.env[op.result] = self.cast(build, self.reduce(build, op.fn, wide), dtype)
         elif isinstance(op, t.ReduceLanes):
             self.env[op.result] = self.reduce(build, op.fn, operands[0])
-        elif op.regions or not all(map(is_, operands, op.operands)):
-            fresh = op.rebuild(operands, [self.block(r) for r in op.regions])
-            build.ops.append(fresh)
-            self.env.update(zip(op.results, fresh.results, strict=True))
         else:
+            self.other(op, operands, build)
+
+    def other(self, op: Op, operands: list[Value], build: Build) -> None:
+        """An op that has no rule of its own."""
+        regions = [self.block(region) for region in op.regions]
+        if _are(operands, op.operands) and _are(regions, op.regions):
             build.ops.append(op)
+            return
+        fresh = op.rebuild(operands, regions)
+        build.ops.append(fresh)
+        self.env.update(zip(op.results, fresh.results, strict=True))
 
     def stays(self, op: t.Map, operands: list[Value]) -> bool:
         """Whether a scalar function is written as it is."""
         dtype = t.element(op.args[-1].type)
         if is_small(dtype) or self.expansion(op.fn.name, dtype) is not None:
             return False
-        return all(map(is_, operands, op.operands))
+        return _are(operands, op.operands)
 
     def map(self, b: Build, op: t.Map, args: list[Value]) -> Value:
         """A scalar function."""
@@ -343,6 +355,19 @@ class Legalizer:
     def native(self, dtype: DType) -> bool:
         """Whether the machine converts the format to and from float32."""
         return dtype is float16 and self.machine.has(Feature.F16C)
+
+
+def _are(found: Sequence[object], given: Sequence[object]) -> bool:
+    """Whether nothing was replaced."""
+    return len(found) == len(given) and all(map(is_, found, given))
+
+
+def _is_direct(op: t.Cast) -> bool:
+    """Whether a conversion takes one instruction, on any machine."""
+    source, target = t.element(op.x.type), op.dtype
+    if source is target or is_small(source) or is_small(target):
+        return False
+    return not (source is bool_ and target.is_float)
 
 
 def _sign_extend(b: Build, byte: Value) -> Value:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tessera.dtypes import DType, int32
 from tessera.ir.core import Value
-from tessera.ir.scalar import scalar
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue
@@ -84,6 +83,16 @@ class Code(FunctionBuild):
         limit = self.emit(t.Splat(self.cast(count, int32), self.lanes, loc=self.loc))
         return self.map("lt", lanes, limit)
 
+    def below_rows(self, count: Value, rows: int) -> list[Value]:
+        """For each of some vectors that follow each other, the lanes before a place."""
+        limit = self.emit(t.Splat(self.cast(count, int32), self.lanes, loc=self.loc))
+        lanes = self.emit(t.Lanes(self.lanes, int32, loc=self.loc))
+        found = [self.map("lt", lanes, limit)]
+        for row in range(1, rows):
+            places = self.map("add", lanes, self.like(lanes, row * self.lanes))
+            found.append(self.map("lt", places, limit))
+        return found
+
     def count(self, mask: Value) -> Value:
         """How many lanes are set."""
         return self.emit(CountTrue(mask, loc=self.loc))
@@ -93,6 +102,10 @@ class Code(FunctionBuild):
         return self.emit(Compress(x, mask, loc=self.loc))
 
     # --- memory: places count words ---
+
+    def at(self, ptr: Value, place: Value) -> Value:
+        """A pointer to a place."""
+        return self.emit(t.PtrAdd(ptr, self.times(place, self.dtype.itemsize), loc=self.loc))
 
     def load(self, ptr: Value, at: Value, mask: Sequence[Value] = ()) -> Value:
         """A vector; where a mask says that there is none, the largest word."""
@@ -110,11 +123,3 @@ class Code(FunctionBuild):
     def call(self, name: str, *args: Value) -> None:
         """Calls a function."""
         self.ops.append(t.Call(args, name, loc=self.loc))
-
-    def least(self, x: Value) -> Value:
-        """The smallest lane."""
-        return self.emit(t.ReduceLanes(x, scalar("min"), loc=self.loc))
-
-    def most(self, x: Value) -> Value:
-        """The largest lane."""
-        return self.emit(t.ReduceLanes(x, scalar("max"), loc=self.loc))

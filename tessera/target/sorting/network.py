@@ -32,10 +32,13 @@ def network(kind: Kind, rows: int) -> Func:
     """`sort(words, source, target, n)`: sorts n words from place `source` on to `target`."""
     c = Code(kind, (PTR, I64, I64, I64), ("words", "source", "target", "n"))
     ptr, source, target, n = c.args
-    masks = [c.below(c.plus(n, -row * c.lanes)) for row in range(rows)]
-    given = [c.load(ptr, c.plus(source, k * c.lanes), [m]) for k, m in enumerate(masks)]
-    for k, (x, mask) in enumerate(zip(sorted_rows(c, given), masks, strict=True)):
-        c.store(ptr, c.plus(target, k * c.lanes), x, [mask])
+    masks = c.below_rows(n, rows)
+    places = [c.index(k * c.lanes) for k in range(rows)]
+    there = c.at(ptr, source)
+    given = [c.load(there, at, [m]) for at, m in zip(places, masks, strict=True)]
+    there = c.at(ptr, target)
+    for at, x, mask in zip(places, sorted_rows(c, given), masks, strict=True):
+        c.store(there, at, x, [mask])
     return c.func(network_name(kind, rows))
 
 
@@ -133,32 +136,64 @@ def _odd_even(count: int) -> Iterator[tuple[int, int]]:
         size *= 2
 
 
-def _turned(c: Code, rows: list[Value]) -> list[Value]:
+def _turned(c: Code, rows: Values) -> list[Value]:
     """The words column by column.
 
-    Bits of a word's place are exchanged between the number of its vector and that of its lane until
-    the vectors are those of the result; the last exchange brings their lanes in order too.
+    Bits of a word's place are exchanged between the number of its vector and that of its lane, two
+    by two in turns of a loop: LLVM looks for what shuffles of several steps may be together, which
+    took it longer than all the rest.
     """
-    count, lanes = len(rows), c.lanes
-    both = min(count, lanes)
-    found, bit = list(rows), 1
-    # Bit k of a vector's number meets bit k + shift of the lane.
-    shift = (lanes // both).bit_length() - 1
-    while bit < both:
-        order = _rotated(lanes, shift) if 2 * bit == both else range(lanes)
-        lane = bit << shift
-        low = [k if not k & lane else lanes + k - lane for k in range(lanes)]
-        high = [k + lane if not k & lane else lanes + k for k in range(lanes)]
-        for i in [i for i in range(count) if not i & bit]:
-            a, b = found[i], found[i + bit]
-            found[i] = c.shuffle(a, b, [low[k] for k in order])
-            found[i + bit] = c.shuffle(a, b, [high[k] for k in order])
-        bit *= 2
-    more = count // both
-    return [found[k // more + lanes * (k % more)] for k in range(count)]
+    if len(rows) < c.lanes:
+        return _rotated(c, rows)
+    part = 128 // c.dtype.bits
+    half, bits = part // 2, part.bit_length() - 1
+    # Neighbours of a part of 128 bits: the bit of the vector becomes the last one of the lane.
+    near = [2 * half * (k // part) + k % part // 2 + k % 2 * c.lanes for k in range(c.lanes)]
+    # Parts: it becomes the first one of the lane.
+    far = [
+        2 * part * (k // part % 2) + k % part + k // (2 * part) * c.lanes for k in range(c.lanes)
+    ]
+
+    def met(given: Values, bit: int, lanes: Sequence[int], by: int) -> list[Value]:
+        found = list(given)
+        for k in [k for k in range(len(given)) if not k >> bit & 1]:
+            a, b = given[k], given[k + (1 << bit)]
+            found[k] = c.shuffle(a, b, lanes)
+            found[k + (1 << bit)] = c.shuffle(a, b, [lane + by for lane in lanes])
+        return found
+
+    def turn(_: Value, given: Values) -> list[Value]:
+        if bits > 1:
+            given = met(given, 1, near, half)
+        given = met(given, bits, far, part)
+        order = range(len(given))
+        if bits > 1:
+            order = [_exchanged_bits(k, 0) for k in order]
+        return [given[_exchanged_bits(k, bits)] for k in order]
+
+    if bits == 1:
+        rows = met(rows, 0, near, half)
+    rows = c.carry(c.index(0), c.index(2), 1, rows, turn)
+    more = len(rows) // c.lanes
+    return [rows[k // more + c.lanes * (k % more)] for k in range(len(rows))]
 
 
-def _rotated(lanes: int, by: int) -> list[int]:
-    """For each lane of the result the one whose lowest bits are its highest."""
-    bits = lanes.bit_length() - 1
-    return [(k >> (bits - by)) | (k << by) & (lanes - 1) for k in range(lanes)]
+def _exchanged_bits(number: int, at: int) -> int:
+    """A number whose bits `at` and `at + 1` have changed places."""
+    differ = (number >> at ^ number >> at + 1) & 1
+    return number ^ (differ * 3 << at)
+
+
+def _rotated(c: Code, rows: Values) -> list[Value]:
+    """The words of fewer vectors than these have lanes, column by column.
+
+    Bits of a word's place, the number of its vector and then that of its lane, are rotated one by
+    one until those of the vector are the last.
+    """
+    half, found = len(rows) // 2, list(rows)
+    mixed = [k // 2 + c.lanes * (k % 2) for k in range(2 * c.lanes)]
+    for _ in range(len(rows).bit_length() - 1):
+        pairs = list(zip(found[:half], found[half:], strict=True))
+        parts = (mixed[: c.lanes], mixed[c.lanes :])
+        found = [c.shuffle(a, b, part) for a, b in pairs for part in parts]
+    return found

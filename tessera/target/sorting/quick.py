@@ -13,8 +13,8 @@ So the words of a piece are where they were to be, or beside that, and none is m
 
 Equal words: where nothing is below the pivot, this is the smallest word, and a second step moves
 all that are equal to it to where they belong. Bad pivots: after so many steps as good ones would
-never need, the pivot is in the middle of the smallest and the largest word, so that there are at
-most as many steps more as a word has bits.
+never need, words are divided by their bits, the highest one first, so that there are at most as
+many steps more as a word has bits.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from __future__ import annotations
 from tessera.ir.core import Func, Value
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, Values
-from tessera.target.sorting.code import Code, Kind
-from tessera.target.sorting.network import dispatch, networks, sorted_rows
+from tessera.target.sorting.code import ROWS, Code, Kind
+from tessera.target.sorting.network import dispatch, network_name, networks
 
 UNROLL = 8
 """Vectors that are divided at a time."""
 
-STEPS = 40
+STEPS = 60
 """Steps that good pivots never need."""
 
 FRAME = 4
@@ -38,7 +38,7 @@ FRAME = 4
 def sort_functions(kind: Kind) -> dict[str, Func]:
     """`sort(words, source, home, beside, n, until)`, and what it calls, by name. Of places from
     `until` on nobody asks what is there."""
-    funcs = [divide(kind), pivot(kind), middle(kind), quick(kind)]
+    funcs = [divide(kind), pivot(kind), quick(kind)]
     return {**networks(kind), **{f.name: f for f in funcs}}
 
 
@@ -57,80 +57,68 @@ def divide(kind: Kind) -> Func:
     )
     ptr, found, source, home, beside, n, one = c.args
     limit, lanes = c.splat(one), c.lanes
+    start = c.at(ptr, source)
 
+    # Carried are the places where the next words go. Were they made of the counter and how many are
+    # below, LLVM would look for the best of many ways to have all addresses of a turn.
     def vectors(at: Value, carried: Values) -> Values:
-        (count,) = carried
-        place = c.map("add", source, at)
+        low, high = carried
         # All are read first: what is written may lie where the last ones are.
-        given = [c.load(ptr, c.plus(place, k * lanes)) for k in range(UNROLL)]
+        given = [c.load(start, c.plus(at, k * lanes)) for k in range(UNROLL)]
         masks = [c.map("lt", x, limit) for x in given]
-        for k, (x, low) in enumerate(zip(given, masks, strict=True)):
-            c.store(ptr, c.map("add", home, count), c.compress(x, low))
-            there = c.map("sub", c.map("add", beside, c.plus(at, k * lanes)), count)
-            c.store(ptr, there, c.compress(x, c.map("not", low)))
-            count = c.map("add", count, c.count(low))
-        return [count]
+        for x, mask in zip(given, masks, strict=True):
+            c.store(ptr, low, c.compress(x, mask))
+            c.store(ptr, high, c.compress(x, c.map("not", mask)))
+            count = c.count(mask)
+            low, high = c.map("add", low, count), c.map("sub", c.plus(high, lanes), count)
+        return [low, high]
 
     def rest(at: Value, carried: Values) -> Values:
-        (count,) = carried
+        low, high = carried
         present = c.below(c.map("sub", n, at))
-        x = c.load(ptr, c.map("add", source, at), [present])
+        x = c.load(start, at, [present])
         is_low = c.map("lt", x, limit)
-        low = c.map("and", present, is_low)
-        high = c.map("and", present, c.map("not", is_low))
-        fewer = c.count(low)
-        c.store(ptr, c.map("add", home, count), c.compress(x, low), [c.below(fewer)])
-        there = c.map("sub", c.map("add", beside, at), count)
-        c.store(ptr, there, c.compress(x, high), [c.below(c.count(high))])
-        return [c.map("add", count, fewer)]
+        below, above = (
+            c.map("and", present, is_low), c.map("and", present, c.map("not", is_low))
+        )  # fmt: skip
+        fewer, more = c.count(below), c.count(above)
+        c.store(ptr, low, c.compress(x, below), [c.below(fewer)])
+        c.store(ptr, high, c.compress(x, above), [c.below(more)])
+        return [c.map("add", low, fewer), c.map("add", high, more)]
 
     zero, size = c.index(0), UNROLL * lanes
     whole = c.map("sub", n, c.map("and", n, c.index(size - 1)))
-    carried = c.carry(zero, whole, size, [zero], vectors)
-    (count,) = c.carry(whole, n, lanes, carried, rest)
-    c.store(found, zero, count)
+    carried = c.carry(zero, whole, size, [home, beside], vectors)
+    low, _ = c.carry(whole, n, lanes, carried, rest)
+    c.store(found, zero, c.map("sub", low, home))
     return c.func(kind.name("divide"))
 
 
 def pivot(kind: Kind) -> Func:
     """`pivot(words, found, source, n)`: a word that is likely to be in the middle, of at least nine
-    vectors."""
+    vectors, to the place `kind.lanes // 2` of `found`, which has room for a vector."""
     c = Code(kind, (PTR, PTR, I64, I64), ("words", "found", "source", "n"))
     ptr, found, source, n = c.args
-    step = c.map("shr", c.plus(n, -c.lanes), c.index(3))
-    places = [c.map("add", source, c.times(step, k)) for k in range(9)]
-    given = [c.load(ptr, at) for at in places]
+    start, step = c.at(ptr, source), c.map("shr", c.plus(n, -c.lanes), c.index(3))
+    given = [c.load(start, c.times(step, k)) for k in range(9)]
     while len(given) > 1:
         given = [_median(c, *given[k : k + 3]) for k in range(0, len(given), 3)]
-    (x,) = sorted_rows(c, given)
-    c.store(found, c.index(0), c.emit(t.Extract(x, c.lanes // 2, loc=c.loc)))
+    zero = c.index(0)
+    c.store(found, zero, given[0])
+    c.call(network_name(kind, ROWS[0]), found, zero, zero, c.index(c.lanes))
     return c.func(kind.name("pivot"))
+
+
+def pivot_of(c: Code, kind: Kind, ptr: Value, found: Value, source: Value, n: Value) -> Value:
+    """Calls `pivot`; its word."""
+    c.call(kind.name("pivot"), ptr, found, source, n)
+    return c.emit(t.Load(found, c.index(kind.lanes // 2), (), c.one, loc=c.loc))
 
 
 def _median(c: Code, x: Value, y: Value, z: Value) -> Value:
     """The one in the middle, lane by lane."""
     low, high = c.map("min", x, y), c.map("max", x, y)
     return c.map("max", low, c.map("min", high, z))
-
-
-def middle(kind: Kind) -> Func:
-    """`middle(words, found, source, n)`: half way between the smallest and the largest of at least
-    a vector's words; the smallest one only where all are equal."""
-    c = Code(kind, (PTR, PTR, I64, I64), ("words", "found", "source", "n"))
-    ptr, found, source, n = c.args
-    last = c.load(ptr, c.plus(c.map("add", source, n), -c.lanes))
-
-    def body(at: Value, carried: Values) -> Values:
-        x = c.load(ptr, c.map("add", source, at))
-        return [c.map("min", carried[0], x), c.map("max", carried[1], x)]
-
-    low, high = c.carry(c.index(0), c.plus(n, 1 - c.lanes), c.lanes, [last, last], body)
-    least = c.least(low)
-    gap = c.map("sub", c.most(high), least)
-    half = c.map("shr", gap, c.word(1))
-    odd = c.map("and", gap, c.word(1))
-    c.store(found, c.index(0), c.map("add", least, c.map("add", half, odd)))
-    return c.func(kind.name("middle"))
 
 
 def quick(kind: Kind) -> Func:
@@ -142,7 +130,7 @@ def quick(kind: Kind) -> Func:
     depth = STEPS + kind.dtype.bits + 2
     stack = c.emit(t.Alloca(I64.dtype, FRAME * depth, loc=c.loc))
     count_at = c.emit(t.Alloca(I64.dtype, 1, loc=c.loc))
-    word_at = c.emit(t.Alloca(kind.dtype, 1, loc=c.loc))
+    word_at = c.emit(t.Alloca(kind.dtype, kind.lanes, loc=c.loc))
     zero = c.index(0)
 
     def small(state: Values) -> Values:
@@ -160,13 +148,13 @@ def quick(kind: Kind) -> Func:
 
     def large(state: Values) -> Values:
         source, home, beside, n, steps, top = state
-        args = (ptr, word_at, source, n)
-        c.when(
+
+        (word,) = c.choose(
             c.map("gt", steps, zero),
-            lambda: c.call(kind.name("pivot"), *args),
-            lambda: c.call(kind.name("middle"), *args),
+            lambda: [pivot_of(c, kind, ptr, word_at, source, n)],
+            lambda: [_bit_by_bit(c, ptr, source, steps)],
         )
-        word = c.emit(t.Load(word_at, zero, (), c.one, loc=c.loc))
+        fewer = c.plus(steps, -1)
         c.call(kind.name("divide"), ptr, count_at, source, home, beside, n, word)
         count = c.load_index(count_at, zero)
 
@@ -185,10 +173,9 @@ def quick(kind: Kind) -> Func:
                 return [c.map("add", home, count), c.map("sub", n, count)]
 
             place, left = c.choose(c.map("eq", word, c.word(c.largest)), whole, rest)
-            return [beside, place, beside, left, steps, top]
+            return [beside, place, beside, left, fewer, top]
 
         def two() -> Values:
-            fewer = c.plus(steps, -1)
             there = c.map("add", home, count)
 
             def both() -> Values:
@@ -210,3 +197,14 @@ def quick(kind: Kind) -> Func:
     init = [source, home, beside, n, c.index(STEPS), zero]
     c.repeat(init, lambda state: c.map("ge", state[5], zero), body)
     return c.func(sort_name(kind))
+
+
+def _bit_by_bit(c: Code, ptr: Value, source: Value, steps: Value) -> Value:
+    """The pivot that divides words whose first bits are equal by their next one, or, where there is
+    none, the word that all of them are."""
+    word, zero = c.emit(t.Load(ptr, source, (), c.one, loc=c.loc)), c.index(0)
+    bit = c.plus(steps, c.dtype.bits - 1)
+    none = c.map("lt", bit, zero)
+    by = c.cast(c.select(none, zero, bit), c.dtype)
+    upper = c.map("shl", c.map("or", c.map("shr", word, by), c.word(1)), by)
+    return c.select(none, word, upper)

@@ -1,7 +1,7 @@
 """The zeros of sorted rows, in the order in which the rows had them.
 
-A sort of words tells -0 from 0, and all zeros of one sign come first. Where the zeros of a row are
-is found by halving; most rows have none, or of one sign alone, and are left as they are.
+A sort of words tells -0 from 0, and all zeros of one sign come first. Where the zeros of a row
+begin is found by halving; most rows have none of that sign, and are left as they are.
 """
 
 from __future__ import annotations
@@ -66,48 +66,38 @@ class _Zeros:
         return em.map("or", em.map("gt", x, self.zero), em.map("isnan", x))
 
     def comes_first(self, x: Value) -> Value:
-        """Whether a zero has the sign of those that come first."""
+        """Whether it is a zero of the sign that comes first."""
         dtype = tile_type(x).dtype
         bits = key_bits(dtype)
         x = x if dtype.bits == bits else self.em.cast(x, float16)
         pattern = TileCode(self.em).bitcast(x, UNSIGNED[bits])
-        is_positive = self.em.map("eq", pattern, self.em.const(0, UNSIGNED[bits]))
-        return is_positive if self.op.descending else self.em.map("not", is_positive)
+        first = 0 if self.op.descending else 1 << (bits - 1)
+        return self.em.map("eq", pattern, self.em.const(first, UNSIGNED[bits]))
 
-    def found(self, wanted: Value) -> list[Value]:
-        """Where the zeros begin, and where they end."""
+    def begin(self, wanted: Value) -> Value:
+        """Where the zeros begin, if there are some."""
         em = self.em
 
-        def search(turn: Value, carried: list[Value]) -> Sequence[Value]:
-            _, begin = carried
-            passes_zeros = em.map("ne", turn, self.none)
+        def halve(carried: list[Value]) -> Sequence[Value]:
+            low, high = carried
+            middle = em.map("shr", em.map("add", low, high), self.one)
+            goes_up = self.is_before(self.load(self.op.target, middle))
+            low = em.select(goes_up, em.map("add", middle, self.one), low)
+            return [low, em.select(goes_up, high, middle)]
 
-            def halve(carried: list[Value]) -> Sequence[Value]:
-                low, high = carried
-                middle = em.map("shr", em.map("add", low, high), self.one)
-                x = self.load(self.op.target, middle)
-                passes = em.map("and", passes_zeros, self.is_zero(x))
-                goes_up = em.map("or", self.is_before(x), passes)
-                low = em.select(goes_up, em.map("add", middle, self.one), low)
-                return [low, em.select(goes_up, high, middle)]
-
-            low, _ = em.repeat([begin, wanted], lambda c: em.map("lt", c[0], c[1]), halve)
-            return [begin, low]
-
-        two = em.const(2, int64)
-        return em.loop((self.none, two, self.one), [self.none, self.none], search)
+        return em.repeat([self.none, wanted], lambda c: em.map("lt", c[0], c[1]), halve)[0]
 
     def run(self) -> tuple[Dim, ...]:
         """Emits the kernel's body."""
         em, op = self.em, self.op
         count = em.index(_type(op.source).shape[op.axis])
         wanted = em.index(_type(op.target).shape[op.axis])
-        low, high = self.found(wanted)
+        begin = self.begin(wanted)
 
         def step(k: Value, carried: list[Value]) -> Sequence[Value]:
             (place,) = carried
             x = self.load(op.source, k)
-            is_next = em.map("and", self.is_zero(x), em.map("lt", place, high))
+            is_next = em.map("and", self.is_zero(x), em.map("lt", place, wanted))
 
             def put() -> Sequence[Value]:
                 em.add(t.Store(self.view(op.target, place), x, (), (), loc=em.loc))
@@ -116,19 +106,14 @@ class _Zeros:
             return em.when(is_next, put, lambda: [place])
 
         def order() -> Sequence[Value]:
-            em.loop((self.none, count, self.one), [low], step)
+            em.loop((self.none, count, self.one), [begin], step)
             return ()
 
         def some() -> Sequence[Value]:
-            first = self.load(op.target, low)
-            last = self.load(op.target, em.map("sub", high, self.one))
-            # There may be others that a shorter row lacks.
-            is_cut = em.map("and", em.map("eq", high, wanted), em.map("lt", wanted, count))
-            is_mixed = em.map("or", is_cut, em.map("not", self.comes_first(last)))
-            em.when(em.map("and", self.comes_first(first), is_mixed), order)
+            em.when(self.comes_first(self.load(op.target, begin)), order)
             return ()
 
-        em.when(em.map("lt", low, high), some)
+        em.when(em.map("lt", begin, wanted), some)
         return self.grid
 
 
