@@ -288,8 +288,10 @@ class Choice:
         self.reduce_tile = 1
         width = self.width
         if not self.heavy and all(isinstance(op, ops.Reduce) for op in found):
-            # A search for a place needs registers for the places, and masks.
             width = self.long_line(axis, len(found))
+        elif not self.heavy and len(found) == 1:
+            # A search needs registers for the places, too, and masks.
+            width = self.long_line(axis, 4)
         other = self.turned_axis(axis)
         if other is not None and longest <= self.lanes:
             self.turn(axis, other)

@@ -211,9 +211,9 @@ class _RowSearch:
         if self.type.is_float:
             both = code.map("and", code.map("isnan", new[0]), code.map("isnan", old[0]))
             same = code.map("or", same, both)
-        tie = code.map("and", same, code.map("lt", new[1], old[1]))
-        wins = code.map("or", self.beats(code, old[0], new[0]), tie)
-        return code.map("select", wins, new[0], old[0]), code.map("select", wins, new[1], old[1])
+        first = code.map("select", same, code.map("min", new[1], old[1]), old[1])
+        wins = self.beats(code, old[0], new[0])
+        return code.map("select", wins, new[0], old[0]), code.map("select", wins, new[1], first)
 
     def beats(self, code: _Code, old: Value, new: Value) -> Value:
         """Whether an extreme is more than another."""

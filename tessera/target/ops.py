@@ -455,7 +455,7 @@ def _check_mask(mask: tuple[Value, ...], type: Type, has_other: bool) -> None:
 
 class For(control.For, TargetOp):
     """`for i in range(lo, hi, step)` with i64 bounds, step > 0, carrying values; the body takes i
-    and what is carried.
+    and what is carried. With `unroll` 1 it stays a loop; 0 leaves that to the writer.
     """
 
     name = "target.for"

@@ -24,6 +24,14 @@ from tessera.target.types import VecType
 from tessera.tile import ops as tile
 
 
+def either(s: Lowering, x: Value, bad: Value) -> Value:
+    """Whether one of two lanes was NaN, or is."""
+    half = t.lanes(x.type) // 2
+    parts = [s.pick(x, range(at, at + half)) for at in (0, half)]
+    low, high = [s.map("ne", part, part) for part in parts]
+    return s.map("or", bad, s.map("or", low, high))
+
+
 class Extremes:
     """Those of a loop.
 
@@ -75,15 +83,8 @@ class Extremes:
             for best, x in zip(*[s.rows(v).values for v in op.args], strict=True):
                 wins = s.map("gt" if op.fn.name == "max" else "lt", x, best)
                 outputs.append(s.map("select", wins, x, best))
-                new.append(self.either(x, bad[len(new)]))
+                new.append(either(s, x, bad[len(new)]))
         return outputs, new
-
-    def either(self, x: Value, bad: Value) -> Value:
-        """Whether one of two lanes was NaN, or is."""
-        half = t.lanes(x.type) // 2
-        parts = [self.s.pick(x, range(at, at + half)) for at in (0, half)]
-        low, high = [self.s.map("ne", part, part) for part in parts]
-        return self.s.map("or", bad, self.s.map("or", low, high))
 
     def finish(self, results: Sequence[Value], bad: Sequence[Value]) -> list[Value]:
         """The results, with NaN."""

@@ -41,6 +41,7 @@ from tessera.target.from_tile.lowering import (
     row_count,
     row_type,
 )
+from tessera.target.from_tile.places import search
 from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import sort_words
 from tessera.target.machine import Machine
@@ -345,6 +346,11 @@ def has_fma(machine: Machine, dtype: DType) -> bool:
 
 
 def _for(s: Lowering, op: tile.For) -> None:
+    found = search(s, op, lambda: _loop(s, op, unroll=1))
+    s.bind_args(op.results, _loop(s, op) if found is None else found)
+
+
+def _loop(s: Lowering, op: tile.For, unroll: int = 0) -> Sequence[Value]:
     extremes = Extremes(s, op)
     init = s.flatten(op.init)
     count = len(init)
@@ -359,9 +365,10 @@ def _for(s: Lowering, op: tile.For) -> None:
         return [*outputs, *bad]
 
     block = s.region(types, body)
-    loop = t.For(s.scalar(op.lo), s.scalar(op.hi), s.scalar(op.step), init, 0, block, loc=op.loc)
+    bounds = [s.scalar(v) for v in (op.lo, op.hi, op.step)]
+    loop = t.For(*bounds, init, unroll, block, loc=op.loc)
     s.emit(loop)
-    s.bind_args(op.results, extremes.finish(loop.results[:count], loop.results[count:]))
+    return extremes.finish(loop.results[:count], loop.results[count:])
 
 
 def _while(s: Lowering, op: tile.While) -> None:

@@ -63,7 +63,7 @@ def _for(w: Writer, op: t.For) -> None:
     following = w.assign(f"add nsw i64 {names[0]}, {w.name(op.step)}")
     carried = [following, *[w.name(v) for v in op.body.outputs]]
     last = w.label
-    w.put(f"br label %head{n}{_as_it_is(w) if _is_long(op, w.machine) else ''}")
+    w.put(f"br label %head{n}{_as_it_is(w) if op.unroll == 1 or _is_long(op, w.machine) else ''}")
     _fill_phis(w, at, names, types, [(init, before), (carried, last)])
     w.start(f"done{n}")
     w.names.update(zip(op.results, names[1:], strict=True))
@@ -75,7 +75,9 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
     turns = len(range(*map(int, ends))) if len(ends) == 3 else TOTAL
     if turns <= FEW:
         return False
-    least = max(ENOUGH, TOTAL // turns)
+    reads = any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body))
+    # What fills memory waits for its stores.
+    least = max(ENOUGH, TOTAL // turns) if reads or loop.init else ENOUGH
     count = 0
     for op in walk(loop.body):
         value = op.value if isinstance(op, t.Store) else op.results[0] if op.results else None

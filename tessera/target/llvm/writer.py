@@ -159,11 +159,20 @@ def _shuffle_text(w: Writer, a: str, b: str, type: Type, picks: Sequence[int]) -
     return w.assign(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
 
 
+_WORD = 64
+"""Bits of a register."""
+
+
 def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
     assert isinstance(op.x.type, VecType)
     dtype, lanes = op.x.type.dtype, op.x.type.lanes
     value, rest = w.name(op.x), list[str]()
     while lanes > 1:
+        if dtype is bool_ and op.fn.name == "or" and lanes <= _WORD and not rest:
+            # One comparison, of what LLVM would find the halves of halves to be.
+            word = w.assign(f"bitcast <{lanes} x i1> {value} to i{lanes}")
+            w.names[op.result] = w.assign(f"icmp ne i{lanes} {word}, 0")
+            return
         type = VecType(lanes, dtype)
         if lanes % 2:
             rest.append(w.assign(f"extractelement {type_text(type)} {value}, i64 {lanes - 1}"))
