@@ -25,7 +25,7 @@ from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.short_rows import row_width, take_together
-from tessera.schedule.side_by_side import side_by_side
+from tessera.schedule.side_by_side import runs_along, side_by_side
 from tessera.schedule.sort_ops import SortWords, work_of
 from tessera.schedule.types import Axis
 
@@ -260,10 +260,10 @@ class Choice:
         axes = [op.axes if isinstance(op, ops.Reduce) else (op.axis,) for op in found]
         longest = max(size_of(one[-1].extent) for one in axes)
         self.cost *= max(math.prod(size_of(axis.extent) for axis in one) for one in axes)
-        along = sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
         columns = self.columns(found)
         rows = [axis for axis in self.free if axis not in columns]
         axis = self.best_axis(inside, rows)
+        along = runs_along(inside, axis, longest)
         across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) in (1, -1))
         stated = stated_width(found)
         if columns:

@@ -23,7 +23,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import copy_ops, loop_ops, ops, part_ops, sentinel_ops, sort_ops
+from tessera.schedule import copy_ops, loop_ops, ops, part_ops, sentinel_ops, sort_ops, window_ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -455,6 +455,7 @@ RULES: Mapping[
     ops.Random: _random,
     ops.Holds: _holds,
     ops.Load: _load,
+    window_ops.WindowLoad: _load,
     ops.Store: _store,
     ops.Map: _map,
     ops.Cast: _cast,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tessera.ir.core import Op
 from tessera.schedule import ops
 from tessera.schedule.access import Access
+from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:
     from tessera.schedule.heuristics import Choice
@@ -23,11 +24,29 @@ if TYPE_CHECKING:
 MOST = 4
 """Places of a short axis."""
 
+MOST_OF_WINDOW = 8
+"""Places of one along which a window moves: all of them read nearly the same."""
+
 PROGRAMS = 8
 """Places of the other axes, of which threads have enough to share."""
 
 SUMS = 5 / 8
 """The part of the registers that sums may take; the others are for what is multiplied."""
+
+
+def runs_along(inside: Sequence[Access], axis: Axis | None, length: int) -> int:
+    """How many reads go along a reduction from one element in memory to the next.
+
+    Args:
+        inside: the reads.
+        axis: that of the nest along which most of them do so.
+        length: of the reduction. One along a short window that moves along the axis has lanes
+            along this: none is counted.
+    """
+    extent = 0 if axis is None or not isinstance(axis.extent, int) else axis.extent
+    if axis is not None and extent >= length and {a.stride(axis.name) for a in inside} == {0, 1}:
+        return 0
+    return sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
 
 
 def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) -> int:
@@ -50,7 +69,7 @@ def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) 
     short: dict[str, int] = {}
     for axis in reversed(choice.free):
         extent = axis.extent
-        if not isinstance(extent, int) or not 1 < extent <= MOST:
+        if not isinstance(extent, int) or not 1 < extent <= _most(axis.name, inside):
             continue
         is_shared = any(a.stride(axis.name) == 0 for a in inside)
         if is_shared and extent * prod(short.values()) <= room:
@@ -61,3 +80,12 @@ def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) 
     choice.tiles, choice.last = short, [*short]
     vectors = int(room) // prod(short.values())
     return min(choice.width, choice.lanes << (vectors.bit_length() - 1))
+
+
+def _most(axis: str, inside: Sequence[Access]) -> int:
+    """Places of a short axis."""
+    for a in inside:
+        step = a.stride(axis)
+        if step != 0 and any(a.stride(one.name) == step for one in a.inner):
+            return MOST_OF_WINDOW
+    return MOST

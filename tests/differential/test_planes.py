@@ -54,7 +54,7 @@ def check(
     return lowered
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [name for name in LEVELS if name != "x86-64-v4"])
 def test_a_padded_channel_of_a_depthwise_convolution(level: str) -> None:
     lowered = check(convolve, level=level)
     (each,) = all_ops(lowered.schedule, Each)

@@ -27,7 +27,7 @@ from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
-from tessera.target.from_tile import memory
+from tessera.target.from_tile import lanes, memory
 from tessera.target.from_tile.calls import host_call
 from tessera.target.from_tile.extremes import Extremes
 from tessera.target.from_tile.lowering import (
@@ -150,23 +150,6 @@ def _tree(items: Sequence[Value], combine: Callable[[Value, Value], Value]) -> V
     return result
 
 
-def _slices(x: Rows, axis: int) -> list[list[int]]:
-    """For a leading axis: for each row of the result, the rows along the axis."""
-    lead = x.shape[:-1]
-    kept = [range(n) for k, n in enumerate(lead) if k != axis]
-    result: list[list[int]] = []
-    for index in itertools.product(*kept):
-        rows: list[int] = []
-        for i in range(lead[axis]):
-            full = [*index[:axis], i, *index[axis:]]
-            flat = 0
-            for position, size in zip(full, lead, strict=True):
-                flat = flat * size + position
-            rows.append(flat)
-        result.append(rows)
-    return result
-
-
 def _reduce(s: Lowering, op: tile.Reduce) -> None:
     x = s.rows(op.x)
     shape = x.shape[: op.axis] + x.shape[op.axis + 1 :]
@@ -178,7 +161,7 @@ def _reduce(s: Lowering, op: tile.Reduce) -> None:
             ends = [s.extract(row, end) for row in rows]
             s.define(op.result, s.from_scalars(ends, shape, x.dtype))
         else:
-            s.define(op.result, [rows[along[end]] for along in _slices(x, op.axis)])
+            s.define(op.result, [rows[along[end]] for along in lanes.slices(x, op.axis)])
         return
     if op.axis == len(x.shape) - 1:
         whole = combined(s, x.values, op.fn) if len(shape) == 1 else None
@@ -194,7 +177,7 @@ def _reduce(s: Lowering, op: tile.Reduce) -> None:
         op.result,
         [
             _tree([x.values[r] for r in rows], lambda a, b: s.map(op.fn, a, b))
-            for rows in _slices(x, op.axis)
+            for rows in lanes.slices(x, op.axis)
         ],
     )
 
@@ -237,7 +220,7 @@ def _arg_reduce(s: Lowering, op: tile.ArgReduce) -> None:
         s.define(op.results[0], s.from_scalars([f[0] for f in found], shape, x.dtype))
         s.define(op.results[1], s.from_scalars([f[1] for f in found], shape, index.dtype))
         return
-    found = [combine([pairs[r] for r in rows]) for rows in _slices(x, op.axis)]
+    found = [combine([pairs[r] for r in rows]) for rows in lanes.slices(x, op.axis)]
     s.define(op.results[0], [f[0] for f in found])
     s.define(op.results[1], [f[1] for f in found])
 
@@ -262,7 +245,7 @@ def _scan(s: Lowering, op: tile.Scan) -> None:
         s.define(op.result, found)
         return
     result = list(x.values)
-    for rows in _slices(x, op.axis):
+    for rows in lanes.slices(x, op.axis):
         for row, value in zip(rows, running([x.values[r] for r in rows]), strict=True):
             result[row] = value
     s.scans[s.blocks[-1], op.x, op.fn, op.axis] = result, op.reverse
@@ -289,23 +272,6 @@ def _scan_lanes(s: Lowering, op: tile.Scan, value: Value, x: Rows) -> Value:
         value = s.map(op.fn, moved, value)
         by *= 2
     return value
-
-
-def _flip_bits(s: Lowering, op: tile.FlipBits) -> None:
-    x = s.rows(op.x)
-    if op.axis == len(x.shape) - 1:
-        picks = tuple([k ^ op.mask for k in range(x.lanes)])
-        moved = op.mask != 0
-        s.define(
-            op.result,
-            [s.emit(t.Shuffle(v, v, picks, loc=s.loc)) if moved else v for v in x.values],
-        )
-        return
-    result = list(x.values)
-    for rows in _slices(x, op.axis):
-        for k, row in enumerate(rows):
-            result[row] = x.values[rows[k ^ op.mask]]
-    s.define(op.result, result)
 
 
 def _dot(s: Lowering, op: tile.Dot) -> None:
@@ -475,7 +441,6 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Reduce: _reduce,
     tile.ArgReduce: _arg_reduce,
     tile.Scan: _scan,
-    tile.FlipBits: _flip_bits,
     tile.Dot: _dot,
     tile.For: _for,
     tile.While: _while,
@@ -484,6 +449,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Limit: _limit,
     Sentinel: _sentinel,
     Prefetch: memory.prefetch,
+    **lanes.RULES,
     tile.Launch: _launch,
     Together: _together,
     SortWords: sort_words,

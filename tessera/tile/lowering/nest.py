@@ -41,6 +41,7 @@ from tessera.schedule.fetching import behind
 from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType
+from tessera.schedule.window_ops import WindowLoad
 from tessera.tile import ops as t
 from tessera.tile.lowering import (
     access,
@@ -52,6 +53,7 @@ from tessera.tile.lowering import (
     row_passes,
     scanning,
     searching,
+    windows,
 )
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
@@ -68,6 +70,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Cast: pointwise.cast,
     s.Bitcast: pointwise.bitcast,
     s.Load: access.load,
+    WindowLoad: windows.load,
     s.Store: access.store,
     s.Reduce: reduction.reduce,
     s.ArgReduce: searching.arg_reduce,

@@ -22,6 +22,8 @@ from tessera.schedule import ops as s
 from tessera.schedule.access import offset
 from tessera.schedule.types import Axis
 from tessera.tile import ops as t
+from tessera.tile.lane_ops import Stack
+from tessera.tile.lowering import windows
 from tessera.tile.lowering.access import write
 from tessera.tile.lowering.emitter import Shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
@@ -262,7 +264,36 @@ def reduce(low: State, op: s.Reduce, point: Point) -> Val:
         low.run(op.body.ops, inner)
         return low.get(out, inner)
 
+    step = step_size(low, op.axes, op.body, op.order)
+    if windows.goes_by_rows(op.body, point, step):
+        return _by_rows(low, op, windows.rows_of(low, point), step, value)
     return accumulate(low, op, op.fn, dtype_of(out), point, value)
+
+
+def _by_rows(
+    low: State, op: s.Reduce, rows: Sequence[Point], step: int, value: Callable[[Point], Val]
+) -> Val:
+    """The same with an accumulator for each of some rows of windows: products of one row are added
+    up before the next one is read, so that registers suffice."""
+    em, loc = low.em, low.em.loc
+    frames = [frame_at(low, op.axes, op.body, row, step) for row in rows]
+    neutral = identity(low, op.fn, dtype_of(op.result))
+
+    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        found: list[Value] = []
+        for frame, total in zip(frames, carried, strict=True):
+            inner = frame.inner(dim)
+            x = masked(low, value(inner), neutral, inner, frame.axis)
+            em.loc = loc
+            new = low.apply(op.fn, Val((total,), inner.names), x)
+            found += low.spread(new, frame.shape, 1)
+        return found
+
+    start = [em.broadcast(neutral.parts[0], frame.shape) for frame in frames]
+    lanes = run_steps(low, op.axes, Steps(step), start, body)
+    sums = [em.pure(t.Reduce, x, op.fn, len(frames[0].shape) - 1, False) for x in lanes]
+    shape = (len(frames), *frames[0].shape[1:-1])
+    return Val((em.pure(Stack, tuple(sums), shape),), frames[0].outer.names)
 
 
 def accumulate(
@@ -296,6 +327,9 @@ def accumulate(
         return low.spread(total, shape, parts)
 
     start = [] if is_single else [em.broadcast(part, shape) for part in neutral.parts]
+    if windows.is_written_out(low, region, step):
+        result = windows.write_out(low, axes, start, lambda carried: body(None, carried))
+        return Val(tuple(result), frame.outer.names)
     pairs = has_pairs(low, axes, region, step)
     steps = Steps(step, pairs=pairs, pooled=is_pooled(low, axes[-1], frame, fn))
     result = run_steps(low, axes, steps, start, body)

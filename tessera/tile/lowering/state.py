@@ -90,6 +90,9 @@ class Val:
 
 Handler = Callable[["State", Any, Point], "Val | None"]
 
+Rows = dict[tuple[Value, tuple[Dim, ...], tuple[Dim, ...]], tuple[Value, ...]]
+"""Rows that are held, by their memory, place and conditions; see `lowering/windows.py`."""
+
 
 STAGES = 3
 """Parts of a contraction's operands under way at a time where the schedule leaves it open."""
@@ -113,6 +116,7 @@ class State:
             make conditions hold; see `inside_of`.
         active: in a loop that ends at each point in its own time, whether it goes on; a scalar that
             `env` has.
+        rows: where places of windows are written out, the rows that they share.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
     """
@@ -144,6 +148,7 @@ class State:
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
         self.active: Value | None = None
+        self.rows: Rows | None = None
         self._bounded: dict[Op, bool] = {}
         self.dependence = Dependence(nest.body)
         self.deps = self.dependence.values

@@ -1,0 +1,267 @@
+"""Windows along rows that stay in registers.
+
+    y[i, j] = reduce r < 3, s < 3: x[i + r - 1, j + s - 1] * w[r, s]
+
+Read from memory, a row would be loaded for each place of the window, at addresses of which most
+vectors lie across two lines of the cache. Here it is loaded once, and its lanes are moved by
+`s - 1`: those of its neighbours, or what stands for elements outside, come in at the ends. Places
+of the window are written out, and two or more rows `i` are under way together, so that a row is
+loaded once for all that read it.
+
+    row(k) = if 0 <= i + k < rows: load x[i + k, 0 .. n]; else zeros          k = -1 .. 2
+    y(0) = slide(row(-1), -1) * w[0, 0] + row(-1) * w[0, 1] + slide(row(-1), 1) * w[0, 2] + ...
+
+Sums keep the order that they have: it is that of the places.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from tessera.dtypes import int64
+from tessera.ir.core import Block, Value
+from tessera.ir.intexpr import Dim, Facts, is_nonneg, substitute, sym, symbols
+from tessera.ir.lazy import cached_property
+from tessera.ir.walk import walk
+from tessera.schedule.types import Axis
+from tessera.schedule.window_ops import WindowLoad
+from tessera.tile import ops as t
+from tessera.tile.lane_ops import Slide, Stack
+from tessera.tile.lowering import access
+from tessera.tile.lowering.state import Point, Rows, State, TileDim, Val
+
+LEAST_BESIDE = 4
+"""Elements at least that are read beside a row."""
+
+
+def is_written_out(low: State, region: Block, step: int) -> bool:
+    """Whether places of a reduction are written out, as rows are held that they share."""
+    return step == 1 and not low.is_block and any(isinstance(op, WindowLoad) for op in walk(region))
+
+
+def write_out(
+    low: State,
+    axes: Sequence[Axis],
+    carried: list[Value],
+    body: Callable[[list[Value]], Sequence[Value]],
+) -> list[Value]:
+    """Runs a body at every point of some axes, one after the other."""
+    outer, low.rows = low.rows, {}
+    written = low.em.written_out
+    names = [axis.name for axis in axes]
+    extents = [axis.extent for axis in axes]
+    for places in itertools.product(*[range(n) for n in extents if isinstance(n, int)]):
+        written.update(zip(names, places, strict=True))
+        carried = list(body(carried))
+    for name in names:
+        written.pop(name, None)
+    low.rows = outer
+    return carried
+
+
+def goes_by_rows(region: Block, point: Point, step: int) -> bool:
+    """Whether sums with lanes along a reduction are for several rows of a window."""
+    dims = point.dims
+    is_window = step > 1 and len(dims) == 2 and _constant(dims[0].start) is not None
+    return is_window and any(isinstance(op, WindowLoad) for op in region.ops)
+
+
+def rows_of(low: State, point: Point) -> list[Point]:
+    """The rows of such a point."""
+    first, *rest = point.dims
+    begin = _constant(first.start) or 0
+    starts = [low.em.const(begin + k, int64) for k in range(first.size)]
+    return [Point((replace(first, size=1, start=start), *rest)) for start in starts]
+
+
+def load(low: State, op: WindowLoad, point: Point) -> Val:
+    """An element of the window per point of the tile."""
+    tiled = _Tile.of(low, op, point)
+    if tiled is None:
+        return access.load(low, op, point)
+    with low.em.bound(tiled.starts) if tiled.starts else nullcontext():
+        rows = [tiled.row(places) for places in tiled.places()]
+    value = rows[0] if len(point.dims) == 1 else low.em.pure(Stack, tuple(rows), point.shape)
+    return Val((value,), point.names)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A read over a tile.
+
+    Attributes:
+        low: the lowering of the nest.
+        op: the read.
+        point: where.
+        lane: the tile's last dim, along which rows go.
+        bases: what stands for the other dims.
+        starts: values of those that are known when it runs only.
+        held: the rows that have been read, with what is in front of each and behind it.
+    """
+
+    low: State
+    op: WindowLoad
+    point: Point
+    lane: TileDim
+    bases: dict[str, Dim]
+    starts: dict[str, Value]
+    held: Rows
+
+    @staticmethod
+    def of(low: State, op: WindowLoad, point: Point) -> _Tile | None:
+        """The tile, unless it is one to read as any other."""
+        if low.is_block or not point.dims or any(dim.checked for dim in point.dims[:-1]):
+            return None
+        *others, lane = point.dims
+        bases: dict[str, Dim] = {}
+        starts: dict[str, Value] = {}
+        for dim in others:
+            known = _constant(dim.start)
+            bases[dim.name] = sym(dim.name) if known is None else known
+            if known is None:
+                starts[dim.name] = dim.start
+        found = _Tile(low, op, point, lane, bases, starts, {} if low.rows is None else low.rows)
+        shifts = [found.shift(places) for places in found.places()]
+        fits = all(by is not None and -op.front <= by <= op.back for by in shifts)
+        return found if fits and lane.size >= found.count else None
+
+    @cached_property
+    def facts(self) -> Facts:
+        """What is known of axes: tiles end where their axes do, at the latest."""
+        known: dict[str, tuple[Dim | None, Dim | None]] = dict(self.low.facts)
+        dims = [dim for dim in self.point.dims if dim.name in self.starts]
+        known.update({dim.name: (0, dim.extent - dim.size) for dim in dims})
+        return Facts(known, self.low.facts.multiples)
+
+    @property
+    def count(self) -> int:
+        """How many elements are read beside a row."""
+        return max(1 << (max(self.op.front, self.op.back) - 1).bit_length(), LEAST_BESIDE)
+
+    def places(self) -> itertools.product[tuple[int, ...]]:
+        """The places of the tile's rows in it."""
+        return itertools.product(*[range(dim.size) for dim in self.point.dims[:-1]])
+
+    def at(self, e: Dim, places: tuple[int, ...]) -> Dim:
+        """An expression at a row of the tile."""
+        pairs = zip(self.bases.items(), places, strict=True)
+        found = substitute(e, {name: base + k for (name, base), k in pairs})
+        return substitute(found, self.low.em.written_out)
+
+    def shift(self, places: tuple[int, ...]) -> int | None:
+        """By how many elements a row of the window begins behind the tile's own."""
+        found = self.at(self.op.index[-1], places) - sym(self.lane.name)
+        return found if isinstance(found, int) else None
+
+    def row(self, places: tuple[int, ...]) -> Value:
+        """One row of the window."""
+        op, by = self.op, self.shift(places)
+        index = tuple([self.at(e, places) for e in op.index[:-1]])
+        # What is asked of the place along the row is what the row's length says.
+        where = [e for e in op.where if self.lane.name not in symbols(e)]
+        asked = tuple([self.at(e, places) for e in where])
+        key = (op.buf, index, asked)
+        if key not in self.held:
+            self.held[key] = self.parts(index, asked)
+        own, front, back = self.held[key]
+        return self.low.em.pure(Slide, own, back if by > 0 else front, by) if by else own
+
+    def parts(self, index: tuple[Dim, ...], asked: tuple[Dim, ...]) -> tuple[Value, ...]:
+        """A row, and what is in front of it and behind it: what there is of it in memory where its
+        conditions hold."""
+        low, em, op = self.low, self.low.em, self.op
+        strides = low.buffer(op.buf).element_strides()[:-1]
+        offset = em.index(sum([e * n for e, n in zip(index, strides, strict=True)], 0))
+        fills = [self.fill(n) for n in (self.lane.size, self.count, self.count)]
+        readers = (self.own, self.in_front, self.behind)
+        wanted = (True, op.front > 0 and not self.is_first, op.back > 0 and not self.is_last)
+        asked = tuple([e for e in asked if not is_nonneg(e, self.facts)])
+        conditions = low.conditions(asked, Point(), ())
+        if conditions is None:
+            return tuple(fills)
+
+        def inside() -> list[Value]:
+            return [read(offset) for read, is_read in zip(readers, wanted, strict=True) if is_read]
+
+        def outside() -> list[Value]:
+            return [fill for fill, is_read in zip(fills, wanted, strict=True) if is_read]
+
+        guard = em.all_of(conditions)
+        found = iter(inside() if guard is None else em.when(guard, inside, outside))
+        pairs = zip(fills, wanted, strict=True)
+        return tuple([next(found) if is_read else fill for fill, is_read in pairs])
+
+    def fill(self, count: int) -> Value:
+        """What stands for elements outside."""
+        em = self.low.em
+        dtype = self.low.buffer(self.op.buf).dtype
+        return em.broadcast(em.const(self.op.fill, dtype), (count,))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the tile is known to be the first of its row."""
+        return _constant(self.lane.start) == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing is known to be behind the tile."""
+        start = _constant(self.lane.start)
+        return start is not None and start + self.lane.size >= self.op.length
+
+    def is_inside(self, reach: int) -> bool:
+        """Whether as many elements as this are known to be there from the tile's start on."""
+        start, lane = _constant(self.lane.start), self.lane
+        if start is not None:
+            return start + reach <= self.op.length
+        is_covered = isinstance(lane.extent, int) and lane.extent <= self.op.length
+        return is_covered and not lane.checked and reach <= lane.size
+
+    def read(self, offset: Value, start: Value, count: int, is_inside: bool) -> Value:
+        """Elements of a row from a place on."""
+        low, em, op = self.low, self.low.em, self.op
+        sizes, strides = (em.index(op.length),), (em.const(1, int64),)
+        view = em.pure(t.View, low.memory[op.buf], offset, sizes, strides)
+        fields = (view, (start,), (), (count,), () if is_inside else (0,), op.fill)
+        if op.buf in low.written:
+            return em.add(t.Load(*fields, loc=em.loc))[0]
+        return em.pure(t.Load, *fields, floor=em.depth)
+
+    def own(self, offset: Value) -> Value:
+        """The elements at the tile's own places."""
+        lane = self.lane
+        return self.read(offset, lane.start, lane.size, self.is_inside(lane.size))
+
+    def in_front(self, offset: Value) -> Value:
+        """Those in front: tiles are as long as these at least, so all are there or none."""
+        em, start = self.low.em, self.lane.start
+        is_there = None if _constant(start) else em.map("gt", start, em.const(0, int64))
+        return self.beside(offset, -self.count, is_there, self.is_inside(0))
+
+    def behind(self, offset: Value) -> Value:
+        """Those behind."""
+        em, lane, is_there = self.low.em, self.lane, None
+        if _constant(lane.start) is None:
+            end = em.map("add", lane.start, em.const(lane.size, int64))
+            is_there = em.map("lt", end, em.const(self.op.length, int64))
+        return self.beside(offset, lane.size, is_there, self.is_inside(lane.size + self.count))
+
+    def beside(self, offset: Value, by: int, is_there: Value | None, is_inside: bool) -> Value:
+        """Elements so far behind the tile's start, or what stands for them."""
+        em, count = self.low.em, self.count
+
+        def there() -> list[Value]:
+            start = em.map("add", self.lane.start, em.const(by, int64))
+            return [self.read(offset, start, count, is_inside)]
+
+        if is_there is None:
+            return there()[0]
+        return em.when(is_there, there, lambda: [self.fill(count)])[0]
+
+
+def _constant(value: Value) -> int | None:
+    """The number that a scalar is known to be."""
+    number = value.op.value if isinstance(value.op, t.Const) else None
+    return number if isinstance(number, int) else None
