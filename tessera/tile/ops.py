@@ -13,6 +13,7 @@ the view's sizes (elements outside: `fill`). What is not affine goes through `ti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from tessera.dtypes import DType, bool_, int64, real_of, uint8
 from tessera.errors import VerifyError
@@ -178,7 +179,7 @@ class Reshape(TileOp):
     def infer(self) -> Type:
         """The given shape; the count of elements must agree."""
         x = tile_type(self.x)
-        if _count(x.shape) != _count(self.shape):
+        if prod(x.shape) != prod(self.shape):
             raise VerifyError(f"cannot reshape {x} to {list(self.shape)}")
         return x.with_shape(self.shape)
 
@@ -196,13 +197,6 @@ class Transpose(TileOp):
         if sorted(self.perm) != list(range(x.rank)):
             raise VerifyError(f"{list(self.perm)} is no permutation of the dims of {x}")
         return x.with_shape(tuple(x.shape[p] for p in self.perm))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for dim in shape:
-        total *= dim
-    return total
 
 
 # --- memory ---
@@ -348,11 +342,11 @@ def _mem(value: Value) -> MemType:
 
 def _offsets(mem: Value, offsets: Value, mask: tuple[Value, ...]) -> tuple[int, ...]:
     _mem(mem)
-    shape = tile_type(offsets).shape
-    if tile_type(offsets).dtype is not int64:
+    type = tile_type(offsets)
+    if type.dtype is not int64:
         raise VerifyError(f"offsets must be i64, not {offsets.type}")
-    _mask(mask, shape)
-    return shape
+    _mask(mask, type.shape)
+    return type.shape
 
 
 def _mask(mask: tuple[Value, ...], shape: tuple[int, ...]) -> None:
@@ -369,7 +363,7 @@ class Reduce(TileOp):
     The order is that of a balanced tree: the first half of the elements with the second half, one
     by one, and so on; an odd last element waits, and those that wait come at the end, latest first.
     Formats narrower than float32 may keep float32 in between. Unless it is `exact`, a block of
-    threads takes elements as they lie.
+    threads takes elements as they lie. What `numbers` says is that none of them is NaN.
     """
 
     name = "tile.reduce"
@@ -377,6 +371,7 @@ class Reduce(TileOp):
     fn: ScalarFn = attr()
     axis: int = attr()
     exact: bool = attr(False)
+    numbers: bool = attr(False)
 
     def infer(self) -> Type:
         """The shape without the axis."""

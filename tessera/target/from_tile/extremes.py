@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from tessera.dtypes import bool_, float32, float64
 from tessera.ir.core import Op, Value
+from tessera.ir.scalar import ScalarFn
 from tessera.ir.walk import uses
 from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering
@@ -30,6 +31,16 @@ def either(s: Lowering, x: Value, bad: Value) -> Value:
     parts = [s.pick(x, range(at, at + half)) for at in (0, half)]
     low, high = [s.map("ne", part, part) for part in parts]
     return s.map("or", bad, s.map("or", low, high))
+
+
+def extreme_number(s: Lowering, x: Value, fn: ScalarFn) -> Value:
+    """The extreme of lanes, a power of two, none of which is NaN."""
+    lanes = t.lanes(x.type)
+    while lanes > 1:
+        lanes //= 2
+        low, high = [s.pick(x, range(at, at + lanes)) for at in (0, lanes)]
+        x = s.map("select", s.map("gt" if fn.name == "max" else "lt", high, low), high, low)
+    return s.extract(x, 0)
 
 
 class Extremes:

@@ -30,6 +30,9 @@ from tessera.target.from_tile.lowering import I64, Lowering, constant_of
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
 
+CHEAP = 32
+"""The cost of a step beside which a comparison counts, and which is written down twice."""
+
 FEWEST = 8
 """Steps that are worth a second loop, which most often does not run."""
 
@@ -105,7 +108,10 @@ def _count(s: Lowering, op: tile.For) -> float:
 
 def _step_of(op: tile.For) -> _Step | None:
     """What a loop does that looks for one place, among numbers of which some may be NaN."""
-    if len(op.init) != 2 or op.parallel or any(o.regions or o.effects & WRITE for o in op.body.ops):
+    code = op.body.ops
+    if len(op.init) != 2 or op.parallel or any([o.regions or o.effects & WRITE for o in code]):
+        return None
+    if sum([o.fn.cost for o in code if isinstance(o, tile.Map)]) > CHEAP:
         return None
     (_, best, at), (value, place) = op.body.args, op.body.outputs
     type = tile.tile_type(best)

@@ -21,15 +21,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import DType, Kind, int64
-from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
-from tessera.target.from_tile import lanes, memory
+from tessera.target.from_tile import lanes, loops, memory
 from tessera.target.from_tile.calls import host_call
-from tessera.target.from_tile.extremes import Extremes
+from tessera.target.from_tile.extremes import extreme_number
 from tessera.target.from_tile.lowering import (
     I64,
     PTR,
@@ -41,7 +41,6 @@ from tessera.target.from_tile.lowering import (
     row_count,
     row_type,
 )
-from tessera.target.from_tile.places import search
 from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import sort_words
 from tessera.target.machine import Machine
@@ -168,9 +167,12 @@ def _reduce(s: Lowering, op: tile.Reduce) -> None:
         if whole is not None:
             s.define(op.result, [whole])
             return
-        scalars = [
-            v if x.lanes == 1 else s.emit(t.ReduceLanes(v, op.fn, loc=s.loc)) for v in x.values
-        ]
+        if op.numbers and is_power(x.lanes):
+            scalars = [extreme_number(s, v, op.fn) for v in x.values]
+        else:
+            scalars = [
+                v if x.lanes == 1 else s.emit(t.ReduceLanes(v, op.fn, loc=s.loc)) for v in x.values
+            ]
         s.define(op.result, s.from_scalars(scalars, shape, x.dtype))
         return
     s.define(
@@ -311,61 +313,6 @@ def has_fma(machine: Machine, dtype: DType) -> bool:
     return machine.fma and dtype.bits in (32, 64)
 
 
-def _for(s: Lowering, op: tile.For) -> None:
-    found = search(s, op, lambda: _loop(s, op, unroll=1))
-    s.bind_args(op.results, _loop(s, op) if found is None else found)
-
-
-def _loop(s: Lowering, op: tile.For, unroll: int = 0) -> Sequence[Value]:
-    extremes = Extremes(s, op)
-    init = s.flatten(op.init)
-    count = len(init)
-    init += extremes.start()
-    types = [I64, *[v.type for v in init]]
-
-    def body(args: list[Value]) -> Sequence[Value]:
-        s.define(op.body.args[0], args[:1])
-        s.bind_args(op.body.args[1:], args[1 : 1 + count])
-        s.run_ops(extremes.others)
-        outputs, bad = extremes.step(args[1 + count :])
-        return [*outputs, *bad]
-
-    block = s.region(types, body)
-    bounds = [s.scalar(v) for v in (op.lo, op.hi, op.step)]
-    loop = t.For(*bounds, init, unroll, block, loc=op.loc)
-    s.emit(loop)
-    return extremes.finish(loop.results[:count], loop.results[count:])
-
-
-def _while(s: Lowering, op: tile.While) -> None:
-    init = s.flatten(op.init)
-    types = [v.type for v in init]
-
-    def part(block: Block) -> Block:
-        def body(args: list[Value]) -> Sequence[Value]:
-            s.bind_args(block.args, args)
-            s.run(block)
-            return s.flatten(block.outputs)
-
-        return s.region(types, body)
-
-    loop = t.While(init, part(op.cond), part(op.body), loc=op.loc)
-    s.emit(loop)
-    s.bind_args(op.results, loop.results)
-
-
-def _if(s: Lowering, op: tile.If) -> None:
-    def part(block: Block) -> Callable[[], Sequence[Value]]:
-        def body() -> Sequence[Value]:
-            s.run(block)
-            return s.flatten(block.outputs)
-
-        return body
-
-    results = s.branch(s.scalar(op.pred), part(op.then), part(op.otherwise))
-    s.bind_args(op.results, results)
-
-
 def _arena(s: Lowering, op: tile.Arena) -> None:
     assert s.arena is not None
     s.env[op.result] = s.emit(t.PtrAdd(s.arena, s.dim(op.offset), loc=s.loc))
@@ -442,9 +389,9 @@ RULES: Mapping[type[Op], Rule] = {
     tile.ArgReduce: _arg_reduce,
     tile.Scan: _scan,
     tile.Dot: _dot,
-    tile.For: _for,
-    tile.While: _while,
-    tile.If: _if,
+    tile.For: loops.for_loop,
+    tile.While: loops.while_loop,
+    tile.If: loops.branch,
     tile.Arena: _arena,
     tile.Limit: _limit,
     Sentinel: _sentinel,

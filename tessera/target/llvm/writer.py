@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, float32, int16, uint8, uint32
 from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
+from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.llvm import bad_access, control, host, lanes, parallel
@@ -159,20 +160,19 @@ def _shuffle_text(w: Writer, a: str, b: str, type: Type, picks: Sequence[int]) -
     return w.assign(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
 
 
-_WORD = 64
-"""Bits of a register."""
-
-
 def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
     assert isinstance(op.x.type, VecType)
     dtype, lanes = op.x.type.dtype, op.x.type.lanes
-    value, rest = w.name(op.x), list[str]()
+    if dtype is bool_ and op.fn.name == "or":
+        w.names[op.result] = _any_of(w, w.name(op.x), lanes)
+    else:
+        w.names[op.result] = _halves(w, op.fn, w.name(op.x), op.x.type)
+
+
+def _halves(w: Writer, fn: ScalarFn, value: str, whole: VecType) -> str:
+    """The lanes of a vector combined, the first half with the second."""
+    dtype, lanes, rest = whole.dtype, whole.lanes, list[str]()
     while lanes > 1:
-        if dtype is bool_ and op.fn.name == "or" and lanes <= _WORD and not rest:
-            # One comparison, of what LLVM would find the halves of halves to be.
-            word = w.assign(f"bitcast <{lanes} x i1> {value} to i{lanes}")
-            w.names[op.result] = w.assign(f"icmp ne i{lanes} {word}, 0")
-            return
         type = VecType(lanes, dtype)
         if lanes % 2:
             rest.append(w.assign(f"extractelement {type_text(type)} {value}, i64 {lanes - 1}"))
@@ -180,12 +180,18 @@ def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
         low = _shuffle_text(w, value, "poison", type, range(half))
         high = _shuffle_text(w, value, "poison", type, range(half, 2 * half))
         lanes = half
-        value = w.apply(op.fn, (low, high), VecType(half, dtype))
+        value = w.apply(fn, (low, high), VecType(half, dtype))
     scalar_type = ScalarType(dtype)
     result = w.assign(f"extractelement {type_text(VecType(1, dtype))} {value}, i64 0")
     for item in reversed(rest):
-        result = w.apply(op.fn, (result, item), scalar_type)
-    w.names[op.result] = result
+        result = w.apply(fn, (result, item), scalar_type)
+    return result
+
+
+def _any_of(w: Writer, mask: str, lanes: int) -> str:
+    """Whether a lane holds: one comparison, of what LLVM would find the halves of halves to be."""
+    word = w.assign(f"bitcast <{lanes} x i1> {mask} to i{lanes}")
+    return w.assign(f"icmp ne i{lanes} {word}, 0")
 
 
 def _scale(w: Writer, op: t.Scale) -> None:
