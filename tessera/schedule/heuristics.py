@@ -263,7 +263,7 @@ class Choice:
         columns = self.columns(found)
         rows = [axis for axis in self.free if axis not in columns]
         axis = self.best_axis(inside, rows)
-        along = runs_along(inside, axis, longest)
+        along = runs_along(self.machine, inside, axis, longest)
         across = 0 if axis is None else sum(1 for a in inside if a.stride(axis.name) in (1, -1))
         stated = stated_width(found)
         if columns:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+MOVES_LANES = 512
+"""Bits of a register of machines for which it takes one instruction to move lanes between two of
+them, whichever lanes they are."""
+
 
 class Cpu(Protocol):
     """What the heuristics ask of a machine."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tessera.ir.core import Op
 from tessera.schedule import ops
 from tessera.schedule.access import Access
+from tessera.schedule.machines import MOVES_LANES, Cpu
 from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:
@@ -34,18 +35,22 @@ SUMS = 5 / 8
 """The part of the registers that sums may take; the others are for what is multiplied."""
 
 
-def runs_along(inside: Sequence[Access], axis: Axis | None, length: int) -> int:
+def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length: int) -> int:
     """How many reads go along a reduction from one element in memory to the next.
 
     Args:
+        machine: the CPU.
         inside: the reads.
         axis: that of the nest along which most of them do so.
         length: of the reduction. One along a short window that moves along the axis has lanes
             along this: none is counted.
     """
     extent = 0 if axis is None or not isinstance(axis.extent, int) else axis.extent
-    if axis is not None and extent >= length and {a.stride(axis.name) for a in inside} == {0, 1}:
-        return 0
+    if axis is not None and extent >= length:
+        strides = {a.stride(axis.name) for a in inside}
+        steps = ({1}, {2}) if machine.vector_bits >= MOVES_LANES else ({1},)
+        if 0 in strides and strides - {0} in steps:
+            return 0
     return sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
 
 

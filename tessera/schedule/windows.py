@@ -10,8 +10,9 @@ Lanes go along `j`. A row of `x` is loaded once, at its own places, and moved in
 place of the window; `tile/lowering/windows.py` has how. That needs no memory around the rows, so a
 copy with zeros around it is not made if nobody else reads it. Sums keep their order.
 
-Machines of 512 bits only: moving lanes takes them an instruction, whichever lanes they are, and of
-the loads that it saves most go across two lines.
+Places may be two elements apart, too: then a row is two vectors, of which every second lane is
+picked, where reads of memory would be gathers. Machines of 512 bits only: moving lanes takes them
+an instruction, whichever lanes they are, and of the loads that it saves most go across two lines.
 """
 
 from __future__ import annotations
@@ -27,12 +28,9 @@ from tessera.ir.walk import free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.copying import Copy
 from tessera.schedule.join_columns import renamed
-from tessera.schedule.machines import Cpu
+from tessera.schedule.machines import MOVES_LANES, Cpu
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.window_ops import WindowLoad
-
-VECTOR_BITS = 512
-"""Bits of a register of machines for which this pays."""
 
 MOST_PLACES = 64
 """Places of a window, which are written out."""
@@ -51,7 +49,7 @@ def take_windows(func: Func, machine: Cpu) -> Func:
         func: the program, with tiles.
         machine: the CPU.
     """
-    if machine.vector_bits < VECTOR_BITS:
+    if machine.vector_bits < MOVES_LANES:
         return func
     body = _block(func.body, machine)
     return func if body is func.body else func.with_body(body)
@@ -87,33 +85,39 @@ class _Sum:
         if any(self.lane.name in symbols(e) for e in others):
             return None
         span = self.span(last)
-        length = None if span is None else self.length(op.where, last, span[1])
+        length = None if span is None else self.length(op.where, last, span)
         if span is None or length is None:
             return None
         fields = {name: getattr(op, name) for name in ("buf", "dyn", "index", "where", "fill")}
         return WindowLoad(
-            **fields, front=max(-span[0], 0), back=max(span[1], 0), length=length, loc=op.loc
-        )
+            **fields, front=max(-span[0], 0), back=max(span[1], 0), step=span[2], length=length,
+            loc=op.loc,
+        )  # fmt: skip
 
-    def span(self, e: Dim) -> tuple[int, int] | None:
-        """From where to where behind the lanes' own places a window goes along its row."""
+    def span(self, e: Dim) -> tuple[int, int, int] | None:
+        """From where to where behind the lanes' own places a window goes along its row, and how far
+        apart these are."""
         found = linear_in(e, (self.lane.name, *self.short))
-        if found is None or found[0][self.lane.name] != 1 or not isinstance(found[1], int):
+        apart = 0 if found is None else found[0][self.lane.name]
+        if found is None or apart not in (1, 2) or not isinstance(found[1], int):
             return None
+        assert isinstance(apart, int)
         low = high = found[1]
         for name, extent in self.short.items():
             step = found[0][name]
             if not isinstance(step, int):
                 return None
             low, high = low + min(step * (extent - 1), 0), high + max(step * (extent - 1), 0)
-        return (low, high) if low < high and max(-low, high) <= MOST_BESIDE else None
+        fits = low < high and max(-low, high) <= MOST_BESIDE
+        return (low, high, apart) if fits else None
 
-    def length(self, where: Sequence[Dim], last: Dim, back: int) -> int | None:
+    def length(self, where: Sequence[Dim], last: Dim, span: tuple[int, int, int]) -> int | None:
         """How many elements of a row are read, by the conditions on the place in it; None where
         they say something else."""
         extent = self.lane.extent
         assert isinstance(extent, int)
-        found = extent + back
+        _, back, step = span
+        found = (extent - 1) * step + 1 + back
         for e in where:
             if self.lane.name not in symbols(e):
                 continue
@@ -227,7 +231,7 @@ def _is_row(loads: Sequence[WindowLoad], name: str, short: Mapping[str, int]) ->
     for op in loads:
         for e in op.index[:-1]:
             found = linear_in(e, (name, *short)) if name in symbols(e) else None
-            if found is not None and found[0][name] == 1 and not symbols(e).isdisjoint(short):
+            if found is not None and found[0][name] in (1, 2) and not symbols(e).isdisjoint(short):
                 return True
     return False
 

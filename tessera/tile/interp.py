@@ -35,11 +35,10 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
-from tessera.tile import entry_ops
+from tessera.tile import entry_ops, interp_lanes
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
-from tessera.tile.lane_ops import Slide, Stack
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
@@ -256,17 +255,6 @@ def _reshape(s: Interpreter, op: t.Reshape) -> None:
 
 def _transpose(s: Interpreter, op: t.Transpose) -> None:
     s.define(op, s.tile(op.x).transpose(op.perm))
-
-
-def _slide(s: Interpreter, op: Slide) -> None:
-    x, beside = s.tile(op.x), s.tile(op.beside)
-    first, pair = (op.by, [x, beside]) if op.by >= 0 else (len(beside) + op.by, [beside, x])
-    s.define(op, np.concatenate(pair)[first : first + len(x)])
-
-
-def _stack(s: Interpreter, op: Stack) -> None:
-    rows = [s.tile(x).reshape(-1, op.shape[-1]) for x in op.tiles]
-    s.define(op, np.concatenate(rows).reshape(op.shape))
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -569,8 +557,6 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Broadcast: _broadcast,
     t.Reshape: _reshape,
     t.Transpose: _transpose,
-    Slide: _slide,
-    Stack: _stack,
     t.View: _view,
     t.Load: _load,
     t.Store: _store,
@@ -589,6 +575,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Part: _part,
     Sentinel: _sentinel,
     Prefetch: _prefetch,
+    **interp_lanes.RULES,
     t.Launch: _launch,
     Together: _together,
     entry_ops.SortWords: _sort_words,

@@ -32,6 +32,22 @@ class Slide(TileOp):
         return x
 
 
+class Unzip(TileOp):
+    """Every second element of two rows, side by side: those of `x` and then those of `y`."""
+
+    name = "tile.unzip"
+    x: Value = operand()
+    y: Value = operand()
+    first: int = attr()
+
+    def infer(self) -> Type:
+        """The type of the rows."""
+        x, y = tile_type(self.x), tile_type(self.y)
+        if x != y or len(x.shape) != 1 or x.shape[0] % 2 or self.first not in (0, 1):
+            raise VerifyError(f"unzip takes two rows of even length, not {x} and {y}")
+        return x
+
+
 class Stack(TileOp):
     """A tile whose rows are those of some tiles, one after the other."""
 

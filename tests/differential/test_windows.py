@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tessera as ts
 from tessera import dtypes as dt
-from tessera import lowering
+from tessera import lowering, pytree
 from tessera.compile import Lowered
 from tessera.dtypes import DType, float32
 from tessera.ir.core import Func
@@ -97,6 +97,25 @@ def test_rows_that_are_cut_or_more_than_padded(padding: Any) -> None:
     check(with_options(padding=padding), ((1, 2, 6, 20), (2, 1, 3, 3)))
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 6, 20), (1, 2, 7, 57), (1, 2, 3, 140), (1, 1, 4, 300)])
+@pytest.mark.parametrize("window", [(3, 3), (2, 2), (5, 7)])
+@pytest.mark.parametrize("padding", ["SAME", ((1, 1), (1, 1)), ((0, 2), (3, 4))])
+def test_every_second_window(shape: Any, window: Any, padding: Any) -> None:
+    def strided(x: Any, w: Any) -> Any:
+        return ts.conv_general(x, w, (2, 2), padding, feature_group_count=x.shape[1])
+
+    func = check(strided, (shape, (shape[1], 1, *window)))
+    assert len(all_ops(func, WindowLoad)) == 1
+
+
+def test_gradients_of_every_second_window() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        return ts.sum(ts.conv_general(x, w, (2, 2), "SAME", feature_group_count=x.shape[1]) ** 2)
+
+    for side in (9, 20, 56):
+        check(ts.grad(fn, argnums=(0, 1)), ((2, 3, side, side), (3, 1, 3, 3)))
+
+
 @pytest.mark.parametrize("dtype", [dt.float64, dt.float16, dt.bfloat16, dt.int32, dt.int8])
 def test_other_dtypes(dtype: DType) -> None:
     check(convolve, ((2, 3, 5, 21), (3, 1, 3, 3)), dtype)
@@ -124,7 +143,11 @@ def test_a_copy_that_somebody_else_reads_stays() -> None:
     assert all_ops(func, WindowLoad)[0].length == 22
 
 
-@pytest.mark.parametrize("fn", [convolve, gradients])
+def every_second(x: Any, w: Any) -> Any:
+    return ts.conv_general(x, w, (2, 2), "SAME", feature_group_count=x.shape[1])
+
+
+@pytest.mark.parametrize("fn", [convolve, gradients, every_second])
 def test_bits_are_those_of_windows_in_memory(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = ((2, 3, 9, 56), (3, 1, 3, 3))
     graph, inputs = graph_of(fn, shapes, float32), values(shapes, float32)
@@ -157,7 +180,7 @@ def test_other_machines_read_windows_from_memory() -> None:
 
 def test_places_that_are_not_neighbours_are_read_as_elements() -> None:
     def strided(x: Any, w: Any) -> Any:
-        return ts.conv_general(x, w, (1, 2), "SAME", feature_group_count=x.shape[1])
+        return ts.conv_general(x, w, (1, 3), "SAME", feature_group_count=x.shape[1])
 
     assert not all_ops(check(strided, ((2, 3, 6, 20), (3, 1, 3, 3))), WindowLoad)
 
@@ -174,12 +197,15 @@ def test_rows_are_under_way_together() -> None:
         assert nest.tile[-2] == rows
 
 
-def test_bounds_are_checked() -> None:
+@pytest.mark.parametrize("fn", [convolve, gradients, every_second])
+@pytest.mark.parametrize("length", [20, 70, 300])
+def test_bounds_are_checked(fn: Any, length: int) -> None:
+    inputs = values(((1, 2, 5, length), (2, 1, 3, 5)), float32)
+    plain = ts.jit(fn)(*inputs)
     with ts.config.update(debug_bounds=True):
-        x, w = values(((1, 2, 5, 70), (2, 1, 3, 5)), float32)
-        fn = ts.jit(convolve)
-        found = np.asarray(fn(x, w))
-    np.testing.assert_array_equal(found, np.asarray(ts.jit(convolve)(x, w)))
+        found = ts.jit(fn)(*inputs)
+    for a, b in zip(pytree.leaves(found), pytree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
 @settings(max_examples=25, deadline=None)
@@ -191,9 +217,7 @@ def test_any_window(data: st.DataObject) -> None:
     padding = (data.draw(sides), data.draw(sides))
     dilation = (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3)))
     tall, wide = (n + sum(p) for n, p in zip(shape[2:], padding, strict=True))
-    if any(
-        n <= d * (k - 1) for n, d, k in zip((tall, wide), dilation, window[2:], strict=True)
-    ):
+    if any(n <= d * (k - 1) for n, d, k in zip((tall, wide), dilation, window[2:], strict=True)):
         return
     target = replace(V4, l2=data.draw(st.sampled_from([4096, 1 << 20])))
     fn = with_options(padding=padding, rhs_dilation=dilation)

@@ -44,6 +44,13 @@ def _at_width(s: Lowering, x: Rows, count: int, lanes: Sequence[int]) -> Value:
     return s.emit(t.Shuffle(value, value, tuple(picks), loc=s.loc))
 
 
+def unzip(s: Lowering, op: lane_ops.Unzip) -> None:
+    """Every second lane of two rows."""
+    x, y = s.rows(op.x), s.rows(op.y)
+    picks = tuple(range(op.first, 2 * x.lanes, 2))
+    s.define(op.result, [s.emit(t.Shuffle(x.values[0], y.values[0], picks, loc=s.loc))])
+
+
 def stack(s: Lowering, op: lane_ops.Stack) -> None:
     """A tile is its rows."""
     s.define(op.result, s.flatten(op.tiles))
@@ -86,6 +93,7 @@ def slices(x: Rows, axis: int) -> list[list[int]]:
 
 RULES: Mapping[type[Op], Rule] = {
     lane_ops.Slide: slide,
+    lane_ops.Unzip: unzip,
     lane_ops.Stack: stack,
     tile.FlipBits: flip_bits,
 }

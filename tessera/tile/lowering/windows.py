@@ -11,6 +11,9 @@ loaded once for all that read it.
     row(k) = if 0 <= i + k < rows: load x[i + k, 0 .. n]; else zeros          k = -1 .. 2
     y(0) = slide(row(-1), -1) * w[0, 0] + row(-1) * w[0, 1] + slide(row(-1), 1) * w[0, 2] + ...
 
+Where the points' own places are two elements apart, a tile's elements are two rows, of which every
+second lane is picked, beginning with the first or the second: those rows are moved then.
+
 Sums keep the order that they have: it is that of the places.
 """
 
@@ -20,6 +23,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tessera.dtypes import int64
 from tessera.ir.core import Block, Value
@@ -29,7 +33,7 @@ from tessera.ir.walk import walk
 from tessera.schedule.types import Axis
 from tessera.schedule.window_ops import WindowLoad
 from tessera.tile import ops as t
-from tessera.tile.lane_ops import Slide, Stack
+from tessera.tile.lane_ops import Slide, Stack, Unzip
 from tessera.tile.lowering import access
 from tessera.tile.lowering.state import Point, Rows, State, TileDim, Val
 
@@ -139,7 +143,8 @@ class _Tile:
     @property
     def count(self) -> int:
         """How many elements are read beside a row."""
-        return max(1 << (max(self.op.front, self.op.back) - 1).bit_length(), LEAST_BESIDE)
+        most = max(self.op.front + self.op.step - 1, self.op.back)
+        return max(1 << (most - 1).bit_length(), LEAST_BESIDE)
 
     def places(self) -> itertools.product[tuple[int, ...]]:
         """The places of the tile's rows in it."""
@@ -153,12 +158,13 @@ class _Tile:
 
     def shift(self, places: tuple[int, ...]) -> int | None:
         """By how many elements a row of the window begins behind the tile's own."""
-        found = self.at(self.op.index[-1], places) - sym(self.lane.name)
+        found = self.at(self.op.index[-1], places) - self.op.step * sym(self.lane.name)
         return found if isinstance(found, int) else None
 
     def row(self, places: tuple[int, ...]) -> Value:
         """One row of the window."""
-        op, by = self.op, self.shift(places)
+        em, op = self.low.em, self.op
+        by, first = divmod(self.shift(places) or 0, op.step)
         index = tuple([self.at(e, places) for e in op.index[:-1]])
         # What is asked of the place along the row is what the row's length says.
         where = [e for e in op.where if self.lane.name not in symbols(e)]
@@ -166,18 +172,25 @@ class _Tile:
         key = (op.buf, index, asked)
         if key not in self.held:
             self.held[key] = self.parts(index, asked)
-        own, front, back = self.held[key]
-        return self.low.em.pure(Slide, own, back if by > 0 else front, by) if by else own
+        *own, front, back = self.held[key]
+        row = own[0] if op.step == 1 else em.pure(Unzip, *own, first)
+        if by == 0:
+            return row
+        other = back if by > 0 else front
+        other = other if op.step == 1 else em.pure(Unzip, other, other, first)
+        return em.pure(Slide, row, other, by)
 
     def parts(self, index: tuple[Dim, ...], asked: tuple[Dim, ...]) -> tuple[Value, ...]:
-        """A row, and what is in front of it and behind it: what there is of it in memory where its
-        conditions hold."""
+        """The elements of a row, in as many tiles as they take, and what is in front of them and
+        behind: what there is of it in memory where its conditions hold."""
         low, em, op = self.low, self.low.em, self.op
         strides = low.buffer(op.buf).element_strides()[:-1]
         offset = em.index(sum([e * n for e, n in zip(index, strides, strict=True)], 0))
-        fills = [self.fill(n) for n in (self.lane.size, self.count, self.count)]
-        readers = (self.own, self.in_front, self.behind)
-        wanted = (True, op.front > 0 and not self.is_first, op.back > 0 and not self.is_last)
+        owns = [partial(self.own, k) for k in range(op.step)]
+        fills = [self.fill(n) for n in (*[self.lane.size] * op.step, self.count, self.count)]
+        readers = (*owns, self.in_front, self.behind)
+        beside = (op.front > 0 and not self.is_first, op.back > 0 and not self.is_last)
+        wanted = (*[self.has(k) for k in range(op.step)], *beside)
         asked = tuple([e for e in asked if not is_nonneg(e, self.facts)])
         conditions = low.conditions(asked, Point(), ())
         if conditions is None:
@@ -208,16 +221,20 @@ class _Tile:
     @property
     def is_last(self) -> bool:
         """Whether nothing is known to be behind the tile."""
+        return not self.has(self.op.step)
+
+    def has(self, k: int) -> bool:
+        """Whether there may be elements of the k-th row of the tile's own, or behind them."""
         start = _constant(self.lane.start)
-        return start is not None and start + self.lane.size >= self.op.length
+        return start is None or self.op.step * start + k * self.lane.size < self.op.length
 
     def is_inside(self, reach: int) -> bool:
         """Whether as many elements as this are known to be there from the tile's start on."""
-        start, lane = _constant(self.lane.start), self.lane
+        start, lane, step = _constant(self.lane.start), self.lane, self.op.step
         if start is not None:
-            return start + reach <= self.op.length
-        is_covered = isinstance(lane.extent, int) and lane.extent <= self.op.length
-        return is_covered and not lane.checked and reach <= lane.size
+            return step * start + reach <= self.op.length
+        is_covered = isinstance(lane.extent, int) and step * lane.extent <= self.op.length
+        return is_covered and not lane.checked and reach <= step * lane.size
 
     def read(self, offset: Value, start: Value, count: int, is_inside: bool) -> Value:
         """Elements of a row from a place on."""
@@ -229,10 +246,19 @@ class _Tile:
             return em.add(t.Load(*fields, loc=em.loc))[0]
         return em.pure(t.Load, *fields, floor=em.depth)
 
-    def own(self, offset: Value) -> Value:
-        """The elements at the tile's own places."""
-        lane = self.lane
-        return self.read(offset, lane.start, lane.size, self.is_inside(lane.size))
+    def place(self, by: int) -> Value:
+        """The place in a row that is so many elements behind the tile's first."""
+        em, step, start = self.low.em, self.op.step, _constant(self.lane.start)
+        if start is not None:
+            return em.const(step * start + by, int64)
+        first = self.lane.start
+        first = first if step == 1 else em.map("mul", first, em.const(step, int64))
+        return first if by == 0 else em.map("add", first, em.const(by, int64))
+
+    def own(self, k: int, offset: Value) -> Value:
+        """The k-th row of the elements from the tile's own place on."""
+        size = self.lane.size
+        return self.read(offset, self.place(k * size), size, self.is_inside((k + 1) * size))
 
     def in_front(self, offset: Value) -> Value:
         """Those in front: tiles are as long as these at least, so all are there or none."""
@@ -242,19 +268,17 @@ class _Tile:
 
     def behind(self, offset: Value) -> Value:
         """Those behind."""
-        em, lane, is_there = self.low.em, self.lane, None
-        if _constant(lane.start) is None:
-            end = em.map("add", lane.start, em.const(lane.size, int64))
-            is_there = em.map("lt", end, em.const(self.op.length, int64))
-        return self.beside(offset, lane.size, is_there, self.is_inside(lane.size + self.count))
+        em, is_there, reach = self.low.em, None, self.op.step * self.lane.size
+        if _constant(self.lane.start) is None:
+            is_there = em.map("lt", self.place(reach), em.const(self.op.length, int64))
+        return self.beside(offset, reach, is_there, self.is_inside(reach + self.count))
 
     def beside(self, offset: Value, by: int, is_there: Value | None, is_inside: bool) -> Value:
         """Elements so far behind the tile's start, or what stands for them."""
         em, count = self.low.em, self.count
 
         def there() -> list[Value]:
-            start = em.map("add", self.lane.start, em.const(by, int64))
-            return [self.read(offset, start, count, is_inside)]
+            return [self.read(offset, self.place(by), count, is_inside)]
 
         if is_there is None:
             return there()[0]
