@@ -354,7 +354,7 @@ class Choice:
 
     def recurrence(self) -> None:
         """Each point has a loop of its own; what all lanes of a tile carry stays in registers."""
-        (loop,) = [op for op in self.code if isinstance(op, loop_ops.LOOPS)]
+        loop, *_ = [op for op in self.code if isinstance(op, loop_ops.LOOPS)]
         is_counted = isinstance(loop, loop_ops.Recur)
         self.cost *= size_of(loop.axis.extent) if is_counted else UNKNOWN_STEPS
         self.reason = "one point after the other, each with its own loop"

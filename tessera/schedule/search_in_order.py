@@ -238,11 +238,16 @@ class _RowSearch:
     def found(self, code: _Code) -> Value:
         """The place of the extreme."""
         index = index_of(self.axes)
-        best: _Pair | None = None
-        for k in range(self.cut.parts):
-            pair = code.load(self.best, (k, *index)), code.load(self.at, (k, *index))
-            best = pair if best is None else self.better(code, best, pair)
-        assert best is not None
+        best = code.load(self.best, (0, *index)), code.load(self.at, (0, *index))
+        if self.cut.parts > 1:
+            part = Axis(self.names.fresh("p"), self.cut.parts - 1)
+            place, inside = (sym(part.name) + 1, *index), _Code(self.op.loc)
+            old = Value(best[0].type), Value(best[1].type)
+            new = inside.load(self.best, place), inside.load(self.at, place)
+            block = Block([*old], inside, self.better(inside, old, new))
+            loop = loop_ops.Recur(best, part, body=block, loc=self.op.loc)
+            code.append(loop)
+            best = loop.results[0], loop.results[1]
         done = self.cut.parts * self.cut.places
         left = count_of([self.deep]) - done
         if left:
