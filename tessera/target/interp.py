@@ -238,9 +238,10 @@ def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
 def _scale(s: Interpreter, op: t.Scale) -> None:
     x, power = s.values[op.x], s.values[op.power]
     with np.errstate(all="ignore"):
-        # Where the power is no number there is none in x either.
-        whole = np.nan_to_num(np.asarray(power, np.float64)).clip(-(2**15), 2**15)
-        s.define(op, np.ldexp(x, whole.astype(np.int32)))
+        whole = np.nan_to_num(np.floor(np.asarray(power, np.float64))).clip(-(2**15), 2**15)
+        found = np.ldexp(x, whole.astype(np.int32))
+        limits = np.where(np.isinf(power) & np.isnan(x), np.exp2(power), found)
+        s.define(op, limits.astype(found.dtype))
 
 
 def _lookup(s: Interpreter, op: Lookup) -> None:

@@ -12,11 +12,12 @@ from tessera.ir.types import Type
 from tessera.target.ops import TargetOp, element, with_element
 
 ENTRIES = 16
-"""Those of a table: the float32 that a register of 512 bits holds."""
+"""The float32 that a register of 512 bits holds; a table has as many, or twice as many."""
 
 
 class Lookup(TargetOp):
-    """The entries of a table of f32 that indices of u32 choose, of which the last four bits count.
+    """The entries of a table of f32 that indices of u32 choose, of which the last bits count: four
+    where it has 16 entries, five where it has 32.
 
     An instruction of CPUs with AVX-512, for any number of lanes.
     """
@@ -29,6 +30,7 @@ class Lookup(TargetOp):
         """f32 for each index."""
         if element(self.index.type) is not uint32:
             raise VerifyError(f"lookup of {self.index.type}; indices are u32")
-        if len(self.table) != ENTRIES or not all(map(math.isfinite, self.table)):
-            raise VerifyError(f"a table of {len(self.table)} entries, not {ENTRIES} numbers")
+        count = len(self.table)
+        if count not in (ENTRIES, 2 * ENTRIES) or not all(map(math.isfinite, self.table)):
+            raise VerifyError(f"a table of {count} entries, not {ENTRIES} or {2 * ENTRIES} numbers")
         return with_element(self.index.type, float32)

@@ -147,7 +147,7 @@ class Machine:
 
     @property
     def looks_up(self) -> bool:
-        """Whether picking numbers from a table of 16 float32 is one instruction."""
+        """Whether picking numbers from a table of 16 or 32 float32 is one instruction."""
         return self.has(Feature.AVX512F)
 
     @property

@@ -216,7 +216,8 @@ class ReduceLanes(TargetOp):
 
 
 class Scale(TargetOp):
-    """x * 2**power, rounded once, for f32 and f64; the power is of the same type, and whole.
+    """x * 2**power, rounded once, for f32 and f64; the power is of the same type, and rounded down.
+    Of NaN it is NaN but where the power is infinite: 0 or infinity.
 
     An instruction of CPUs with AVX-512, for as many lanes as are a power of two.
     """

@@ -228,6 +228,16 @@ ROWS = [
         relative(mp.exp, 2),
     ),
     Row(
+        "EXP_NEAR",
+        "(exp(r) - 1) / r for |r| <= log(2) / 64, as a part of exp(r)",
+        lambda r: mp.expm1(r) / r if r else mp.mpf(1),
+        -LN2 / 64 * mp.mpf("1.002"),
+        LN2 / 64 * mp.mpf("1.003"),
+        lambda r: abs(r) / mp.exp(r),
+        ("single",),
+        {"single": 8},
+    ),
+    Row(
         "EXPM1",
         "(exp(r) - 1 - r) / r**2 for |r| <= log(2) / 2, as a part of exp(r) - 1",
         over(mp.expm1, lambda r: r, 2),
@@ -462,19 +472,21 @@ TABLES = [
     ),
 ]
 
-COLUMNS: list[tuple[str, str, Callable[[int], mp.mpf]]] = [
-    ("ERF_STARTS", "erf(k / 4)", lambda k: mp.erf(mp.mpf(k) / 4)),
+COLUMNS: list[tuple[str, str, int, Callable[[int], mp.mpf]]] = [
+    ("POWERS", "2**(k / 32)", 32, lambda k: mp.mpf(2) ** (mp.mpf(k) / 32)),
+    ("ERF_STARTS", "erf(k / 4)", 16, lambda k: mp.erf(mp.mpf(k) / 4)),
     (
         "ERFCX_CENTRES",
         "the middles of where x + 3 / 4 has k for the end of its exponent and two bits more",
+        16,
         erfcx_centre,
     ),
-    ("ERFCX_STARTS", "exp(x**2) * erfc(x) there", erfcx_start),
+    ("ERFCX_STARTS", "exp(x**2) * erfc(x) there", 16, erfcx_start),
 ]
 
 
 def column(values: Sequence[mp.mpf], depth: int) -> str:
-    """Sixteen float32 as a tuple."""
+    """Numbers of float32 as a tuple."""
     margin = " " * 4 * (depth + 1)
     numbers = ", ".join(literal(c, "single") for c in values)
     lines = textwrap.fill(numbers, 99, initial_indent=margin, subsequent_indent=margin)
@@ -483,8 +495,8 @@ def column(values: Sequence[mp.mpf], depth: int) -> str:
 
 def tables() -> Iterator[str]:
     """The text of all tables."""
-    for name, text, f in COLUMNS:
-        yield f'{name} = {column([f(k) for k in range(16)], 0)}\n"""{text}."""\n\n'
+    for name, text, count, f in COLUMNS:
+        yield f'{name} = {column([f(k) for k in range(count)], 0)}\n"""{text}."""\n\n'
     for table in TABLES:
         pieces: list[list[mp.mpf]] = []
         worst = mp.mpf(0)

@@ -218,15 +218,19 @@ def _scale(w: Writer, op: t.Scale) -> None:
 
 
 def _lookup(w: Writer, op: Lookup) -> None:
-    lanes, name = t.lanes(op.index.type), "llvm.x86.avx512.permvar.sf.512"
+    lanes, is_pair = t.lanes(op.index.type), len(op.table) > ENTRIES
     type, index = VecType(ENTRIES, float32), VecType(ENTRIES, uint32)
     vector, indices = type_text(type), type_text(index)
-    w.declare(name, f"declare {vector} @{name}({vector}, {indices})")
-    items = ", ".join(f"float {literal(x, ScalarType(float32))}" for x in op.table)
+    items = [f"float {literal(x, ScalarType(float32))}" for x in op.table]
+    low, high = [f"{vector} <{', '.join(part)}>" for part in (items[:ENTRIES], items[ENTRIES:])]
+    name = f"llvm.x86.avx512.{'vpermi2var.ps' if is_pair else 'permvar.sf'}.512"
+    last = f", {vector}" if is_pair else ""
+    w.declare(name, f"declare {vector} @{name}({vector}, {indices}{last})")
+    last = f", {high}" if is_pair else ""
     pieces: list[str] = []
     for at in range(0, max(lanes, 1), ENTRIES):
         piece = _widened(w, op.index, at, ENTRIES)
-        pieces.append(w.assign(f"call {vector} @{name}({vector} <{items}>, {indices} {piece})"))
+        pieces.append(w.assign(f"call {vector} @{name}({low}, {indices} {piece}{last})"))
     if not lanes:
         w.names[op.result] = w.assign(f"extractelement {vector} {pieces[0]}, i64 0")
         return

@@ -124,7 +124,7 @@ class Num:
         return self.b.scales and not count & (count - 1)
 
     def scale(self, power: Num) -> Num:
-        """The number times two to a power, rounded once."""
+        """The number times two to a power that is rounded down, rounded once."""
         return self._of(self.b.emit(t.Scale(self.value, power.value, loc=self.b.loc)))
 
     @property
@@ -133,7 +133,7 @@ class Num:
         return self.b.looks_up and self.grade is Grade.SINGLE
 
     def lookup(self, table: tuple[float, ...]) -> Num:
-        """The entries of a table of 16 float32 that the last four bits choose."""
+        """The entries of a table of 16 or 32 float32 that the last four or five bits choose."""
         return self._of(self.b.emit(Lookup(self.value, table, loc=self.b.loc)))
 
     def __add__(self, other: Operand) -> Num:

@@ -3,6 +3,10 @@
 exp(x) = 2**k * exp(r) with k the integer nearest to x / log(2) and |r| <= log(2) / 2. The first
 part of log(2) has so few bits that k times it is exact, so r is as exact as one rounding allows
 with or without a fused multiply-add.
+
+Where a register holds a table, k is a multiple of 1 / 32 in float32: the powers of two below 2 are
+looked up, and a polynomial of degree 2 does for the rest (Tang's method), to 1.8 units of the last
+place. Hyperbolic functions that have two exponentials need better ones.
 """
 
 from __future__ import annotations
@@ -79,6 +83,22 @@ def remainder(x: Num, k: Num) -> Num:
     return fma(k, -low, fma(k, -high, x))
 
 
+PLACES = 5
+"""Binary places of an exponent whose power of two is looked up."""
+
+
+def from_table(x: Num, *, is_base2: bool = False) -> Num:
+    """exp(x) or exp2(x), into the subnormal numbers and to infinity. Either |x| is less than 2**11,
+    or x is above and there is an instruction for `scale`: the polynomial is positive there.
+    """
+    magic = x.format.magic / (1 << PLACES)
+    shifted = x + magic if is_base2 else fma(x, LOG2_E, magic)
+    k = shifted - magic
+    r = (x - k) * (1 / LOG2_E) if is_base2 else remainder(x, k)
+    start = shifted.bits().lookup(tables.POWERS)
+    return times_power(fma(tables.EXP_NEAR(r), r * start, start), k, power_bits(shifted, PLACES))
+
+
 def near_one(r: Num) -> Num:
     """exp(r) for |r| <= log(2) / 2, to a unit of the last place; by Horner's rule where each step
     is one instruction, rounded once.
@@ -87,15 +107,20 @@ def near_one(r: Num) -> Num:
     return fma(fma(tail, r, 1.0), r, 1.0) if r.b.fused else 1.0 + (r + (r * r) * tail)
 
 
-def power_bits(shifted: Num) -> Num:
-    """The integer in the last places of a number that the magic one was added to."""
+def power_bits(shifted: Num, places: int = 0) -> Num:
+    """The integer in the last places of a number that the magic one was added to, but for some
+    binary places behind it.
+    """
     mantissa = shifted.format.mantissa
-    magic = (shifted.format.bias + mantissa << mantissa) | (1 << (mantissa - 1))
-    return shifted.bits() - (magic - OFFSET)
+    magic = (shifted.format.bias + mantissa - places << mantissa) | (1 << (mantissa - 1))
+    found = shifted.bits() - (magic - (OFFSET << places))
+    return found >> places if places else found
 
 
 def exponential(x: Num, halvings: int = 0) -> Num:
-    """exp(x) / 2**halvings, into the subnormal numbers and to infinity; |x| is less than 2**11."""
+    """exp(x) / 2**halvings to a unit of the last place, into the subnormal numbers and to infinity;
+    |x| is less than 2**11.
+    """
     k, power = exponent(x)
     result = near_one(remainder(x, k))
     if halvings:
@@ -105,6 +130,8 @@ def exponential(x: Num, halvings: int = 0) -> Num:
 
 def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
+    if x.looks_up:
+        return from_table(x)
     k, power = exponent(x)
     result = near_one(remainder(x, k))
     return result.scale(k) if x.scales else result * power_of_two(power - OFFSET)
@@ -140,15 +167,24 @@ def clamped(x: Num, low: float, high: float) -> Num:
     return where(x > high, high, x)
 
 
+def limited(x: Num, low: float, high: float) -> Num:
+    """An operand of the exponential between limits; `from_table` takes what is above."""
+    has_end = x.looks_up and x.scales
+    return where(x < low, low, x) if has_end else clamped(x, low, high)
+
+
 def exp(x: Num) -> Num:
     """e ** x."""
-    return exponential(clamped(x, *_limits(x)))
+    x = limited(x, *_limits(x))
+    return from_table(x) if x.looks_up else exponential(x)
 
 
 def exp2(x: Num) -> Num:
     """2 ** x."""
-    limit = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
-    k, power, r = parts_base2(clamped(x, *limit))
+    x = limited(x, *((-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)))
+    if x.looks_up:
+        return from_table(x, is_base2=True)
+    k, power, r = parts_base2(x)
     return times_power(near_one(r), k, power)
 
 
