@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim
 from tessera.schedule import ops, streaming
+from tessera.schedule.access import dependence_of
 from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ NEAR = 4096
 """Bytes of rows that go together where all is in a cache."""
 
 FAR = 1024
-"""The same where it is not: prefetchers had better see one row after the other."""
+"""The same where it is not."""
+
+BRIEF = 512
+"""Bytes of a row whose exponentials had better wait beside those of other rows."""
 
 EXPONENTIALS = frozenset({"exp", "exp2"})
 """Functions with few temporaries; others would spill registers in four vectors."""
@@ -96,11 +100,7 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
     if _is_busy(found, vectors) or not _is_plain(choice, rows[-1].name):
         return
     is_whole = row.name in choice.whole
-    is_loop = row.extent > choice.reduce_tile
-    part = 2 if not choice.heavy else 8 if choice.costly and is_whole and is_loop else 4
-    room = NEAR
-    if streaming.is_far(choice.nest):
-        room = FAR // 2 if choice.heavy and is_whole else FAR
+    part, room = _share(choice, row, found)
     most = min(choice.machine.registers // part // vectors, room // size, extent, ROWS)
     count = 1 << max(most, 1).bit_length() - 1
     while not is_whole and extent % count:
@@ -109,6 +109,33 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
         choice.tiles[rows[-1].name] = count
         choice.reason += f"; {count} rows together"
         choice.last = choice.last or [axis.name for axis in rows]
+
+
+def _share(choice: Choice, row: Axis, found: Sequence[Op]) -> tuple[int, int]:
+    """The part of the registers for what rows that go together read, as its inverse, and the bytes
+    of these rows."""
+    assert isinstance(row.extent, int)
+    is_far = streaming.is_far(choice.nest)
+    if _bytes(choice, row.extent) <= BRIEF and _is_exponential(choice, row, found):
+        return 2, 4 * FAR >> _arrays(choice, row) if is_far else NEAR // 2
+    is_loop = row.name in choice.whole and row.extent > choice.reduce_tile
+    part = 2 if not choice.heavy else 8 if choice.costly and is_loop else 4
+    return part, FAR if is_far else NEAR
+
+
+def _is_exponential(choice: Choice, row: Axis, found: Sequence[Op]) -> bool:
+    """Whether exponentials are the costly functions of elements."""
+    along = {row.name}.union(*[ops.bound_axes(op) for op in found])
+    depends = dependence_of(choice.nest.body).ops
+    costly = [op for op in choice.code if isinstance(op, ops.Map) and op.fn.cost > ROOT]
+    elements = {op.fn.name for op in costly if not along.isdisjoint(depends[op])}
+    return choice.costly and elements <= EXPONENTIALS
+
+
+def _arrays(choice: Choice, row: Axis) -> int:
+    """How many arrays have rows."""
+    along = [a for a in choice.accesses if a.stride((a.inner[-1] if a.inner else row).name) != 0]
+    return len({a.op.buf for a in along})
 
 
 def _is_plain(choice: Choice, row: str) -> bool:

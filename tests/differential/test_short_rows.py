@@ -131,6 +131,26 @@ def test_the_next_row_is_fetched(
     assert "@llvm.prefetch" in lowered.stage("llvm")
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("columns", [64, 100])
+@pytest.mark.parametrize("fn", [softmax, layer_norm, logsumexp, gradient(softmax)])
+def test_short_rows_are_fetched(
+    fn: Any, columns: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read and what is written, as many rows further on as 4 KB hold."""
+    monkeypatch.setattr(next_rows, "LARGE", 1 << 10)
+    lowered = run(fn, typed(35 if fn is not logsumexp else 32, columns), level=level)
+    accesses = [*all_ops(lowered.schedule, ops.Load), *all_ops(lowered.schedule, ops.Store)]
+    marked = [op for op in accesses if op.ahead]
+    if together(lowered) == 1:
+        assert not marked
+        return
+    assert {op.ahead for op in marked} <= {4096 // (4 * columns) & -n for n in (1, 2, 4, 8)}
+    assert len({op.buf for op in marked}) == len(marked) > 0
+    assert any(isinstance(op, ops.Store) for op in marked) == (fn is not logsumexp)
+    assert "@llvm.prefetch" in lowered.stage("llvm")
+
+
 def test_the_next_row_of_a_block_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_rows, "FAR", 1 << 10)
     shapes = (typed(72, 520), typed(72, 520), typed(520))

@@ -243,15 +243,23 @@ def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
     return found if part >= MOST else {}
 
 
-def _next_row(nest: s.Nest) -> list[tuple[str, s.Load]]:
-    """What passes over a row read of the next one, and the axis along which they go."""
-    return [
+def _next_row(nest: s.Nest) -> list[tuple[str, s.Load | s.Store]]:
+    """What passes over a row read of a later one and what they write there, and the axis along
+    which they go."""
+    read = [
         (op.axes[0].name, inner)
         for op in nest.body.ops
         if isinstance(op, s.Reduce)
         for inner in op.body.ops
         if isinstance(inner, s.Load) and inner.ahead
     ]
+    stores = [op for op in nest.body.ops if isinstance(op, s.Store) and _is_filled_ahead(op)]
+    return [*read, *[(nest.axes[-1].name, op) for op in stores]]
+
+
+def _is_filled_ahead(op: s.Load | s.Store) -> bool:
+    """Whether an op only writes to the row that is fetched."""
+    return isinstance(op, s.Store) and op.combine is None and op.ahead > 0
 
 
 def _needs_points(op: Op) -> bool:
@@ -276,7 +284,7 @@ class _Loops:
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
-        self.fetched = [op for op in memory if op.ahead]
+        self.fetched = [op for op in memory if op.ahead and not _is_filled_ahead(op)]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
         self.next_row = _next_row(nest)
         self.code = nest.body.ops
@@ -363,12 +371,14 @@ class _Loops:
                 with em.bound({rows.name: later, lanes.name: lane}):
                     access.prefetch(low, op, rows.size)
 
-    def fetch_next(self, name: str, op: s.Load, point: Point) -> None:
-        """Fetches what a pass along an axis is going to read of the next row at this tile."""
-        em, row, (lanes,) = self.em, self.plans[-2].axis.name, point.dims
-        later = em.map("add", em.symbols[row], em.const(op.ahead, int64))
-        with em.bound({row: later, name: lanes.start}):
-            access.prefetch(self.low, op, lanes.size)
+    def fetch_next(self, name: str, op: s.Load | s.Store, point: Point) -> None:
+        """Fetches what a pass along an axis is going to access in later rows at this tile."""
+        em, row, (*rows, lanes) = self.em, self.plans[-2].axis.name, point.dims
+        first = rows[0].start if rows else em.symbols[row]
+        for k in range(rows[0].size if rows else 1):
+            later = em.map("add", first, em.const(op.ahead + k, int64))
+            with em.bound({row: later, name: lanes.start}):
+                access.prefetch(self.low, op, lanes.size)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
