@@ -59,7 +59,7 @@ FUNCTIONS: dict[str, tuple[float, Callable[..., Any]]] = {
     "tanh": (6, np.tanh),
     "erf": (6, scipy.special.erf),
     "erfc": (6, scipy.special.erfc),
-    "sigmoid": (3, scipy.special.expit),
+    "sigmoid": (4, scipy.special.expit),
     "log": (2, np.log),
     "log2": (3, np.log2),
     "log10": (3, np.log10),

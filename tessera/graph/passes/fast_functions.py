@@ -231,7 +231,7 @@ def atanh(x: Any, sum_: Sum) -> Any:
 
 
 def sigmoid(x: Any, sum_: Sum) -> Any:
-    """At most 3 units in the last place; 0 for x below -88.8, where it is below 2**-127."""
+    """At most 4 units in the last place; 0 for x below -88.8, where it is below 2**-127."""
     return e.div(1.0, e.add(e.exp(e.neg(x)), 1.0))
 
 
