@@ -162,8 +162,10 @@ class Stages:
     def graph(self) -> Func:
         """The Graph after its passes."""
         with config.using(self.settings):
-            own = GPU_PASSES if isinstance(self.machine, Gpu) else CPU_PASSES
-            graph = run_pipeline(self.traced, (*GRAPH_PASSES, *own), self.context)
+            to = self.machine
+            own = GPU_PASSES if isinstance(to, Gpu) else CPU_PASSES
+            inline = simplify.InlineCalls(selects=isinstance(to, Machine) and to.compresses)
+            graph = run_pipeline(self.traced, (inline, *GRAPH_PASSES[1:], *own), self.context)
             budget = self.settings.memory_budget
             if budget:
                 from tessera.lowering import within_budget

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tessera.graph.ops import cumulative, dynamic_slice, gather, rearrange, reduce, sort
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import RandomBits
+from tessera.graph.ops.largest import Largest
 from tessera.graph.ops.quantize import Dequantize, Quantize
 from tessera.graph.ops.reshape import Broadcast
 from tessera.graph.trace import items_of
@@ -82,6 +83,10 @@ def _tie_blocks(labels: Labels, attrs: Attrs) -> None:
             scale[k] = array[k] if block == 1 else None
 
 
+def _tie_largest(labels: Labels, attrs: Attrs) -> None:
+    labels[0][-1] = None  # rows are selected from only where their length is known
+
+
 _TIES: dict[type[Op], Tie] = {
     Quantize: _tie_blocks,
     Dequantize: _tie_blocks,
@@ -91,6 +96,7 @@ _TIES: dict[type[Op], Tie] = {
     dynamic_slice.DynamicUpdateSlice: _tie_dynamic_update,
     gather.Gather: _tie_gather,
     gather.Scatter: _tie_scatter,
+    Largest: _tie_largest,
     rearrange.Concatenate: _tie_concatenate,
     sort.Sort: _tie_all,
 }

@@ -105,25 +105,31 @@ class MergeRuns(ops.ScheduleOp):
 
 
 class SortWords(ops.ScheduleOp):
-    """Sorts rows of words on a CPU.
+    """Sorts rows of words on a CPU, or selects the first words of rows of keys.
 
     Attributes:
         words: a buffer with twice as many places along its last axis as a row has; words are in the
-            first half, before and after.
+            first half, before and after. Where keys are given, it has room for a few words more
+            than there are places asked for, and words only after: of keys and their places.
         numbers: perhaps one i64 buffer: what threads that share a row tell each other; for each row
-            `PIECE` for each of twice its `PIECES`.
+            `PIECE` for each of twice its `PIECES`. Where keys are given, a u32 buffer with a number
+            for each `COLUMN` of whole `BLOCK`s of a row.
+        keys: perhaps rows along the last axis, of which the first places are asked for alone.
         count: places of a row.
         until: places whose words are asked for.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
+        descending: whether the largest keys come first.
     """
 
     name = "schedule.sort_words"
     effects = READ | WRITE
     words: Value = operand()
     numbers: tuple[Value, ...] = operands()
+    keys: tuple[Value, ...] = operands()
     count: Dim = attr()
     until: Dim = attr()
     grain: int = attr(0)
+    descending: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -173,6 +179,19 @@ LONG = 1 << 15
 
 FEW = 8
 """Rows that threads share if they are not so many."""
+
+COLUMN = 8
+"""Elements of a row that are selected together."""
+
+BLOCK = 128
+"""Elements of a row whose columns are so far apart as a register is long."""
+
+
+def room_of(groups: int) -> int:
+    """Words of a row whose first places are selected by the best of so many groups of columns: half
+    of these are places at most, and what may be among them is seldom more than all."""
+    return min(groups, 128)
+
 
 SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns, SortWords, OrderZeros)
 """What may stand in a kernel besides nests."""

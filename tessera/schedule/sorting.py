@@ -111,8 +111,20 @@ def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
 
 def _sort_words(op: sort_ops.SortWords, memory: Mapping[Value, Array]) -> None:
     words = memory[op.words]
+    if op.keys:
+        found = first_words(memory[op.keys[0]], op.descending)[..., : op.until]
+        words[..., : found.shape[-1]] = found
+        return
     half: int = words.shape[-1] // 2
     words[..., :half] = np.sort(words[..., :half], axis=-1)
+
+
+def first_words(keys: Array, descending: bool) -> Array:
+    """The words of rows of keys and their places, in order."""
+    layout = Layout.of([dtype_of(keys.dtype)], PLACE_BITS)
+    line: Array = np.arange(keys.shape[-1], dtype=np.int64)
+    coder = Coder(ArrayCode(), layout, descending)
+    return np.sort(coder.pack([keys], np.broadcast_to(line, keys.shape))[0], axis=-1)
 
 
 def _order_zeros(op: sort_ops.OrderZeros, memory: Mapping[Value, Array]) -> None:

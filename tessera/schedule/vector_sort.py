@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from tessera.dtypes import int64
+from tessera.dtypes import int64, uint32
+from tessera.graph.ops.largest import groups_of, is_selected
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, maximum, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, ceildiv, maximum, minimum, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
@@ -63,15 +64,17 @@ def vector_sort(
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
+    until = _type(op.outputs[0]).shape[op.axis]
+    if _selects(op, layout, until):
+        return _selected(asked, layout, others, names), asked.kept
     words = Value(BufType((*others, 2 * count), layout.dtypes[0]))
     temps = [words]
     numbers = _numbers(others, count)
     if numbers != 0:
         temps.append(Value(BufType((*others, numbers), int64)))
-    until = _type(op.outputs[0]).shape[op.axis]
     code: list[Op] = [
         _pack(op, words, layout, names),
-        sort_ops.SortWords(words, temps[1:], count, until, loc=op.loc),
+        sort_ops.SortWords(words, temps[1:], (), count, until, loc=op.loc),
         collect(op, [words], layout, names),
     ]
     if layout.signed_zeros:
@@ -81,6 +84,34 @@ def vector_sort(
         ]
     what = f"words of {layout.dtypes[0].bits} bits are sorted in vectors"
     return asked.kernel(code, temps, what), asked.kept
+
+
+def _selects(op: ops.Sort, layout: Layout, until: Dim) -> bool:
+    """Whether the first places of rows are found without sorting the rest."""
+    type = _type(op.inputs[0])
+    is_row = op.axis == len(type.shape) - 1 and type.strides is None
+    if op.num_keys != 1 or not is_row or not layout.place.bits or not isinstance(until, int):
+        return False
+    return is_selected(type.dtype, type.shape[op.axis], until)
+
+
+def _selected(asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Names) -> ops.Kernel:
+    """The kernel of such a sort."""
+    op = asked.op
+    count, until = [_type(v).shape[op.axis] for v in (op.inputs[0], op.outputs[0])]
+    assert isinstance(until, int)
+    room = sort_ops.room_of(groups_of(until))
+    words = Value(BufType((*others, room), layout.dtypes[0]))
+    columns = ceildiv(count, sort_ops.BLOCK) * (sort_ops.BLOCK // sort_ops.COLUMN)
+    tops = Value(BufType((*others, columns), uint32))
+    code: list[Op] = [
+        sort_ops.SortWords(
+            words, [tops], [op.inputs[0]], count, until, descending=op.descending, loc=op.loc
+        ),
+        collect(op, [words], layout, names),
+    ]
+    what = f"the first {until} of each row are selected: those that may be are sorted"
+    return asked.kernel(code, [words, tops], what)
 
 
 def _numbers(others: Sequence[Dim], count: Dim) -> Dim:
@@ -99,9 +130,7 @@ def _pack(op: ops.Sort, words: Value, layout: Layout, names: Names) -> ops.Nest:
     axes = [Axis(names.fresh("i"), dim) for dim in _type(op.inputs[0]).shape]
     index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
     code = NestCode()
-    keys = [
-        code.add(ops.Load(v, (), tuple(index), loc=op.loc)) for v in op.inputs[: op.num_keys]
-    ]
+    keys = [code.add(ops.Load(v, (), tuple(index), loc=op.loc)) for v in op.inputs[: op.num_keys]]
     place = code.add(ops.Index((), index[op.axis]))
     (word,) = Coder(code, layout, op.descending).pack(keys, place)
     at = (*[e for k, e in enumerate(index) if k != op.axis], index[op.axis])

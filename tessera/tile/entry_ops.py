@@ -38,28 +38,36 @@ class SortWords(TileOp):
 
     Attributes:
         words: rows one after the other, each in the first half of twice its places.
-        numbers: perhaps memory of i64 for what threads that share a row tell each other.
+        numbers: perhaps memory of i64 for what threads that share a row tell each other; of u32
+            where keys are given.
+        keys: perhaps rows of keys, whose first words are selected.
         rows: how many.
         count: places of a row.
         until: of the places of a row from this on nobody asks for the words.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
+        descending: whether the largest keys come first.
+        room: words of a row where keys are given.
     """
 
     name = "tile.sort_words"
     effects = READ_WRITE
     words: Value = operand()
     numbers: tuple[Value, ...] = operands()
+    keys: tuple[Value, ...] = operands()
     rows: Dim = attr()
     count: Dim = attr()
     until: Dim = attr()
     grain: int = attr(0)
+    descending: bool = attr(False)
+    room: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         if not isinstance(self.words.type, MemType) or self.dtype not in (uint32, uint64):
             raise VerifyError(f"a sort of words in {self.words.type}")
-        if any(v.type != MemType(int64) for v in self.numbers):
-            raise VerifyError("numbers of threads are i64")
+        wanted = MemType(uint32 if self.keys else int64)
+        if any(v.type != wanted for v in self.numbers):
+            raise VerifyError(f"numbers beside words are {wanted}")
         return ()
 
     @property

@@ -292,11 +292,13 @@ class _Program:
             units = units[2:]
         for unit in units:
             if isinstance(unit, sort_ops.SortWords):
-                numbers = [memory[v] for v in unit.numbers]
+                numbers, keys = [[memory[v] for v in part] for part in (unit.numbers, unit.keys)]
+                room = _buffer(unit.words).shape[-1] if keys else 0
+                assert isinstance(room, int)
                 self.em.add(
                     entry_ops.SortWords(
-                        memory[unit.words], numbers, unit.rows, unit.count, unit.until, unit.grain,
-                        loc=unit.loc,
+                        memory[unit.words], numbers, keys, unit.rows, unit.count, unit.until,
+                        unit.grain, unit.descending, room, loc=unit.loc,
                     )
                 )  # fmt: skip
                 continue

@@ -35,6 +35,7 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
+from tessera.schedule.sorting import first_words
 from tessera.tile import entry_ops, interp_lanes
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
@@ -514,13 +515,16 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
 
 def _sort_words(s: Interpreter, op: entry_ops.SortWords) -> None:
     memory: Memory = s.values[op.words]
-    rows, count = s.dim(op.rows), s.dim(op.count)
-    if 2 * rows * count > memory.data.size:
+    rows, count, until = s.dim(op.rows), s.dim(op.count), s.dim(op.until)
+    width = op.room or 2 * count
+    if rows * width > memory.data.size:
         raise fail(op, f"{rows} rows in {memory.name}, which has {memory.data.size} elements")
-    words = memory.data[: 2 * rows * count].reshape(rows, 2 * count)
-    words[:, :count] = np.sort(words[:, :count])
+    words = memory.data[: rows * width].reshape(rows, width)
+    keys = [s.values[v].data[: rows * count].reshape(rows, count) for v in op.keys]
+    found = first_words(keys[0], op.descending) if keys else np.sort(words[:, :count])
     # What nobody asks for, and what is beside the words, may be anything.
-    words[:, s.dim(op.until) :].view(np.uint8)[...] = POISON
+    words.view(np.uint8)[...] = POISON
+    words[:, :until] = found[:, :until]
 
 
 def _copy(s: Interpreter, op: entry_ops.Offload | entry_ops.Fetch) -> None:

@@ -12,7 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tessera as ts
-from tessera.dtypes import ALL, DType, float32, float64, int8, int16, int64
+from tessera.dtypes import (
+    ALL,
+    DType,
+    Kind,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint32,
+)
 from tessera.graph.ops.sort import sort
 from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
@@ -94,6 +108,65 @@ def test_first_places(level: str) -> None:
     assert len(sorts) == 2
     if level == "host" and lowered.cpu.compresses:
         assert [op.until for op in sorts if isinstance(op, SortWords)] == [4, 4]
+
+
+def largest(x: Any, k: int) -> np.ndarray:
+    """The places of the first elements, largest first, by NumPy."""
+    wide = np.asarray(x).astype(np.float64)
+    places = np.broadcast_to(np.arange(wide.shape[-1]), wide.shape)
+    missing = np.isnan(wide)
+    order = (places, -np.where(missing, 0, wide), ~missing)
+    return np.lexsort(order, axis=-1)[..., :k]
+
+
+ROWS = {
+    "random": lambda rng, shape: rng.normal(size=shape) * 50,
+    "few": lambda rng, shape: rng.integers(0, 3, shape),
+    "equal": lambda rng, shape: np.zeros(shape),
+    "sorted": lambda rng, shape: np.sort(rng.normal(size=shape) * 50),
+    "one column": lambda rng, shape: rng.normal(size=shape) * 50 * (np.arange(shape[1]) % 64 == 3),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("dtype", [
+    float32, float16, bfloat16, int32, int16, int8, uint8, uint32
+], ids=str)  # fmt: skip
+def test_selected(dtype: DType, rows: str) -> None:
+    rng = np.random.default_rng(0)
+    for shape, k in (((3, 500), 10), ((2, 1300), 32), ((2, 2000), 33), ((5, 4107), 64)):
+        x = ROWS[rows](rng, shape)
+        x = (np.abs(x) if np.dtype(dtype.np).kind == "u" else x).clip(-120, 250).astype(dtype.np)
+        if dtype.kind is Kind.INT and dtype.bits == 8:
+            x = np.minimum(x, 120)
+        if dtype.is_float and rows != "sorted":
+            x[rng.random(shape) < 0.3] *= -1
+            x[0, rng.random(shape[1]) < 0.3] = np.nan
+            x[-1, :7] = -np.array(np.nan, dtype.np)
+        found = ts.jit(lambda x, k=k: ts.top_k(x, k))(ts.asarray(x))
+        wanted = largest(x, k)
+        np.testing.assert_array_equal(np.asarray(found[1]), wanted)
+        picked = np.take_along_axis(x, wanted, -1)
+        np.testing.assert_array_equal(bits_of(np.asarray(found[0])), bits_of(picked))
+        first = ts.jit(lambda x, k=k: ts.argsort(x, axis=-1)[:, :k])(ts.asarray(x))
+        order = np.argsort(x.astype(np.float64), axis=-1, kind="stable")
+        np.testing.assert_array_equal(np.asarray(first), order[:, :k])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_selected_at_every_level(level: str) -> None:
+    x = np.random.default_rng(1).integers(-40, 40, (2, 600)).astype(np.float32)
+    x[:, ::7], x[1, ::50] = -0.0, np.nan
+    for descending in (False, True):
+
+        def first(x: Any, descending: bool = descending) -> Any:
+            return ts.argsort(x, axis=1, descending=descending)[:, :5]
+
+        lowered = check_levels(
+            graph_of(first, TensorType(x.shape, float32)), [x], None, machine(level)
+        )
+        sorts = [op for op in walk(lowered.schedule.body) if isinstance(op, SortWords)]
+        assert [len(op.keys) for op in sorts] == ([1] if lowered.cpu.compresses else [])
 
 
 def test_special_values() -> None:

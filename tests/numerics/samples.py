@@ -33,6 +33,7 @@ from tessera.graph.ops.dynamic_slice import (
 from tessera.graph.ops.gather import Combine, Gather, IndexMode, Scatter, gather, scatter
 from tessera.graph.ops.generate import Constant, Iota, RandomBits, constant, iota, random_bits
 from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.largest import Largest
 from tessera.graph.ops.quantize import Dequantize, Format, Quantize, dequantize, quantize
 from tessera.graph.ops.rearrange import (
     Broadcast,
@@ -318,6 +319,7 @@ def _reducing() -> None:
         add(cls, partial(bind, cls, axis=0, reverse=True), values(33, (3,), 0.4, 2), label="rev")
     add(cumulative.CumProd, partial(bind, cumulative.CumProd, axis=1), zeros, label="zeros")
     add(Sort, lambda x: sort((x,), 1), values(34, (2, 4), -2, 2))
+    add(Largest, lambda x: bind(Largest, x, k=3), values(35, (2, 5), -2, 2))
     add(
         Sort,
         lambda k, x, n: sort((k, x, n), 0, descending=True),

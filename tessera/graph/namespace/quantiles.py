@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
-from tessera.dtypes import DType, default_int, float32, iinfo, uint8
+from tessera.dtypes import default_int, float32, uint8
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
@@ -22,13 +21,11 @@ from tessera.graph.namespace.statistics import Axis, size_of, stopped
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.gather import IndexMode, take_along
+from tessera.graph.ops.largest import largest
 from tessera.graph.ops.rearrange import (
     broadcast,
     full,
-    iota,
-    pad,
     reshape,
-    slice_axis,
     transpose,
 )
 from tessera.graph.ops.sort import sort
@@ -44,12 +41,6 @@ __all__ = [
     "quantile",
     "top_k",
 ]
-
-LEAST_ROW = 256
-"""The largest elements of shorter rows are found by sorting these."""
-
-LEAST_PARTS = 16
-"""So are more elements than such a part of a row."""
 
 Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 
@@ -249,44 +240,7 @@ def top_k(x: ArrayLike, /, k: int, *, axis: int = -1) -> tuple[ArrayBase, ArrayB
     last = found.ndim - 1
     there = (*[axis for axis in range(found.ndim) if axis != at], at)
     back = (*range(at), last, *range(at, last))
-    values, places = _largest(transpose(keys, there), k)
+    rows = transpose(keys, there)
+    places = largest(stopped(rows) if rows.dtype.is_float else rows, k)
+    values = take_along(rows, places, last)
     return transpose(ops.cast(values, found.dtype), back), transpose(places, back)
-
-
-def _largest(x: Any, k: int) -> tuple[Any, Any]:
-    """The k largest elements of each row, the largest and first one first, and their places.
-
-    A row is cut into parts. Of two parts the one with the larger maximum ranks first, or else the
-    one that comes first. An element in none of the first k parts has k elements before it, the
-    maxima of these: so only these parts have to be sorted, and their maxima, whose order is found
-    in the same way.
-    """
-    *lead, size = x.shape
-    at = len(lead)
-    part = _part_size(size, k, x.dtype) if isinstance(size, int) else 0
-    if not part:
-        ordered, places = sort((x, iota(x.shape, at, default_int)), at, 1, True)
-        return slice_axis(ordered, at, 0, k), slice_axis(places, at, 0, k)
-    count = -(-size // part)
-    # What is added comes after all elements that are as small.
-    low = -math.inf if x.dtype.is_float else iinfo(x.dtype).min
-    rows = pad(x, low, [0] * x.ndim, [0] * at + [count * part - size])
-    parts = reshape(rows, (*lead, count, part))
-    tops = reduce.max_(stopped(parts) if x.dtype.is_float else parts, [at + 1])
-    # In the order of the row, so that the first of equal elements stays the first.
-    (first,) = sort((_largest(tops, k)[1],), at, 1)
-    shape = (*lead, k, part)
-    index = ops.mul(broadcast(first, shape, range(at + 1)), part)
-    index = reshape(ops.add(index, iota(shape, at + 1, default_int)), (*lead, k * part))
-    values, places = _largest(take_along(rows, index, at), k)
-    return values, take_along(index, places, at)
-
-
-def _part_size(size: int, k: int, dtype: DType) -> int:
-    """Elements of a part of a row; 0 where the row is rather sorted as a whole."""
-    if not 1 <= k <= size // LEAST_PARTS or size < LEAST_ROW:
-        return 0
-    if dtype.is_float and dtype.bits < 16:
-        return 0  # not all of these have an infinity
-    # As many parts as there are elements in k of them.
-    return 1 << (size // k).bit_length() // 2

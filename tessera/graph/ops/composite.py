@@ -29,12 +29,21 @@ class Composite(GraphOp):
         """The result, by functions of other ops."""
         raise MissingRuleError(self.name, "compose", loc=self.loc)
 
-    def expansion(self) -> Func:
-        """The Graph that stands for the op: an argument for each operand."""
+    def compose_selected(self, operands: Sequence[Any]) -> Any:
+        """The same, where the first places of a sort are found without sorting the rest."""
+        return self.compose(operands)
+
+    def expansion(self, selects: bool = False) -> Func:
+        """The Graph that stands for the op: an argument for each operand.
+
+        Args:
+            selects: whether it is for such a machine.
+        """
+        compose = self.compose_selected if selects else self.compose
         types = [tensor(self, k) for k in range(len(self.operands))]
         with scoped(self.loc):
             func, captured = trace_function(
-                lambda *operands: [self.compose(operands)], types, "lower", self.name
+                lambda *operands: [compose(operands)], types, "lower", self.name
             )
         assert not captured
         return func

@@ -78,13 +78,15 @@ class InlineCalls(Pass):
 
     name = "inline_calls"
     ensures = GRAPH
+    selects: bool = False
+    """Whether the machine finds the first places of a sort without sorting the rest."""
 
     def run(self, func: Func) -> Func:
         """Inlines at every depth."""
-        return func.with_body(inline_calls(func.body))
+        return func.with_body(inline_calls(func.body, self.selects))
 
 
-def inline_calls(block: Block) -> Block:
+def inline_calls(block: Block, selects: bool = False) -> Block:
     """The block with the bodies of calls in place of the calls, at every depth."""
     if not any(op.regions or isinstance(op, (CustomLinear, Composite)) for op in block.ops):
         return block
@@ -95,12 +97,12 @@ def inline_calls(block: Block) -> Block:
             values = inline(op.body, [sweep.lookup(v) for v in op.operands], add)
             sweep.env.update(zip(op.results, values, strict=True))
         elif isinstance(op, Composite):
-            body = op.expansion().body
+            body = op.expansion(selects).body
             sweep.env[op.result] = inline(body, [sweep.lookup(v) for v in op.operands], add)[0]
         elif isinstance(op, CustomLinear):
             raise op.no_value()
         else:
-            regions = [inline_calls(b) for b in op.regions] if op.regions else None
+            regions = [inline_calls(b, selects) for b in op.regions] if op.regions else None
             sweep.ops.append(sweep.current(op, regions))
 
     for op in block.ops:

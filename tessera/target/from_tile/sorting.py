@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Func, Value
 from tessera.schedule.sort_ops import FEW, LONG
 from tessera.target import ops as t
@@ -13,7 +14,9 @@ from tessera.target.sorting import shared
 from tessera.target.sorting.code import Code, Kind
 from tessera.target.sorting.network import network_name, networks
 from tessera.target.sorting.quick import sort_functions, sort_name
+from tessera.target.sorting.select import Selection, select_functions
 from tessera.tile.entry_ops import SortWords
+from tessera.tile.types import MemType
 
 
 def sort_words(s: Lowering, op: SortWords) -> None:
@@ -21,6 +24,9 @@ def sort_words(s: Lowering, op: SortWords) -> None:
     kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
+    if op.keys:
+        _select(s, op, [words, s.ptr(op.numbers[0]), n, until], rows)
+        return
     vectors = _vectors(kind, constant_of(n))
     s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
 
@@ -44,6 +50,16 @@ def sort_words(s: Lowering, op: SortWords) -> None:
         s.branch(is_long, together, alone)
     else:
         together()
+
+
+def _select(s: Lowering, op: SortWords, args: list[Value], rows: Value) -> None:
+    """The first places of rows of keys."""
+    (keys,) = op.keys
+    known = constant_of(args[-1])
+    assert isinstance(keys.type, MemType) and known is not None
+    how = Selection(keys.type.dtype, op.descending, groups_of(known))
+    s.made.update(select_functions(how))
+    _share(s, how.name, [s.ptr(keys), *args], rows, op.grain)
 
 
 def _in_parts(s: Lowering, kind: Kind, args: list[Value], rows: Value) -> None:
