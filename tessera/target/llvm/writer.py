@@ -222,7 +222,10 @@ def _lookup(w: Writer, op: Lookup) -> None:
     type, index = VecType(ENTRIES, float32), VecType(ENTRIES, uint32)
     vector, indices = type_text(type), type_text(index)
     items = [f"float {literal(x, ScalarType(float32))}" for x in op.table]
-    low, high = [f"{vector} <{', '.join(part)}>" for part in (items[:ENTRIES], items[ENTRIES:])]
+    parts = [f"{vector} <{', '.join(part)}>" for part in (items[:ENTRIES], items[ENTRIES:]) if part]
+    if lanes > ENTRIES:  # a long text is written once
+        parts = [f"{vector} {w.assign(f'bitcast {part} to {vector}')}" for part in parts]
+    low, high = parts[0], parts[-1]
     name = f"llvm.x86.avx512.{'vpermi2var.ps' if is_pair else 'permvar.sf'}.512"
     last = f", {vector}" if is_pair else ""
     w.declare(name, f"declare {vector} @{name}({vector}, {indices}{last})")

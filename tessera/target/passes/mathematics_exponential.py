@@ -96,7 +96,8 @@ def from_table(x: Num, *, is_base2: bool = False) -> Num:
     k = shifted - magic
     r = (x - k) * (1 / LOG2_E) if is_base2 else remainder(x, k)
     start = shifted.bits().lookup(tables.POWERS)
-    return times_power(fma(tables.EXP_NEAR(r), r * start, start), k, power_bits(shifted, PLACES))
+    found = fma(tables.EXP_NEAR(r), r * start, start)
+    return found.scale(k) if x.scales else scaled(found, power_bits(shifted, PLACES))
 
 
 def near_one(r: Num) -> Num:
