@@ -47,7 +47,7 @@ def test_a_nan_in_any_column(dtype: type, level: str) -> None:
     x = numbers(67, 150, dtype=dtype)
     x[np.arange(150) * 7 % 67, np.arange(150)] = np.nan
     x[60:, ::3] = np.nan
-    assert AGAIN in check(x, 0, level)
+    assert (AGAIN in check(x, 0, level)) == (machine(level).vector_bits >= 256)
     x = numbers(67, 150, dtype=dtype)
     x[-1, 149] = -np.nan
     check(x, 0, level)
@@ -67,7 +67,7 @@ def test_infinities_zeros_and_ties(level: str) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 9, 16, 17])
 def test_numbers_of_steps(steps: int) -> None:
     x = numbers(steps, 40)
-    assert (AGAIN in check(x)) == (steps >= 8)
+    assert (AGAIN in check(x, level="x86-64-v3")) == (steps >= 8)
     x[steps // 2, ::7] = np.nan
     check(x)
 

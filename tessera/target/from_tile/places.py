@@ -33,6 +33,9 @@ from tessera.tile import ops as tile
 CHEAP = 32
 """The cost of a step beside which a comparison counts, and which is written down twice."""
 
+NARROWEST = 256
+"""Bits of a register from which bits of lanes cost less than a comparison."""
+
 FEWEST = 8
 """Steps that are worth a second loop, which most often does not run."""
 
@@ -64,7 +67,7 @@ def search(
         op: the loop.
         stated: emits it as it is, and returns its results.
     """
-    step = _step_of(op)
+    step = _step_of(op) if s.machine.vector_bits >= NARROWEST else None
     if step is None or _count(s, op) < FEWEST:
         return None
     init = s.flatten(op.init)
