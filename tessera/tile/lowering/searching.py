@@ -38,7 +38,7 @@ CHEAP = 8
 FEWEST = 4
 """Steps of a block, at least."""
 
-WRITTEN = 6
+WRITTEN = 8
 """So many steps are written down one after the other, and are a block by themselves; more are a
 loop: registers would be kept for all that is read twice."""
 
