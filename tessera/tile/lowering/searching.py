@@ -39,8 +39,8 @@ FEWEST = 4
 """Steps of a block, at least."""
 
 WRITTEN = 8
-"""So many steps are written down one after the other, and are a block by themselves; more are a
-loop: registers would be kept for all that is read twice."""
+"""So many steps are a block by themselves, written down one after the other: registers are kept for
+what is read twice."""
 
 
 def arg_reduce(low: State, op: s.ArgReduce, point: Point) -> Val:
@@ -140,6 +140,7 @@ class _Line:
     Attributes:
         block: steps of a block, all of them where there is one block; 0 for other searches.
         is_cut: whether there are several.
+        is_long: whether a block is a loop: prefetchers follow its loads.
     """
 
     def __init__(self, search: _Search) -> None:
@@ -153,6 +154,7 @@ class _Line:
         self.block = max(1 << (isqrt(steps).bit_length() - 1), FEWEST) if self.is_cut else steps
         if steps < 2 or _is_costly(search.op):
             self.block = 0
+        self.is_long = self.is_cut and self.block > FEWEST
 
     def place(self) -> Value:
         """The place."""
@@ -220,7 +222,7 @@ class _Line:
             return run([i, em.map("add", i, em.const(step, int64))], carried)
 
         pairs, carried = count // (2 * step) * 2 * step, [bad]
-        if pairs > WRITTEN * step:
+        if self.is_long and pairs:
             bounds = (em.const(0, int64), em.const(pairs, int64), em.const(2 * step, int64))
             carried = em.loop(bounds, [self.search.start()[0], bad], both)
         else:
@@ -243,7 +245,7 @@ class _Line:
         def has(x: Value) -> Value:
             return em.map("eq", x, extreme)
 
-        if self.block > WRITTEN:
+        if self.is_long:
             return self.first_in(start, self.block * step, is_ragged, has)
         found = self.nowhere()
         # The last one first: what is found later takes its place.
