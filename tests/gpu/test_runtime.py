@@ -53,7 +53,9 @@ F32 = np.dtype(np.float32)
 def held(device: CudaDevice, kernels: CudaModule) -> Iterator[DeviceBuffer]:
     """A flag that `wait_flag` waits for; it is raised at the end, whatever happens."""
     flag = transfer.to_device(np.zeros(16, np.uint32), device)
-    other = Stream(device)
+    # Streams of one priority share a few queues of the device: one that is behind the kernel which
+    # waits would wait for it.
+    other = Stream(device, priority=-1)
 
     def put(value: int) -> None:
         with device:
