@@ -165,7 +165,9 @@ class Stages:
             to = self.machine
             own = GPU_PASSES if isinstance(to, Gpu) else CPU_PASSES
             inline = simplify.InlineCalls(selects=isinstance(to, Machine) and to.compresses)
-            graph = run_pipeline(self.traced, (inline, *GRAPH_PASSES[1:], *own), self.context)
+            given = (*GRAPH_PASSES, *own)
+            passes = tuple([inline if p.name == inline.name else p for p in given])
+            graph = run_pipeline(self.traced, passes, self.context)
             budget = self.settings.memory_budget
             if budget:
                 from tessera.lowering import within_budget

@@ -20,6 +20,7 @@ from tessera.ir.core import Op, Value
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.copying import Copy
+from tessera.schedule.short_rows import BRIEF
 from tessera.schedule.types import BufType
 
 FAR = 1 << 20
@@ -30,9 +31,6 @@ LEAST = 2048
 
 SHORT = 4096
 """Bytes from short rows that go together to those that are fetched."""
-
-BRIEF = 512
-"""Bytes of a row of which several go together, and are fetched."""
 
 LARGE = 1 << 22
 """Bytes of an array whose rows are fetched so."""

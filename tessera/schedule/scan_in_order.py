@@ -235,7 +235,7 @@ class _RowScan:
             reduce_tile=1, reason="whole rows, one after the other", body=body, loc=self.nest.loc,
             grain=grain_of(programs, work),
         )  # fmt: skip
-        new = nest.rebuild(regions=[Block((), streaming.marked(nest, True), ())])
+        new = nest.rebuild(regions=[Block((), streaming.marked(nest, down=True), ())])
         assert isinstance(new, ops.Nest)
         return new
 

@@ -37,7 +37,8 @@ FAR = 1024
 """The same where it is not."""
 
 BRIEF = 512
-"""Bytes of a row whose exponentials had better wait beside those of other rows."""
+"""Bytes of a row whose exponentials had better wait beside those of other rows; several go together
+then, and are fetched."""
 
 EXPONENTIALS = frozenset({"exp", "exp2"})
 """Functions with few temporaries; others would spill registers in four vectors."""
