@@ -54,6 +54,20 @@ def test_masks(columns: int, masked: bool) -> None:
     assert ("llvm.masked" in Lowered(graph, machine("x86-64-v4")).llvm) is masked
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int64])
+@pytest.mark.parametrize(("columns", "width"), [(26, 29), (26, 32), (49, 57), (7, 16)])
+def test_parts_of_rows_that_are_outside(
+    columns: int, width: int, dtype: DType, level: str
+) -> None:
+    """What masks a whole vector masks others in part. LLVM 22 read such a vector without a mask,
+    or ended the process, where it saw late that none of its lanes is inside."""
+    widths = ((0, 0), (2, 1), (1, width - columns - 1))
+    shapes = ((2, 3, columns),)
+    graph = graph_of(lambda x: ts.pad(x, widths, constant_values=7), shapes, dtype)
+    check_levels(graph, values(shapes, dtype), machine=machine(level))
+
+
 @pytest.mark.parametrize("columns", [56, 104, 1000])
 def test_accesses_are_checked(columns: int) -> None:
     x = np.arange(5.0 * columns, dtype=np.float32).reshape(5, columns)

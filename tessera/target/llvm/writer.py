@@ -345,7 +345,8 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
     """A load of some lanes, in as many parts as the machine has vectors for it.
 
     LLVM 22 splits wider ones itself, and where it then knows that the mask of the upper half is
-    false, it reads that half without a mask: what lies there may be no memory of the program.
+    false, it reads that half without a mask: what lies there may be no memory of the program. So
+    it does where it finds that of a part out late; see `_mask_part`.
     """
     assert op.mask and isinstance(op.type, VecType)
     mask, other = w.name(op.mask[0]), _to_memory(w, w.name(op.mask[1]), op.type)
@@ -360,7 +361,7 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
             # Lanes beyond the last one are those of a second vector.
             picks = [min(j, lanes) for j in range(k, k + width)]
             from_ = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
-            mask_ = _shuffle_text(w, mask, "zeroinitializer", op.mask[0].type, picks)
+            mask_ = _mask_part(w, op.mask[0], picks)
             other_ = _shuffle_text(w, other, "poison", memory, picks)
         pieces.append(
             w.assign(
@@ -373,6 +374,21 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
     whole = 1 << (len(pieces) - 1).bit_length()
     joined = _joined(w, pieces + ["poison"] * (whole - len(pieces)), part)
     return _piece(w, joined, VecType(whole * width, part.dtype), 0, lanes)
+
+
+def _mask_part(w: Writer, mask: Value, picks: Sequence[int]) -> str:
+    """Some lanes of a mask; those beyond the last one are false.
+
+    Where masks are no registers of their own, LLVM 22 makes lanes of a vector of them, of which the
+    sign counts. If it sees only then that all are false, as it does behind a conjunction that
+    several parts share, it takes `1` in each for that, and then for true: so each part has its own.
+    """
+    op = mask.op
+    is_shared = isinstance(op, t.Map) and op.fn.name in ("and", "or")
+    if is_shared and not w.machine.has(Feature.AVX512F):
+        parts = [_mask_part(w, x, picks) for x in op.args]
+        return w.assign(f"{op.fn.name} <{len(picks)} x i1> {parts[0]}, {parts[1]}")
+    return _shuffle_text(w, w.name(mask), "zeroinitializer", mask.type, picks)
 
 
 def _memory_suffix(type: Type) -> str:
