@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from string import Template
 
+from tessera.runtime.threads_cores import cores_text
+
 SPIN = 600
 """Looks at the epoch before a worker sleeps: some 10 microseconds. Longer, it takes time from
 others, and on a virtual machine it delays even its own next job."""
@@ -32,12 +34,8 @@ WAIT = 2000
 MOST = 256
 """Threads that a job has at most."""
 
-MOVE = 1_000_000
-"""Nanoseconds from one move of a worker off its caller's core to the next: where others hold the
-other cores it would be back at once, and a move takes longer than a small job. Counted in jobs it
-could take forever: a worker that is woken too late for each of them has none."""
-
 _FUTEX = {"x86-64": 202, "aarch64": 98}
+_GETTID = {"x86-64": 186, "aarch64": 178}
 _PAUSE = {
     "x86-64": "call void @llvm.x86.sse2.pause()",
     "aarch64": "call void @llvm.aarch64.hint(i32 1)",
@@ -95,10 +93,7 @@ _STATE = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
-declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_getcpu()
-declare i32 @sched_getaffinity(i32, i64, ptr)
-declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 $declared
 
@@ -138,7 +133,20 @@ run:
   %reach = add i64 %lo, %grain
   %hi = call i64 @llvm.smin.i64(i64 %reach, i64 %end)
   call void %function(ptr %context, i64 %lo, i64 %hi)
-  br i1 %helps, label %polite, label %look
+  br i1 %helps, label %polite, label %missing
+
+; Somebody who was woken a piece ago is not here yet, or has left.
+missing:
+  %state = load atomic i32, ptr @gate monotonic, align 4
+  %there = and i32 %state, 1023
+  %room.high = lshr i32 %state, 10
+  %room = and i32 %room.high, 1023
+  %full = icmp uge i32 %there, %room
+  br i1 %full, label %look, label %push
+
+push:
+  call void @push_late()
+  br label %look
 
 ; A worker makes room for callers that came in the meantime: they run on threads of their own.
 polite:
@@ -166,83 +174,24 @@ leave:
 
 """
 
-_MOVE = """
-; Whether it is long enough since the last move; then, now counts as its time.
-define internal i1 @may_move(ptr %moved) nounwind {
-entry:
-  %time = alloca [2 x i64], align 8
-  %c = call i32 @clock_gettime(i32 1, ptr %time)
-  %seconds = load i64, ptr %time
-  %rest.at = getelementptr i64, ptr %time, i32 1
-  %rest = load i64, ptr %rest.at
-  %whole = mul i64 %seconds, 1000000000
-  %now = add i64 %whole, %rest
-  %last = load i64, ptr %moved
-  %gone = sub i64 %now, %last
-  %may = icmp uge i64 %gone, $move
-  br i1 %may, label %yes, label %no
-
-yes:
-  store i64 %now, ptr %moved
-  ret i1 true
-
-no:
-  ret i1 false
-}
-
-; Leaves a core for any other one that this thread may have; says whether it did. A system that has
-; once woken a worker on its caller's core does so again as long as the others look busy to it, and
-; those have long been idle.
-define internal i1 @leave_core(i32 %core) nounwind {
-entry:
-  %all = alloca [16 x i64], align 8
-  %rest = alloca [16 x i64], align 8
-  call void @llvm.memset.p0.i64(ptr %all, i8 0, i64 128, i1 false)
-  %g = call i32 @sched_getaffinity(i32 0, i64 128, ptr %all)
-  %failed = icmp slt i32 %g, 0
-  %far = icmp uge i32 %core, 1024
-  %no = or i1 %failed, %far
-  br i1 %no, label %stay, label %copy
-
-copy:
-  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %all, i64 128, i1 false)
-  %word = lshr i32 %core, 6
-  %at = getelementptr i64, ptr %rest, i32 %word
-  %place = and i32 %core, 63
-  %place64 = zext i32 %place to i64
-  %bit = shl i64 1, %place64
-  %mask = xor i64 %bit, -1
-  %old = load i64, ptr %at
-  %new = and i64 %old, %mask
-  store i64 %new, ptr %at
-  ; It fails where no other core is left.
-  %s = call i32 @sched_setaffinity(i32 0, i64 128, ptr %rest)
-  %refused = icmp ne i32 %s, 0
-  br i1 %refused, label %stay, label %restore
-
-restore:
-  %r = call i32 @sched_setaffinity(i32 0, i64 128, ptr %all)
-  %here = call i32 @sched_getcpu()
-  %left = icmp ne i32 %here, %core
-  ret i1 %left
-
-stay:
-  ret i1 false
-}
-
-"""
-
 _WORKER = """
 define internal ptr @worker(ptr %number) nounwind {
 entry:
   %me = ptrtoint ptr %number to i64
   %moved = alloca i64, align 8
   store i64 0, ptr %moved
+  %index = sub i64 %me, 1
+  %who = getelementptr %who, ptr @workers, i64 %index, i32 0
+  %seen = getelementptr %who, ptr @workers, i64 %index, i32 1
+  %thread = call i64 (i64, ...) @syscall(i64 $gettid)
+  %thread32 = trunc i64 %thread to i32
+  store atomic i32 %thread32, ptr %who monotonic, align 4
   br label %next
 
 next:
   %woken = phi i1 [ false, %entry ], [ false, %idle ], [ true, %sleep ]
   %epoch = load atomic i32, ptr @epoch seq_cst, align 4
+  store atomic i32 %epoch, ptr %seen monotonic, align 4
   %stopped = load atomic i32, ptr @stopped seq_cst, align 4
   %ending = icmp ne i32 %stopped, 0
   br i1 %ending, label %quit, label %try
@@ -283,6 +232,7 @@ enter:
   br i1 %done, label %inner, label %try
 
 inner:
+  store atomic i64 0, ptr @pushed monotonic, align 8
   %here = call i32 @sched_getcpu()
   %there = load i32, ptr @core
   %shared = icmp eq i32 %here, %there
@@ -339,6 +289,7 @@ sleep:
   br label %next
 
 quit:
+  store atomic i32 0, ptr %who monotonic, align 4
   ret ptr null
 }
 
@@ -521,6 +472,7 @@ leave:
 
 _RESET = """
 define void @tessera_threads_reset() nounwind {
+  call void @forget_workers()
   store i32 0, ptr @gate
   store i32 0, ptr @epoch
   store i32 0, ptr @sleepers
@@ -563,8 +515,8 @@ leave:
 
 def pool_text(arch: str) -> str:
     """The pool for Linux."""
-    text = "".join((_STATE, _WORK, _MOVE, _WORKER, _START, _PARALLEL, _RESET, _STOP))
-    return Template(text).substitute(
-        futex=_FUTEX[arch], pause=_PAUSE[arch], declared=_DECLARED[arch],
-        spin=SPIN, wait=WAIT, most=MOST, move=MOVE,
+    text = "".join((_STATE, _WORK, _WORKER, _START, _PARALLEL, _RESET, _STOP))
+    return cores_text(MOST) + Template(text).substitute(
+        futex=_FUTEX[arch], gettid=_GETTID[arch], pause=_PAUSE[arch], declared=_DECLARED[arch],
+        spin=SPIN, wait=WAIT, most=MOST,
     )  # fmt: skip

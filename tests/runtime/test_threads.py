@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -74,18 +75,31 @@ def test_workers_take_part() -> None:
 
 @needs_workers
 def test_workers_on_their_callers_core_keep_the_cores_that_they_may_have() -> None:
-    """A worker that leaves its caller's core asks for the others, then for all again."""
+    """A worker that leaves its caller's core asks for the others, then for all again, and so does
+    its caller for a worker that is there and does not run."""
     share(lambda lo, hi: time.sleep(0.001), 4, 1, 3)
     whole = os.sched_getaffinity(0)
     tasks = [int(task) for task in os.listdir("/proc/self/task")]
     before = {task: os.sched_getaffinity(task) for task in tasks}
+    seen: list[int] = []
+
+    def piece(lo: int, hi: int) -> None:
+        until = time.perf_counter() + 0.0003  # without letting go of the core
+        while time.perf_counter() < until:
+            seen.extend(range(lo, lo))
+        seen.extend(range(lo, hi))
+
+    workers = {t for t in tasks if t != threading.get_native_id()}
     try:
         for core in sorted(whole)[:2]:
             os.sched_setaffinity(0, {core})
-            seen: list[int] = []
-            for _ in range(200):
-                share(lambda lo, hi, seen=seen: seen.extend(range(lo, hi)), 6, 1, 3)
-            assert Counter(seen) == dict.fromkeys(range(6), 200)
+            seen.clear()
+            for turn in range(50):
+                if turn % 2 == 0:  # it is here when it is woken, and for this job cannot leave
+                    _set_affinity(workers, {core})
+                share(piece, 6, 1, 3)
+                _set_affinity(workers, whole)
+            assert Counter(seen) == dict.fromkeys(range(6), 50)
     finally:
         os.sched_setaffinity(0, whole)
     for _ in range(200):  # a worker that came too late for a job may be moving still
@@ -94,6 +108,13 @@ def test_workers_on_their_callers_core_keep_the_cores_that_they_may_have() -> No
             return
         time.sleep(0.01)
     pytest.fail("a thread has lost cores")
+
+
+def _set_affinity(tasks: set[int], cores: set[int]) -> None:
+    """The cores of threads, of those that still run."""
+    for task in tasks:
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(task, cores)
 
 
 def test_one_thread_is_the_caller() -> None:
