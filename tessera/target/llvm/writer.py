@@ -384,8 +384,8 @@ def _mask_part(w: Writer, mask: Value, picks: Sequence[int]) -> str:
     several parts share, it takes `1` in each for that, and then for true: so each part has its own.
     """
     op = mask.op
-    is_shared = isinstance(op, t.Map) and op.fn.name in ("and", "or")
-    if is_shared and not w.machine.has(Feature.AVX512F):
+    has_masks = w.machine.has(Feature.AVX512F)
+    if not has_masks and isinstance(op, t.Map) and op.fn.name in ("and", "or"):
         parts = [_mask_part(w, x, picks) for x in op.args]
         return w.assign(f"{op.fn.name} <{len(picks)} x i1> {parts[0]}, {parts[1]}")
     return _shuffle_text(w, w.name(mask), "zeroinitializer", mask.type, picks)
