@@ -1,12 +1,17 @@
-"""Later rows, fetched while the last pass over a row runs.
+"""Later rows, fetched while the last passes over a row run.
 
-Of several passes over a row only the first one waits for memory. Prefetchers stop where it ends, at
-the latest at the end of a page, and begin anew with the next row. So the last pass, which writes,
-has the places fetched that the first one is going to read in the next row. One array is enough: two
-that are read side by side hide each other's beginnings, and their lines would not fit.
+Of several passes over a row only the first one that reads an array waits for memory. Prefetchers
+stop where it ends, at the latest at the end of a page, and begin anew with the next row. So later
+passes have fetched what is going to be read two rows further along, and written, unless that goes
+past the caches: the last pass one array, the one before it another, and so on.
 
     each row i:  s = reduce r: x[i, r]                 (x marked: `ahead`)
-                 for a tile of j: fetch x[i + 1, j]; y[i, j] = x[i, j] * s
+                 t = reduce r: d[i, r] * (x[i, r] - s) (d marked: `ahead`)
+                 u = reduce r: fetch d[i + 2, r]; d[i, r] - t * x[i, r]
+                 for a tile of j: fetch x[i + 2, j]; y[i, j] = d[i, j] - x[i, j] * t - u
+
+It is all arrays or none: what is fetched of some only keeps prefetchers from following the others.
+Of rows for which there is no room the last pass has one array fetched, of the next row.
 
 Short rows that go together (`schedule/short_rows.py`) are read in one go, and written in one, which
 prefetchers do not follow: all arrays are fetched, what is written too, from rows further along.
@@ -29,6 +34,10 @@ FAR = 1 << 20
 LEAST = 2048
 """Bytes of a row; of shorter ones, prefetchers read on into the next."""
 
+AHEAD = 2
+"""Rows from the one that is read to those that are fetched, of all arrays. With one row less,
+memory is idle for as long as a pass takes; with one more, rows leave the first cache too early."""
+
 SHORT = 4096
 """Bytes from short rows that go together to those that are fetched."""
 
@@ -37,11 +46,12 @@ LARGE = 1 << 22
 
 
 def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
-    """A nest with `ahead` on what its first pass over a row reads of a far array.
+    """A nest with `ahead` on what its passes over a row read first of far arrays.
 
     Args:
         nest: a nest with its tiles.
-        l1: bytes of the first cache, which has to hold two rows.
+        l1: bytes of the first cache. What it does not hold of two more rows waits in the second,
+            if it is no more than half as much again.
     """
     if nest.warps or len(nest.tile) < 2 or nest.reduce_tile < 2:
         return nest
@@ -52,9 +62,34 @@ def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
     if max(nest.tile[:-1]) > 1:
         return _fetch_short_rows(nest, lane.extent, read)
     first = next(iter(read), None)
-    if first is None or not LEAST <= lane.extent * first.dtype.itemsize <= l1 // 2:
+    if first is None or lane.extent * first.dtype.itemsize < LEAST:
         return nest
-    return _marked(nest, {first.op: 1})
+    found = _rows(nest, read)
+    if 2 * _bytes(nest, found, lane.extent) <= 3 * l1:
+        return _marked(nest, {a.op: AHEAD for a in found.values()})
+    is_held = lane.extent * first.dtype.itemsize <= l1 // 2
+    return _marked(nest, {first.op: 1}) if is_held else nest
+
+
+def _rows(nest: ops.Nest, read: Sequence[Access]) -> dict[Value, Access]:
+    """By far array, what first reads its rows, or else writes them."""
+    row, lane = [axis.name for axis in nest.axes[-2:]]
+    filled = [a for a in accesses(nest) if _fills(a, lane) and a.stride(row) != 0]
+    found: dict[Value, Access] = {}
+    for a in (*read, *[a for a in filled if _is_far(a, FAR)]):
+        found.setdefault(a.op.buf, a)
+    return found
+
+
+def _bytes(nest: ops.Nest, found: Mapping[Value, Access], length: int) -> int:
+    """Bytes of a row of all arrays, and of further rows of those that are fetched."""
+    sizes: dict[Value, int] = {}
+    for a in accesses(nest):
+        lane = a.inner[0].name if a.inner else nest.axes[-1].name
+        is_past = isinstance(a.op, ops.Store) and a.op.streaming
+        if a.stride(lane) != 0 and not is_past:
+            sizes[a.op.buf] = length * a.dtype.itemsize
+    return sum(size * (1 + AHEAD * (buf in found)) for buf, size in sizes.items())
 
 
 def _fetch_short_rows(nest: ops.Nest, length: int, read: Sequence[Access]) -> ops.Nest:

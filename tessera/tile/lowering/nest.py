@@ -287,6 +287,7 @@ class _Loops:
         self.fetched = [op for op in memory if op.ahead and not _is_filled_ahead(op)]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
         self.next_row = _next_row(nest)
+        self.begun = 0
         self.code = nest.body.ops
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
@@ -306,8 +307,8 @@ class _Loops:
         if k == len(self.plans):
             self.body(point)
             return
-        row_passes.run(self.low, self.stages[k], point)
         plan = self.plans[k]
+        self.begun = row_passes.run(self.low, self.stages[k], point, self.spread(k, point))
         if plan.tile > 1:
             self.tiled(k, plan, point)
         elif plan.single:
@@ -323,8 +324,8 @@ class _Loops:
             self.fetch_block(point)
         elif len(point.dims) == 2 and not any(dim.checked for dim in point.dims):
             self.fetch_square(point)
-        for name, op in self.next_row:
-            self.fetch_next(name, op, point)
+        for name, op in self.next_row[: len(self.next_row) - self.begun]:
+            self.fetch_next(name, op, point, point.dims[-1].start, point.dims[-1].size)
         if not self.inner or any(dim.checked for dim in point.dims):
             row_passes.run(self.low, code, point)
             return
@@ -371,14 +372,26 @@ class _Loops:
                 with em.bound({rows.name: later, lanes.name: lane}):
                     access.prefetch(low, op, rows.size)
 
-    def fetch_next(self, name: str, op: s.Load | s.Store, point: Point) -> None:
-        """Fetches what a pass along an axis is going to access in later rows at this tile."""
-        em, row, (*rows, lanes) = self.em, self.plans[-2].axis.name, point.dims
+    def spread(self, k: int, point: Point) -> list[row_passes.Fetch]:
+        """What the passes over a row that goes alone fetch for later ones."""
+        if k < len(self.plans) - 1 or point.dims:
+            return []
+
+        def one(name: str, op: s.Load | s.Store) -> row_passes.Fetch:
+            return lambda start, count: self.fetch_next(name, op, point, start, count)
+
+        return [one(name, op) for name, op in self.next_row]
+
+    def fetch_next(
+        self, name: str, op: s.Load | s.Store, point: Point, start: Value, count: int
+    ) -> None:
+        """Fetches what a pass along an axis is going to access in later rows, from a place on."""
+        em, row, rows = self.em, self.plans[-2].axis.name, point.dims[:-1]
         first = rows[0].start if rows else em.symbols[row]
         for k in range(rows[0].size if rows else 1):
             later = em.map("add", first, em.const(op.ahead + k, int64))
-            with em.bound({row: later, name: lanes.start}):
-                access.prefetch(self.low, op, lanes.size)
+            with em.bound({row: later, name: start}):
+                access.prefetch(self.low, op, count)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""

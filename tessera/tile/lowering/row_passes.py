@@ -16,7 +16,7 @@ Rows that do fit are all loaded before the first reduction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.dtypes import DType, real_of
@@ -33,6 +33,9 @@ from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
 VECTOR_BYTES = 16
 """What a thread loads at once."""
 
+Fetch = Callable[[Value, int], None]
+"""Fetches what is read of a later row, from a place on, so many elements."""
+
 
 def has_rows(low: State, nest: s.Nest) -> bool:
     """Whether a nest has reductions that are the same all along its innermost axis."""
@@ -44,19 +47,32 @@ def has_rows(low: State, nest: s.Nest) -> bool:
     return all(nest.axes[-1].name not in low.dependence.ops[op] for op in found)
 
 
-def run(low: State, ops: Sequence[Op], point: Point) -> None:
-    """Evaluates ops at a point, with as few loops over reduction axes as can be."""
+def run(low: State, ops: Sequence[Op], point: Point, fetch: Sequence[Fetch] = ()) -> int:
+    """Evaluates ops at a point, with as few loops over reduction axes as can be.
+
+    Args:
+        low: the lowering.
+        ops: the ops.
+        point: where they are evaluated.
+        fetch: what each pass but the first may begin to fetch for later rows, one pass of these
+            and one that follows them each. The first pass waits for memory itself.
+
+    Returns:
+        How many of these the last passes have begun, the last ones of `fetch`.
+    """
     looped = [op for op in ops if isinstance(op, s.Reduce) and reduction.is_looped(low, op)]
     if low.is_block and not low.written.intersection(op.buf for op in _loads(ops)):
         _fetch(low, ops, point)
     if len(looped) < 2 or any(_reads_written(low, op) for op in ops):
         low.run(ops, point)
-        return
+        return 0
     pairs: dict[Op, _Pair] = {}
     if low.is_block:
         along = [op for op in looped if reduction.frame_of(low, op, point).axis != 0]
         pairs = dict(_pairs([op for op in along if not reduction.is_exact(low, op)]))
     levels = _levels(ops, looped, pairs)
+    last = max(levels[op] for op in looped)
+    begun = fetch[max(len(fetch) - last, 1) :]
     for level in range(max(levels.values()) + 1):
         here = [op for op in ops if levels[op] == level]
         low.run([op for op in here if op not in looped], point)
@@ -65,8 +81,11 @@ def run(low: State, ops: Sequence[Op], point: Point) -> None:
             if isinstance(op, s.Reduce) and op in looped:
                 step = reduction.frame_of(low, op, point).step
                 groups.setdefault((op.axes[0].extent, step), []).append(op)
+        share = begun[last - level : last - level + 1] if level else ()
         for group in groups.values():
-            _together(low, group, pairs, point)
+            _together(low, group, pairs, point, share)
+            share = ()
+    return len(begun)
 
 
 def _fetch(low: State, ops: Sequence[Op], point: Point) -> None:
@@ -303,8 +322,14 @@ def _loaded(block: Block) -> list[DType]:
     return [real_of(dtype_of(op.result)) for op in walk(block) if isinstance(op, s.Load)]
 
 
-def _together(low: State, group: Sequence[s.Reduce], pairs: dict[Op, _Pair], point: Point) -> None:
-    """One loop for reductions along axes of one extent."""
+def _together(
+    low: State,
+    group: Sequence[s.Reduce],
+    pairs: dict[Op, _Pair],
+    point: Point,
+    fetch: Sequence[Fetch] = (),
+) -> None:
+    """One loop for reductions along axes of one extent, which fetches for later rows."""
     em = low.em
     axis = group[0].axes[0]
     names = {op.axes[0].name for op in group}
@@ -319,6 +344,9 @@ def _together(low: State, group: Sequence[s.Reduce], pairs: dict[Op, _Pair], poi
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
         found: list[Value] = []
         rest = list(carried)
+        if dim is not None:
+            for begin in fetch:
+                begin(dim.start, dim.size)
         same = {} if dim is not None else dict.fromkeys(names, em.symbols[axis.name])
         with em.bound(same):
             for part, count in zip(parts, counts, strict=True):
