@@ -53,8 +53,9 @@ F32 = np.dtype(np.float32)
 def held(device: CudaDevice, kernels: CudaModule) -> Iterator[DeviceBuffer]:
     """A flag that `wait_flag` waits for; it is raised at the end, whatever happens."""
     flag = transfer.to_device(np.zeros(16, np.uint32), device)
-    # Streams of one priority share a few queues of the device: one that is behind the kernel which
-    # waits would wait for it.
+    # Of high priority: in two runs of eight processes a stream of the usual one, of the same device
+    # as the kernel that waits, did not raise the flag. Streams of one process do not wait for each
+    # other there (64 of them were tried), so why is not known.
     other = Stream(device, priority=-1)
 
     def put(value: int) -> None:
