@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tessera.ir.core import Block, Value
 from tessera.target import ops as t
-from tessera.target.from_tile.extremes import Extremes
-from tessera.target.from_tile.lowering import I64, Lowering
+from tessera.target.from_tile.extremes import Extremes, emit_loop
+from tessera.target.from_tile.lowering import Lowering
 from tessera.target.from_tile.places import search
 from tessera.tile import ops as tile
 
@@ -20,23 +20,8 @@ def for_loop(s: Lowering, op: tile.For) -> None:
 
 def _loop(s: Lowering, op: tile.For, unroll: int = 0) -> Sequence[Value]:
     extremes = Extremes(s, op)
-    init = s.flatten(op.init)
-    count = len(init)
-    init += extremes.start()
-    types = [I64, *[v.type for v in init]]
-
-    def body(args: list[Value]) -> Sequence[Value]:
-        s.define(op.body.args[0], args[:1])
-        s.bind_args(op.body.args[1:], args[1 : 1 + count])
-        s.run_ops(extremes.others)
-        outputs, bad = extremes.step(args[1 + count :])
-        return [*outputs, *bad]
-
-    block = s.region(types, body)
-    bounds = [s.scalar(v) for v in (op.lo, op.hi, op.step)]
-    loop = t.For(*bounds, init, unroll, block, loc=op.loc)
-    s.emit(loop)
-    return extremes.finish(loop.results[:count], loop.results[count:])
+    found = emit_loop(s, op, extremes.others, extremes.start(), extremes.step, unroll)
+    return extremes.finish(*found)
 
 
 def while_loop(s: Lowering, op: tile.While) -> None:

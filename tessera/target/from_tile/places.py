@@ -25,8 +25,8 @@ from tessera.ir.effects import WRITE
 from tessera.ir.scalar import scalar
 from tessera.ir.walk import uses
 from tessera.target import ops as t
-from tessera.target.from_tile.extremes import either
-from tessera.target.from_tile.lowering import I64, Lowering, constant_of
+from tessera.target.from_tile.extremes import either, emit_loop
+from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
 
@@ -76,25 +76,18 @@ def search(
         return None
     none = [s.const(False, VecType(t.lanes(row.type) // 2, bool_)) for row in init[:half]]
 
-    def body(args: list[Value]) -> Sequence[Value]:
-        carried, bad = args[1 : 1 + len(init)], args[1 + len(init) :]
-        s.define(op.body.args[0], args[:1])
-        s.bind_args(op.body.args[1:], carried)
-        s.run_ops([one for one in op.body.ops if one not in step.own])
+    def turn(bad: list[Value]) -> tuple[list[Value], list[Value]]:
         s.loc = op.loc
+        carried = s.flatten(op.body.args[1:])
         best, at = carried[:half], carried[half:]
         rows, numbers = s.rows(step.x).values, s.rows(step.number).values
         wins = [s.map(step.beats, x, old) for x, old in zip(rows, best, strict=True)]
         best = [s.map("select", *row) for row in zip(wins, rows, best, strict=True)]
         at = [s.map("select", *row) for row in zip(wins, numbers, at, strict=True)]
-        return [*best, *at, *[either(s, x, b) for x, b in zip(rows, bad, strict=True)]]
+        return [*best, *at], [either(s, x, b) for x, b in zip(rows, bad, strict=True)]
 
-    types = [I64, *[v.type for v in (*init, *none)]]
-    block = s.region(types, body)
-    bounds = [s.scalar(v) for v in (op.lo, op.hi, op.step)]
-    loop = t.For(*bounds, [*init, *none], 0, block, loc=op.loc)
-    s.emit(loop)
-    found, bad = loop.results[: len(init)], list(loop.results[len(init) :])
+    others = [one for one in op.body.ops if one not in step.own]
+    found, bad = emit_loop(s, op, others, none, turn)
     total = bad[0]
     for one in bad[1:]:
         total = s.map("or", total, one)
