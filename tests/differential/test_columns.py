@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,10 @@ import pytest
 
 import tessera as ts
 from tessera.dtypes import DType, bfloat16, float16, float32, float64, int8, int64, uint32
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
-from tessera.ir.types import TensorType
 from tessera.schedule import read_in_order
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, type_of
 
 DTYPES = (float32, float64, float16, bfloat16, int8, int64, uint32)
 
@@ -26,19 +25,11 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_in_order, "LEAST_BYTES", 8)
 
 
-def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        x = trace.input(TensorType(shape, dtype))
-        graph, captured = trace.finish([fn(x, axis=axis)], "program")
-    assert not captured
-    return graph
-
-
 def check(x: np.ndarray, axis: int = 0, level: str = "host") -> None:
     small = replace(machine(level), l2=64)
-    dtype = next(d for d in DTYPES if d.np == x.dtype)
     for fn in (ts.argmax, ts.argmin):
-        lowered = check_levels(graph_of(fn, x.shape, dtype, axis), [x], machine=small)
+        graph = traced(partial(fn, axis=axis), type_of(x))
+        lowered = check_levels(graph, [x], machine=small)
         assert f"{read_in_order.ROWS} rows read side by side" in str(lowered.kernels())
 
 

@@ -22,7 +22,7 @@ from tessera.ir.types import TensorType
 from tessera.target.machine import machine, supported_levels
 from tessera.target.roots_ops import Roots
 from tests.differential.levels import check_levels
-from tests.differential.test_sorting import graph_of
+from tests.schedule.lowering import traced
 
 SIZES = (16, 48, 60, 64, 80, 128, 200, 480)
 """Lines whose vectors are full, short, in a last block that overlaps, and of all radices."""
@@ -45,7 +45,7 @@ def is_own(graph: Func, level: str = "host") -> bool:
 def test_whole_lines_at_every_level(size: int, level: str) -> None:
     for dtype, name in ((complex64, "c8"), (complex128, "c16")):
         x = random((3, size), name)
-        graph = graph_of(lambda x: (fft(x, (1,)), fft(x, (1,), True)), TensorType(x.shape, dtype))
+        graph = traced(lambda x: (fft(x, (1,)), fft(x, (1,), True)), TensorType(x.shape, dtype))
         check_levels(graph, [x], machine=machine(level))
 
 
@@ -54,7 +54,7 @@ def test_whole_lines_at_every_level(size: int, level: str) -> None:
 def test_real_lines_at_every_level(size: int, level: str) -> None:
     for dtype, name in ((float32, "f4"), (float64, "f8")):
         x = random((2, size), name)
-        graph = graph_of(
+        graph = traced(
             lambda x: irfft(ts.multiply(rfft(x, 1), 2), 1, size), TensorType(x.shape, dtype)
         )
         check_levels(graph, [x], machine=machine(level))
@@ -69,15 +69,15 @@ def test_other_axes_at_every_level(
     shape: tuple[int, ...], axes: tuple[int, ...], level: str
 ) -> None:
     for dtype, name in ((complex64, "c8"), (complex128, "c16")):
-        graph = graph_of(lambda x: (fft(x, axes), fft(x, axes, True)), TensorType(shape, dtype))
+        graph = traced(lambda x: (fft(x, axes), fft(x, axes, True)), TensorType(shape, dtype))
         assert is_own(graph, level)
         check_levels(graph, [random(shape, name)], machine=machine(level))
 
 
 def test_how_many_lines_there_are_may_be_unknown() -> None:
-    graph = graph_of(lambda x: rfft(x, 1), TensorType((sym("n"), 64), float32))
+    graph = traced(lambda x: rfft(x, 1), TensorType((sym("n"), 64), float32))
     assert is_own(graph)
-    columns = graph_of(lambda x: fft(x, (1, 2)), TensorType((sym("n"), 6, 16), complex64))
+    columns = traced(lambda x: fft(x, (1, 2)), TensorType((sym("n"), 6, 16), complex64))
     assert is_own(columns)
     for count in (0, 1, 3):
         check_levels(graph, [random((count, 64), "f4")], {"n": count})
@@ -216,13 +216,13 @@ def test_which_calls_remain() -> None:
         ((1 << 17,), (0,), False),
         ((0, 64), (1,), True),
     ):
-        graph = graph_of(partial(fft, axes=axes), TensorType(shape, c))
+        graph = traced(partial(fft, axes=axes), TensorType(shape, c))
         assert is_own(graph) is own, shape
-    wide = [is_own(graph_of(lambda x: fft(x, (0,)), TensorType((n,), complex128)))
+    wide = [is_own(traced(lambda x: fft(x, (0,)), TensorType((n,), complex128)))
             for n in (1 << 15, 1 << 16)]  # fmt: skip
     assert wide == [True, False]
     for size, own in ((65, False), (64, True), (1 << 17, True)):
-        graph = graph_of(partial(rfft, axis=0), TensorType((size,), float32))
+        graph = traced(partial(rfft, axis=0), TensorType((size,), float32))
         assert is_own(graph) is own, size
     assert "transforms of lines with f32[1024]" in str(
         ts.jit(ts.fft.rfft).lower(ts.ones(1024)).kernels()

@@ -10,11 +10,10 @@ import pytest
 
 import tessera as ts
 from tessera.dtypes import float16, float32
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
 from tessera.ir.intexpr import sym
 from tessera.ir.types import TensorType
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced
 
 
 def accelerations(p: Any, m: Any) -> Any:
@@ -35,16 +34,6 @@ def both_dims(p: Any, m: Any) -> Any:
     return ts.sum(d, axis=(0, 1)), ts.sum(d, axis=(1, 2)), ts.max(d, axis=2)
 
 
-def graph_of(fn: Callable[..., Any], *types: TensorType) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        found = fn(*[ts.asarray(trace.input(t)) for t in types])
-        graph, captured = trace.finish(
-            list(found) if isinstance(found, tuple) else [found], "program"
-        )
-    assert not captured
-    return graph
-
-
 def values(size: int, width: int) -> list[np.ndarray]:
     rng = np.random.default_rng(4)
     shapes = [(size, width), (size,)]
@@ -56,7 +45,7 @@ def values(size: int, width: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("fn", [accelerations, by_components, both_dims])
 def test_levels(fn: Callable[..., Any], size: int, width: int) -> None:
     inputs = values(size, width)
-    lowered = check_levels(graph_of(fn, *[TensorType(x.shape, float32) for x in inputs]), inputs)
+    lowered = check_levels(traced(fn, *[TensorType(x.shape, float32) for x in inputs]), inputs)
     if fn is not both_dims and 1 < width <= 3:
         assert lowered.kernels()[0].label.startswith("sum")
         assert len(lowered.kernels()) == 2
@@ -66,15 +55,15 @@ def test_levels(fn: Callable[..., Any], size: int, width: int) -> None:
 
 def test_symbolic_and_narrow() -> None:
     n = sym("n")
-    graph = graph_of(accelerations, TensorType((n, 3), float32), TensorType((n,), float32))
+    graph = traced(accelerations, TensorType((n, 3), float32), TensorType((n,), float32))
     for size in (0, 1, 17):
         check_levels(graph, values(size, 3), {"n": size})
     narrow = [x.astype(np.float16) for x in values(24, 3)]
-    check_levels(graph_of(accelerations, *[TensorType(x.shape, float16) for x in narrow]), narrow)
+    check_levels(traced(accelerations, *[TensorType(x.shape, float16) for x in narrow]), narrow)
 
 
 def test_special_values() -> None:
     p, m = values(20, 3)
     p[3, 1], p[5, 2], m[7] = np.nan, np.inf, -np.inf
     types = [TensorType(x.shape, float32) for x in (p, m)]
-    check_levels(graph_of(accelerations, *types), [p, m])
+    check_levels(traced(accelerations, *types), [p, m])

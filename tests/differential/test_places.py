@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import DType, float32, float64, int32
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
-from tessera.ir.types import TensorType
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, type_of
 
 LEVELS = ["host", "x86-64-v3", "x86-64"]
 AGAIN = "unroll=1"
 """What a loop says that most often does not run."""
 
 
-def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType, axis: int) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        x = trace.input(TensorType(shape, dtype))
-        graph, captured = trace.finish([fn(x, axis=axis)], "program")
-    assert not captured
-    return graph
-
-
 def check(x: np.ndarray, axis: int = 0, level: str = "host") -> str:
-    dtype = next(d for d in (float32, float64, int32) if d.np == x.dtype)
     found = ""
     for fn in (ts.argmax, ts.argmin):
-        graph = graph_of(fn, x.shape, dtype, axis)
+        graph = traced(partial(fn, axis=axis), type_of(x))
         found += str(check_levels(graph, [x], machine=machine(level)).target)
     return found
 

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import float32
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
-from tessera.ir.intexpr import Dim, sym
-from tessera.ir.types import TensorType
+from tessera.ir.intexpr import sym
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, typed
 
 
 def softmax(x: Any) -> Any:
@@ -58,15 +55,6 @@ GRADIENTS = [softmax, layer_norm, rms_norm]
 SHAPES = [(9, 33), (3, 8), (1, 70), (17, 3), (2, 256)]
 
 
-def graph_of(fn: Callable[[Any], Any], shape: tuple[Dim, ...]) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        found = fn(trace.input(TensorType(shape, float32)))
-        outputs = found if isinstance(found, tuple) else [found]
-        graph, captured = trace.finish(list(outputs), "program")
-    assert not captured
-    return graph
-
-
 def values(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(3).normal(size=shape).astype(np.float32)
 
@@ -74,7 +62,7 @@ def values(shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("fn", [*ONE_KERNEL, across])
 def test_forward(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
-    lowered = check_levels(graph_of(fn, shape), [values(shape)])
+    lowered = check_levels(traced(fn, typed(*shape)), [values(shape)])
     if fn is not across and min(shape[1] // 8, shape[0] - 1) > 0:
         assert len(lowered.kernels()) == 1
 
@@ -82,21 +70,21 @@ def test_forward(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", SHAPES[:2])
 @pytest.mark.parametrize("fn", GRADIENTS)
 def test_gradient(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
-    lowered = check_levels(graph_of(gradient(fn), shape), [values(shape)])
+    lowered = check_levels(traced(gradient(fn), typed(*shape)), [values(shape)])
     assert len(lowered.kernels()) <= 2
 
 
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
 @pytest.mark.parametrize("fn", [softmax, layer_norm])
 def test_machines(fn: Callable[[Any], Any], level: str) -> None:
-    check_levels(graph_of(fn, (5, 19)), [values((5, 19))], machine=machine(level))
+    check_levels(traced(fn, typed(5, 19)), [values((5, 19))], machine=machine(level))
 
 
 @pytest.mark.parametrize("sizes", [(5, 33), (1, 1), (0, 3), (9, 64)])
 @pytest.mark.parametrize("fn", [softmax, layer_norm, gradient(rms_norm)])
 def test_symbolic(fn: Callable[[Any], Any], sizes: tuple[int, int]) -> None:
     dims = dict(zip(("n", "m"), sizes, strict=True))
-    check_levels(graph_of(fn, (sym("n"), sym("m"))), [values(sizes)], dims)
+    check_levels(traced(fn, typed(sym("n"), sym("m"))), [values(sizes)], dims)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 1), (0, 5), (4, 0)])
@@ -111,27 +99,27 @@ def test_cumulative(shape: tuple[int, int], axis: int) -> None:
             ts.flip(ts.cumulative_sum(ts.flip(x, axis=axis), axis=axis), axis=axis),
         )
 
-    check_levels(graph_of(fn, shape), [values(shape)])
+    check_levels(traced(fn, typed(*shape)), [values(shape)])
 
 
 def test_cumulative_of_symbols_and_special_values() -> None:
     def fn(x: Any) -> Any:
         return ts.cumulative_sum(x, axis=1)
 
-    graph = graph_of(fn, (sym("n"), sym("m")))
+    graph = traced(fn, typed(sym("n"), sym("m")))
     for sizes in ((3, 40), (1, 1), (2, 0)):
         check_levels(graph, [values(sizes)], dict(zip(("n", "m"), sizes, strict=True)))
     x = values((4, 40))
     x[0, 3], x[1, 20], x[2, 2], x[2, 30] = np.nan, np.inf, np.inf, -np.inf
     for level in ("x86-64", "x86-64-v3"):
-        check_levels(graph_of(fn, x.shape), [x], machine=machine(level))
+        check_levels(traced(fn, typed(*x.shape)), [x], machine=machine(level))
 
 
 def test_special_values() -> None:
     x = values((6, 40))
     x[1, 3], x[2, 5], x[3, 39], x[4] = np.nan, np.inf, -np.inf, -np.inf
     for fn in (softmax, logsumexp, layer_norm, moments):
-        check_levels(graph_of(fn, x.shape), [x])
+        check_levels(traced(fn, typed(*x.shape)), [x])
 
 
 def test_runs_are_bit_identical() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,29 +10,19 @@ import pytest
 
 import tessera as ts
 from tessera.dtypes import DType, bool_, float16, float32, float64, int8, int32, uint8
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
-from tessera.ir.types import TensorType
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, type_of
 
 DTYPES = (float32, float64, float16, int8, uint8, int32, bool_)
 LENGTHS = (1024, 1279, 1025, 1300)
 """Whole blocks; an end of as many steps as a block; one element more; a block that is shorter."""
 
 
-def graph_of(fn: Any, shape: tuple[int, ...], dtype: DType) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        x = trace.input(TensorType(shape, dtype))
-        graph, captured = trace.finish([fn(x, axis=1)], "program")
-    assert not captured
-    return graph
-
-
 def check(x: np.ndarray, level: str = "host") -> None:
     dtype = next(d for d in DTYPES if d.np == x.dtype)
     for fn in (ts.argmax, ts.argmin):
-        lowered = check_levels(graph_of(fn, x.shape, dtype), [x], machine=machine(level))
+        lowered = check_levels(traced(partial(fn, axis=1), type_of(x)), [x], machine=machine(level))
         assert str(lowered.tile).count("tile.for(") >= (2 if dtype.is_float else 1)  # blocks, NaN
 
 
@@ -72,7 +63,7 @@ def test_lines_of_few_steps(n: int, level: str) -> None:
     x[-1], x[-2], x[-3], x[-4] = np.nan, -np.inf, np.inf, 0
     x[-4, ::2] = -0.0
     for fn, one in ((ts.argmax, x), (ts.argmin, -x)):
-        check_levels(graph_of(fn, x.shape, float32), [one], machine=machine(level))
+        check_levels(traced(partial(fn, axis=1), type_of(x)), [one], machine=machine(level))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -81,7 +72,7 @@ def test_dtypes_of_few_steps(n: int, dtype: DType) -> None:
     x = np.random.default_rng(0).integers(0, 100, (9, n))
     x = (x > 98).astype(dtype.np) if dtype is bool_ else x.astype(dtype.np)
     for fn in (ts.argmax, ts.argmin):
-        check_levels(graph_of(fn, x.shape, dtype), [x])
+        check_levels(traced(partial(fn, axis=1), type_of(x)), [x])
 
 
 def test_values_that_are_computed() -> None:
@@ -108,7 +99,7 @@ def test_extremes(n: int, level: str) -> None:
     for at, row in zip((0, 31, 32, 63, n - 1), x[[0, 4, 5, 6, 8]], strict=True):
         row[at] = np.nan
     for fn in (ts.max, ts.min):
-        check_levels(graph_of(fn, x.shape, float32), [x], machine=machine(level))
+        check_levels(traced(partial(fn, axis=1), type_of(x)), [x], machine=machine(level))
 
 
 @pytest.mark.parametrize("n", [1024, 1300])

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import float32
-from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
-from tessera.ir.types import TensorType
 from tessera.ir.walk import walk
 from tessera.lowering import to_schedule
 from tessera.schedule import ops, plan
 from tessera.target.gpu import gpu
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced, typed
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +26,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def graph_of(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        given = [trace.input(TensorType(shape, float32)) for shape in shapes]
-        found = fn(*[ts.asarray(x) for x in given])
-        outputs = found if isinstance(found, tuple) else [found]
-        graph, captured = trace.finish(list(outputs), "program")
-    assert not captured
-    return graph
+    return traced(fn, *[typed(*shape) for shape in shapes])
 
 
 def values(*shapes: tuple[int, ...]) -> list[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,26 +10,17 @@ import pytest
 import tessera as ts
 from tessera.dtypes import float32, int32
 from tessera.graph.ops.gather import Combine, IndexMode, scatter
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Func
 from tessera.ir.types import TensorType
 from tessera.schedule import split_scatter
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
+from tests.schedule.lowering import traced
 
 
 @pytest.fixture(autouse=True)
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few updates are many."""
     monkeypatch.setattr(split_scatter, "GRAIN", 64)
-
-
-def graph_of(fn: Callable[..., Any], *types: TensorType) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        found = fn(*[trace.input(type) for type in types])
-        graph, captured = trace.finish(list(found), "program")
-    assert not captured
-    return graph
 
 
 def is_shared(lowered: Any) -> bool:
@@ -42,7 +32,7 @@ def is_shared(lowered: Any) -> bool:
 def test_histogram(size: int, level: str) -> None:
     x = np.random.default_rng(0).normal(size=size).astype(np.float32)
     x[10:20] = 0.25
-    graph = graph_of(lambda x: ts.histogram(x, 7), TensorType((size,), float32))
+    graph = traced(lambda x: ts.histogram(x, 7), TensorType((size,), float32))
     assert is_shared(check_levels(graph, [x], machine=machine(level)))
 
 
@@ -52,7 +42,7 @@ def test_rows(combine: Combine, mode: IndexMode) -> None:
     rng = np.random.default_rng(1)
     x, u = (rng.integers(1, 3, shape).astype(np.float32) for shape in ((3, 5), (97, 5)))
     i = rng.integers(-1, 5, 97).astype(np.int32)
-    graph = graph_of(
+    graph = traced(
         lambda x, u, i: [scatter(x, u, [i], (0,), combine, mode)],
         TensorType(x.shape, float32), TensorType(u.shape, float32), TensorType(i.shape, int32),
     )  # fmt: skip
@@ -82,5 +72,5 @@ def test_what_is_not_shared() -> None:
         return [scatter(x, x, [i], (0,), Combine.ADD), scatter(x[:3], x, [i], (0,), Combine.SET)]
 
     x, i = np.arange(97, dtype=np.float32), np.arange(97, dtype=np.int32) % 3
-    graph = graph_of(fn, TensorType(x.shape, float32), TensorType(i.shape, int32))
+    graph = traced(fn, TensorType(x.shape, float32), TensorType(i.shape, int32))
     assert not is_shared(check_levels(graph, [x, i]))

@@ -38,6 +38,11 @@ def typed(*shape: Dim, dtype: DType = float32) -> TensorType:
     return TensorType(tuple(shape), dtype)
 
 
+def type_of(x: Array) -> TensorType:
+    """The type of an array."""
+    return TensorType(x.shape, dtype_of(x.dtype))
+
+
 def traced(fn: Callable[..., Any], *types: TensorType) -> Func:
     """The Graph of a function."""
 
