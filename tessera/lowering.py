@@ -50,7 +50,7 @@ from tessera.schedule.pack_products import pack_products
 from tessera.schedule.planes import hold_planes
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
-from tessera.schedule.sort_ops import SortWords
+from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.spec import COPIES, SCHEDULE
 from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
@@ -383,7 +383,7 @@ def _work_of(op: Op) -> float:
     if isinstance(op, (While, HostCall)):
         return math.inf
     inner = sum([_work(region) for region in op.regions])
-    if isinstance(op, (Sort, SortWords)):
+    if isinstance(op, (Sort, *WORDS)):
         return math.inf
     if isinstance(op, (Nest, Each, Reduce, Contract)):
         return inner * _points(op.axes)

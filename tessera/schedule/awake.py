@@ -15,7 +15,7 @@ from tessera.schedule.block_ops import Each
 from tessera.schedule.heuristics import Cpu, choose_nest
 from tessera.schedule.ordering import with_orders
 from tessera.schedule.rebuild import kernels, with_bodies
-from tessera.schedule.sort_ops import SortWords
+from tessera.schedule.sort_ops import WORDS
 
 
 def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
@@ -63,5 +63,5 @@ def _beside_shared(block: Block) -> Iterator[ops.Kernel]:
 
 def _is_shared(kernel: ops.Kernel) -> bool:
     """Whether threads share a kernel."""
-    units = (ops.Nest, Each, ops.Sort, SortWords)
+    units = (ops.Nest, Each, ops.Sort, *WORDS)
     return any(isinstance(x, units) and x.grain > 0 for x in kernel.body.ops)

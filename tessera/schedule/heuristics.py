@@ -26,7 +26,7 @@ from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.short_rows import row_width, take_together
 from tessera.schedule.side_by_side import runs_along, side_by_side
-from tessera.schedule.sort_ops import SortWords, work_of
+from tessera.schedule.sort_ops import WORDS, SelectWords, SortWords, work_of
 from tessera.schedule.types import Axis
 
 WORK = 65536
@@ -95,7 +95,7 @@ def choose(
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
         for op in kernel.body.ops:
-            if isinstance(op, (ops.Sort, SortWords)) and not isinstance(machine, Gpu):
+            if isinstance(op, (ops.Sort, *WORDS)) and not isinstance(machine, Gpu):
                 op = op.rebuild(grain=sort_grain(op))
             if isinstance(op, ops.Nest):
                 op = choose_nest(op, machine, facts)
@@ -145,7 +145,7 @@ def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
     return grain if programs > grain else 0
 
 
-def sort_grain(op: ops.Sort | SortWords) -> int:
+def sort_grain(op: ops.Sort | SortWords | SelectWords) -> int:
     """Rows of a sort that are worth a thread's while."""
     rows, places, cost = work_of(op)
     extent = size_of(places)

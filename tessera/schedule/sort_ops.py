@@ -3,9 +3,12 @@ kernels as `schedule.sort` does."""
 
 from __future__ import annotations
 
+from tessera.dtypes import int64, uint32, uint64
+from tessera.errors import VerifyError
+from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Op, Value
 from tessera.ir.effects import READ, WRITE
-from tessera.ir.intexpr import Dim
+from tessera.ir.intexpr import Dim, ceildiv
 from tessera.ir.opdef import attr, operand, operands
 from tessera.ir.types import Type
 from tessera.schedule import ops
@@ -105,29 +108,62 @@ class MergeRuns(ops.ScheduleOp):
 
 
 class SortWords(ops.ScheduleOp):
-    """Sorts rows of words on a CPU, or selects the first words of rows of keys.
+    """Sorts rows of words on a CPU.
 
     Attributes:
         words: a buffer with twice as many places along its last axis as a row has; words are in the
-            first half, before and after. Where keys are given, it has room for a few words more
-            than there are places asked for, and words only after: of keys and their places.
+            first half, before and after.
         numbers: perhaps one i64 buffer: what threads that share a row tell each other; for each row
-            `PIECE` for each of twice its `PIECES`. Where keys are given, a u32 buffer with a number
-            for each `COLUMN` of whole `BLOCK`s of a row.
-        keys: perhaps rows along the last axis, of which the first places are asked for alone.
+            `PIECE` for each of twice its `PIECES`.
         count: places of a row.
         until: places whose words are asked for.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
-        descending: whether the largest keys come first.
     """
 
     name = "schedule.sort_words"
     effects = READ | WRITE
     words: Value = operand()
     numbers: tuple[Value, ...] = operands()
-    keys: tuple[Value, ...] = operands()
     count: Dim = attr()
     until: Dim = attr()
+    grain: int = attr(0)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        return ()
+
+    def verify(self) -> None:
+        """Words are unsigned, and have twice their room."""
+        words = _type(self.words)
+        if words.dtype not in (uint32, uint64) or words.shape[-1:] != (2 * self.count,):
+            raise VerifyError(f"rows of {self.count} words in {words}")
+        if len(self.numbers) > 1 or any(_type(v).dtype is not int64 for v in self.numbers):
+            raise VerifyError(f"numbers in {', '.join([str(v.type) for v in self.numbers])}")
+
+    @property
+    def rows(self) -> Dim:
+        """How many there are."""
+        return _rows_of(self.words)
+
+
+class SelectWords(ops.ScheduleOp):
+    """Writes the words of the first places of rows of keys, in order, on a CPU.
+
+    Attributes:
+        keys: rows along the last axis.
+        words: a buffer with room for `room_of` words of keys and their places along its last axis.
+        tops: a u32 buffer with a number for each `COLUMN` of whole `BLOCK`s of a row.
+        until: how many places.
+        grain: rows that are worth a thread's while; 0: one thread has all.
+        descending: whether the largest keys come first.
+    """
+
+    name = "schedule.select_words"
+    effects = READ | WRITE
+    keys: Value = operand()
+    words: Value = operand()
+    tops: Value = operand()
+    until: int = attr()
     grain: int = attr(0)
     descending: bool = attr(False)
 
@@ -135,14 +171,26 @@ class SortWords(ops.ScheduleOp):
         """No result."""
         return ()
 
+    def verify(self) -> None:
+        """Buffers have a row for each row of keys."""
+        keys, words, tops = [_type(v) for v in (self.keys, self.words, self.tops)]
+        if not keys.shape or self.until < 1:
+            raise VerifyError(f"the first {self.until} of rows of {keys}")
+        columns = ceildiv(keys.shape[-1], BLOCK) * (BLOCK // COLUMN)
+        room = room_of(groups_of(self.until))
+        for found, dtype, last in ((words, uint64, room), (tops, uint32, columns)):
+            if found.dtype is not dtype or found.shape != (*keys.shape[:-1], last):
+                raise VerifyError(f"the first {self.until} of rows of {keys}, in {found}")
+
     @property
     def rows(self) -> Dim:
         """How many there are."""
-        assert isinstance(self.words.type, BufType)
-        total: Dim = 1
-        for dim in self.words.type.shape[:-1]:
-            total = total * dim
-        return total
+        return _rows_of(self.keys)
+
+    @property
+    def count(self) -> Dim:
+        """Places of a row."""
+        return _type(self.keys).shape[-1]
 
 
 class OrderZeros(ops.ScheduleOp):
@@ -193,16 +241,31 @@ def room_of(groups: int) -> int:
     return min(groups, 128)
 
 
-SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns, SortWords, OrderZeros)
+WORDS = (SortWords, SelectWords)
+"""What the library's functions do, which the entry calls."""
+
+SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns, *WORDS, OrderZeros)
 """What may stand in a kernel besides nests."""
 
 
-def work_of(op: ops.Sort | SortWords) -> tuple[Dim, Dim, int]:
+def _type(value: Value) -> BufType:
+    assert isinstance(value.type, BufType)
+    return value.type
+
+
+def _rows_of(value: Value) -> Dim:
+    """The rows along the last axis of a buffer."""
+    total: Dim = 1
+    for dim in _type(value).shape[:-1]:
+        total = total * dim
+    return total
+
+
+def work_of(op: ops.Sort | SortWords | SelectWords) -> tuple[Dim, Dim, int]:
     """The rows of a sort, their places, and what one comparison costs, in additions."""
-    if isinstance(op, SortWords):
+    if isinstance(op, WORDS):
         return op.rows, op.count, 1
-    type = op.inputs[0].type
-    assert isinstance(type, BufType)
+    type = _type(op.inputs[0])
     rows: Dim = 1
     for k, dim in enumerate(type.shape):
         rows = rows if k == op.axis else rows * dim
@@ -222,5 +285,7 @@ def written_by(op: Op) -> tuple[Value, ...]:
             return op.outputs
         case SortWords():
             return (op.words, *op.numbers)
+        case SelectWords():
+            return (op.words, op.tops)
         case _:
             return ()

@@ -45,7 +45,11 @@ def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
         case sort_ops.SplitRuns():
             _split_runs(op, memory)
         case sort_ops.SortWords():
-            _sort_words(op, memory)
+            words = memory[op.words]
+            words[..., : words.shape[-1] // 2].sort(axis=-1)
+        case sort_ops.SelectWords():
+            found = first_words(memory[op.keys], op.descending)
+            memory[op.words][..., : op.until] = found[..., : op.until]
         case sort_ops.OrderZeros():
             _order_zeros(op, memory)
         case _:
@@ -107,16 +111,6 @@ def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
         for word, target in zip(words, op.outputs, strict=True):
             part = word[..., low : low + both]
             memory[target][..., low : low + both] = np.take_along_axis(part, order, -1)
-
-
-def _sort_words(op: sort_ops.SortWords, memory: Mapping[Value, Array]) -> None:
-    words = memory[op.words]
-    if op.keys:
-        found = first_words(memory[op.keys[0]], op.descending)[..., : op.until]
-        words[..., : found.shape[-1]] = found
-        return
-    half: int = words.shape[-1] // 2
-    words[..., :half] = np.sort(words[..., :half], axis=-1)
 
 
 def first_words(keys: Array, descending: bool) -> Array:

@@ -74,7 +74,7 @@ def vector_sort(
         temps.append(Value(BufType((*others, numbers), int64)))
     code: list[Op] = [
         _pack(op, words, layout, names),
-        sort_ops.SortWords(words, temps[1:], (), count, until, loc=op.loc),
+        sort_ops.SortWords(words, temps[1:], count, until, loc=op.loc),
         collect(op, [words], layout, names),
     ]
     if layout.signed_zeros:
@@ -105,8 +105,8 @@ def _selected(asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Name
     columns = ceildiv(count, sort_ops.BLOCK) * (sort_ops.BLOCK // sort_ops.COLUMN)
     tops = Value(BufType((*others, columns), uint32))
     code: list[Op] = [
-        sort_ops.SortWords(
-            words, [tops], [op.inputs[0]], count, until, descending=op.descending, loc=op.loc
+        sort_ops.SelectWords(
+            op.inputs[0], words, tops, until, descending=op.descending, loc=op.loc
         ),
         collect(op, [words], layout, names),
     ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from tessera.dtypes import DType, int64, uint32, uint64
 from tessera.errors import VerifyError
+from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Block, Value
 from tessera.ir.effects import READ_WRITE
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import Type
+from tessera.schedule.sort_ops import room_of
 from tessera.tile.ops import Launch, TileOp
 from tessera.tile.types import MemType
 
@@ -38,36 +40,28 @@ class SortWords(TileOp):
 
     Attributes:
         words: rows one after the other, each in the first half of twice its places.
-        numbers: perhaps memory of i64 for what threads that share a row tell each other; of u32
-            where keys are given.
-        keys: perhaps rows of keys, whose first words are selected.
+        numbers: perhaps memory of i64 for what threads that share a row tell each other.
         rows: how many.
         count: places of a row.
         until: of the places of a row from this on nobody asks for the words.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
-        descending: whether the largest keys come first.
-        room: words of a row where keys are given.
     """
 
     name = "tile.sort_words"
     effects = READ_WRITE
     words: Value = operand()
     numbers: tuple[Value, ...] = operands()
-    keys: tuple[Value, ...] = operands()
     rows: Dim = attr()
     count: Dim = attr()
     until: Dim = attr()
     grain: int = attr(0)
-    descending: bool = attr(False)
-    room: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
         if not isinstance(self.words.type, MemType) or self.dtype not in (uint32, uint64):
             raise VerifyError(f"a sort of words in {self.words.type}")
-        wanted = MemType(uint32 if self.keys else int64)
-        if any(v.type != wanted for v in self.numbers):
-            raise VerifyError(f"numbers beside words are {wanted}")
+        if any(v.type != MemType(int64) for v in self.numbers):
+            raise VerifyError(f"numbers beside words are {MemType(int64)}")
         return ()
 
     @property
@@ -75,6 +69,52 @@ class SortWords(TileOp):
         """Of the words."""
         assert isinstance(self.words.type, MemType)
         return self.words.type.dtype
+
+
+class SelectWords(TileOp):
+    """Writes the words of the first places of rows of keys; see `schedule.select_words`.
+
+    Attributes:
+        keys: rows one after the other.
+        words: rows of u64, one after the other, each with its `room`.
+        tops: memory of u32.
+        rows: how many.
+        count: places of a row.
+        until: how many of these are asked for.
+        grain: rows that are worth a thread's while; 0: one thread has all.
+        descending: whether the largest keys come first.
+    """
+
+    name = "tile.select_words"
+    effects = READ_WRITE
+    keys: Value = operand()
+    words: Value = operand()
+    tops: Value = operand()
+    rows: Dim = attr()
+    count: Dim = attr()
+    until: int = attr()
+    grain: int = attr(0)
+    descending: bool = attr(False)
+
+    def infer(self) -> tuple[Type, ...]:
+        """No result."""
+        if not isinstance(self.keys.type, MemType) or self.until < 1:
+            raise VerifyError(f"the first {self.until} of {self.keys.type}")
+        for value, dtype in ((self.words, uint64), (self.tops, uint32)):
+            if value.type != MemType(dtype):
+                raise VerifyError(f"a selection of words in {value.type}, not {MemType(dtype)}")
+        return ()
+
+    @property
+    def dtype(self) -> DType:
+        """Of the keys."""
+        assert isinstance(self.keys.type, MemType)
+        return self.keys.type.dtype
+
+    @property
+    def room(self) -> int:
+        """Words of a row."""
+        return room_of(groups_of(self.until))
 
 
 class _Copy(TileOp):

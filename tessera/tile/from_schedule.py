@@ -286,23 +286,27 @@ class _Program:
             return
         units = op.body.ops
         # What makes words and what they become is short, and the same with LLVM's passes.
-        is_sort = any(isinstance(unit, sort_ops.SortWords) for unit in units)
+        is_sort = any(isinstance(unit, sort_ops.WORDS) for unit in units)
         if op.joined and self.is_gpu:
             self.unit(nests[:2], memory, op.label, JOINED)
             units = units[2:]
         for unit in units:
             if isinstance(unit, sort_ops.SortWords):
-                numbers, keys = [[memory[v] for v in part] for part in (unit.numbers, unit.keys)]
-                room = _buffer(unit.words).shape[-1] if keys else 0
-                assert isinstance(room, int)
                 self.em.add(
                     entry_ops.SortWords(
-                        memory[unit.words], numbers, keys, unit.rows, unit.count, unit.until,
-                        unit.grain, unit.descending, room, loc=unit.loc,
+                        memory[unit.words], [memory[v] for v in unit.numbers], unit.rows,
+                        unit.count, unit.until, unit.grain, loc=unit.loc,
                     )
                 )  # fmt: skip
-                continue
-            self.unit(unit, memory, op.label, FINISHED if is_sort else "")
+            elif isinstance(unit, sort_ops.SelectWords):
+                self.em.add(
+                    entry_ops.SelectWords(
+                        memory[unit.keys], memory[unit.words], memory[unit.tops], unit.rows,
+                        unit.count, unit.until, unit.grain, unit.descending, loc=unit.loc,
+                    )
+                )  # fmt: skip
+            else:
+                self.unit(unit, memory, op.label, FINISHED if is_sort else "")
 
     def loop(self, op: s.While) -> None:
         """The carried buffers live at the places of the results, in all iterations; on a CPU some
@@ -401,7 +405,7 @@ class _Program:
                 # Passes that differ in nothing else share a kernel.
                 times, part = repeats(part), part.rebuild(least=0)
             if not isinstance(part, (s.Nest, Each, *sort_ops.SORTS)) or isinstance(
-                part, sort_ops.SortWords
+                part, sort_ops.WORDS
             ):
                 raise CompileError(f"{part.name}: may not stand in a kernel", loc=part.loc)
             if isinstance(part, (s.Nest, Each, s.Sort)):
@@ -551,7 +555,7 @@ class _Canonical:
         for unit in units:
             fresh = self.op(unit)
             assert isinstance(fresh, (s.Nest, Each, *sort_ops.SORTS))
-            assert not isinstance(fresh, sort_ops.SortWords)
+            assert not isinstance(fresh, sort_ops.WORDS)
             found.append(fresh)
         return found, args
 

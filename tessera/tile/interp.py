@@ -514,17 +514,26 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
 
 
 def _sort_words(s: Interpreter, op: entry_ops.SortWords) -> None:
-    memory: Memory = s.values[op.words]
-    rows, count, until = s.dim(op.rows), s.dim(op.count), s.dim(op.until)
-    width = op.room or 2 * count
-    if rows * width > memory.data.size:
-        raise fail(op, f"{rows} rows in {memory.name}, which has {memory.data.size} elements")
-    words = memory.data[: rows * width].reshape(rows, width)
-    keys = [s.values[v].data[: rows * count].reshape(rows, count) for v in op.keys]
-    found = first_words(keys[0], op.descending) if keys else np.sort(words[:, :count])
-    # What nobody asks for, and what is beside the words, may be anything.
+    words = _rows(s, op, op.words, op.rows, 2 * op.count)
+    _put(words, np.sort(words[:, : s.dim(op.count)])[:, : s.dim(op.until)])
+
+
+def _select_words(s: Interpreter, op: entry_ops.SelectWords) -> None:
+    found = first_words(_rows(s, op, op.keys, op.rows, op.count), op.descending)
+    _put(_rows(s, op, op.words, op.rows, op.room), found[:, : op.until])
+
+
+def _rows(s: Interpreter, op: Op, value: Value, *dims: Dim) -> Array:
+    memory, shape = s.values[value], [s.dim(n) for n in dims]
+    if math.prod(shape) > memory.data.size:
+        raise fail(op, f"{shape[0]} rows in {memory.name}, which has {memory.data.size} elements")
+    return memory.data[: math.prod(shape)].reshape(shape)
+
+
+def _put(words: Array, found: Array) -> None:
+    """Writes what is asked for. All else, and what is beside the words, may be anything."""
     words.view(np.uint8)[...] = POISON
-    words[:, :until] = found[:, :until]
+    words[:, : found.shape[1]] = found
 
 
 def _copy(s: Interpreter, op: entry_ops.Offload | entry_ops.Fetch) -> None:
@@ -583,6 +592,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Launch: _launch,
     Together: _together,
     entry_ops.SortWords: _sort_words,
+    entry_ops.SelectWords: _select_words,
     t.HostCall: _host_call,
     entry_ops.Offload: _copy,
     entry_ops.Fetch: _copy,

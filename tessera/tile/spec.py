@@ -28,7 +28,7 @@ from tessera.ir.intexpr import Dim, symbols
 from tessera.ir.verify import Spec, verify_module, violation
 from tessera.ir.walk import walk
 from tessera.tile import ops as t
-from tessera.tile.entry_ops import COPIES, SortWords, Together
+from tessera.tile.entry_ops import COPIES, SelectWords, SortWords, Together
 from tessera.tile.types import MemType, TileType, ViewType
 
 ENTRY_OPS: tuple[type[t.TileOp], ...] = (
@@ -47,12 +47,15 @@ ENTRY_OPS: tuple[type[t.TileOp], ...] = (
     t.Launch,
     Together,
     SortWords,
+    SelectWords,
     t.HostCall,
     *COPIES,
 )
 """What may stand in the entry."""
 
-IN_ENTRY_ONLY = (t.Launch, Together, SortWords, t.HostCall, t.Arena, t.Limit, *COPIES)
+IN_ENTRY_ONLY = (
+    t.Launch, Together, SortWords, SelectWords, t.HostCall, t.Arena, t.Limit, *COPIES
+)  # fmt: skip
 """What may not stand elsewhere."""
 
 

@@ -42,10 +42,10 @@ from tessera.target.from_tile.lowering import (
     row_type,
 )
 from tessera.target.from_tile.side_by_side import combined
-from tessera.target.from_tile.sorting import sort_words
+from tessera.target.from_tile.sorting import select_words, sort_words
 from tessera.target.machine import Machine
 from tessera.tile import ops as tile
-from tessera.tile.entry_ops import SortWords, Together
+from tessera.tile.entry_ops import SelectWords, SortWords, Together
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.sentinel_ops import Sentinel
 
@@ -400,6 +400,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Launch: _launch,
     Together: _together,
     SortWords: sort_words,
+    SelectWords: select_words,
     tile.HostCall: host_call,
 }
 

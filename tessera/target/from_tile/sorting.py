@@ -15,8 +15,7 @@ from tessera.target.sorting.code import Code, Kind
 from tessera.target.sorting.network import network_name, networks
 from tessera.target.sorting.quick import sort_functions, sort_name
 from tessera.target.sorting.select import Selection, select_functions
-from tessera.tile.entry_ops import SortWords
-from tessera.tile.types import MemType
+from tessera.tile.entry_ops import SelectWords, SortWords
 
 
 def sort_words(s: Lowering, op: SortWords) -> None:
@@ -24,9 +23,6 @@ def sort_words(s: Lowering, op: SortWords) -> None:
     kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
-    if op.keys:
-        _select(s, op, [words, s.ptr(op.numbers[0]), n, until], rows)
-        return
     vectors = _vectors(kind, constant_of(n))
     s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
 
@@ -52,14 +48,12 @@ def sort_words(s: Lowering, op: SortWords) -> None:
         together()
 
 
-def _select(s: Lowering, op: SortWords, args: list[Value], rows: Value) -> None:
+def select_words(s: Lowering, op: SelectWords) -> None:
     """The first places of rows of keys."""
-    (keys,) = op.keys
-    known = constant_of(args[-1])
-    assert isinstance(keys.type, MemType) and known is not None
-    how = Selection(keys.type.dtype, op.descending, groups_of(known))
+    how = Selection(op.dtype, op.descending, groups_of(op.until))
     s.made.update(select_functions(how))
-    _share(s, how.name, [s.ptr(keys), *args], rows, op.grain)
+    args = [*[s.ptr(v) for v in (op.keys, op.words, op.tops)], s.dim(op.count), s.index(op.until)]
+    _share(s, how.name, args, s.dim(op.rows), op.grain)
 
 
 def _in_parts(s: Lowering, kind: Kind, args: list[Value], rows: Value) -> None:
