@@ -69,6 +69,16 @@ def test_blocks_of_columns(shape: tuple[int, ...]) -> None:
     check(x, 1)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pairs_of_columns(dtype: type) -> None:
+    """Whether either is NaN is one bit."""
+    for shape in ((8, 11, 2), (3, 16, 4)):
+        x = numbers(*shape, dtype=dtype)
+        check(x, 1)
+        x[1, 7, 1], x[2, 10] = np.nan, np.nan
+        check(x, 1)
+
+
 def test_integers_have_no_nan() -> None:
     assert AGAIN not in check(numbers(50, 70, dtype=np.int32))
 

@@ -72,7 +72,7 @@ def search(
         return None
     init = s.flatten(op.init)
     half = len(init) // 2
-    if not all(isinstance(row.type, VecType) and t.lanes(row.type) > 1 for row in init[:half]):
+    if not all(isinstance(row.type, VecType) and t.lanes(row.type) % 2 == 0 for row in init[:half]):
         return None
     none = [s.const(False, VecType(t.lanes(row.type) // 2, bool_)) for row in init[:half]]
 
@@ -93,6 +93,8 @@ def search(
         total = s.map("or", total, one)
     if t.lanes(total.type) > 1:
         total = s.emit(t.ReduceLanes(total, scalar("or"), loc=op.loc))
+    else:
+        total = s.extract(total, 0)
     return s.branch(total, stated, lambda: found)
 
 
