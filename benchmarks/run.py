@@ -85,6 +85,7 @@ def main() -> int:
     rows: list[running.Row] = []
     try:
         measure(runner, cases, threads, rows)
+        runner.settle()
     except KeyboardInterrupt:
         print("stopped; what was measured so far follows")
     finally:

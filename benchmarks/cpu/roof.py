@@ -61,6 +61,14 @@ class Roof:
             return moving, "bytes"
         return working, "operations"
 
+    def best(self, other: Roof) -> Roof:
+        """The higher ones of the ceilings of two measurements."""
+        return Roof(
+            self.threads,
+            {size: max(rate, other.bandwidth[size]) for size, rate in self.bandwidth.items()},
+            {kind: max(rate, other.rates[kind]) for kind, rate in self.rates.items()},
+        )
+
 
 def measure(threads: int) -> Roof:
     """Measures the ceilings; takes about a second."""
