@@ -93,7 +93,7 @@ def test_a_missing_peer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bars_are_for_tessera() -> None:
-    row = running.Row("call", "call, 3 arrays", "costs", 1, 1e-9, "the call", 8.0, 1.0)
+    row = running.Row("call", "call, 3 arrays", "costs", 1, 8.0, 1.0, 1e-9, "the call")
     row.contenders["numpy"] = running.Measured(1e-3)
     assert suite.late([row]) == []
     row.contenders["tessera"] = running.Measured(0.2e-6)
@@ -102,8 +102,14 @@ def test_bars_are_for_tessera() -> None:
     assert suite.late([row]) == ["call: 0.3 us, at most 0.25"]
 
 
+def test_the_higher_ceilings_of_two_measurements_count() -> None:
+    first = roof.Roof(2, {1 << 14: 3e11, 1 << 24: 1e11}, {"f32": 1e11})
+    second = roof.Roof(2, {1 << 14: 2e11, 1 << 24: 2e11}, {"f32": 2e11})
+    assert first.best(second) == roof.Roof(2, {1 << 14: 3e11, 1 << 24: 2e11}, {"f32": 2e11})
+
+
 def test_report_has_ratios_and_says_what_failed() -> None:
-    row = running.Row("case", "case", "rows", 2, 1e-6, "bytes", 8.0, 1.0)
+    row = running.Row("case", "case", "rows", 2, 8.0, 1.0, 1e-6, "bytes")
     row.contenders["tessera"] = running.Measured(1e-3, 1e-3, 1e-3, 1e-3, 5)
     row.contenders["jax"] = running.Measured(2e-3, 2e-3, 2e-3, 2e-3, 5)
     row.contenders["numpy"] = running.Measured(problem="wrong: the error is 1.0e+00")
