@@ -289,7 +289,8 @@ class _Lowering:
         inputs = [env[v] for v in op.operands]
         outputs = [buffer_type(v) for v in op.results]
         keys = [tensor(v).dtype for v in op.operands[: op.num_keys]]
-        layout = layout_of(keys, len(op.operands) - op.num_keys)
+        count = outputs[0].shape[op.axis]
+        layout = layout_of(keys, len(op.operands) - op.num_keys, count)
         words = (int64,) if layout is None else layout.dtypes
         temps = [BufType(outputs[0].shape, dtype) for dtype in words] * 2
         types = (*outputs, *temps)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import DType, int64
+from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, sym
 from tessera.ir.scalar import SCALARS
@@ -28,7 +29,7 @@ RUN = 8192
 """Elements of the runs of a longer row that a block sorts."""
 
 MAX_LENGTH = 1 << PLACE_BITS
-"""Elements of the longest row of unknown length."""
+"""Elements of the longest row: its places are parts of words."""
 
 TILE = 4096
 """Elements that a block merges."""
@@ -180,12 +181,24 @@ def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
     return rows, warps
 
 
+def _layout(op: ops.Sort) -> Layout:
+    """The words of a long row."""
+    count = _type(op.inputs[0]).shape[op.axis]
+    if isinstance(count, int) and count > MAX_LENGTH:
+        raise CompileError(
+            f"sort: rows of {count} elements",
+            loc=op.loc,
+            rule=f"a GPU sorts rows of at most {MAX_LENGTH} elements",
+        )
+    return Layout.of([_type(v).dtype for v in op.inputs[: op.num_keys]], PLACE_BITS)
+
+
 def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     """The ops of a sort of long rows, and their temporary buffers."""
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
     keys = op.inputs[: op.num_keys]
-    layout = Layout.of([_type(v).dtype for v in keys], PLACE_BITS)
+    layout = _layout(op)
     shape = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     here, there = [
         [Value(BufType((*shape, count), dtype)) for dtype in layout.dtypes] for _ in range(2)
@@ -229,7 +242,7 @@ def best_of_runs(op: ops.Sort, limit: int, names: Names) -> tuple[list[Op], list
     assert isinstance(count, int)
     keep = power_above(limit)
     keys = op.inputs[: op.num_keys]
-    layout = Layout.of([_type(v).dtype for v in keys], PLACE_BITS)
+    layout = _layout(op)
     shape = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     code: list[Op] = []
     temps: list[Value] = []

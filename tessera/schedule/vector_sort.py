@@ -58,11 +58,11 @@ def vector_sort(
     op = asked.op
     keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
     has_others = any(not 0 <= k < op.num_keys for k, _ in op.moved())
-    layout = one_word(keys, int(has_others))
-    if layout is None:
-        return None
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
+    layout = one_word(keys, int(has_others), count)
+    if layout is None:
+        return None
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     until = _type(op.outputs[0]).shape[op.axis]
     if _selects(op, layout, until):

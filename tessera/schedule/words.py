@@ -25,12 +25,13 @@ from tessera.dtypes import (
     uint32,
     uint64,
 )
+from tessera.ir.intexpr import Dim
 from tessera.ir.scalar import Number
 
 T = TypeVar("T")
 
 PLACE_BITS = 31
-"""Bits of a place in a row of any length."""
+"""Bits of a place in a row; a row of unknown length has no more places."""
 
 FIRST_ZERO = 2**31 - 1
 """The smaller one of the integers of 32 bits of -0 and 0, where these differ by one."""
@@ -130,7 +131,12 @@ class Layout:
         return is_exact or not any(dtype.is_float for dtype in self.keys)
 
 
-def one_word(keys: Sequence[DType], others: int) -> Layout | None:
+def _has_places(layout: Layout, count: Dim) -> bool:
+    """Whether words have the places of a row of so many elements, if they have any."""
+    return not layout.place.bits or not isinstance(count, int) or count <= 1 << PLACE_BITS
+
+
+def one_word(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
     """The word of each element, where one holds its keys and, unless there is nothing else to be
     moved, its place. Args are those of `layout_of`.
     """
@@ -143,19 +149,20 @@ def one_word(keys: Sequence[DType], others: int) -> Layout | None:
     else:
         layout = Layout.of(keys, 0)
         layout = layout if layout.holds_keys else Layout.of(keys, PLACE_BITS)
-    return layout if len(layout.dtypes) == 1 else None
+    return layout if len(layout.dtypes) == 1 and _has_places(layout, count) else None
 
 
 MAX_WORDS = 2
 """Words of an element that a CPU moves at once."""
 
 
-def layout_of(keys: Sequence[DType], others: int) -> Layout | None:
+def layout_of(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
     """The words that a CPU sorts.
 
     Args:
         keys: what is compared.
         others: how many more values are moved.
+        count: elements of a row.
 
     Returns:
         The words; None where a permutation is sorted instead.
@@ -166,7 +173,7 @@ def layout_of(keys: Sequence[DType], others: int) -> Layout | None:
     if len(layout.dtypes) > 1 and not others and layout.zero is None:
         bare = Layout.of(keys, 0)
         layout = bare if bare.holds_keys else layout
-    return layout if len(layout.dtypes) <= MAX_WORDS else None
+    return layout if len(layout.dtypes) <= MAX_WORDS and _has_places(layout, count) else None
 
 
 def key_bits(dtype: DType) -> int:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tessera as ts
+from tessera.compile import Lowered
 from tessera.dtypes import (
     ALL,
     DType,
@@ -26,6 +27,7 @@ from tessera.dtypes import (
     uint8,
     uint32,
 )
+from tessera.errors import CompileError
 from tessera.graph.ops.sort import sort
 from tessera.ir.intexpr import evaluate, sym
 from tessera.ir.types import TensorType
@@ -36,7 +38,7 @@ from tessera.schedule.sort_ops import SelectWords, SortWords
 from tessera.target.machine import machine
 from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
-from tests.schedule.lowering import traced
+from tests.schedule.lowering import traced, typed
 
 SIZES = [0, 1, 2, 5, 16, 35]
 LEVELS = ["host", "x86-64"]  # the second one has no vectors that sort words
@@ -97,6 +99,29 @@ def test_first_places(level: str) -> None:
     assert len(sorts) == 2
     if level == "host" and lowered.cpu.compresses:
         assert [op.until for op in sorts if isinstance(op, SortWords)] == [4, 4]
+
+
+@pytest.mark.parametrize("count", [1 << 31, (1 << 31) + 1])
+def test_places_that_do_not_fit_words_are_sorted_by_themselves(count: int) -> None:
+    def first(x: Any) -> Any:
+        return ts.top_k(x, 5)
+
+    for fn, shape in ((ts.argsort, (count,)), (first, (2, count))):
+        text = str(Lowered(traced(fn, typed(*shape)), machine("x86-64-v4")).schedule)
+        assert ("schedule.sort(" in text) == (count > 1 << 31)
+    assert "schedule.sort_words(" in str(
+        Lowered(traced(ts.sort, typed(count)), machine("x86-64-v4")).schedule
+    )
+
+
+def test_a_gpu_has_words_for_all_places_or_says_so() -> None:
+    def lower(count: int) -> str:
+        x = ts.ShapeDtypeStruct((count,), ts.float32)
+        return str(ts.jit(ts.argsort).lower(x, machine="sm_90a").schedule)
+
+    assert "schedule.merge_runs(" in lower(1 << 31)
+    with pytest.raises(CompileError, match="sort: rows of 2147483649 elements"):
+        lower((1 << 31) + 1)
 
 
 def largest(x: Any, k: int) -> np.ndarray:

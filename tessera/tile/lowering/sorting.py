@@ -292,8 +292,9 @@ class _WordSorter(_Sorter):
 def lower_sort(em: Emitter, op: s.Sort, memory: dict[Value, Value]) -> tuple[Dim, ...]:
     """Emits the body of the kernel; returns its grid."""
     em.loc = op.loc
-    keys = [v.type.dtype for v in op.inputs[: op.num_keys] if isinstance(v.type, BufType)]
-    layout = layout_of(keys, len(op.inputs) - op.num_keys)
+    types = [v.type for v in op.inputs if isinstance(v.type, BufType)]
+    keys = [type.dtype for type in types[: op.num_keys]]
+    layout = layout_of(keys, len(op.inputs) - op.num_keys, types[0].shape[op.axis])
     sorter = _Sorter(em, op, memory) if layout is None else _WordSorter(em, op, memory, layout)
     sorter.run()
     return sorter.grid
