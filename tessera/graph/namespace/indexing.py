@@ -513,16 +513,27 @@ def is_scalar_mask(index: Any) -> bool:
 _SMALL = 4096
 
 
+def _is_plain(items: tuple[Any, ...]) -> bool:
+    """Whether an index has no arrays, and nothing that stands for several dims."""
+    for item in items:
+        kind = item.__class__
+        if kind is not int and kind is not slice:
+            return False
+    return True
+
+
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
     kind = index.__class__
-    if (kind is int or kind is slice) and type(x) is Array and not is_recording():
+    if (kind is int or kind is slice or kind is tuple) and type(x) is Array and not is_recording():
         data = x.storage
-        if type(data) is np.ndarray:
+        if type(data) is np.ndarray and (kind is not tuple or _is_plain(index)):
             try:
                 # A number, for an element of a large array: a view would keep that.
-                is_large = kind is slice or data.nbytes > _SMALL
-                found = data[index] if is_large else data[index, ...]
+                if kind is slice or data.nbytes > _SMALL:
+                    found = data[index]
+                else:
+                    found = data[(*index, ...)] if kind is tuple else data[index, ...]
             except (IndexError, TypeError, ValueError):
                 pass  # the long way says what is wrong
             else:

@@ -21,7 +21,7 @@ from tessera.errors import (
     api_boundary,
     hide_own_frames,
 )
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import Array, ArrayBase, view_of
 from tessera.graph.array_protocols import RankError
 from tessera.graph.device import Device, parse_device
 from tessera.graph.namespace import (
@@ -40,7 +40,7 @@ from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
 from tessera.graph.shortcut import shortcut
-from tessera.graph.trace import ENGINE, Tracer, bind
+from tessera.graph.trace import ENGINE, Tracer, bind, is_recording
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, IntExpr, prod
@@ -212,6 +212,15 @@ def _contains(x: Any, value: Any, /) -> bool:
 
 
 def _transposed(x: Any) -> Any:
+    if type(x) is Array and not is_recording():
+        data = x.storage
+        if type(data) is np.ndarray and data.ndim == 2:
+            return view_of(data.T)
+    return _turned(x)
+
+
+@api_boundary
+def _turned(x: Any) -> Any:
     if x.ndim != 2:
         raise ShapeError(
             f"T: the array is {x.type.strong()}",
@@ -349,7 +358,7 @@ def install() -> None:
     ArrayBase.__getitem__ = getitem
     setattr(ArrayBase, "__getattr__", api_boundary(_unknown))  # noqa: B010
     properties: dict[str, Callable[[Any], Any]] = {
-        "T": api_boundary(_transposed),
+        "T": _transposed,
         "mT": manipulation.matrix_transpose,
         "size": _size,
         "itemsize": _itemsize,
