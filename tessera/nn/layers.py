@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tessera.errors import OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
+    index_of,
     is_number,
     parse_axis,
     spread,
@@ -161,10 +164,11 @@ def conv(
             rule="the kernel is [*window, features, outputs], and x is [..., *places, features]",
         )
     features, taken = found.shape[-1], weights.shape[-2]
-    if not may_equal(features, taken * feature_group_count):
+    groups = index_of("nn.conv: feature_group_count", feature_group_count)
+    if not may_equal(features, taken * groups):
         raise ShapeError(
             f"nn.conv: x is {found.type.strong()}, kernel {weights.type.strong()}, with "
-            f"{feature_group_count} groups of features",
+            f"{groups} groups of features",
             loc=loc.current(),
             rule="the features of x are those of the kernel, times the number of groups",
         )
@@ -181,7 +185,7 @@ def conv(
         _each(input_dilation, count),
         _each(kernel_dilation, count),
         (f"N{places}C", f"{places}IO", f"N{places}C"),
-        feature_group_count,
+        groups,
     )
     if at != 1:
         result = reshape(result, (*lead, *result.shape[1:]))
@@ -189,7 +193,7 @@ def conv(
 
 
 def _each(value: int | Sequence[int], count: int) -> Sequence[int]:
-    return (value,) * count if isinstance(value, int) else value
+    return (value,) * count if isinstance(value, (int, np.integer)) else value
 
 
 @api_boundary

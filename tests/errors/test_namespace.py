@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.errors.message import expect
 
 
@@ -141,6 +143,79 @@ def test_more_than_there_are() -> None:
             1 | ts.top_k(ts.ones((4, 2)), 3)
               | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           rule: k is at least 0, and at most the number of elements
+        """,
+    )
+
+
+def test_as_many_as_nobody_can_count() -> None:
+    expect(
+        """
+        ts.top_k(ts.ones((4, 2)), 1.5)
+        """,
+        """
+        DTypeError: top_k: k: got 1.5
+          at user.py:1
+            1 | ts.top_k(ts.ones((4, 2)), 1.5)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: it is an integer, known when the program is traced
+        """,
+    )
+
+
+def test_as_many_as_the_program_finds_out() -> None:
+    expect(
+        """
+        @ts.jit
+        def best(x, k):
+            return ts.top_k(x, k)
+        best(ts.ones((4, 2)), 1)
+        """,
+        """
+        ConcretizationError: use of a traced value of type i64[] as a Python integer
+          at user.py:3 in best
+            3 |     return ts.top_k(x, k)
+              |            ^^^^^^^^^^^^^^
+          called from user.py:4
+            4 | best(ts.ones((4, 2)), 1)
+              | ^^^^^^^^^^^^^^^^^^^^^^^^
+          rule: inside `jit` an array has a type but no value while the function is traced
+          the value is argument `k` of best
+          fix: make it a static argument; or loop with `ts.fori_loop`, and take elements of arrays with it
+        """,  # noqa: E501
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "rule"),
+    [
+        ("ts.argmax(ts.ones((4, 0)), axis=1)", "ShapeError: argmax: dim 1 of f32[4, 0] is empty",
+         "an empty axis has no extremum"),
+        ("ts.sort(ts.ones((4, 2)), axis=2)",
+         "AxisError: sort: axis 2 is out of range for an array of rank 2", "-2 <= axis < 2"),
+        ("ts.argsort(ts.ones((4, 2)), axis=None)", "AxisError: argsort: axis is None",
+         "axis is an int"),
+        ("ts.max_pool(ts.ones((1, 8, 8, 3)), (3,))", "ShapeError: max_pool: window_shape is (3,)",
+         "it has 2 ints, each 1 or more"),
+        ("ts.conv_general(ts.ones((1, 4, 8)), ts.ones((5, 2, 3)), (1,), 'SAME', "
+         "feature_group_count=2)",
+         "ShapeError: conv_general: lhs is f32[1, 4, 8], rhs is f32[5, 2, 3]: 5 features of the "
+         "result in 2 groups", "the number of groups divides the number of features of the result"),
+        ("ts.conv_general(ts.ones((1, 4, 8)), ts.ones((6, 2, 3)), (1,), 'SAME', "
+         "feature_group_count=2.0)",
+         "DTypeError: conv_general: feature_group_count: got 2.0",
+         "it is an integer, known when the program is traced"),
+    ],
+)  # fmt: skip
+def test_one_line(call: str, what: str, rule: str) -> None:
+    """Each is one error, at the call."""
+    expect(
+        call,
+        f"""
+        {what}
+          at user.py:1
+            1 | {call}
+              | {"^" * len(call)}
+          rule: {rule}
         """,
     )
 

@@ -264,7 +264,7 @@ def test_top_k(dtype: str) -> None:
         values, places = ts.top_k(ts.asarray(x), k)
         same(values, np.take_along_axis(x, order[:, :k], 1))
         same(places, order[:, :k])
-    values, places = ts.top_k(ts.asarray(x), 2, axis=0)
+    values, places = ts.top_k(ts.asarray(x), np.int64(2), axis=0)
     same(values, np.sort(x, 0)[::-1][:2])
     with pytest.raises(ValueError, match="k=7 for dim 1 of"):
         ts.top_k(ts.asarray(x), 7)

@@ -162,6 +162,16 @@ def test_avg_pool(dtype: str) -> None:
 X, W = ts.ones((2, 4, 8)), ts.ones((6, 4, 3))
 
 
+def test_integers_of_numpy_count() -> None:
+    one, two = np.int64(1), np.int64(2)
+    found = ts.conv_general(X, W[:, :2], np.array([2]), [(one, two)], feature_group_count=two)
+    same = ts.conv_general(X, W[:, :2], (2,), [(1, 2)], feature_group_count=2)
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(same))
+    images, kernel = ts.ones((1, 6, 7, 4)), ts.ones((3, 3, 2, 4))
+    assert ts.nn.conv(images, kernel, strides=two, feature_group_count=two).shape == (1, 3, 4, 4)
+    assert ts.max_pool(images, np.array([2, 3]), np.array([1, 2])).shape == (1, 5, 3, 4)
+
+
 def conv(x: Any = X, w: Any = W, strides: Any = (1,), padding: Any = "SAME", **options: Any) -> Any:
     return ts.conv_general(x, w, strides, padding, **options)
 

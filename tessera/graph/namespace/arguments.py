@@ -27,7 +27,14 @@ from tessera.dtypes import (
     promote_scalar,
     result_type,
 )
-from tessera.errors import AxisError, DTypeError, LeafError, NumberRangeError, ShapeError
+from tessera.errors import (
+    AxisError,
+    ConcretizationError,
+    DTypeError,
+    LeafError,
+    NumberRangeError,
+    ShapeError,
+)
 from tessera.graph.array import Array, ArrayBase, dtype_from_numpy, repeated
 from tessera.graph.host_copy import host_copy, host_full
 from tessera.graph.ops.checks import shape_text
@@ -410,6 +417,20 @@ def check_fits(name: str, low: int, high: int, dtype: DType) -> None:
 
 
 # --- axes -------------------------------------------------------------------------------------
+
+
+def index_of(name: str, value: Any) -> int:
+    """An argument that is a Python integer."""
+    try:
+        return operator.index(value)
+    except ConcretizationError:
+        raise
+    except TypeError:
+        raise DTypeError(
+            f"{name}: got {value!r}",
+            loc=loc.current(),
+            rule="it is an integer, known when the program is traced",
+        ) from None
 
 
 def parse_axis(name: str, axis: Any, rank: int, what: str = "axis") -> int:

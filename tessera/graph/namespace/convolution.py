@@ -17,6 +17,7 @@ from tessera.graph.namespace.arguments import (
     as_array,
     common_dtype,
     filled,
+    index_of,
     is_sequence,
     parse_dtype,
     to_dtype,
@@ -147,7 +148,9 @@ def conv_general(
     name = "conv_general"
     x, w = _operands(name, lhs, rhs)
     numbers = _dimension_numbers(name, dimension_numbers, x.ndim)
-    groups = _groups(name, x, w, numbers, feature_group_count, batch_group_count)
+    features = index_of(f"{name}: feature_group_count", feature_group_count)
+    batches = index_of(f"{name}: batch_group_count", batch_group_count)
+    groups = _groups(name, x, w, numbers, features, batches)
     axes, inner = numbers.lhs_spec[2:], numbers.rhs_spec[2:]
     count = len(axes)
     dims = [x.shape[k] for k in axes]
@@ -160,12 +163,12 @@ def conv_general(
     counts = [move.count(dim) for move, dim in zip(moves, dims, strict=True)]
     if any(n == 0 for n in counts) or any(n == 0 for n in sizes):
         shape: list[Dim] = [0] * x.ndim
-        places = (x.shape[numbers.lhs_spec[0]] // batch_group_count, w.shape[numbers.rhs_spec[0]])
+        places = (x.shape[numbers.lhs_spec[0]] // batches, w.shape[numbers.rhs_spec[0]])
         for axis, dim in zip(numbers.out_spec, (*places, *counts), strict=True):
             shape[axis] = dim
         return filled(tuple(shape), 0, wide or x.dtype, x)
     patches = moved(padded(x, axes, moves, 0), axes, moves)
-    found = _products(patches, w, numbers, groups, batch_group_count > 1, wide)
+    found = _products(patches, w, numbers, groups, batches > 1, wide)
     # Its dims are those of the operand in their order, and then the features.
     kept = sorted([numbers.lhs_spec[0], *axes])
     perm = [0] * x.ndim

@@ -15,6 +15,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
     as_inexact,
+    index_of,
     parse_axes,
     parse_axis,
 )
@@ -25,7 +26,6 @@ from tessera.graph.namespace.manipulation import (
     broadcast_to,
     concat,
     expand_dims,
-    index_of,
     moveaxis,
     reshape,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from tessera.graph.namespace.arguments import (
     broadcast_together,
     common_dtype,
     concrete,
+    index_of,
     is_number,
     is_sequence,
     parse_axes,
@@ -248,18 +248,6 @@ def roll(
     for one, by in zip(axes, shifts, strict=True):
         found = _rolled(found, by, parse_axis("roll", one, found.ndim))
     return found
-
-
-def index_of(name: str, value: Any) -> int:
-    """An argument that is a Python integer."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise DTypeError(
-            f"{name}: got {value!r}",
-            loc=loc.current(),
-            rule="it is an integer, known when the program is traced",
-        ) from None
 
 
 def _rolled(x: Any, shift: Any, axis: int) -> Any:

@@ -8,13 +8,12 @@ from typing import Any
 
 from tessera.errors import OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
-from tessera.graph.namespace.arguments import ArrayLike, as_array, is_sequence, parse_axis
+from tessera.graph.namespace.arguments import ArrayLike, as_array, index_of, is_sequence, parse_axis
 from tessera.graph.namespace.creation import arange, zeros
 from tessera.graph.namespace.manipulation import (
     concat,
     expand_dims,
     flip,
-    index_of,
     permute_dims,
     reshape,
     stack,

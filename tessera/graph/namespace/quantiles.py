@@ -11,6 +11,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
     as_inexact,
+    index_of,
     is_number,
     parse_axes,
     parse_axis,
@@ -223,8 +224,8 @@ def top_k(x: ArrayLike, /, k: int, *, axis: int = -1) -> tuple[ArrayBase, ArrayB
     """
     found = as_array("top_k", x)
     at = parse_axis("top_k", axis, found.ndim)
-    size = found.shape[at]
-    if not k >= 0 or (isinstance(size, int) and k > size):
+    size, k = found.shape[at], index_of("top_k: k", k)
+    if k < 0 or (isinstance(size, int) and k > size):
         raise ShapeError(
             f"top_k: k={k} for dim {at} of {found.type.strong()}",
             loc=loc.current(),

@@ -50,7 +50,7 @@ def parse_ints(
     if given is None and default is not None:
         return (default,) * count
     try:
-        found = tuple([operator.index(n) for n in given or ()])
+        found = tuple([operator.index(n) for n in (() if given is None else given)])
     except TypeError:
         found = ()
     if len(found) != count or any(n < 1 for n in found):
