@@ -221,7 +221,7 @@ class Choice:
             chunk=tuple(chunk), reduce_tile=self.reduce_tile, reason=self.reason, grain=grain,
         )  # fmt: skip
         assert isinstance(new, ops.Nest)
-        return keeping.marked(new) if self.whole and self.reduce_tile > 1 else new
+        return keeping.marked(new, self.down) if self.whole and self.reduce_tile > 1 else new
 
     # --- kinds of nests ---------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@
 
 The row of the result has room for them until the last pass writes it: it is in the first cache, so
 what is there costs far less than an exponential. A store of a nest whose buffer is used so is
-marked with `keeps`; `expanded` writes down what that means, for the lowering.
+marked with `keeps`; `expanded` writes down what that means, for the lowering. A row of a result
+that goes past the caches has none, so what is kept has a row of scratch memory, the same one for
+row after row.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from dataclasses import dataclass
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, linear_in, substitute, sym, symbols
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import ops, streaming
 from tessera.schedule.dependence import Dependence, inputs, is_same, reads_own
 from tessera.schedule.emit import without_dead
-from tessera.schedule.types import Axis
+from tessera.schedule.types import Axis, BufType
 
 LEAST_COST = 12
 """Additions that a value costs which is worth the room."""
+
+SCRATCH = 1 << 13
+"""Bytes of a row of scratch memory: rows of what is read need the rest of the first cache."""
 
 LONGEST_ROW = 1 << 17
 """A row of more elements leaves the second cache between two passes."""
@@ -35,7 +40,7 @@ class Kept:
     Attributes:
         first: the reduction whose pass computes it.
         inside: the value there.
-        store: the store whose buffer holds it.
+        store: the store whose buffer holds it, unless that goes past the caches.
         axis: the axis of the nest along which rows run.
     """
 
@@ -43,6 +48,19 @@ class Kept:
     inside: Value
     store: ops.Store
     axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where a value is kept.
+
+    Attributes:
+        buf: the memory.
+        index: the element for a point of the nest.
+    """
+
+    buf: Value
+    index: tuple[Dim, ...]
 
 
 def find(nest: ops.Nest, stores: Iterable[ops.Store] | None = None) -> Kept | None:
@@ -143,51 +161,78 @@ def _cost(op: Op, dependence: Dependence, axis: str) -> int:
     return total
 
 
-def marked(nest: ops.Nest) -> ops.Nest:
-    """The nest with `keeps` on the store whose buffer is of use; as it is where none is."""
+def marked(nest: ops.Nest, down: bool = False) -> ops.Nest:
+    """The nest with `keeps` on the store whose buffer is of use; as it is where none is. The last
+    pass computes little then, so that memory bounds it.
+
+    Args:
+        nest: the nest.
+        down: whether threads go down rows, far apart, of which each has some columns.
+    """
     kept = find(nest)
     if kept is None:
         return nest
-    code = [
-        op.rebuild(keeps=True, streaming=False) if op is kept.store else op for op in nest.body.ops
-    ]
+    code = list(nest.body.ops)
+    at = code.index(kept.store)
+    past = streaming.marked(nest, down)[at]
+    assert isinstance(past, ops.Store)
+    is_past = past.streaming and _has_scratch(nest, kept)
+    code[at] = past.rebuild(keeps=True, streaming=is_past)
     new = nest.rebuild(regions=[Block((), code, ())])
     assert isinstance(new, ops.Nest)
     return new
 
 
-def expanded(nest: ops.Nest) -> ops.Nest:
-    """The nest with the stores and loads that `keeps` stands for."""
+def _has_scratch(nest: ops.Nest, kept: Kept) -> bool:
+    """Whether a row of what is kept may be scratch memory: rows go one by one."""
+    assert isinstance(kept.store.buf.type, BufType)
+    length, size = kept.axis.extent, kept.store.buf.type.dtype.itemsize
+    return isinstance(length, int) and length * size <= SCRATCH and set(nest.tile[:-1]) <= {1}
+
+
+def expanded(nest: ops.Nest) -> tuple[ops.Nest, Value | None]:
+    """The nest with the stores and loads that `keeps` stands for, and scratch memory that it uses,
+    one row."""
     stores = [op for op in nest.body.ops if isinstance(op, ops.Store) and op.keeps]
     kept = find(nest, stores) if stores else None
     if kept is None:
-        return nest
+        return nest, None
+    scratch = _scratch(kept) if kept.store.streaming else None
+    room = (
+        Room(scratch, (sym(kept.axis.name),)) if scratch else Room(kept.store.buf, kept.store.index)
+    )
     levels = _levels(nest.body)
     at = nest.body.ops.index(kept.first)
     dependence = Dependence(nest.body)
     # No reduction needs what belongs to an element: the last pass computes it, wherever it stands.
     late = [op for op in nest.body.ops[:at] if kept.axis.name in dependence.ops[op]]
     code = [op for op in nest.body.ops[:at] if kept.axis.name not in dependence.ops[op]]
-    code.append(_storing(kept))
+    code.append(_storing(kept, room))
     env = {kept.first.result: code[-1].results[0]}
     for op in (*late, *nest.body.ops[at + 1 :]):
-        code.append(_loading(op, kept, levels, env))
+        code.append(_loading(op, kept, room, levels, env))
         env.update(zip(op.results, code[-1].results, strict=True))
     new = nest.rebuild(regions=[Block((), without_dead(code), ())])
     assert isinstance(new, ops.Nest)
-    return new
+    return new, scratch
 
 
-def _place(kept: Kept, axis: str) -> tuple[Dim, ...]:
+def _scratch(kept: Kept) -> Value:
+    """Memory of one row."""
+    assert isinstance(kept.store.buf.type, BufType)
+    return Value(BufType((kept.axis.extent,), kept.store.buf.type.dtype))
+
+
+def _place(kept: Kept, room: Room, axis: str) -> tuple[Dim, ...]:
     """Where an element is kept."""
-    return tuple([substitute(e, {kept.axis.name: sym(axis)}) for e in kept.store.index])
+    return tuple([substitute(e, {kept.axis.name: sym(axis)}) for e in room.index])
 
 
-def _storing(kept: Kept) -> Op:
+def _storing(kept: Kept, room: Room) -> Op:
     """The reduction whose pass computes the value, which it stores."""
     (body,) = kept.first.regions
-    index = _place(kept, kept.first.axes[0].name)
-    store = ops.Store(kept.store.buf, kept.inside, (), index, loc=kept.store.loc)
+    index = _place(kept, room, kept.first.axes[0].name)
+    store = ops.Store(room.buf, kept.inside, (), index, keeps=True, loc=kept.store.loc)
     at = 1 + next(k for k, op in enumerate(body.ops) if op is kept.inside.op)
     code = [*body.ops[:at], store, *body.ops[at:]]
     return kept.first.rebuild(regions=[Block((), code, body.outputs)])
@@ -204,7 +249,9 @@ def _levels(body: Block) -> dict[Op, int]:
     return levels
 
 
-def _loading(op: Op, kept: Kept, levels: Mapping[Op, int], env: Mapping[Value, Value]) -> Op:
+def _loading(
+    op: Op, kept: Kept, room: Room, levels: Mapping[Op, int], env: Mapping[Value, Value]
+) -> Op:
     """An op behind that reduction, which takes the value from where it is kept."""
     operands = [env.get(v, v) for v in op.operands]
     if isinstance(op, ops.Reduce):
@@ -214,17 +261,17 @@ def _loading(op: Op, kept: Kept, levels: Mapping[Op, int], env: Mapping[Value, V
         inner = dict(env)
         code: list[Op] = []
         for one in op.body.ops:
-            found = _replaced(one, kept, axis.name) if reads else None
+            found = _replaced(one, kept, room, axis.name) if reads else None
             code.append(found or one.rebuild([inner.get(v, v) for v in one.operands]))
             inner.update(zip(one.results, code[-1].results, strict=True))
         outputs = [inner.get(v, v) for v in op.body.outputs]
         return op.rebuild(operands, [Block((), code, outputs)])
-    return _replaced(op, kept, kept.axis.name) or op.rebuild(operands, op.regions)
+    return _replaced(op, kept, room, kept.axis.name) or op.rebuild(operands, op.regions)
 
 
-def _replaced(op: Op, kept: Kept, axis: str) -> Op | None:
+def _replaced(op: Op, kept: Kept, room: Room, axis: str) -> Op | None:
     """The load that stands for an op."""
     inner = kept.first.axes[0].name
     if not isinstance(op, ops.Map) or not is_same(kept.inside, op.result, inner, axis):
         return None
-    return ops.Load(kept.store.buf, (), _place(kept, axis), loc=op.loc)
+    return ops.Load(room.buf, (), _place(kept, room, axis), loc=op.loc)

@@ -41,6 +41,7 @@ from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
 from tessera.tile.prefetch_ops import Prefetch
+from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
 from tessera.tile.types import MemType, TileType
 
@@ -468,6 +469,11 @@ def _part(s: Interpreter, op: t.Part) -> None:
     s.values[op.result] = Memory(data, f"{memory.name} from byte {op.offset} on")
 
 
+def _scratch(s: Interpreter, op: Scratch) -> None:
+    data = np.full(op.count * op.dtype.itemsize, 0xA5, np.uint8).view(op.dtype.np)
+    s.values[op.result] = Memory(data, "scratch memory")
+
+
 def _prefetch(s: Interpreter, op: Prefetch) -> None:
     """Changes nothing."""
 
@@ -588,6 +594,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.Part: _part,
     Sentinel: _sentinel,
     Prefetch: _prefetch,
+    Scratch: _scratch,
     **interp_lanes.RULES,
     t.Launch: _launch,
     Together: _together,

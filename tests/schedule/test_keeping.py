@@ -9,17 +9,24 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.compile import Lowered
 from tessera.dtypes import bfloat16
+from tessera.errors import ParseError
 from tessera.ir.core import Func
 from tessera.ir.intexpr import Dim, sym
+from tessera.ir.parser import parse_func
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import ops, streaming
 from tessera.schedule.heuristics import choose
 from tessera.schedule.keeping import LONGEST_ROW, expanded
 from tessera.schedule.plan import may_share
 from tessera.schedule.rebuild import kernels
+from tessera.target.machine import machine, supported_levels
+from tessera.tile.scratch_ops import Scratch
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import WIDE, lowered, traced, typed
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 
 
 def powers(x: Any) -> Any:
@@ -83,7 +90,7 @@ def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> No
     assert keeps(nest)
     assert exponentials(nest) == count
     # Of moments two sums share a pass, and there the exponential.
-    found = expanded(nest)
+    found, _ = expanded(nest)
     assert exponentials(found) == (2 if fn is moments else 1)
     inside = [op for r in found.body.ops for region in r.regions for op in region.ops]
     (store,) = [op for op in inside if isinstance(op, ops.Store)]
@@ -94,7 +101,7 @@ def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> No
 def test_elements_in_front_of_a_sum_read_what_it_keeps() -> None:
     (nest,) = chosen(pulled_back, (9, 100), (9, 100))
     assert keeps(nest)
-    found = expanded(nest)
+    found, _ = expanded(nest)
     assert not [op for op in found.body.ops if isinstance(op, ops.Map) and op.fn.name == "exp"]
     x, d = (np.random.default_rng(k).normal(size=(9, 100)).astype(np.float32) for k in (0, 1))
     check_levels(traced(pulled_back, typed(9, 100), typed(9, 100)), [x, d])
@@ -112,7 +119,7 @@ def test_elements_in_front_of_a_sum_read_what_it_keeps() -> None:
 def test_what_is_not_kept(fn: Callable[..., Any], shape: tuple[int, ...], dtype: Any) -> None:
     nests = chosen(fn, shape, **({} if dtype is None else {"dtype": dtype}))
     assert not any(keeps(nest) for nest in nests)
-    assert all(expanded(nest) is nest for nest in nests)
+    assert all(expanded(nest) == (nest, None) for nest in nests)
 
 
 def test_a_result_that_keeps_lies_on_no_input() -> None:
@@ -140,9 +147,62 @@ def test_levels_agree(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
     check_levels(traced(fn, *[typed(*shape)] * count), inputs)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(5, 600), (9, 1024), (3, 1001), (8, 2048)])
+@pytest.mark.parametrize("fn", [softmax, weighted, moments, pulled_back])
+def test_rows_past_the_caches_have_scratch_memory(
+    fn: Callable[..., Any], shape: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same memory for row after row."""
+    count = 2 if fn in (weighted, pulled_back) else 1
+    rng = np.random.default_rng(0)
+    inputs = [rng.normal(size=shape).astype(np.float32) for _ in range(count)]
+    inputs[0].flat[::97], inputs[0].flat[5] = -np.inf, -0.0
+    graph = traced(fn, *[typed(*shape)] * count)
+    near = check_levels(graph, inputs, machine=machine(level))
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 10)
+    far = check_levels(graph, inputs, machine=machine(level))
+    assert not scratch(near)
+    assert scratch(far) == [shape[1]]
+
+
+def scratch(program: Lowered) -> list[int]:
+    """Elements of scratch memory that kernels have."""
+    code = [op for func in program.tile.funcs.values() for op in walk(func.body)]
+    return [op.count for op in code if isinstance(op, Scratch)]
+
+
+@pytest.mark.parametrize(("columns", "has"), [(2048, True), (2049, False)])
+def test_long_rows_have_no_scratch_memory(
+    columns: int, has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 10)
+    (nest,) = chosen(softmax, (8, columns))
+    found, room = expanded(nest)
+    (store,) = [op for op in found.body.ops if isinstance(op, ops.Store)]
+    assert store.streaming is (room is not None) is has
+
+
+def test_symbolic_rows_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the sizes tell whether the result goes past the caches."""
+    monkeypatch.setattr(streaming, "STREAM_BYTES", 1 << 15)
+    graph = traced(softmax, typed(sym("n"), 600))
+    for rows in (0, 1, 5, 40):
+        x = np.random.default_rng(1).normal(size=(rows, 600)).astype(np.float32)
+        assert scratch(check_levels(graph, [x], {"n": rows})) == [600]
+
+
 def test_symbolic_rows() -> None:
     rows, columns = sym("n"), sym("m")
     graph = traced(softmax, typed(rows, columns))
     for sizes in ((3, 40), (1, 1), (0, 5)):
         x = np.random.default_rng(1).normal(size=sizes).astype(np.float32)
         check_levels(graph, [x], dict(zip(("n", "m"), sizes, strict=True)))
+
+
+def test_scratch_memory_has_a_size() -> None:
+    text = "func @k() {\n  %m = tile.scratch() {dtype=f32, count=COUNT} : mem<f32>\n  return\n}"
+    with pytest.raises(ParseError, match="scratch memory of 0 elements"):
+        parse_func(text.replace("COUNT", "0"))
+    func = parse_func(text.replace("COUNT", "8"))
+    assert str(parse_func(str(func))) == str(func)

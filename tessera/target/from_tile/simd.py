@@ -47,6 +47,7 @@ from tessera.target.machine import Machine
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import SelectWords, SortWords, Together
 from tessera.tile.prefetch_ops import Prefetch
+from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
 
 # --- rules ---
@@ -318,6 +319,11 @@ def _arena(s: Lowering, op: tile.Arena) -> None:
     s.env[op.result] = s.emit(t.PtrAdd(s.arena, s.dim(op.offset), loc=s.loc))
 
 
+def _scratch(s: Lowering, op: Scratch) -> None:
+    """The kernel has it already, for all its programs."""
+    assert op.result in s.env
+
+
 def _sentinel(s: Lowering, op: Sentinel) -> None:
     bad = s.rows(op.bad)
     found = _tree(bad.values, lambda a, b: s.map("or", a, b))
@@ -396,6 +402,7 @@ RULES: Mapping[type[Op], Rule] = {
     tile.Limit: _limit,
     Sentinel: _sentinel,
     Prefetch: memory.prefetch,
+    Scratch: _scratch,
     **lanes.RULES,
     tile.Launch: _launch,
     Together: _together,
@@ -412,6 +419,9 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.env[arg] = s.entry.arg(PTR, arg.name)
     for name in func.dims:
         s.dims[name] = s.entry.arg(I64, name)
+    for op in walk(func.body):
+        if isinstance(op, Scratch):
+            s.env[op.result] = s.emit(t.Alloca(op.dtype, op.count, loc=op.loc))
     names = [*[f"n{k}" for k in range(1, grid_rank)], "lo", "hi"] if grid_rank else []
     *extents, lo, hi = [s.entry.arg(I64, name) for name in names] or [None, None]
     if lo is None or hi is None:

@@ -57,6 +57,7 @@ from tessera.tile.lowering import (
 )
 from tessera.tile.lowering.emitter import Emitter
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
+from tessera.tile.scratch_ops import Scratch
 
 MOST = 0.75
 """So much of a nest's points have code of their own where no condition is tested."""
@@ -124,7 +125,13 @@ def lower_nest(
         programs: the program's coordinates in the grid, if they are not its ids.
     """
     em.loc = nest.loc
-    nest = keeping.expanded(nest)
+    nest, room = keeping.expanded(nest)
+    if room is not None:
+        assert isinstance(room.type, BufType)
+        count = room.type.size
+        assert isinstance(count, int)
+        scratch = Scratch(room.type.dtype, count, loc=nest.loc)
+        memory = {**memory, room: em.add(scratch)[0]}
     tiles = _tiles(nest)
     chunks = _chunks(nest, tiles)
     vector = max([k for k, tile in enumerate(tiles) if tile > 1], default=-1)

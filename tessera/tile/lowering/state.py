@@ -138,13 +138,15 @@ class State:
         self.is_block = nest.warps > 0
         self.stages = nest.stages or STAGES
         self.written: set[Value] = set()
-        self.kept = {op.buf for op in nest.body.ops if isinstance(op, s.Store) and op.keeps}
+        self.kept: set[Value] = set()
         ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
         ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
         for op in walk(nest.body):
             ranges.update({axis.name: (0, axis.extent - 1) for axis in inner_axes(op)})
             if isinstance(op, (s.Store, s.Scan)):
                 self.written.add(op.buf)
+            if isinstance(op, s.Store) and op.keeps:
+                self.kept.add(op.buf)
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
         self.active: Value | None = None
