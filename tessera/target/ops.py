@@ -1,13 +1,14 @@
 """Target IR: one kernel in instructions. Typed SSA over scalars, vectors and pointers, with
 structured control flow.
 
-Element access: `load(ptr, offset)` reads at ptr + offset * itemsize. A vector load reads
-consecutive elements; with a mask, only lanes whose bit is set touch memory (the others give the
-`other` operand). Arithmetic is `target.map` with a row of the shared scalar table on scalars or on
-vectors of one lane count.
+Element access: `load(ptr, offset)` reads at ptr + offset * itemsize; a vector, what follows;
+with a mask, lanes whose bit is not set give the `other` operand and touch no memory. Arithmetic is
+`target.map`: a row of the shared scalar table on scalars, or on vectors of one lane count.
 """
 
 from __future__ import annotations
+
+import functools
 
 from tessera.dtypes import (
     DType,
@@ -71,6 +72,13 @@ def with_element(type: Type, dtype: DType) -> Type:
     return VecType(type.lanes, dtype) if isinstance(type, VecType) else ScalarType(dtype)
 
 
+@functools.cache
+def _result(fn: ScalarFn, *types: Type) -> Type:
+    if len({lanes(t) for t in types}) != 1:
+        raise VerifyError(f"{fn.name}: lane counts differ: {', '.join(map(str, types))}")
+    return with_element(types[0], result_dtype(fn, *[element(t) for t in types]))
+
+
 class Const(TargetOp):
     """A constant scalar, or a vector with that value in every lane."""
 
@@ -105,10 +113,7 @@ class Map(TargetOp):
 
     def infer(self) -> Type:
         """By the row's signature."""
-        types = [a.type for a in self.args]
-        if len({lanes(t) for t in types}) != 1:
-            raise VerifyError(f"{self.fn.name}: lane counts differ: {', '.join(map(str, types))}")
-        return with_element(types[0], result_dtype(self.fn, *[element(t) for t in types]))
+        return _result(self.fn, *[a.type for a in self.args])
 
 
 class Cast(TargetOp):
@@ -253,9 +258,8 @@ class DotGroups(TargetOp):
         """The accumulator's type."""
         found = GROUPS.get((element(self.a.type), element(self.b.type)))
         if found is None or found[0] is not element(self.acc.type):
-            raise VerifyError(
-                f"{self.a.type} and {self.b.type} are no groups that are added to {self.acc.type}"
-            )
+            types = f"{self.a.type} and {self.b.type}"
+            raise VerifyError(f"{types} are no groups that are added to {self.acc.type}")
         count = lanes(self.acc.type)
         if not count or not lanes(self.a.type) == lanes(self.b.type) == found[1] * count:
             raise VerifyError(f"groups of {self.a.type} and {self.b.type} for {self.acc.type}")

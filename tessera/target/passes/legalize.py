@@ -15,6 +15,7 @@ The rewritten program uses the same IR, so the interpreter runs it as well, and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -283,7 +284,7 @@ class Legalizer:
         """What rewrites a function of wide operands, or None where the writer has a row for it. In
         the expansion of a transcendental function, its own name means that row.
         """
-        if dtype in (float32, float64) and name in MATHEMATICS and name not in self.active:
+        if name in MATHEMATICS and dtype in (float32, float64) and name not in self.active:
             return MATHEMATICS[name]
         return EXPANSIONS[name] if _needs_expansion(name, dtype) else None
 
@@ -368,6 +369,22 @@ def _is_direct(op: t.Cast) -> bool:
     if source is target or is_small(source) or is_small(target):
         return False
     return not (source is bool_ and target.is_float)
+
+
+def _is_legal(op: Op) -> bool:
+    """Whether an op is written as it is, and short."""
+    if isinstance(op, t.Map):
+        return _is_short(op.fn.name, t.element(op.args[-1].type))
+    return _is_direct(op) if isinstance(op, t.Cast) else not isinstance(op, t.ReduceLanes)
+
+
+@functools.cache
+def _is_short(name: str, dtype: DType) -> bool:
+    """Whether a scalar function is one instruction, or two."""
+    if is_small(dtype) or (name in MATHEMATICS and dtype in (float32, float64)):
+        return False
+    row = ROWS.get(name)
+    return name in ("shl", "shr") or (row is not None and dtype.kind in row.text and name != "rem")
 
 
 def _sign_extend(b: Build, byte: Value) -> Value:
@@ -477,6 +494,8 @@ class Legalization:
         """A function, behind those that it is the first to call."""
         shared = self._shared
         shared.taken.add(func.name)
+        if all(map(_is_legal, walk(func.body))):
+            return [func]
         before = len(shared.funcs)
         calls = shared.of(func)
         legal = func.with_body(Legalizer(shared.machine, calls).block(func.body))
