@@ -158,8 +158,11 @@ class _RowSearch:
         step = Axis(self.names.fresh("k"), self.cut.steps)
         code, index = _Code(self.op.loc), index_of((part, *self.axes))
         place = row_of(self.cut, part, step, self.deep)
-        first = code.number(substitute(place, {self.deep.name: 0}))
-        new = self.search(code, place, ROWS, (code.const(self.none, self.type), first))
+        # Rows are counted from the first one on: numbers that are constants once it is unrolled.
+        first = substitute(place, {self.deep.name: 0})
+        found = code.const(self.none, self.type), code.const(0, int32)
+        best, at = self.search(code, place, ROWS, found, place - first)
+        new = best, code.map("add", at, code.number(first))
         old = (code.load(self.best, index), code.load(self.at, index))
         new = self.merge(code, old, new)
         code.store(self.best, new[0], index)
@@ -179,7 +182,9 @@ class _RowSearch:
             grain=grain_of_rows(self.cut, programs, work),
         )  # fmt: skip
 
-    def search(self, code: _Code, place: Dim, count: int, found: _Pair) -> _Pair:
+    def search(
+        self, code: _Code, place: Dim, count: int, found: _Pair, number: Dim | None = None
+    ) -> _Pair:
         """The first extreme of some rows, and its row.
 
         Args:
@@ -187,6 +192,7 @@ class _RowSearch:
             place: of a row along the depth, in terms of the depth's axis.
             count: how many rows.
             found: what counts as found before them.
+            number: what a row is called; its place if it is None.
         """
         copy = Copy({self.deep.name: place})
         before = self.nest.body.ops[: self.nest.body.ops.index(self.op)]
@@ -194,7 +200,8 @@ class _RowSearch:
         body, inside = copy.block(self.op.body), _Code(self.op.loc)
         inside += body.ops
         best, at = (Value(value.type) for value in found)
-        new = self.better(inside, (best, at), (body.outputs[0], inside.number(place)))
+        row = inside.number(place if number is None else number)
+        new = self.better(inside, (best, at), (body.outputs[0], row))
         axis, block = Axis(self.deep.name, count), Block([best, at], inside, new)
         loop = loop_ops.Recur(found, axis, body=block, loc=self.op.loc)
         code.append(loop)
