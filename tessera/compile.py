@@ -385,7 +385,7 @@ class Lowered(Stages):
             self.cpu,
             self.traced.name,
             optimize=not module.is_glue,
-            passes=not module.is_finished,
+            passes="none" if module.is_finished else "few" if module.is_plain else "all",
         )
 
     @cached_property

@@ -56,7 +56,7 @@ from tessera.schedule.split import split, split_for_threads
 from tessera.schedule.state_layout import lay_out_states
 from tessera.schedule.streaming import stream_outputs
 from tessera.schedule.types import Axis, BufType
-from tessera.schedule.vector_sort import split_sorts
+from tessera.schedule.vector_sort import in_single_vectors, split_sorts
 from tessera.schedule.windows import take_windows
 from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_kernel, lower_main, lower_module
@@ -136,7 +136,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     program = split_for_threads(pack_products(split_sorts(program, machine), machine))
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
-    chosen = share_awake(program, chosen, machine)
+    chosen = in_single_vectors(share_awake(program, chosen, machine), machine)
     chosen = take_windows(chosen, machine)  # before it: what is not padded is no plane to hold
     chosen = hold_planes(chosen, machine)  # kernels have the tiles that they have by themselves
     return fetch_ahead(chosen, machine.l1), lowered.decisions

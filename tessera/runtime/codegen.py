@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tessera.errors import CompileError
 from tessera.target.machine import Machine, host_arch, missing_features
@@ -35,6 +35,24 @@ _KEY_FORMAT = "tessera object 1"
 # Reentrant: a garbage collection inside may finalize objects whose owners take it again.
 lock = threading.RLock()
 """Held by who uses what the whole process has of LLVM."""
+
+
+Passes = Literal["all", "few", "none"]
+
+_PASSES: dict[Passes, str] = {"all": "", "few": " few passes", "none": " no passes"}
+
+FEW = (
+    "ipsccp",
+    "simplify_cfg",
+    "instruction_combine",
+    "loop_rotate",
+    "loop_unroll",
+    "new_gvn",
+    "instruction_combine",
+    "dead_code_elimination",
+)
+"""What is left of LLVM's standard pipeline for code that only loads, computes and stores rows: the
+rest finds nothing there, and takes three times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,8 @@ class Source:
         name: What messages call it.
         optimize: Whether LLVM optimises.
         unroll: Whether LLVM may unroll loops beyond what the text did.
-        passes: Whether passes run over the text before it becomes instructions.
+        passes: Which passes run over the text before it becomes instructions: LLVM's standard ones,
+            `FEW`, or none.
     """
 
     text: str
@@ -55,7 +74,7 @@ class Source:
     name: str
     optimize: bool = True
     unroll: bool = True
-    passes: bool = True
+    passes: Passes = "all"
 
     def key(self) -> str:
         """The content hash of everything that the object file depends on."""
@@ -65,7 +84,7 @@ class Source:
             self.machine.arch,
             self.machine.llvm_cpu,
             self.machine.llvm_features,
-            f"optimize={self.optimize} unroll={self.unroll}{'' if self.passes else ' no passes'}",
+            f"optimize={self.optimize} unroll={self.unroll}{_PASSES[self.passes]}",
             self.text,
         )
         digest = hashlib.sha256()
@@ -180,8 +199,8 @@ class _Compiler:
                 module.verify()
             except RuntimeError as error:
                 raise _rejected(source, str(error)) from None
-            if source.optimize and source.passes:
-                self.run_passes(module, target, source.unroll)
+            if source.optimize and source.passes != "none":
+                self.run_passes(module, target, source)
             yield module
 
     def parse(self, source: Source, target: Any, context: Any) -> Any:
@@ -197,17 +216,23 @@ class _Compiler:
         except RuntimeError as error:
             raise _rejected(source, str(error), len(header)) from None
 
-    def run_passes(self, module: Any, target: Any, unroll: bool) -> None:
-        """LLVM's standard pipeline without its vectorisers."""
+    def run_passes(self, module: Any, target: Any, source: Source) -> None:
+        """LLVM's standard pipeline without its vectorisers, or a few of its passes."""
         with closing(self.binding.create_pipeline_tuning_options(speed_level=2)) as options:
             options.loop_vectorization = False
             options.slp_vectorization = False
-            options.loop_unrolling = unroll
+            options.loop_unrolling = source.unroll
             # It copies the options: what is changed later has no effect.
             builder = self.binding.create_pass_builder(target, options)
         with closing(builder):
             # A pass manager runs once: a second run ends the process.
-            passes = builder.getModulePassManager()
+            if source.passes == "all":
+                passes = builder.getModulePassManager()
+            else:
+                passes = self.binding.create_new_module_pass_manager()
+                for name in FEW:
+                    if name != "loop_unroll" or source.unroll:
+                        getattr(passes, f"add_{name}_pass")()
             try:
                 unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
             finally:

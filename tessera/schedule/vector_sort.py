@@ -23,6 +23,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.machines import Cpu
+from tessera.schedule.rebuild import kernels, with_bodies
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split import rewrite
 from tessera.schedule.split_sort import Asked, NestCode, collect
@@ -35,6 +36,32 @@ def split_sorts(func: Func, machine: Cpu) -> Func:
     if not machine.compresses or not any(isinstance(op, ops.Sort) for op in walk(func.body)):
         return func
     return rewrite(limit_sorts(func, Facts()), None, (), sorts=vector_sort)
+
+
+def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
+    """The program with tiles, of which nests beside a sort have one or two vectors. What is done
+    for an element is little there, and to compile rows of vectors takes twice as long.
+
+    Args:
+        chosen: the program with tiles.
+        machine: the CPU.
+    """
+
+
+    def sorts(kernel: ops.Kernel) -> bool:
+        return any(isinstance(op, sort_ops.SortWords) for op in kernel.body.ops)
+
+    def narrow(op: Op) -> Op:
+        if not isinstance(op, ops.Nest):
+            return op
+        return op.rebuild(tile=tuple([min(size, machine.vector_bits // 32) for size in op.tile]))
+
+    def body(kernel: ops.Kernel) -> Block:
+        if not sorts(kernel):
+            return kernel.body
+        return Block(kernel.body.args, list(map(narrow, kernel.body.ops)), ())
+
+    return with_bodies(chosen, body) if any(map(sorts, kernels(chosen.body))) else chosen
 
 
 def vector_sort(

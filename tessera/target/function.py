@@ -10,7 +10,7 @@ from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.build import Build
 from tessera.target.types import PtrType
-from tessera.tile.types import FINISHED
+from tessera.tile.types import FINISHED, RARE
 
 I64 = ScalarType(t.INDEX.dtype)
 PTR = PtrType()
@@ -36,9 +36,15 @@ class FunctionBuild(Build):
         super().__init__(fused=fused)
         self.args = Builder(types, names).args
 
-    def func(self, name: str) -> Func:
-        """The finished function."""
-        return Func(name, Block(self.args, self.ops, ()), attrs={FINISHED: "true"})
+    def func(self, name: str, is_rare: bool = False) -> Func:
+        """The finished function.
+
+        Args:
+            name: its name.
+            is_rare: whether what it calls takes nearly all of its time.
+        """
+        how = RARE if is_rare else "true"
+        return Func(name, Block(self.args, self.ops, ()), attrs={FINISHED: how})
 
     # --- indices ---
 

@@ -16,6 +16,10 @@ FINISHED = "finished"
 """An attribute of functions whose code is written as it is to be: LLVM's passes would spend half of
 their time on it and find nothing, so that it is compiled without them."""
 
+RARE = "rare"
+"""What the attribute says of functions that hardly run themselves: what they call takes the time.
+They are compiled as fast as they can be."""
+
 
 class Space(Enum):
     """Memory spaces."""

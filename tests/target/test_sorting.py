@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from tessera.target.llvm.writer import write_module
 from tessera.target.machine import machine, supported_levels
 from tessera.target.passes.legalize import legalize
 from tessera.target.sorting import quick, shared
-from tessera.target.sorting.code import Kind
+from tessera.target.sorting.code import ENDS, ROWS, Kind
 from tessera.target.spec import verify
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -64,8 +65,8 @@ def module(kind: Kind) -> Module:
 
 
 @functools.cache
-def modules(dtype: DType) -> Module:
-    return module(KINDS[dtype])
+def modules(dtype: DType, networks: tuple[int, ...] = ROWS) -> Module:
+    return module(replace(KINDS[dtype], networks=networks))
 
 
 def buffers(x: Array) -> tuple[Array, Array]:
@@ -82,16 +83,19 @@ def interpreted(code: Module, x: Array, until: int, shares: bool = False) -> Arr
 
 
 @functools.cache
-def caller(dtype: DType) -> Callable[..., None]:
+def caller(dtype: DType, networks: tuple[int, ...]) -> Callable[..., None]:
     target = machine(LEVEL)
-    loaded = compile_text(write_module(modules(dtype), target, "run"), target, name="test")
+    text = write_module(modules(dtype, networks), target, "run")
+    loaded = compile_text(text, target, name="test")
     return make_caller(loaded.address("run"), owner=loaded)
 
 
-def native(dtype: DType, x: Array, until: int, shares: bool = False) -> Array:
+def native(
+    dtype: DType, x: Array, until: int, shares: bool = False, networks: tuple[int, ...] = ROWS
+) -> Array:
     words, numbers = buffers(x)
     fenced = np.concatenate([words, words[:1]])
-    caller(dtype)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, shares)
+    caller(dtype, networks)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, shares)
     np.testing.assert_array_equal(fenced[-1:], words[:1])  # nothing is written beyond the end
     return fenced[:until]
 
@@ -122,6 +126,23 @@ def patterns(dtype: DType, n: int) -> dict[str, Array]:
 def test_interpreted(dtype: DType, n: int) -> None:
     for x in patterns(dtype, n).values():
         np.testing.assert_array_equal(interpreted(modules(dtype), x, n), np.sort(x))
+
+
+@both
+def test_few_networks(dtype: DType) -> None:
+    assert len(modules(dtype, ENDS).funcs) < len(modules(dtype).funcs)
+    for x in patterns(dtype, 700).values():
+        found = interpreted(modules(dtype, ENDS), x, len(x))
+        np.testing.assert_array_equal(found, np.sort(x))
+
+
+@both
+@NATIVE
+def test_few_networks_native(dtype: DType) -> None:
+    for n in (*range(0, 300, 7), 1000, LONG + 5, 100_000):
+        for x in patterns(dtype, n).values():
+            found = native(dtype, x, n, n > LONG, ENDS)
+            np.testing.assert_array_equal(found, np.sort(x))
 
 
 @both

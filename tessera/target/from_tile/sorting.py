@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Func, Value
@@ -11,7 +12,7 @@ from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.function import I64, PTR
 from tessera.target.sorting import shared
-from tessera.target.sorting.code import Code, Kind
+from tessera.target.sorting.code import ENDS, Code, Kind
 from tessera.target.sorting.network import network_name, networks
 from tessera.target.sorting.quick import sort_functions, sort_name
 from tessera.target.sorting.select import Selection, select_functions
@@ -20,7 +21,7 @@ from tessera.tile.entry_ops import SelectWords, SortWords
 
 def sort_words(s: Lowering, op: SortWords) -> None:
     """A sort of rows, in parts where there are few long ones."""
-    kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
+    kind = _kind(s, op)
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
     vectors = _vectors(kind, constant_of(n))
@@ -46,6 +47,13 @@ def sort_words(s: Lowering, op: SortWords) -> None:
         s.branch(is_long, together, alone)
     else:
         together()
+
+
+def _kind(s: Lowering, op: SortWords) -> Kind:
+    """What is sorted."""
+    kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
+    count = constant_of(s.dim(op.count))
+    return replace(kind, networks=ENDS) if count and count > kind.small else kind
 
 
 def select_words(s: Lowering, op: SelectWords) -> None:
@@ -97,4 +105,5 @@ def sort_rows(kind: Kind, vectors: int | None) -> Func:
         c.call(sort_name(kind), ptr, start, start, c.map("add", start, n), n, end)
 
     c.span(lo, hi, row)
-    return c.func(kind.name(f"sort_rows_{vectors}" if vectors else "sort_rows"))
+    name = kind.name(f"sort_rows_{vectors}") if vectors else kind.name_of_all("sort_rows")
+    return c.func(name, is_rare=not vectors)

@@ -3,8 +3,8 @@
 A program of few lines is one module, as `write_module` writes it. Of a longer one, kernels fill one
 module after another in their order, and the entry with what runs pieces has the last. Functions
 that others call are hidden: the linker finds them, nobody else does. Functions that are finished
-(`FINISHED`) have modules of their own. The cut depends on the program alone, so that its code is
-the same for any number of threads.
+(`FINISHED`) have modules of their own; those that hardly run (`RARE`) stand beside the entry. The
+cut depends on the program alone, so that its code is the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tessera.ir.core import Func, Module
+from tessera.ir.core import Func, Module, Op
 from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.llvm import host
 from tessera.target.llvm.text import Part, Writer
 from tessera.target.llvm.writer import RULES
+from tessera.target.lookup_ops import Lookup
 from tessera.target.machine import Machine
-from tessera.tile.types import FINISHED
+from tessera.target.prefetch_ops import Prefetch
+from tessera.tile.types import FINISHED, RARE
 
-LENGTH = {False: 1000, True: 400}
+LENGTH = {False: 1000, True: 250}
 """A module takes functions until it has so many lines, which LLVM works on for about 0.1 s, or, of
-those that are finished, 0.02 s. What a module costs beside its functions is 3 ms, and 0.5 ms."""
+those that are finished, 0.01 s. What a module costs beside its functions is 3 ms, and 0.5 ms."""
+
+LONG = 150
+"""Kernels of a program that have so many lines take LLVM long enough to look for what it need not
+do: below it, a program compiles in less than 30 ms anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +41,14 @@ class ModuleText:
         is_glue: whether it only starts the functions of others, once a call each; optimised, it
             would take a fifth of the time that the whole program takes, and run no faster.
         is_finished: whether LLVM's passes are left out.
+        is_plain: whether a few of them are enough.
         is_last: whether no other follows.
     """
 
     text: str
     is_glue: bool = False
     is_finished: bool = False
+    is_plain: bool = False
     is_last: bool = False
 
 
@@ -76,13 +84,22 @@ class ModuleWriter:
         # The functions of the modules that are not full yet, and how many lines they have.
         self._open: dict[bool, list[str]] = {False: [], True: []}
         self._lines = {False: 0, True: 0}
-        self._is_one = True
+        self._rare: list[str] = []
+        self._is_one = self._is_plain = True
 
     def add(self, func: Func) -> None:
         """Writes a function that is not the entry, and calls only those that were added before."""
         is_finished = FINISHED in func.attrs
+        if func.attrs.get(FINISHED) == RARE:
+            self._known[func.name] = self._writer.func(func)
+            self._rare.append(func.name)
+            self._is_one = False
+            return
         is_full = self._lines[is_finished] >= LENGTH[is_finished]
         self._is_one &= not (is_full or is_finished)
+        self._is_plain &= self._is_one
+        if self._is_plain:
+            self._is_plain = all(map(_is_plain, walk(func.body)))
         if is_full:
             self._give(is_finished)
         part = self._known[func.name] = self._writer.func(func)
@@ -93,17 +110,19 @@ class ModuleWriter:
         """Writes the entry, once the other functions of a program are written."""
         w = self._writer
         if self._is_one:
-            self._take(ModuleText(w.finish(module, entry), is_last=True))
+            is_plain = self._is_plain and self._lines[False] >= LONG and not _repeats(module.entry)
+            text = w.finish(module, entry)
+            self._take(ModuleText(text, is_plain=is_plain, is_last=True))
             return
         for is_finished, names in self._open.items():
             if names:
                 self._give(is_finished)
         first = len(w.lines)
         w.entry(module.entry, entry)
-        others = _declarations(w, self._known, w.needs, ())
-        lines = [*w.lines[first:], *w.attributes(True), *others]
+        self._known[entry] = Part(w.lines[first:], w.needs, "")
+        text = _group_text(w, self._known, [*self._rare, entry])
         is_glue = not _repeats(module.entry)
-        self._take(ModuleText("\n".join(lines) + "\n", is_glue, is_last=True))
+        self._take(ModuleText(text, is_glue, is_last=True))
 
     def _give(self, is_finished: bool) -> None:
         text = _group_text(self._writer, self._known, self._open[is_finished])
@@ -129,6 +148,22 @@ def _declarations(
     """What a module takes from elsewhere."""
     others = [name for name in needs if name not in own]
     return [known[n].declaration if n in known else w.declared[n] for n in others]
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether an op needs few of LLVM's passes. Others move masks and what makes addresses out of
+    loops, or find that tests of the addresses of several streamed rows are one."""
+    if isinstance(op, t.Load):
+        return not op.mask
+    if isinstance(op, t.Store):
+        return not (op.mask or op.streaming)
+    return isinstance(op, _PLAIN)
+
+
+_PLAIN = (
+    *(t.Const, t.Lanes, t.Map, t.Cast, t.Bitcast, t.Splat, t.Extract, t.Insert, t.Shuffle, t.Scale),
+    *(t.ReduceLanes, t.DotGroups, t.PtrAdd, t.For, t.If, t.Apply, Lookup, Prefetch),
+)
 
 
 def _repeats(main: Func) -> bool:

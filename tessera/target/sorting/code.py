@@ -13,6 +13,12 @@ from tessera.target.compress_ops import Compress, CountTrue
 from tessera.target.function import FunctionBuild
 from tessera.target.types import VecType
 
+ROWS = (1, 4, 16)
+"""Vectors that networks sort; of the largest one half of the registers."""
+
+ENDS = (ROWS[0], ROWS[-1])
+"""Those that long rows have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -21,10 +27,13 @@ class Kind:
     Attributes:
         dtype: of the words, u32 or u64.
         lanes: of a vector.
+        networks: vectors that networks sort. Of a long row hardly a piece is small, and so it has
+            none for a few.
     """
 
     dtype: DType
     lanes: int
+    networks: tuple[int, ...] = ROWS
 
     @property
     def small(self) -> int:
@@ -35,9 +44,9 @@ class Kind:
         """The name of a function."""
         return f"words_{what}_{self.dtype}"
 
-
-ROWS = (1, 4, 16)
-"""Vectors that networks sort; of the largest one half of the registers."""
+    def name_of_all(self, what: str) -> str:
+        """The name of a function that calls networks."""
+        return self.name(what if self.networks != ENDS else f"{what}_long")
 
 
 class Code(FunctionBuild):

@@ -15,7 +15,7 @@ from tessera.ir.core import Func, Value
 from tessera.target import ops as t
 from tessera.target.compress_ops import Permute
 from tessera.target.function import I64, PTR, Values
-from tessera.target.sorting.code import ROWS, Code, Kind
+from tessera.target.sorting.code import Code, Kind
 
 
 def network_name(kind: Kind, rows: int) -> str:
@@ -23,7 +23,7 @@ def network_name(kind: Kind, rows: int) -> str:
     return kind.name(f"sort_{rows * kind.lanes}")
 
 
-def networks(kind: Kind, sizes: Sequence[int] = ROWS) -> dict[str, Func]:
+def networks(kind: Kind, sizes: Sequence[int]) -> dict[str, Func]:
     """The functions that sort up to so many vectors, by name."""
     return {func.name: func for func in [network(kind, rows) for rows in sizes]}
 
@@ -53,7 +53,7 @@ def dispatch(c: Code, kind: Kind, n: Value, call: Callable[[str], None]) -> None
         is_enough = c.map("le", n, c.index(rows[0] * kind.lanes))
         c.when(is_enough, lambda: call(name), lambda: choose(rows[1:]))
 
-    choose(ROWS)
+    choose(kind.networks)
 
 
 def sorted_rows(c: Code, rows: Values) -> list[Value]:

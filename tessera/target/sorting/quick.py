@@ -38,13 +38,13 @@ FRAME = 4
 def sort_functions(kind: Kind) -> dict[str, Func]:
     """`sort(words, source, home, beside, n, until)`, and what it calls, by name. Of places from
     `until` on nobody asks what is there."""
-    funcs = [divide(kind), pivot(kind), quick(kind)]
-    return {**networks(kind), **{f.name: f for f in funcs}}
+    funcs = [divide(kind), pivot(kind), bit(kind), equals(kind), quick(kind)]
+    return {**networks(kind, kind.networks), **{f.name: f for f in funcs}}
 
 
 def sort_name(kind: Kind) -> str:
     """The function that sorts."""
-    return kind.name("sort")
+    return kind.name_of_all("sort")
 
 
 def divide(kind: Kind) -> Func:
@@ -112,6 +112,11 @@ def pivot(kind: Kind) -> Func:
 def pivot_of(c: Code, kind: Kind, ptr: Value, found: Value, source: Value, n: Value) -> Value:
     """Calls `pivot`; its word."""
     c.call(kind.name("pivot"), ptr, found, source, n)
+    return pivot_at(c, kind, found)
+
+
+def pivot_at(c: Code, kind: Kind, found: Value) -> Value:
+    """The word that `pivot` has left."""
     return c.emit(t.Load(found, c.index(kind.lanes // 2), (), c.one, loc=c.loc))
 
 
@@ -149,31 +154,23 @@ def quick(kind: Kind) -> Func:
     def large(state: Values) -> Values:
         source, home, beside, n, steps, top = state
 
-        (word,) = c.choose(
-            c.map("gt", steps, zero),
-            lambda: [pivot_of(c, kind, ptr, word_at, source, n)],
-            lambda: [_bit_by_bit(c, ptr, source, steps)],
+        is_good = c.map("gt", steps, zero)
+        c.when(
+            is_good,
+            lambda: c.call(kind.name("pivot"), ptr, word_at, source, n),
+            lambda: c.call(kind.name("bit"), ptr, word_at, source, steps),
         )
+        word = pivot_at(c, kind, word_at)
         fewer = c.plus(steps, -1)
         c.call(kind.name("divide"), ptr, count_at, source, home, beside, n, word)
         count = c.load_index(count_at, zero)
 
         def equal() -> Values:
             """The pivot is the smallest word, and all are beside."""
-
-            def whole() -> Values:
-                """There is no larger word, and no smaller one: all go home."""
-                c.call(kind.name("divide"), ptr, count_at, beside, beside, home, n, word)
-                return [home, zero]
-
-            def rest() -> Values:
-                more = c.map("add", word, c.word(1))
-                c.call(kind.name("divide"), ptr, count_at, beside, home, beside, n, more)
-                count = c.load_index(count_at, zero)
-                return [c.map("add", home, count), c.map("sub", n, count)]
-
-            place, left = c.choose(c.map("eq", word, c.word(c.largest)), whole, rest)
-            return [beside, place, beside, left, fewer, top]
+            c.call(kind.name("equals"), ptr, count_at, home, beside, n, word)
+            count = c.load_index(count_at, zero)
+            there = c.map("add", home, count)
+            return [beside, there, beside, c.map("sub", n, count), fewer, top]
 
         def two() -> Values:
             there = c.map("add", home, count)
@@ -199,12 +196,37 @@ def quick(kind: Kind) -> Func:
     return c.func(sort_name(kind))
 
 
-def _bit_by_bit(c: Code, ptr: Value, source: Value, steps: Value) -> Value:
-    """The pivot that divides words whose first bits are equal by their next one, or, where there is
-    none, the word that all of them are."""
+def equals(kind: Kind) -> Func:
+    """`equals(words, found, home, beside, n, pivot)`: of the words that are `beside`, none of them
+    below the pivot, those that are equal to it to `home`, the others further on in front of each
+    other; `found` gets how many are equal."""
+    names = ("words", "found", "home", "beside", "n", "pivot")
+    c = Code(kind, (PTR, PTR, I64, I64, I64, Code(kind, (), ()).one), names)
+    ptr, found, home, beside, n, word = c.args
+
+    def whole() -> None:
+        """There is no larger word, and no smaller one: all go home."""
+        c.call(kind.name("divide"), ptr, found, beside, beside, home, n, word)
+        c.store(found, c.index(0), n)
+
+    def rest() -> None:
+        more = c.map("add", word, c.word(1))
+        c.call(kind.name("divide"), ptr, found, beside, home, beside, n, more)
+
+    c.when(c.map("eq", word, c.word(c.largest)), whole, rest)
+    return c.func(kind.name("equals"), is_rare=True)
+
+
+def bit(kind: Kind) -> Func:
+    """`bit(words, found, source, steps)`: the pivot that divides words whose first bits are equal
+    by their next one, or, where there is none, the word that all of them are; to where `pivot`
+    leaves it."""
+    c = Code(kind, (PTR, PTR, I64, I64), ("words", "found", "source", "steps"))
+    ptr, found, source, steps = c.args
     word, zero = c.emit(t.Load(ptr, source, (), c.one, loc=c.loc)), c.index(0)
-    bit = c.plus(steps, c.dtype.bits - 1)
-    none = c.map("lt", bit, zero)
-    by = c.cast(c.select(none, zero, bit), c.dtype)
+    at = c.plus(steps, c.dtype.bits - 1)
+    none = c.map("lt", at, zero)
+    by = c.cast(c.select(none, zero, at), c.dtype)
     upper = c.map("shl", c.map("or", c.map("shr", word, by), c.word(1)), by)
-    return c.select(none, word, upper)
+    c.store(found, c.index(kind.lanes // 2), c.select(none, word, upper))
+    return c.func(kind.name("bit"), is_rare=True)

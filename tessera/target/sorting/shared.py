@@ -25,7 +25,7 @@ TYPES = (PTR, PTR, I64, I64, I64, I64, I64)
 
 def share_name(kind: Kind) -> str:
     """The function for one level."""
-    return kind.name("share")
+    return kind.name_of_all("share")
 
 
 def levels() -> list[int]:
@@ -83,4 +83,4 @@ def share(kind: Kind) -> Func:
         c.when(is_last, lambda: c.when(c.map("lt", home, end), sort), split)
 
     c.span(lo, hi, piece)
-    return c.func(share_name(kind))
+    return c.func(share_name(kind), is_rare=True)
