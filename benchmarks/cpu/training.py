@@ -46,6 +46,13 @@ def _trained_torch(loss: Callable[[Any], Loss]) -> dict[str, Build]:
 # --- perceptron ---
 
 
+def _cross_entropy(xp: Any, logits: Any, y: Any) -> Any:
+    """The mean of rows, of which `y` has the labels as rows with a one."""
+    top = xp.max(logits, axis=-1, keepdims=True)
+    total = xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[:, 0]
+    return xp.mean(total - xp.sum(logits * y, axis=-1))
+
+
 def mlp(lib: Any) -> Loss:
     """Cross entropy of 784-512-10, labels as rows with a one."""
     xp = lib.xp
@@ -53,9 +60,7 @@ def mlp(lib: Any) -> Loss:
     def loss(p: Any, x: Any, y: Any) -> Any:
         hidden = xp.maximum(x @ p["w1"] + p["b1"], 0)
         logits = hidden @ p["w2"] + p["b2"]
-        top = xp.max(logits, axis=-1, keepdims=True)
-        total = xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[:, 0]
-        return xp.mean(total - xp.sum(logits * y, axis=-1))
+        return _cross_entropy(xp, logits, y)
 
     return loss
 
@@ -175,9 +180,7 @@ def convnet(lib: Any) -> Loss:
         x = xp.maximum(_convolve(lib, x, p["depth"], 1, p["depth"].shape[0]), 0)
         x = xp.maximum(_convolve(lib, x, p["point"], 1, 1), 0)
         logits = xp.mean(x, axis=(2, 3)) @ p["out"]
-        top = xp.max(logits, axis=-1, keepdims=True)
-        total = xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[:, 0]
-        return xp.mean(total - xp.sum(logits * y, axis=-1))
+        return _cross_entropy(xp, logits, y)
 
     return loss
 

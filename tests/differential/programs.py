@@ -9,7 +9,7 @@ differ by a whole step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -750,4 +750,26 @@ def _is_typed(program: Program) -> bool:
     return True
 
 
-__all__ = ["Program", "random_array", "random_program"]
+Check = Callable[[Func, list[np.ndarray], dict[str, int], int], int | None]
+"""Takes a Graph, its inputs, values of its dims and the seed; may count something."""
+
+
+def run_programs(check: Check, seeds: Iterable[int], symbolic: bool = False) -> int:
+    """Checks the programs of some seeds, with symbolic sizes where asked; an error says which one
+    it is of. Returns how much the checks counted.
+    """
+    total = 0
+    for seed in seeds:
+        program = random_program(seed, symbolic)
+        try:
+            graph = program.graph(symbolic)
+            inputs = program.arrays(np.random.default_rng(seed))
+            sizes = {f"n{size}": size for x in program.inputs for size in x.shape}
+            total += check(graph, inputs, {name: sizes[name] for name in graph.dims}, seed) or 0
+        except Exception as err:
+            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
+            raise
+    return total
+
+
+__all__ = ["Program", "random_array", "random_program", "run_programs"]

@@ -7,6 +7,7 @@ simulator runs and checks for races, and the host code that launches them.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from tessera.compile_gpu import lower_on
 from tessera.graph import interp as graph_interp
 from tessera.graph.device import device_at
+from tessera.ir.core import Func
 from tessera.schedule.plan import overwritten
-from tests.differential.programs import Program, random_program
+from tests.differential.programs import run_programs
 from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.tolerance import assert_close
 
@@ -36,11 +38,9 @@ def gpu() -> Generator[FakeBackend]:
         yield found
 
 
-def check(gpu: FakeBackend, program: Program, seed: int, symbolic: bool) -> None:
-    graph = program.graph(symbolic)
-    inputs = program.arrays(np.random.default_rng(seed))
-    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
-    dims = {k: v for k, v in dims.items() if k in graph.dims}
+def check(
+    gpu: FakeBackend, graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int
+) -> None:
     expected = graph_interp.run(graph, inputs, dims)
     device = device_at("cuda", 0)
     lowered = lower_on(graph, device)
@@ -55,39 +55,27 @@ def check(gpu: FakeBackend, program: Program, seed: int, symbolic: bool) -> None
             raise AssertionError(f"output {k}: {err}") from None
 
 
-def run_batch(gpu: FakeBackend, first: int, count: int, symbolic: bool) -> None:
-    for seed in range(first, first + count):
-        program = random_program(seed, symbolic)
-        try:
-            check(gpu, program, seed, symbolic)
-        except Exception as err:
-            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
-            raise
-
-
 @pytest.mark.parametrize("first", range(0, STATIC, BATCH))
 def test_static(gpu: FakeBackend, first: int) -> None:
-    run_batch(gpu, first, BATCH, symbolic=False)
+    run_programs(partial(check, gpu), range(first, first + BATCH))
 
 
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(gpu: FakeBackend, first: int) -> None:
-    run_batch(gpu, first, BATCH, symbolic=True)
+    run_programs(partial(check, gpu), range(first, first + BATCH), symbolic=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100_000, 101_000, 25))
 def test_many(gpu: FakeBackend, first: int) -> None:
-    run_batch(gpu, first, 25, symbolic=first % 50 == 0)
+    run_programs(partial(check, gpu), range(first, first + 25), symbolic=first % 50 == 0)
 
 
-def check_donated(gpu: FakeBackend, program: Program, seed: int, symbolic: bool) -> int:
+def check_donated(
+    gpu: FakeBackend, graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int
+) -> int:
     """Runs a program that may write to all its inputs, on copies and on these; says how many of
     them it takes."""
-    graph = program.graph(symbolic)
-    inputs = program.arrays(np.random.default_rng(seed))
-    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
-    dims = {k: v for k, v in dims.items() if k in graph.dims}
     device = device_at("cuda", 0)
     lowered = lower_on(graph, device, range(len(inputs)))
     taken = overwritten(lowered.schedule)
@@ -111,13 +99,8 @@ def check_donated(gpu: FakeBackend, program: Program, seed: int, symbolic: bool)
 
 @pytest.mark.parametrize("first", range(30_000, 30_000 + STATIC, STATIC // 2))
 def test_donated(gpu: FakeBackend, first: int) -> None:
-    taken = 0
-    for seed in range(first, first + STATIC // 2):
-        symbolic = seed % 4 == 0
-        program = random_program(seed, symbolic)
-        try:
-            taken += check_donated(gpu, program, seed, symbolic)
-        except Exception as err:
-            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
-            raise
+    seeds = range(first, first + STATIC // 2)
+    count = partial(check_donated, gpu)
+    taken = run_programs(count, [seed for seed in seeds if seed % 4])
+    taken += run_programs(count, [seed for seed in seeds if seed % 4 == 0], symbolic=True)
     assert taken

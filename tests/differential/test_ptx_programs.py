@@ -7,9 +7,10 @@ import pytest
 
 from tessera.compile_gpu import LoweredGpu
 from tessera.graph import interp as graph_interp
+from tessera.ir.core import Func
 from tessera.target.gpu import gpu
 from tests.differential.levels import as_memory, compare
-from tests.differential.programs import Program, random_program
+from tests.differential.programs import run_programs
 from tests.ptx.program import run_lowered
 
 pytestmark = pytest.mark.unchecked
@@ -20,11 +21,7 @@ SYMBOLIC = 10
 MACHINES = ("sm_90a", "sm_80")
 
 
-def check(program: Program, seed: int, symbolic: bool) -> None:
-    graph = program.graph(symbolic)
-    inputs = program.arrays(np.random.default_rng(seed))
-    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
-    dims = {k: v for k, v in dims.items() if k in graph.dims}
+def check(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> None:
     expected = graph_interp.run(graph, inputs, dims)
     lowered = LoweredGpu(graph, gpu(MACHINES[seed % len(MACHINES)]))
     outputs = [np.empty(x.shape, x.dtype) for x in expected]
@@ -34,27 +31,17 @@ def check(program: Program, seed: int, symbolic: bool) -> None:
     compare(outputs, expected, f"PTX for {lowered.gpu}")
 
 
-def run_batch(first: int, count: int, symbolic: bool) -> None:
-    for seed in range(first, first + count):
-        program = random_program(seed, symbolic)
-        try:
-            check(program, seed, symbolic)
-        except Exception as err:
-            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
-            raise
-
-
 @pytest.mark.parametrize("first", range(0, STATIC, BATCH))
 def test_static(first: int) -> None:
-    run_batch(first, BATCH, symbolic=False)
+    run_programs(check, range(first, first + BATCH))
 
 
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(first: int) -> None:
-    run_batch(first, BATCH, symbolic=True)
+    run_programs(check, range(first, first + BATCH), symbolic=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100_000, 101_000, 25))
 def test_many(first: int) -> None:
-    run_batch(first, 25, symbolic=first % 50 == 0)
+    run_programs(check, range(first, first + 25), symbolic=first % 50 == 0)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tessera.ir.core import Func
 from tessera.schedule import heuristics, plan, split, streaming, together
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import PlaceKind
 from tests.differential.levels import check_donated, check_levels
-from tests.differential.programs import Program, random_program
+from tests.differential.programs import run_programs
 
 BATCH = 10
 STATIC = 320
@@ -22,53 +23,35 @@ SHARED = 30
 DONATED = 80
 
 
-def check(program: Program, seed: int, symbolic: bool) -> None:
-    graph = program.graph(symbolic)
-    inputs = program.arrays(np.random.default_rng(seed))
-    dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
-    check_levels(graph, inputs, {k: v for k, v in dims.items() if k in graph.dims})
-
-
-def run_batch(first: int, count: int, symbolic: bool) -> None:
-    for seed in range(first, first + count):
-        program = random_program(seed, symbolic)
-        try:
-            check(program, seed, symbolic)
-        except Exception as err:
-            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
-            raise
+def check(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> None:
+    check_levels(graph, inputs, dims)
 
 
 @pytest.mark.parametrize("first", range(0, STATIC, BATCH))
 def test_static(first: int) -> None:
-    run_batch(first, BATCH, symbolic=False)
+    run_programs(check, range(first, first + BATCH))
 
 
 @pytest.mark.parametrize("first", range(10_000, 10_000 + SYMBOLIC, BATCH))
 def test_symbolic(first: int) -> None:
-    run_batch(first, BATCH, symbolic=True)
+    run_programs(check, range(first, first + BATCH), symbolic=True)
 
 
 @pytest.mark.parametrize("first", range(50_000, 50_000 + DONATED, DONATED // 2))
 def test_lent(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if small outputs were large: others lie there before they are written."""
     monkeypatch.setattr(plan, "LENT", 1)
-    lent = 0
-    for seed in range(first, first + DONATED // 2):
-        program = random_program(seed, False)
-        graph = program.graph(False)
-        inputs = program.arrays(np.random.default_rng(seed))
-        try:
-            lowered = check_levels(graph, inputs)
-            check_donated(graph, inputs)
-        except Exception as err:
-            err.add_note(f"seed {seed}: {', '.join(program.names)}")
-            raise
-        outputs = set(lowered.schedule.outputs)
+
+    def count(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> int:
+        lowered = check_levels(graph, inputs)
+        check_donated(graph, inputs)
+        outputs, lent = set(lowered.schedule.outputs), 0
         for kernel in kernels(lowered.schedule.body):
             for value, place in zip(kernel.results, kernel.places, strict=True):
                 lent += place.kind is PlaceKind.OUTPUT and value not in outputs
-    assert lent
+        return lent
+
+    assert run_programs(count, range(first, first + DONATED // 2))
 
 
 @pytest.mark.parametrize("donated", [False, True])
@@ -80,46 +63,33 @@ def test_together(first: int, donated: bool, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(together, "LARGE", 1 << 40)
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
     monkeypatch.setattr(heuristics, "WORK", 16)
-    jobs = 0
-    for seed in range(first, first + BATCH):
-        program = random_program(seed, False)
-        graph = program.graph(False)
-        inputs = program.arrays(np.random.default_rng(seed))
-        try:
-            if donated:
-                check_donated(graph, inputs)
-            else:
-                lowered = check_levels(graph, inputs)
-                jobs += any(kernel.job for kernel in kernels(lowered.schedule.body))
-        except Exception as err:
-            err.add_note(f"seed {seed}: {', '.join(program.names)}")
-            raise
-    assert jobs or donated
+
+    def count(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> int:
+        if donated:
+            check_donated(graph, inputs)
+            return 1
+        lowered = check_levels(graph, inputs)
+        return any(kernel.job for kernel in kernels(lowered.schedule.body))
+
+    assert run_programs(count, range(first, first + BATCH))
 
 
 # Of a few kinds of step, so that results often have the type of an argument.
 @pytest.mark.parametrize("first", range(30_000, 30_000 + DONATED, BATCH))
 def test_donated(first: int) -> None:
-    taken = 0
-    for seed in range(first, first + BATCH):
-        symbolic = seed % 4 == 0
-        program = random_program(seed, symbolic)
-        graph = program.graph(symbolic)
-        inputs = program.arrays(np.random.default_rng(seed))
-        dims = {f"n{size}": size for x in program.inputs for size in x.shape} if symbolic else {}
-        try:
-            known = {k: v for k, v in dims.items() if k in graph.dims}
-            taken += check_donated(graph, inputs, known)
-        except Exception as err:
-            err.add_note(f"seed {seed}, symbolic={symbolic}: {', '.join(program.names)}")
-            raise
+    def count(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> int:
+        return check_donated(graph, inputs, dims)
+
+    seeds = range(first, first + BATCH)
+    taken = run_programs(count, [seed for seed in seeds if seed % 4])
+    taken += run_programs(count, [seed for seed in seeds if seed % 4 == 0], symbolic=True)
     assert taken
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100_000, 104_000, 50))
 def test_many(first: int) -> None:
-    run_batch(first, 50, symbolic=first % 100 == 0)
+    run_programs(check, range(first, first + 50), symbolic=first % 100 == 0)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -132,4 +102,4 @@ def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
     monkeypatch.setattr(streaming, "STREAM_BYTES", 64)
     monkeypatch.setattr(split, "GRAIN", 16)
-    run_batch(first, BATCH, symbolic)
+    run_programs(check, range(first, first + BATCH), symbolic)

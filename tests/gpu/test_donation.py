@@ -9,30 +9,13 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera import pytree
 from tessera.errors import DonatedError
 from tessera.runtime.cuda.device import CudaDevice
 from tessera.runtime.cuda.stream import Stream
 from tests.api.test_donation import DATA, IN_PLACE, NOT_IN_PLACE, ROWS
-from tests.api.test_donation_on_gpu import attend, empty_cache
+from tests.api.test_donation_on_gpu import attend, bits, empty_cache, on_gpu, place, places
 
 pytestmark = pytest.mark.gpu
-
-
-def on_gpu(data: Any) -> Any:
-    return ts.device_put(np.asarray(data), "cuda:0")
-
-
-def place(x: Any) -> int:
-    return x.storage.address
-
-
-def places(tree: Any) -> list[int]:
-    return [place(x) for x in pytree.leaves(tree)]
-
-
-def bits(tree: Any) -> list[bytes]:
-    return [np.asarray(x).tobytes() for x in pytree.leaves(tree)]
 
 
 @pytest.mark.parametrize("data", [DATA, ROWS], ids=["line", "rows"])
