@@ -25,7 +25,7 @@ from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.short_rows import row_width, take_together
-from tessera.schedule.side_by_side import runs_along, side_by_side
+from tessera.schedule.side_by_side import registers_of, runs_along, side_by_side
 from tessera.schedule.sort_ops import WORDS, SelectWords, SortWords, work_of
 from tessera.schedule.types import Axis
 
@@ -288,7 +288,7 @@ class Choice:
         self.reduce_tile = 1
         width = self.width
         if not self.heavy and all(isinstance(op, ops.Reduce) for op in found):
-            width = self.long_line(axis, len(found))
+            width = self.long_line(axis, registers_of(found, inside, axis))
         elif not self.heavy and len(found) == 1:
             # A search needs registers for the places, too, and masks.
             width = self.long_line(axis, 4)
@@ -300,7 +300,7 @@ class Choice:
         self.reason = f"lanes along {axis.name}, each with its own reduction"
 
     def long_line(self, axis: Axis, count: int = 1) -> int:
-        """Lanes of a tile with so many accumulators each: long lines of memory, as far as registers
+        """Lanes of a tile with so many registers each: long lines of memory, as far as registers
         and a few programs allow."""
         programs = math.prod(size_of(one.extent) for one in self.free if one is not axis)
         share = power_below(size_of(axis.extent) / (1 if programs >= PROGRAMS else 4))

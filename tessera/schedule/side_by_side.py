@@ -54,6 +54,13 @@ def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length
     return sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
 
 
+def registers_of(found: Sequence[Op], inside: Sequence[Access], axis: Axis) -> int:
+    """Registers that a vector of lanes along an axis takes: an accumulator for each reduction, and
+    where there are several, what they have read of further arrays."""
+    arrays = {a.op.buf for a in inside if a.stride(axis.name) == 1}
+    return len(found) + (max(len(arrays) - 1, 0) if len(found) > 1 else 0)
+
+
 def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) -> int:
     """Has a nest take all places of such axes together.
 
