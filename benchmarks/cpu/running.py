@@ -235,7 +235,7 @@ class Runner:
         self, entries: dict[str, Measured], ready: dict[str, Worker], budget: float
     ) -> None:
         samples: dict[str, list[float]] = {name: [] for name in ready}
-        turn = min(0.02, budget / 10 / max(len(ready), 1))
+        turn = min(0.02, budget / 5 / max(len(ready), 1))
         until = time.perf_counter() + budget
         while ready:
             for name, found in list(ready.items()):

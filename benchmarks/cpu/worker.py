@@ -65,6 +65,7 @@ class _Worker:
         self.library = library
         self.clock = clock
         self.run: Callable[[], Any] | None = None
+        self.once = 0.0
         self.batch = 1
 
     def prepare(self, name: str, size: Size, seed: int) -> dict[str, Any]:
@@ -97,6 +98,7 @@ class _Worker:
             start = time.perf_counter()
             self.run()
             once = min(once, time.perf_counter() - start)
+        self.once = once
         self.batch = max(1, int(SAMPLE / max(once, 1e-7)))
         return {"first": first, "once": once, "found": found}
 
@@ -105,10 +107,13 @@ class _Worker:
         run, batch, clock = self.run, self.batch, self.clock
         assert run is not None, "prepare first"
         samples: list[float] = []
-        until = time.perf_counter() + seconds
-        if batch > 1:
-            # The others' turns have emptied the caches.
-            run()
+        begin = time.perf_counter()
+        until = begin + seconds
+        if self.once < seconds / 4:
+            # The others' turns have emptied the caches, which take several calls to fill where the
+            # arrays are as large as they are.
+            while time.perf_counter() < begin + seconds / 4:
+                run()
         while True:
             start = clock()
             for _ in range(batch):
@@ -154,10 +159,12 @@ class _Triad:
     def turn(self, seconds: float) -> list[float]:
         """Seconds for the bytes, of samples that together take about `seconds`."""
         assert self.stream is not None, "prepare first"
-        until = time.perf_counter() + seconds
+        begin = time.perf_counter()
+        until = begin + seconds
         if not self.is_large:
-            # The others' turns have emptied the caches.
-            self.stream.run(self.triad, 1)
+            # As for the contenders.
+            while time.perf_counter() < begin + seconds / 4:
+                self.stream.run(self.triad, 1)
         samples = [self.stream.run(self.triad, self.turns)]
         while time.perf_counter() < until:
             samples.append(self.stream.run(self.triad, self.turns))
