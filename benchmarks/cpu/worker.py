@@ -18,6 +18,9 @@ from cpu.program import Program, Size
 # A sample is of so many calls that it takes about this long, in seconds.
 SAMPLE = 1e-3
 
+# A call of so many seconds is made once to see what it takes, a shorter one three times.
+LONG = 0.1
+
 # Who are no contenders: they move bytes, and compute nothing; as many as the case does, in as much
 # memory, and in three arrays that are four times as large as a third cache, as STREAM (McCalpin,
 # 1995) asks.
@@ -91,16 +94,21 @@ class _Worker:
         # Where nothing is waited for, only the call is between two readings of the clock.
         call = functools.partial(fn, *given)
         self.run = call if wait is libraries.same else lambda: wait(call())
-        start = time.perf_counter()
-        self.run()
-        once = time.perf_counter() - start
-        if once < SAMPLE:
-            start = time.perf_counter()
-            self.run()
-            once = min(once, time.perf_counter() - start)
+        once = min(self._seconds(3))
         self.once = once
         self.batch = max(1, int(SAMPLE / max(once, 1e-7)))
         return {"first": first, "once": once, "found": found}
+
+    def _seconds(self, most: int) -> list[float]:
+        """What some calls take, fewer where they are long. The second call of all may still compile
+        what calls faster."""
+        assert self.run is not None
+        found: list[float] = []
+        while len(found) < most and (not found or min(found) < LONG):
+            start = time.perf_counter()
+            self.run()
+            found.append(time.perf_counter() - start)
+        return found
 
     def turn(self, seconds: float) -> list[float]:
         """Seconds a call, of samples that together take about `seconds`, at least one."""
