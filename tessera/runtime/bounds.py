@@ -66,7 +66,7 @@ class BoundsRecord:
             run: calls the program.
             fresh: which of its arguments are memory that nobody has written.
         """
-        from tessera.tile.interp import POISON  # what no other program needs at run time
+        from tessera.tile.types import POISON  # what no other program needs at run time
 
         def call(*args: Any) -> Any:
             for place in fresh:

@@ -397,10 +397,9 @@ class Store(ScheduleOp):
     combine(buf, value), which `atomic` lets points of the nest do that meet in one element: all of
     them are combined, in any order. With `streaming`, nobody is going to read it soon: a CPU writes
     past its caches, if `least` is not negative. With `ahead`, it has the row fetched that is so
-    many points further along the last axis but one. With `keeps`, a row of `buf`, or of
-    scratch memory if that goes past the caches, holds what the passes over the row share until the
-    last one writes it (`schedule/keeping.py`). `order` says in which order what rounds meets in one
-    element; None is that of the nest.
+    many points further along the last axis but one. With `keeps`, a row of `buf`, or of scratch
+    memory if that goes past the caches, holds what the passes over the row share until the last one
+    writes it (`schedule/keeping.py`). `order` is that in which what rounds meets in one element.
     """
 
     name = "schedule.store"

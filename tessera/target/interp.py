@@ -36,15 +36,8 @@ from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
 from tessera.tile.index_arithmetic import INDEX_FNS
-from tessera.tile.interp import (
-    POISON,
-    Array,
-    as_scalar,
-    flat,
-    host_call,
-    poison,
-    tree,
-)
+from tessera.tile.interp import Array, as_scalar, flat, host_call, poison, tree
+from tessera.tile.types import POISON
 
 
 @dataclass(frozen=True, slots=True)

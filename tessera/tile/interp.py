@@ -35,21 +35,17 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
-from tessera.schedule.sorting import first_words
-from tessera.tile import entry_ops, interp_lanes
+from tessera.tile import entry_ops, interp_lanes, interp_words
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
-from tessera.tile.types import MemType, TileType
+from tessera.tile.types import POISON, MemType, TileType
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Scalar: TypeAlias = "int | bool | Array"
-
-POISON = 0xFF
-"""Every byte of memory that nobody wrote."""
 
 
 def as_scalar(value: Any, dtype: DType) -> Scalar:
@@ -470,7 +466,7 @@ def _part(s: Interpreter, op: t.Part) -> None:
 
 
 def _scratch(s: Interpreter, op: Scratch) -> None:
-    data = np.full(op.count * op.dtype.itemsize, 0xA5, np.uint8).view(op.dtype.np)
+    data = np.full(op.count * op.dtype.itemsize, POISON, np.uint8).view(op.dtype.np)
     s.values[op.result] = Memory(data, "scratch memory")
 
 
@@ -517,29 +513,6 @@ def host_call(op: Op, function: HostFunction, arrays: Sequence[Array], inputs: i
         function.fill(given, arrays[inputs:])
     except (DTypeError, ShapeError) as error:
         raise fail(op, error.what) from None
-
-
-def _sort_words(s: Interpreter, op: entry_ops.SortWords) -> None:
-    words = _rows(s, op, op.words, op.rows, 2 * op.count)
-    _put(words, np.sort(words[:, : s.dim(op.count)])[:, : s.dim(op.until)])
-
-
-def _select_words(s: Interpreter, op: entry_ops.SelectWords) -> None:
-    found = first_words(_rows(s, op, op.keys, op.rows, op.count), op.descending)
-    _put(_rows(s, op, op.words, op.rows, op.room), found[:, : op.until])
-
-
-def _rows(s: Interpreter, op: Op, value: Value, *dims: Dim) -> Array:
-    memory, shape = s.values[value], [s.dim(n) for n in dims]
-    if math.prod(shape) > memory.data.size:
-        raise fail(op, f"{shape[0]} rows in {memory.name}, which has {memory.data.size} elements")
-    return memory.data[: math.prod(shape)].reshape(shape)
-
-
-def _put(words: Array, found: Array) -> None:
-    """Writes what is asked for. All else, and what is beside the words, may be anything."""
-    words.view(np.uint8)[...] = POISON
-    words[:, : found.shape[1]] = found
 
 
 def _copy(s: Interpreter, op: entry_ops.Offload | entry_ops.Fetch) -> None:
@@ -598,8 +571,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     **interp_lanes.RULES,
     t.Launch: _launch,
     Together: _together,
-    entry_ops.SortWords: _sort_words,
-    entry_ops.SelectWords: _select_words,
+    **interp_words.RULES,
     t.HostCall: _host_call,
     entry_ops.Offload: _copy,
     entry_ops.Fetch: _copy,

@@ -20,6 +20,9 @@ RARE = "rare"
 """What the attribute says of functions that hardly run themselves: what they call takes the time.
 They are compiled as fast as they can be."""
 
+POISON = 0xFF
+"""Every byte of memory that nobody wrote."""
+
 
 class Space(Enum):
     """Memory spaces."""

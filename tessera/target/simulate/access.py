@@ -14,7 +14,7 @@ from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.simulate.memory import Memory
 from tessera.target.simulate.state import Array, Pointer, Threads
-from tessera.tile.interp import POISON
+from tessera.tile.types import POISON
 
 POISONED = np.frombuffer(bytes([POISON] * 16), np.uint8)
 

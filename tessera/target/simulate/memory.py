@@ -15,7 +15,7 @@ from tessera.dtypes import DType, bool_
 from tessera.ir.core import Op
 from tessera.target.simulate.order import NOBODY, Order
 from tessera.target.simulate.state import Array, Launch, Threads, described
-from tessera.tile.interp import POISON
+from tessera.tile.types import POISON
 
 UNWRITTEN = -1
 IN_FLIGHT = -2

@@ -15,6 +15,7 @@ from tessera.target.simulate.run import AsyncMode, run_kernel
 from tessera.target.simulate.state import Array
 from tessera.tile import interp
 from tessera.tile import ops as tile
+from tessera.tile.types import POISON
 
 GRID_LIMIT = (1 << 31) - 1
 """Blocks of a launch, at most."""
@@ -53,7 +54,7 @@ def run_program(
     """
     for array in outputs:
         interp.poison(array)
-    arena = np.full(arena_bytes, interp.POISON, np.uint8)
+    arena = np.full(arena_bytes, POISON, np.uint8)
     host = _Host(module, dict(dims or {}), arena)
     host.kernels, host.machine, host.async_mode, host.check = kernels, machine, async_mode, check
     host.main([interp.flat(x, False) for x in inputs] + [interp.flat(x, True) for x in outputs])

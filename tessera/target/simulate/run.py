@@ -23,7 +23,8 @@ from tessera.target.simulate.state import Array, Launch, Pointer, Threads, failu
 from tessera.target.simulate.tensors import TensorMap
 from tessera.target.simulate.waiting import Wait, deadlock
 from tessera.target.types import AddressSpace, PtrType
-from tessera.tile.interp import POISON, flat
+from tessera.tile.interp import flat
+from tessera.tile.types import POISON
 
 AsyncMode: TypeAlias = Literal["eager", "lazy"]
 
