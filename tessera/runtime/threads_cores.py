@@ -3,7 +3,7 @@
 Linux wakes a thread where it ran last if the other cores look busy to it, and on a virtual machine
 idle cores do. A worker that is woken on its caller's core leaves it, once it runs (`@leave_core`).
 Until then it waits for its turn, 4 ms perhaps, while the caller does its work as well: so a caller
-moves workers that have not seen its job after its first piece (`@push_late`).
+moves workers that have not seen its job some time after it woke them (`@push_late`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ MOVE = 1_000_000
 other cores it would be back at once, and a move takes longer than a small job. Counted in jobs it
 could take forever: a worker that is woken too late for each of them has none."""
 
+LATE = 20_000
+"""Nanoseconds after which a worker that was woken should run; it takes 12 microseconds."""
+
 PUSHES = 4
 """Workers that a caller moves off its core at a time."""
 
@@ -24,14 +27,14 @@ _TEXT = """
 @workers = internal global [$most x %who] zeroinitializer, align 128
 @moving = internal global i32 0, align 128
 @pushed = internal global i64 0, align 128
+; When the job of now had workers woken; 0: none slept.
+@woken = internal global i64 0, align 128
 
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 
-; Whether it is long enough since the last move; then, now counts as its time.
-define internal i1 @may_move(ptr %moved) nounwind {
-entry:
+define internal i64 @now() nounwind {
   %time = alloca [2 x i64], align 8
   %c = call i32 @clock_gettime(i32 1, ptr %time)
   %seconds = load i64, ptr %time
@@ -39,6 +42,13 @@ entry:
   %rest = load i64, ptr %rest.at
   %whole = mul i64 %seconds, 1000000000
   %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+; Whether it is long enough since the last move; then, now counts as its time.
+define internal i1 @may_move(ptr %moved) nounwind {
+entry:
+  %now = call i64 @now()
   %last = load i64, ptr %moved
   %gone = sub i64 %now, %last
   %may = icmp uge i64 %gone, $move
@@ -114,13 +124,24 @@ define internal i1 @leave_core(i32 %core) nounwind {
 ; for its turn until the job is over: it could only leave by itself if it ran.
 define internal void @push_late() nounwind noinline {
 entry:
+  %woken = load i64, ptr @woken
+  %slept = icmp ne i64 %woken, 0
+  br i1 %slept, label %wait, label %leave
+
+wait:
+  %now = call i64 @now()
+  %gone = sub i64 %now, %woken
+  %long = icmp uge i64 %gone, $late
+  br i1 %long, label %begin, label %leave
+
+begin:
   %epoch = load atomic i32, ptr @epoch monotonic, align 4
   %count = load i32, ptr @started
   br label %next
 
 next:
-  %k = phi i32 [ 0, %entry ], [ %number, %skip ]
-  %done = phi i32 [ 0, %entry ], [ %done.next, %skip ]
+  %k = phi i32 [ 0, %begin ], [ %number, %skip ]
+  %done = phi i32 [ 0, %begin ], [ %done.next, %skip ]
   %more = icmp ult i32 %k, %count
   %few = icmp ult i32 %done, $pushes
   %goes = and i1 %more, %few
@@ -172,4 +193,6 @@ define internal void @forget_workers() nounwind {
 
 def cores_text(most: int) -> str:
     """The functions, for so many workers."""
-    return Template(_TEXT).substitute(most=most, bytes=most * 128, move=MOVE, pushes=PUSHES)
+    return Template(_TEXT).substitute(
+        most=most, bytes=most * 128, move=MOVE, pushes=PUSHES, late=LATE
+    )

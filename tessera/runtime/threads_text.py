@@ -135,7 +135,7 @@ run:
   call void %function(ptr %context, i64 %lo, i64 %hi)
   br i1 %helps, label %polite, label %missing
 
-; Somebody who was woken a piece ago is not here yet, or has left.
+; Somebody is not here yet, or has left.
 missing:
   %state = load atomic i32, ptr @gate monotonic, align 4
   %there = and i32 %state, 1023
@@ -411,9 +411,12 @@ open:
   %e = atomicrmw add ptr @epoch, i32 1 seq_cst
   %sleeping = load atomic i32, ptr @sleepers seq_cst, align 4
   %asleep = icmp ne i32 %sleeping, 0
+  store i64 0, ptr @woken
   br i1 %asleep, label %wake, label %work
 
 wake:
+  %time = call i64 @now()
+  store i64 %time, ptr @woken
   %w = call i64 (i64, ...) @syscall(i64 $futex, ptr @epoch, i32 129, i32 %room)
   br label %work
 
