@@ -63,6 +63,14 @@ def serve(connection: Connection, contender: str, threads: int, busy: bool) -> N
             connection.send(("failed", f"{text}"[:2000]))
 
 
+def _fill_caches(run: Callable[[], Any], seconds: float) -> None:
+    """Spends a quarter of a turn: the others' have emptied the caches, which take several calls to
+    fill where the arrays are as large as they are."""
+    until = time.perf_counter() + seconds / 4
+    while time.perf_counter() < until:
+        run()
+
+
 class _Worker:
     def __init__(self, library: libraries.Library, clock: Callable[[], float]) -> None:
         self.library = library
@@ -94,34 +102,29 @@ class _Worker:
         # Where nothing is waited for, only the call is between two readings of the clock.
         call = functools.partial(fn, *given)
         self.run = call if wait is libraries.same else lambda: wait(call())
-        once = min(self._seconds(3))
-        self.once = once
-        self.batch = max(1, int(SAMPLE / max(once, 1e-7)))
-        return {"first": first, "once": once, "found": found}
+        self.once = self._seconds()
+        self.batch = max(1, int(SAMPLE / max(self.once, 1e-7)))
+        return {"first": first, "once": self.once, "found": found}
 
-    def _seconds(self, most: int) -> list[float]:
-        """What some calls take, fewer where they are long. The second call of all may still compile
-        what calls faster."""
+    def _seconds(self) -> float:
+        """What a call takes, the least of a few unless it is long. The second call of all may still
+        compile what calls faster."""
         assert self.run is not None
         found: list[float] = []
-        while len(found) < most and (not found or min(found) < LONG):
+        while len(found) < 3 and (not found or min(found) < LONG):
             start = time.perf_counter()
             self.run()
             found.append(time.perf_counter() - start)
-        return found
+        return min(found)
 
     def turn(self, seconds: float) -> list[float]:
         """Seconds a call, of samples that together take about `seconds`, at least one."""
         run, batch, clock = self.run, self.batch, self.clock
         assert run is not None, "prepare first"
         samples: list[float] = []
-        begin = time.perf_counter()
-        until = begin + seconds
+        until = time.perf_counter() + seconds
         if self.once < seconds / 4:
-            # The others' turns have emptied the caches, which take several calls to fill where the
-            # arrays are as large as they are.
-            while time.perf_counter() < begin + seconds / 4:
-                run()
+            _fill_caches(run, seconds)
         while True:
             start = clock()
             for _ in range(batch):
@@ -167,12 +170,9 @@ class _Triad:
     def turn(self, seconds: float) -> list[float]:
         """Seconds for the bytes, of samples that together take about `seconds`."""
         assert self.stream is not None, "prepare first"
-        begin = time.perf_counter()
-        until = begin + seconds
+        until = time.perf_counter() + seconds
         if not self.is_large:
-            # As for the contenders.
-            while time.perf_counter() < begin + seconds / 4:
-                self.stream.run(self.triad, 1)
+            _fill_caches(functools.partial(self.stream.run, self.triad, 1), seconds)
         samples = [self.stream.run(self.triad, self.turns)]
         while time.perf_counter() < until:
             samples.append(self.stream.run(self.triad, self.turns))

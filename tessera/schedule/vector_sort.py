@@ -47,7 +47,6 @@ def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
         machine: the CPU.
     """
 
-
     def sorts(kernel: ops.Kernel) -> bool:
         return any(isinstance(op, sort_ops.SortWords) for op in kernel.body.ops)
 
