@@ -39,6 +39,7 @@ from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
+from tessera.runtime.dispatch.native import prepare
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
@@ -400,6 +401,7 @@ class Eager:
 
     def _executable(self, func: Func) -> Any:
         """The compiled program."""
+        prepare()
         return lower_graph(func).executable()
 
     def _compile(

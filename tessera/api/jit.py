@@ -58,7 +58,7 @@ from tessera.graph.trace import Tracer, is_recording, is_traced_here
 from tessera.ir import assumptions, loc
 from tessera.ir.effects import PURE, Effects
 from tessera.ir.types import TensorType
-from tessera.runtime.dispatch.native import call_natively
+from tessera.runtime.dispatch.native import call_natively, prepare
 
 if TYPE_CHECKING:
     from tessera.schedule.memory_use import MemoryUse
@@ -362,6 +362,7 @@ class JitFunction(Inspected, Generic[P, R]):
     def _compile_entry(
         self, key: Hashable, traced: Traced, device: Device, call: Arguments
     ) -> Entry:
+        prepare()
         lowered: Stages
         captured: list[Any] = traced.captured
         donated = donated_leaves(self._donated, call)

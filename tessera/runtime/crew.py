@@ -18,8 +18,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from contextlib import ExitStack
 from typing import Self
+from weakref import WeakSet
 
 from tessera.config import usable_cpus
 from tessera.ir.interpreter import short_turns
@@ -27,7 +27,8 @@ from tessera.runtime.cache import ObjectCache
 from tessera.runtime.codegen import Source, emit
 
 _lock = threading.Lock()
-_helping: set[threading.Thread] = set()
+# Weak, so that one that an exception kept from starting takes nobody's place.
+_helping: WeakSet[threading.Thread] = WeakSet()
 
 
 def _forget() -> None:
@@ -67,7 +68,6 @@ class Crew:
         self._images: dict[int, bytes] = {}
         self._errors: dict[int, BaseException] = {}
         self._count = 0
-        self._turns = ExitStack()
 
     def add(self, source: Source, is_last: bool = False) -> None:
         """Takes a module; unless it is the last, which the caller can compile, a helper begins at
@@ -99,7 +99,6 @@ class Crew:
     def close(self) -> None:
         """Drops what was not begun."""
         self._waiting.clear()
-        self._turns.close()
 
     def _start_helper(self) -> None:
         with _lock:
@@ -110,16 +109,13 @@ class Crew:
         try:
             thread.start()
         except RuntimeError:  # no more threads, or the interpreter is about to end
-            with _lock:
-                _helping.discard(thread)
             return
-        if not self._started:
-            self._turns.enter_context(short_turns())
         self._started.append(thread)
 
     def _help(self) -> None:
         try:
-            self._work()
+            with short_turns():
+                self._work()
         finally:
             with _lock:
                 _helping.discard(threading.current_thread())

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -814,6 +815,45 @@ end.set(); thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert run(HEAD + code) == "0\n"
+
+
+FRESH = """
+import os, threading, warnings
+os.environ["TESSERA_CACHE_DIR"] = FOLDER
+import numpy as np, tessera as ts
+from tessera.runtime import crew
+crew.usable_cpus = lambda: 4
+by = {}
+def emit(source, emit=crew.emit):
+    by[source.name] = threading.current_thread().name
+    return emit(source)
+crew.emit = emit
+f = ts.jit(lambda x: x * 2)
+x = ts.ones(3)
+"""
+
+
+def test_it_is_compiled_beside_the_first_program(tmp_path: Path) -> None:
+    code = """
+x + x
+for _ in range(3): f(x)
+print(by["tessera.dispatch"], f._table.calls)
+"""
+    assert run(FRESH.replace("FOLDER", repr(str(tmp_path))) + code) == "tessera.compile 1\n"
+
+
+def test_a_child_of_fork_compiles_what_its_parent_began(tmp_path: Path) -> None:
+    code = """
+f(x)
+warnings.simplefilter("ignore")
+child = os.fork()
+for _ in range(3): y = f(x)
+ok = f._table.calls == 2 and float(y[0]) == 2
+if not child:
+    os._exit(0 if ok else 1)
+print(ok, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert run(FRESH.replace("FOLDER", repr(str(tmp_path))) + code) == "True 0\n"
 
 
 def test_without_native_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import atexit
 import ctypes
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,7 @@ from tessera.runtime.codegen import Source
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
-from tessera.runtime.engine import Loaded, load
+from tessera.runtime.engine import Loaded, Loading
 from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
 from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized, pool
 from tessera.target.machine import machine
@@ -170,11 +171,35 @@ def _memory_handler() -> int:
 
 
 @functools.cache
+def _begin() -> Loading | None:
+    """What loads the native code, which another thread compiles from now on if one is free."""
+    offsets = _offsets()
+    if offsets is None:
+        return None
+    loading = Loading(default_cache(), threads=2)
+    # What calls do is to load, compare and store: LLVM's other passes take as long again and save
+    # no time of a call.
+    text = dispatch_text(offsets)
+    loading.add(Source(text, machine("host"), "tessera.dispatch", unroll=False, passes="few"))
+    return loading
+
+
+# Of what is compiled, nothing comes to the child of a fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin.cache_clear)
+
+
+def prepare() -> None:
+    """Lets the native code be compiled beside the caller, who may need it soon."""
+    _begin()
+
+
+@functools.cache
 def native() -> Loaded | None:
     """The native code; None where the layout of objects is not known."""
-    offsets = _offsets()
+    loading = _begin()
     slow = method_word(_Method, "__call__")
-    if offsets is None or slow is None:
+    if loading is None or slow is None:
         return None
     handler = _Handler(b"tessera", 1, None)
     new = ctypes.pythonapi.PyCapsule_New
@@ -201,8 +226,8 @@ def native() -> Loaded | None:
         "tessera_cell_class": id(Cell),
         "tessera_pooled_class": id(PooledMemory),
     }
-    source = Source(dispatch_text(offsets), machine("host"), "tessera.dispatch", unroll=False)
-    loaded = load(source, default_cache(), imports)
+    with loading:
+        loaded = loading.finish(imports)
     for name in ("malloc", "calloc", "realloc", "free"):
         setattr(handler, name, loaded.addresses[f"tessera_{name}"])
     release = ctypes.PYFUNCTYPE(ctypes.c_int64)(loaded.addresses["tessera_release_waiting"])
