@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from tessera.ir.core import Block, Value
 from tessera.target import ops as t
-from tessera.target.from_tile.extremes import Extremes, emit_loop
+from tessera.target.from_tile.counted_loop import counted_loop
+from tessera.target.from_tile.extremes import Extremes
 from tessera.target.from_tile.lowering import Lowering
 from tessera.target.from_tile.places import search
 from tessera.tile import ops as tile
@@ -20,7 +21,7 @@ def for_loop(s: Lowering, op: tile.For) -> None:
 
 def _loop(s: Lowering, op: tile.For, unroll: int = 0) -> Sequence[Value]:
     extremes = Extremes(s, op)
-    found = emit_loop(s, op, extremes.others, extremes.start(), extremes.step, unroll)
+    found = counted_loop(s, op, extremes.others, extremes.start(), extremes.step, unroll)
     return extremes.finish(*found)
 
 

@@ -25,7 +25,8 @@ from tessera.ir.effects import WRITE
 from tessera.ir.scalar import scalar
 from tessera.ir.walk import uses
 from tessera.target import ops as t
-from tessera.target.from_tile.extremes import either, emit_loop
+from tessera.target.from_tile.counted_loop import counted_loop
+from tessera.target.from_tile.extremes import either
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
@@ -87,7 +88,7 @@ def search(
         return [*best, *at], [either(s, x, b) for x, b in zip(rows, bad, strict=True)]
 
     others = [one for one in op.body.ops if one not in step.own]
-    found, bad = emit_loop(s, op, others, none, turn)
+    found, bad = counted_loop(s, op, others, none, turn)
     total = bad[0]
     for one in bad[1:]:
         total = s.map("or", total, one)
