@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from tessera.compile import Lowered
+from tessera.dtypes import DType, float32
 from tessera.graph import interp as graph_interp
+from tessera.graph.trace import Trace, active
 from tessera.ir.core import Func
-from tessera.ir.intexpr import evaluate
+from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.types import TensorType
 from tessera.runtime.memory import pointer
 from tessera.schedule.plan import overwritten
 from tessera.target import interp as target_interp
@@ -24,6 +28,25 @@ FACTOR = 20.0
 
 LENGTH = 100
 """The longest accumulation is of a few thousand values, of random sign."""
+
+Shape = tuple[Dim, ...]
+
+
+def graph_of(fn: Callable[..., Any], shapes: Sequence[Shape], dtype: DType = float32) -> Func:
+    """The Graph of a function of arrays of these shapes."""
+    with active(Trace("jit", "program", staging=True)) as trace:
+        found = fn(*[trace.input(TensorType(s, dtype)) for s in shapes])
+        parts = found if isinstance(found, tuple) else (found,)
+        outputs = [v for part in parts for v in (part if isinstance(part, tuple) else (part,))]
+        graph, captured = trace.finish(outputs, "program")
+    assert not captured
+    return graph
+
+
+def values(shapes: Sequence[tuple[int, ...]], dtype: DType = float32) -> list[np.ndarray]:
+    """Arrays for it."""
+    rng = np.random.default_rng(5)
+    return [np.asarray(rng.normal(size=s) * 3).astype(dtype.np) for s in shapes]
 
 
 def compare(found: list[np.ndarray], expected: list[np.ndarray], where: str) -> None:

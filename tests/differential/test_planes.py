@@ -18,8 +18,7 @@ from tessera.dtypes import DType, float32
 from tessera.schedule import planes
 from tessera.schedule.block_ops import Each
 from tessera.target.machine import machine, supported_levels
-from tests.differential.levels import check_donated, check_levels
-from tests.differential.test_recurrences import graph_of, values
+from tests.differential.levels import check_donated, check_levels, graph_of, values
 from tests.schedule.lowering import all_ops
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]

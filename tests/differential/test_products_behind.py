@@ -16,8 +16,7 @@ from tessera.graph.passes.simplify import inline_calls
 from tessera.ir.walk import walk
 from tessera.schedule.products_behind import products_behind
 from tessera.target.machine import machine
-from tests.differential.levels import check_levels
-from tests.differential.test_recurrences import graph_of, values
+from tests.differential.levels import check_levels, graph_of, values
 
 TIME, BATCH, ROWS, COLUMNS = 7, 3, 9, 12
 SHAPES = [(TIME, BATCH, ROWS), (TIME, BATCH, COLUMNS), (ROWS, COLUMNS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,14 @@ import pytest
 import tessera as ts
 from tessera.dtypes import DType, complex64, float32, float64, int32
 from tessera.errors import VerifyError
-from tessera.graph.trace import Trace, active
-from tessera.ir.core import Block, Func, Value
-from tessera.ir.intexpr import Dim, sym
-from tessera.ir.types import ScalarType, TensorType
+from tessera.ir.core import Block, Value
+from tessera.ir.intexpr import sym
+from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.types import Axis
 from tessera.target.machine import machine
-from tests.differential.levels import check_levels
-
-Shape = tuple[Dim, ...]
+from tests.differential.levels import check_levels, graph_of, values
 
 
 def linear(w: Any, x: Any) -> Any:
@@ -53,21 +50,6 @@ def selective(dt: Any, a: Any, b: Any, x: Any) -> Any:
 
 def numbered(w: Any, x: Any) -> Any:
     return ts.fori_loop(0, 5, lambda i, h: h * w + ts.astype(i, h.dtype) * x[0], x[1])
-
-
-def graph_of(fn: Callable[..., Any], shapes: Sequence[Shape], dtype: DType = float32) -> Func:
-    with active(Trace("jit", "program", staging=True)) as trace:
-        found = fn(*[trace.input(TensorType(s, dtype)) for s in shapes])
-        parts = found if isinstance(found, tuple) else (found,)
-        outputs = [v for part in parts for v in (part if isinstance(part, tuple) else (part,))]
-        graph, captured = trace.finish(outputs, "program")
-    assert not captured
-    return graph
-
-
-def values(shapes: Sequence[tuple[int, ...]], dtype: DType = float32) -> list[np.ndarray]:
-    rng = np.random.default_rng(5)
-    return [np.asarray(rng.normal(size=s) * 3).astype(dtype.np) for s in shapes]
 
 
 def loops(lowered: Any) -> list[type]:

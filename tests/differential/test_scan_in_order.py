@@ -18,8 +18,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.scan_in_order import PART_BYTES
 from tessera.target.machine import machine, supported_levels
-from tests.differential.levels import check_levels
-from tests.differential.test_recurrences import graph_of
+from tests.differential.levels import check_levels, graph_of
 from tests.schedule.lowering import all_ops
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]

@@ -13,8 +13,7 @@ from tessera import dtypes as dt
 from tessera.compile import Lowered
 from tessera.dtypes import DType
 from tessera.target.machine import machine, supported_levels
-from tests.differential.levels import check_levels
-from tests.differential.test_recurrences import graph_of, values
+from tests.differential.levels import check_levels, graph_of, values
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 

@@ -21,8 +21,7 @@ from tessera.ir.core import Func
 from tessera.schedule import ops
 from tessera.schedule.window_ops import WindowLoad
 from tessera.target.machine import Machine, machine, supported_levels
-from tests.differential.levels import check_levels
-from tests.differential.test_recurrences import graph_of, values
+from tests.differential.levels import check_levels, graph_of, values
 from tests.schedule.lowering import all_ops, labels
 
 pytestmark = pytest.mark.skipif(
