@@ -47,6 +47,7 @@ from tessera.schedule.ops import (
     While,
 )
 from tessera.schedule.pack_products import pack_products
+from tessera.schedule.plane_sums import sum_by_planes
 from tessera.schedule.planes import hold_planes
 from tessera.schedule.read_in_order import read_in_order
 from tessera.schedule.sentinels import has_unwatched, put_sentinels
@@ -133,7 +134,8 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
         return chosen, lowered.decisions
     # What is cut into rows has its tiles, and is left alone by what follows.
     program = read_in_order(join_in_blocks(lowered.func, machine), machine)
-    program = split_for_threads(pack_products(split_sorts(program, machine), machine))
+    program = sum_by_planes(split_sorts(program, machine), machine)
+    program = split_for_threads(pack_products(program, machine))
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
     chosen = in_single_vectors(share_awake(program, chosen, machine), machine)

@@ -60,7 +60,7 @@ def hold_planes(func: Func, machine: CachedCpu) -> Func:
     return func if body is func.body else func.with_body(body)
 
 
-class _Member:
+class Member:
     """A kernel of one nest.
 
     Attributes:
@@ -86,19 +86,24 @@ class _Member:
         """What reads and writes a value."""
         return self.memory.get(value, [])
 
-    def split(self) -> _Member:
+    @cached_property
+    def axes(self) -> dict[str, int]:
+        """The axes that planes may go along, with their extents."""
+        return free_axes(self.nest)
+
+    def split(self) -> Member:
         """The same with axes split of which some indices are digits."""
-        free = _free_axes(self.nest)
+        free = free_axes(self.nest)
         for e in [e for found in self.memory.values() for op in found for e in op.index]:
             for name, inner in digits(e):
                 if name in free and isinstance(inner, int) and free[name] % inner == 0:
                     axis = next(one for one in self.nest.axes if one.name == name)
-                    return _Member(self.kernel, split_axis(self.nest, axis, inner, Facts())).split()
+                    return Member(self.kernel, split_axis(self.nest, axis, inner, Facts())).split()
         return self
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Kernels to join.
 
     Attributes:
@@ -107,7 +112,7 @@ class _Group:
         planes: the axes of the planes.
     """
 
-    members: Mapping[int, _Member]
+    members: Mapping[int, Member]
     local: Sequence[Value]
     planes: Sequence[Plane]
 
@@ -123,7 +128,7 @@ class _Planes:
         self.func = func
         self.machine = machine
         self.names: Names | None = None
-        self.known: dict[Op, _Member | None] = {}
+        self.known: dict[Op, Member | None] = {}
 
     def block(self, old: Block) -> Block:
         """A block with its kernels joined, those of regions too; the same one if there are none."""
@@ -139,7 +144,7 @@ class _Planes:
                 is_new = True
         if again:
             code, outputs = renamed(code, outputs, again)
-        while (found := _Search(self.machine, self.member, code, outputs).run()) is not None:
+        while (found := Search(self.machine, self.member, code, outputs).run()) is not None:
             is_new, (group, at) = True, found
             joined, again = _Joined(group, self.fresh_names()).kernel()
             code[at] = joined
@@ -147,10 +152,10 @@ class _Planes:
             code, outputs = renamed(code, outputs, again)
         return Block(old.args, code, outputs) if is_new else old
 
-    def member(self, op: Op) -> _Member | None:
+    def member(self, op: Op) -> Member | None:
         """What may be joined of an op."""
         if op not in self.known:
-            self.known[op] = _member(op)
+            self.known[op] = member_of(op)
         return self.known[op]
 
     def fresh_names(self) -> Names:
@@ -163,7 +168,7 @@ class _Planes:
         return self.names
 
 
-class _Search:
+class Search:
     """Looks for kernels of a block that share planes.
 
     Attributes:
@@ -173,7 +178,7 @@ class _Search:
     def __init__(
         self,
         machine: CachedCpu,
-        member: Callable[[Op], _Member | None],
+        member: Callable[[Op], Member | None],
         code: Sequence[Op],
         outputs: Sequence[Value],
     ) -> None:
@@ -191,20 +196,24 @@ class _Search:
         for value in elsewhere:
             self.readers.pop(value, None)
 
-    def run(self) -> tuple[_Group, int] | None:
+    def run(self) -> tuple[Group, int] | None:
         """Kernels to join, and where."""
-        made = [(v, k) for k, op in enumerate(self.code) for v in op.results]
-        wanted = [(v, k) for v, k in made if v in self.readers and self.is_large(v)]
-        wanted = [(v, k) for v, k in wanted if self.members((k, *self.readers[v]))]
+        wanted = self.wanted()
         for value, k in wanted:
             found = self.group({k, *self.readers[value]}) if self.has_windows(value) else None
             if found is not None:
                 return self.grown(found, [(v, n) for v, n in wanted if v is not value])
         return None
 
-    def members(self, places: Collection[int]) -> dict[int, _Member]:
+    def wanted(self) -> list[tuple[Value, int]]:
+        """Large arrays that members alone make and read, and where they are made."""
+        made = [(v, k) for k, op in enumerate(self.code) for v in op.results]
+        wanted = [(v, k) for v, k in made if v in self.readers and self.is_large(v)]
+        return [(v, k) for v, k in wanted if self.members((k, *self.readers[v]))]
+
+    def members(self, places: Collection[int]) -> dict[int, Member]:
         """What may be joined at some places; {} where something may not."""
-        found: dict[int, _Member] = {}
+        found: dict[int, Member] = {}
         for k in sorted(places):
             one = self.member(self.code[k])
             if one is None:
@@ -212,10 +221,14 @@ class _Search:
             found[k] = one
         return found
 
-    def grown(
-        self, found: tuple[_Group, int], others: list[tuple[Value, int]]
-    ) -> tuple[_Group, int]:
+    def grown(self, found: tuple[Group, int], others: list[tuple[Value, int]]) -> tuple[Group, int]:
         """A group with what makes or reads more of the arrays that it touches."""
+        every = set(found[0].members)
+        for _ in others:
+            near = [{k, *self.readers[value]} for value, k in others]
+            every.update(*[more for more in near if not more.isdisjoint(every)])
+        if len(every) > len(found[0].members) and (largest := self.group(every)):
+            return largest
         for value, k in others:
             more = {k, *self.readers[value]}
             if not more.isdisjoint(found[0].members):
@@ -233,7 +246,7 @@ class _Search:
         members = self.members(self.readers[value]).values()
         return any(_is_window(e) for one in members for op in one.accesses(value) for e in op.index)
 
-    def group(self, places: Collection[int]) -> tuple[_Group, int] | None:
+    def group(self, places: Collection[int]) -> tuple[Group, int] | None:
         """Some kernels, if they may be joined, and where."""
         members = {k: one.split() for k, one in self.members(places).items()}
         made = [v for one in members.values() for v in one.kernel.results]
@@ -243,16 +256,25 @@ class _Search:
         at = place_of(self.code, set(members), min(members))
         if at is None or not local:
             return None
-        planes = _SameAxes(members, flows).planes()
-        while planes and min(_elements(v, planes) for v in local) < LEAST:
-            planes.pop()
-        size = sum([_elements(v, planes) * _itemsize(v) for v in local])
-        if 2 * size > self.machine.l2 or prod([n for n, _ in planes]) < PLANES:
-            return None
-        return _Group(members, local, planes), at
+        for planes in self.choices(members, local, SameAxes(members, flows).planes()):
+            if self.fits(local, planes):
+                return Group(members, local, planes), at
+        return None
+
+    def choices(
+        self, members: Mapping[int, Member], local: Sequence[Value], planes: Sequence[Plane]
+    ) -> Iterator[Sequence[Plane]]:
+        """Axes that planes may have, the best ones first."""
+        return (planes[:n] for n in range(len(planes), 0, -1))
+
+    def fits(self, local: Sequence[Value], planes: Sequence[Plane]) -> bool:
+        """Whether planes are large enough, and the second cache holds them."""
+        size = sum([elements_of(v, planes) * _itemsize(v) for v in local])
+        is_large = min(elements_of(v, planes) for v in local) >= LEAST
+        return is_large and 2 * size <= self.machine.l2 and prod([n for n, _ in planes]) >= PLANES
 
 
-class _SameAxes:
+class SameAxes:
     """Which axes of some kernels, and dims of the arrays between them, are the same.
 
     Attributes:
@@ -261,13 +283,13 @@ class _SameAxes:
         extents: of the kernels' axes.
     """
 
-    def __init__(self, members: Mapping[int, _Member], flows: Sequence[Value]) -> None:
+    def __init__(self, members: Mapping[int, Member], flows: Sequence[Value]) -> None:
         self.sets: dict[Node, dict[Node, None]] = {}
         self.apart: set[Node] = set()
         self.extents: dict[Node, int] = {}
         self.count = len(members) + len(flows)
         for k, one in members.items():
-            self.extents.update({(k, name): n for name, n in _free_axes(one.nest).items()})
+            self.extents.update({(k, name): n for name, n in one.axes.items()})
             for value in flows:
                 for op in one.accesses(value):
                     for d, e in enumerate(op.index):
@@ -307,7 +329,7 @@ class _Joined:
         own: the arguments of the kernel, by what they are in the program.
     """
 
-    def __init__(self, group: _Group, names: Names) -> None:
+    def __init__(self, group: Group, names: Names) -> None:
         self.group = group
         self.axes = [Axis(names.fresh("b"), extent) for extent, _ in group.planes]
         self.points = prod([extent for extent, _ in group.planes])
@@ -347,10 +369,13 @@ class _Joined:
         assert isinstance(value.type, BufType)
         gone = _gone(value, self.group.planes)
         shape = [n for k, n in enumerate(value.type.shape) if k not in gone]
-        # Rows that begin a line of the cache, where that is not much more memory.
+        # Rows that begin a line of the cache, where that is not much more memory, and where nobody
+        # goes over several rows as one.
         lanes = LINE // value.type.dtype.itemsize
         last = shape[-1] if shape else 0
-        if isinstance(last, int) and last >= lanes and lanes > 1:
+        reads = [op.index[-1] for one in self.group.members.values() for op in one.accesses(value)]
+        is_one = any(True for e in reads for _ in digits(e))
+        if isinstance(last, int) and last >= lanes and lanes > 1 and not is_one:
             shape[-1] = -(-last // lanes) * lanes
         return BufType((self.parts, *shape), value.type.dtype)
 
@@ -414,7 +439,7 @@ def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
     return zip(kernel.body.args, (*kernel.inputs, *kernel.results), strict=True)
 
 
-def _member(op: Op) -> _Member | None:
+def member_of(op: Op, kind: type[Member] = Member) -> Member | None:
     """A kernel of one plain nest."""
     if not isinstance(op, ops.Kernel) or op.temps or op.joined or len(op.body.ops) != 1:
         return None
@@ -425,10 +450,10 @@ def _member(op: Op) -> _Member | None:
         is_update = isinstance(one, ops.Store) and one.combine is not None
         if is_update or (one.regions and not isinstance(one, (ops.Reduce, ops.ArgReduce))):
             return None
-    return _Member(op, nest)
+    return kind(op, nest)
 
 
-def _free_axes(nest: ops.Nest) -> dict[str, int]:
+def free_axes(nest: ops.Nest) -> dict[str, int]:
     """The axes of known size that have no tiles."""
     tiles = nest.tile or (1,) * len(nest.axes)
     pairs = zip(nest.axes, tiles, strict=True)
@@ -440,7 +465,7 @@ def _gone(value: Value, planes: Sequence[Plane]) -> frozenset[int]:
     return frozenset([int(nodes[value]) for _, nodes in planes])
 
 
-def _elements(value: Value, planes: Sequence[Plane]) -> int:
+def elements_of(value: Value, planes: Sequence[Plane]) -> int:
     """Those of a plane of an array."""
     assert isinstance(value.type, BufType)
     size = value.type.size

@@ -17,6 +17,7 @@ from tessera.compile import Lowered
 from tessera.dtypes import DType, float32
 from tessera.schedule import planes
 from tessera.schedule.block_ops import Each
+from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_donated, check_levels, graph_of, values
 from tests.schedule.lowering import all_ops
@@ -163,3 +164,126 @@ def test_accesses_are_checked() -> None:
     with ts.config.update(debug_bounds=True):
         found = np.asarray(ts.jit(lambda x, w: convolve(x, w))(x, w))
     assert found.tobytes() == expected.tobytes()
+
+
+def reference(x: Any, w: Any) -> tuple[Any, Any, Any]:
+    """The loss and its gradients, window by window."""
+    r, s = w.shape[2:]
+    around = ((0, 0), (0, 0), (r // 2, r // 2), (s // 2, s // 2))
+    p, (rows, columns) = np.pad(x, around), x.shape[2:]
+    places = [(i, j, p[:, :, i : i + rows, j : j + columns]) for i in range(r) for j in range(s)]
+    y = sum(w[:, 0, i, j, None, None] * one for i, j, one in places)
+    dw, dp = np.zeros_like(w), np.zeros_like(p)
+    for i, j, one in places:
+        dw[:, 0, i, j] = np.sum(2 * y * one, (0, 2, 3))
+        dp[:, :, i : i + rows, j : j + columns] += 2 * y * w[:, 0, i, j, None, None]
+    return np.sum(y * y), dp[:, :, r // 2 : r // 2 + rows, s // 2 : s // 2 + columns], dw
+
+
+# --- sums over planes ----------------------------------------------------------------------------
+
+
+def gradient(x: Any, w: Any) -> Any:
+    return ts.value_and_grad(loss, argnums=(0, 1))(x, w)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 9, 9, 17), (9, 1, 3, 3)),
+        ((1, 18, 9, 17), (18, 1, 3, 3)),
+        ((18, 1, 10, 16), (1, 1, 3, 3)),
+    ],
+)
+def test_a_loss_is_summed_plane_by_plane(level: str, shapes: Any) -> None:
+    lowered = check(gradient, shapes, level=level)
+    (each,) = all_ops(lowered.schedule, Each)
+    assert np.prod([axis.extent for axis in each.axes]) == shapes[0][0] * shapes[0][1]
+    # The gradient for the operand is all that is as large.
+    whole = np.prod(shapes[0])
+    large = [v for one in kernels(lowered.schedule.body) for v in one.types[: -one.temps or None]]
+    assert [v.shape for v in large if v.size >= whole] == [shapes[0]]
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.float16, dt.bfloat16])
+def test_a_loss_of_other_dtypes(dtype: DType) -> None:
+    check(gradient, ((2, 9, 9, 17), (9, 1, 3, 3)), dtype, l2=16384 if dtype.bits > 32 else 4096)
+
+
+def test_a_loss_of_several_channels_of_one() -> None:
+    """A multiplier: planes of the operand are read by two of the result."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return ts.value_and_grad(
+            lambda x, w: ts.sum(
+                ts.conv_general(x, w, (1, 1), "SAME", feature_group_count=x.shape[1]) ** 2
+            ),
+            argnums=(0, 1),
+        )(x, w)
+
+    shapes = ((2, 5, 9, 17), (10, 1, 3, 3))
+    graph, inputs = graph_of(fn, shapes, float32), values(shapes, float32)
+    check_levels(graph, inputs, machine=replace(machine("x86-64-v3"), l2=8192))
+
+
+def test_a_loss_with_targets() -> None:
+    def fn(x: Any, w: Any, y: Any) -> Any:
+        def loss(x: Any, w: Any) -> Any:
+            return ts.mean((convolve(x, w) - y) ** 2)
+
+        return ts.value_and_grad(loss, argnums=(0, 1))(x, w)
+
+    shapes = ((2, 9, 9, 17), (9, 1, 3, 3), (2, 9, 9, 17))
+    (each,) = all_ops(check(fn, shapes).schedule, Each)
+    assert [axis.extent for axis in each.axes] == [2, 9]
+
+
+@pytest.mark.parametrize("name", ["max", "sum", "all"])
+def test_other_reductions_over_planes(name: str) -> None:
+    def fn(x: Any, w: Any) -> Any:
+        y = convolve(ts.exp(x), w)
+        found = ts.all(y > -100) if name == "all" else getattr(ts, name)(ts.abs(y), axis=(0, 2, 3))
+        return found, convolve(y, w)
+
+    lowered = check(fn, ((2, 9, 9, 17), (9, 1, 3, 3)))
+    (each,) = all_ops(lowered.schedule, Each)
+    assert [axis.extent for axis in each.axes] == [2, 9]
+
+
+def test_two_sums_of_the_same_planes() -> None:
+    def fn(x: Any, w: Any) -> Any:
+        y = convolve(x, w)
+        return ts.sum(y), ts.sum(y * y), convolve(y, w)
+
+    check(fn, ((2, 9, 9, 17), (9, 1, 3, 3)))
+
+
+def test_numbers_that_are_rows_apart_are_kept_in_planes() -> None:
+    """A factor that is known later: what is needed to begin with comes first."""
+
+    def fn(x: Any, w: Any, ct: Any) -> Any:
+        y, back = ts.vjp(lambda x, w: ts.sum(convolve(x, w) ** 2, axis=(0, 2, 3)), x, w)
+        return y, *back(ct)
+
+    lowered = check(fn, ((2, 16, 9, 17), (16, 1, 3, 3), (16,)))
+    (each,) = all_ops(lowered.schedule, Each)
+    assert [axis.extent for axis in each.axes] == [2, 16]
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 9, 40, 57), (9, 1, 3, 3)), ((1, 64, 33, 47), (64, 1, 5, 5))]
+)
+def test_a_loss_has_the_same_bits_on_any_number_of_threads(shapes: Any) -> None:
+    rng = np.random.default_rng(5)
+    x, w = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    x = np.tile(x, (8, 1, 1, 1))
+    found: list[list[bytes]] = []
+    for threads in (1, 2, 3):
+        with ts.config.update(threads=threads):
+            value, (dx, dw) = ts.jit(lambda x, w: gradient(x, w))(x, w)
+        found.append([np.asarray(y).tobytes() for y in (value, dx, dw)])
+    assert found[0] == found[1] == found[2]
+    exact = [np.asarray(y) for y in reference(x.astype(np.float64), w.astype(np.float64))]
+    for y, z in zip((value, dx, dw), exact, strict=True):
+        assert np.abs(np.asarray(y) - z).max() <= 1e-5 * np.abs(z).max()
