@@ -19,6 +19,9 @@ from tessera.target.llvm.rows import ROWS
 from tessera.target.machine import Machine
 from tessera.target.types import PtrType, VecType
 
+STACK_BITS = 128
+"""What a thread's stack begins at a multiple of."""
+
 
 def element_text(dtype: DType) -> str:
     """The register type of one element."""
@@ -201,10 +204,13 @@ class Writer:
     def attributes(self, has_results: bool) -> list[str]:
         """The attributes of kernels and the entry, and those of functions with results."""
         width = self.machine.vector_bits
+        # LLVM learns too late that there are vectors to keep in the frame to have it begin at a
+        # multiple of them; they would lie across lines, where the thread's stack happens to begin.
+        aligned = ' "stackrealign"' if width > STACK_BITS else ""
         found = [
             # A kernel is launched from many places; inlined, it would be compiled once for each.
             f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{width}" '
-            f'"min-legal-vector-width"="{width}" }}'
+            f'"min-legal-vector-width"="{width}"{aligned} }}'
         ]
         if has_results:
             found.append(

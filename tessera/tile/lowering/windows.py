@@ -25,7 +25,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tessera.dtypes import int64
+from tessera.dtypes import DType, int64, uint32, uint64
 from tessera.ir.core import Block, Value
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, substitute, sym, symbols
 from tessera.ir.lazy import cached_property
@@ -36,6 +36,12 @@ from tessera.tile import ops as t
 from tessera.tile.lane_ops import Slide, Stack, Unzip
 from tessera.tile.lowering import access
 from tessera.tile.lowering.state import Point, Rows, State, TileDim, Val
+from tessera.tile.ops import tile_type
+
+WORDS = {32: uint32, 64: uint64}
+"""Integers of as many bits as elements, as which they move: LLVM 22 has a single instruction for
+lanes of two neighbours among those for integers only (`valignd`). Others overwrite an operand and
+need places in a register, and expand what has zeros in front."""
 
 LEAST_BESIDE = 4
 """Elements at least that are read beside a row."""
@@ -175,10 +181,25 @@ class _Tile:
         *own, front, back = self.held[key]
         row = own[0] if op.step == 1 else em.pure(Unzip, *own, first)
         if by == 0:
-            return row
+            return self.numbers(row)
         other = back if by > 0 else front
         other = other if op.step == 1 else em.pure(Unzip, other, other, first)
-        return em.pure(Slide, row, other, by)
+        return self.numbers(em.pure(Slide, row, other, by))
+
+    @property
+    def dtype(self) -> DType:
+        """That of the elements."""
+        return self.low.buffer(self.op.buf).dtype
+
+    def words(self, x: Value) -> Value:
+        """Elements as they move."""
+        word = WORDS.get(self.dtype.bits) if self.dtype.is_inexact else None
+        return x if word is None else self.low.em.pure(t.Bitcast, x, word)
+
+    def numbers(self, x: Value) -> Value:
+        """Elements that have moved."""
+        moved = tile_type(x).dtype is not self.dtype
+        return self.low.em.pure(t.Bitcast, x, self.dtype) if moved else x
 
     def parts(self, index: tuple[Dim, ...], asked: tuple[Dim, ...]) -> tuple[Value, ...]:
         """The elements of a row, in as many tiles as they take, and what is in front of them and
@@ -210,8 +231,7 @@ class _Tile:
     def fill(self, count: int) -> Value:
         """What stands for elements outside."""
         em = self.low.em
-        dtype = self.low.buffer(self.op.buf).dtype
-        return em.broadcast(em.const(self.op.fill, dtype), (count,))
+        return self.words(em.broadcast(em.const(self.op.fill, self.dtype), (count,)))
 
     @property
     def is_first(self) -> bool:
@@ -243,8 +263,8 @@ class _Tile:
         view = em.pure(t.View, low.memory[op.buf], offset, sizes, strides)
         fields = (view, (start,), (), (count,), () if is_inside else (0,), op.fill)
         if op.buf in low.written:
-            return em.add(t.Load(*fields, loc=em.loc))[0]
-        return em.pure(t.Load, *fields, floor=em.depth)
+            return self.words(em.add(t.Load(*fields, loc=em.loc))[0])
+        return self.words(em.pure(t.Load, *fields, floor=em.depth))
 
     def place(self, by: int) -> Value:
         """The place in a row that is so many elements behind the tile's first."""
