@@ -120,7 +120,10 @@ def test_other_dtypes(dtype: DType) -> None:
     check(convolve, ((2, 3, 5, 21), (3, 1, 3, 3)), dtype)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 20), (2, 3, 5, 56), (1, 2, 3, 70), (3, 2, 1, 9)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 3, 8, 20), (2, 3, 5, 56), (1, 2, 3, 70), (3, 2, 1, 9), (1, 2, 4, 140), (2, 1, 6, 300)],
+)
 def test_gradients(shape: tuple[int, ...]) -> None:
     check(gradients, (shape, (shape[1], 1, 3, 3)))
 

@@ -7,7 +7,7 @@ at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -266,31 +266,54 @@ def reduce(low: State, op: s.Reduce, point: Point) -> Val:
 
     step = step_size(low, op.axes, op.body, op.order)
     if windows.goes_by_rows(op.body, point, step):
-        return _by_rows(low, op, windows.rows_of(low, point), step, value)
+        return _by_rows(low, op, point, step, value)
     return accumulate(low, op, op.fn, dtype_of(out), point, value)
 
 
 def _by_rows(
-    low: State, op: s.Reduce, rows: Sequence[Point], step: int, value: Callable[[Point], Val]
+    low: State, op: s.Reduce, point: Point, step: int, value: Callable[[Point], Val]
 ) -> Val:
     """The same with an accumulator for each of some rows of windows: products of one row are added
     up before the next one is read, so that registers suffice."""
     em, loc = low.em, low.em.loc
+    rows = windows.rows_of(low, point)
     frames = [frame_at(low, op.axes, op.body, row, step) for row in rows]
     neutral = identity(low, op.fn, dtype_of(op.result))
 
-    def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
-        found: list[Value] = []
-        for frame, total in zip(frames, carried, strict=True):
-            inner = frame.inner(dim)
-            x = masked(low, value(inner), neutral, inner, frame.axis)
-            em.loc = loc
-            new = low.apply(op.fn, Val((total,), inner.names), x)
-            found += low.spread(new, frame.shape, 1)
-        return found
+    def added(k: int, dim: TileDim | None, total: Value) -> Value:
+        inner = frames[k].inner(dim)
+        x = masked(low, value(inner), neutral, inner, frames[k].axis)
+        em.loc = loc
+        new = low.apply(op.fn, Val((total,), inner.names), x)
+        return low.spread(new, frames[k].shape, 1)[0]
+
+    def each(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
+        return [added(k, dim, total) for k, total in enumerate(carried)]
+
+    def shared(places: Mapping[int, Dim], carried: list[Value]) -> list[Value]:
+        name = op.axes[-2].name
+
+        def body(dim: TileDim | None, inner: list[Value]) -> Sequence[Value]:
+            found = list(inner)
+            with low.holding_rows():
+                for k, place in places.items():
+                    em.written_out[name] = place
+                    found[k] = added(k, dim, found[k])
+                em.written_out.pop(name)
+            return found
+
+        return run_steps(low, op.axes[-1:], Steps(step), carried, body)
+
+    def around(axes: Sequence[Axis], carried: list[Value]) -> list[Value]:
+        if axes:
+            return low.each(axes[0], carried, lambda inner: around(axes[1:], inner))
+        return windows.over_rows(low, op.axes[-2], len(frames), carried, shared)
 
     start = [em.broadcast(neutral.parts[0], frame.shape) for frame in frames]
-    lanes = run_steps(low, op.axes, Steps(step), start, body)
+    if windows.shares_rows(op, point):
+        lanes = around(op.axes[:-2], start)
+    else:
+        lanes = run_steps(low, op.axes, Steps(step), start, each)
     sums = [em.pure(t.Reduce, x, op.fn, len(frames[0].shape) - 1, False) for x in lanes]
     shape = (len(frames), *frames[0].shape[1:-1])
     return Val((em.pure(Stack, tuple(sums), shape),), frames[0].outer.names)

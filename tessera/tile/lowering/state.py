@@ -167,6 +167,13 @@ class State:
         yield
         self.facts, self.is_inner = facts, is_inner
 
+    @contextmanager
+    def holding_rows(self) -> Generator[None, None, None]:
+        """Within the block, rows of windows are shared by all that read them."""
+        outer, self.rows = self.rows, {}
+        yield
+        self.rows = outer
+
     def run(self, ops: Iterable[Op], point: Point) -> None:
         """Evaluates ops at a point."""
         em = self.em

@@ -20,16 +20,17 @@ Sums keep the order that they have: it is that of the places.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tessera.dtypes import DType, int64, uint32, uint64
 from tessera.ir.core import Block, Value
-from tessera.ir.intexpr import Dim, Facts, is_nonneg, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, substitute, sym, symbols
 from tessera.ir.lazy import cached_property
 from tessera.ir.walk import walk
+from tessera.schedule.ops import Reduce
 from tessera.schedule.types import Axis
 from tessera.schedule.window_ops import WindowLoad
 from tessera.tile import ops as t
@@ -59,16 +60,15 @@ def write_out(
     body: Callable[[list[Value]], Sequence[Value]],
 ) -> list[Value]:
     """Runs a body at every point of some axes, one after the other."""
-    outer, low.rows = low.rows, {}
     written = low.em.written_out
     names = [axis.name for axis in axes]
     extents = [axis.extent for axis in axes]
-    for places in itertools.product(*[range(n) for n in extents if isinstance(n, int)]):
-        written.update(zip(names, places, strict=True))
-        carried = list(body(carried))
+    with low.holding_rows():
+        for places in itertools.product(*[range(n) for n in extents if isinstance(n, int)]):
+            written.update(zip(names, places, strict=True))
+            carried = list(body(carried))
     for name in names:
         written.pop(name, None)
-    low.rows = outer
     return carried
 
 
@@ -85,6 +85,58 @@ def rows_of(low: State, point: Point) -> list[Point]:
     begin = _constant(first.start) or 0
     starts = [low.em.const(begin + k, int64) for k in range(first.size)]
     return [Point((replace(first, size=1, start=start), *rest)) for start in starts]
+
+
+def shares_rows(op: Reduce, point: Point) -> bool:
+    """Whether rows of the window meet the same rows of memory along a reduction, if they go over
+    its last axis but one at different times."""
+    if len(op.axes) < 2:
+        return False
+    dim, axis = point.dims[0], op.axes[-2]
+    if not isinstance(axis.extent, int) or not 1 < dim.size < axis.extent:
+        return False
+    for load in [one for one in op.body.ops if isinstance(one, WindowLoad)]:
+        for e in load.index[:-1]:
+            found = linear_in(e, (dim.name, axis.name))
+            if found is None or found[0][dim.name] != found[0][axis.name]:
+                return False
+    return True
+
+
+def over_rows(
+    low: State,
+    axis: Axis,
+    count: int,
+    carried: list[Value],
+    body: Callable[[Mapping[int, Dim], list[Value]], list[Value]],
+) -> list[Value]:
+    """Goes over the rows of memory that some rows of a window meet along an axis, so that each is
+    moved once for all of them. Those that one of them does not meet are written out.
+
+    Args:
+        low: the lowering of the nest.
+        axis: the axis, of which the k-th row of the window is at place t - k for the t-th row.
+        count: rows of the window, fewer than places of the axis.
+        carried: what the body carries.
+        body: what is done for a row, at the places of those rows of the window that meet it.
+    """
+    extent = axis.extent
+    assert isinstance(extent, int)
+
+    def at(row: int, inner: list[Value]) -> list[Value]:
+        return body({k: row - k for k in range(count) if 0 <= row - k < extent}, inner)
+
+    def between(inner: list[Value]) -> list[Value]:
+        return body({k: sym(middle.name) + (count - 1 - k) for k in range(count)}, inner)
+
+    middle = Axis(f"{axis.name}_row", extent - count + 1)
+    for row in range(count - 1):
+        carried = at(row, carried)
+    with low.inside_of({middle.name: (0, extent - count)}):
+        carried = low.each(middle, carried, between)
+    for row in range(extent, extent + count - 1):
+        carried = at(row, carried)
+    return carried
 
 
 def load(low: State, op: WindowLoad, point: Point) -> Val:
