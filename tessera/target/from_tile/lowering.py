@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import DType, bool_, int64
+from tessera.dtypes import DType, bool_, int32, int64
 from tessera.errors import CompileError
 from tessera.ir import intexpr
 from tessera.ir.builder import Builder
@@ -148,8 +148,8 @@ class Lowering:
 
     def _fold(self, name: str, a: Value, b: Value) -> Value | None:
         x, y = constant_of(a), constant_of(b)
-        if x is not None and y is not None and name in ("add", "sub", "mul"):
-            return self.index({"add": x + y, "sub": x - y, "mul": x * y}[name])
+        if x is not None and y is not None and name in ("add", "sub", "mul", "min"):
+            return self.index({"add": x + y, "sub": x - y, "mul": x * y, "min": min(x, y)}[name])
         if (name == "add" and x == 0) or (name == "mul" and x == 1):
             return b
         if (name in ("add", "sub") and y == 0) or (name == "mul" and y == 1):
@@ -159,7 +159,10 @@ class Lowering:
         return None
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """A conversion, unless it is none."""
+        """A conversion, unless it is none; a small integer constant stays a constant."""
+        known = constant_of(x) if x.type == I64 and dtype is int32 else None
+        if known is not None and -(1 << 31) <= known < 1 << 31:
+            return self.const(known, ScalarType(int32))
         return x if t.element(x.type) is dtype else self.emit(t.Cast(x, dtype, loc=self.loc))
 
     def splat(self, x: Value, lanes: int) -> Value:

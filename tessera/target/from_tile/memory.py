@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from tessera.dtypes import DType, int32, int64
+from tessera.dtypes import int32, int64
 from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
@@ -69,13 +69,9 @@ class _Box:
         for coord, stride in zip(self.coords, view.strides, strict=True):
             self.base = s.map("add", self.base, s.map("mul", coord, stride))
         self.lane_mask: Value | None = None
-        self.whole = 0
         last = len(shape) - 1
         if last in check and self.lanes > 1:
             rest = s.map("sub", view.sizes[-1], self.coords[-1])
-            known = constant_of(rest)
-            if known is not None and constant_of(view.strides[-1]) == 1:
-                self.whole = _whole(s, known, self.lanes, view.dtype)
             left = s.map("min", rest, s.index(self.lanes))
             limit = s.splat(s.cast(left, int32), self.lanes)
             self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
@@ -120,16 +116,6 @@ class _Box:
         for part in parts[1:]:
             result = s.map("and", result, part)
         return result
-
-
-def _whole(s: Lowering, left: int, lanes: int, dtype: DType) -> int:
-    """How many lanes of a row are read or written where so many elements are left, if these are
-    whole vectors, or whole halves or quarters of one besides; else 0. They need no masks, and what
-    is half a vector lies in one line more often than a vector does."""
-    if not 0 < left < lanes or dtype.itemsize < 4:
-        return 0
-    rest = left * dtype.itemsize % (s.machine.vector_bits // 8)
-    return left if rest in (0, 16, 32) else 0
 
 
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -263,12 +249,6 @@ def _load_row(
         )
     stride = box.view.strides[-1]
     pair = () if mask is None else (mask, fill)
-    if box.whole and mask is box.lane_mask:
-        part = VecType(box.whole, box.view.dtype)
-        row = s.emit(t.Load(ptr, offset, (), part, loc=s.loc))
-        others = s.splat(s.extract(fill, 0), box.whole)
-        picks = tuple([min(k, box.whole) for k in range(box.lanes)])
-        return s.emit(t.Shuffle(row, others, picks, loc=s.loc))
     if constant_of(stride) == 1:
         return s.emit(t.Load(ptr, offset, pair, VecType(box.lanes, box.view.dtype), loc=s.loc))
     if constant_of(stride) == -1:
@@ -376,10 +356,6 @@ def _store_row(
         return
     stride = box.view.strides[-1]
     masks = () if mask is None else (mask,)
-    if box.whole and mask is box.lane_mask:
-        part = s.emit(t.Shuffle(value, value, tuple(range(box.whole)), loc=s.loc))
-        s.emit(t.Store(ptr, offset, part, (), loc=s.loc))
-        return
     if constant_of(stride) == 1:
         s.emit(t.Store(ptr, offset, value, masks, 0, streaming and not masks, loc=s.loc))
         return

@@ -1,13 +1,66 @@
-"""LLVM text of ops that move lanes as values say."""
+"""LLVM text of vectors made of lanes of others, and of ops that move lanes as values say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tessera.ir.core import Op
+from tessera.ir.core import Op, Value
+from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue, Permute
 from tessera.target.llvm.text import Rule, Writer, suffix, type_text
+from tessera.target.types import VecType
+
+
+def shuffle_text(w: Writer, a: str, b: str, type: Type, picks: Sequence[int]) -> str:
+    """Lanes of two vectors."""
+    text = type_text(type)
+    items = ", ".join(f"i32 {p}" for p in picks)
+    return w.assign(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
+
+
+def joined(w: Writer, pieces: list[str], type: VecType) -> str:
+    """Vectors of one type, as many as are a power of two, one after the other."""
+    count = type.lanes
+    while len(pieces) > 1:
+        vector = VecType(count, type.dtype)
+        count *= 2
+        pairs = zip(pieces[::2], pieces[1::2], strict=True)
+        pieces = [shuffle_text(w, a, b, vector, range(count)) for a, b in pairs]
+    return pieces[0]
+
+
+def piece(w: Writer, value: str, type: Type, at: int, count: int) -> str:
+    """Some neighbouring lanes of a vector."""
+    if t.lanes(type) == count:
+        return value
+    return shuffle_text(w, value, "poison", type, range(at, at + count))
+
+
+def known_lanes(mask: Value) -> int | None:
+    """How many of the first lanes a mask has, where that is known."""
+    op = mask.op
+    if not isinstance(op, t.Map) or op.fn.name != "lt":
+        return None
+    number, limit = op.args
+    first, rest = number.op, 0
+    if isinstance(first, t.Map) and first.fn.name == "add":
+        consts = [v.op.value for v in first.args if isinstance(v.op, t.Const)]
+        others = [v.op for v in first.args if not isinstance(v.op, t.Const)]
+        if len(consts) != 1:
+            return None
+        first, rest = others[0], int(consts[0])
+    if not isinstance(first, t.Lanes) or not isinstance(limit.op, t.Const):
+        return None
+    if not 0 <= abs(rest) + first.count < 1 << (first.dtype.bits - 1):
+        return None  # the sum may wrap around
+    return min(max(int(limit.op.value) - rest, 0), first.count)
+
+
+def mask_literal(count: int, lanes: int) -> str:
+    """A mask that has the first lanes."""
+    items = ["i1 true"] * count + ["i1 false"] * (lanes - count)
+    return f"<{', '.join(items)}>"
 
 
 def _compress(w: Writer, op: Compress) -> None:

@@ -18,18 +18,12 @@ from tessera.target import ops as t
 from tessera.target.llvm import host
 from tessera.target.llvm.text import Part, Writer
 from tessera.target.llvm.writer import RULES
-from tessera.target.lookup_ops import Lookup
 from tessera.target.machine import Machine
-from tessera.target.prefetch_ops import Prefetch
 from tessera.tile.types import FINISHED, RARE
 
 LENGTH = {False: 1000, True: 250}
 """A module takes functions until it has so many lines, which LLVM works on for about 0.1 s, or, of
 those that are finished, 0.01 s. What a module costs beside its functions is 3 ms, and 0.5 ms."""
-
-LONG = 150
-"""Kernels of a program that have so many lines take LLVM long enough to look for what it need not
-do: below it, a program compiles in less than 30 ms anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class ModuleText:
         is_glue: whether it only starts the functions of others, once a call each; optimised, it
             would take a fifth of the time that the whole program takes, and run no faster.
         is_finished: whether LLVM's passes are left out.
-        is_plain: whether a few of them are enough.
+        is_plain: whether a few of them are enough; only of programs of one module.
         is_last: whether no other follows.
     """
 
@@ -110,7 +104,7 @@ class ModuleWriter:
         """Writes the entry, once the other functions of a program are written."""
         w = self._writer
         if self._is_one:
-            is_plain = self._is_plain and self._lines[False] >= LONG and not _repeats(module.entry)
+            is_plain = self._is_plain and not _repeats(module.entry)
             text = w.finish(module, entry)
             self._take(ModuleText(text, is_plain=is_plain, is_last=True))
             return
@@ -151,19 +145,12 @@ def _declarations(
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether an op needs few of LLVM's passes. Others move masks and what makes addresses out of
-    loops, or find that tests of the addresses of several streamed rows are one."""
-    if isinstance(op, t.Load):
-        return not op.mask
-    if isinstance(op, t.Store):
-        return not (op.mask or op.streaming)
-    return isinstance(op, _PLAIN)
+    """Whether an op needs few of LLVM's passes. What goes through memory element by element is
+    scalar code, of which the others make more."""
+    return not isinstance(op, _SCALAR)
 
 
-_PLAIN = (
-    *(t.Const, t.Lanes, t.Map, t.Cast, t.Bitcast, t.Splat, t.Extract, t.Insert, t.Shuffle, t.Scale),
-    *(t.ReduceLanes, t.DotGroups, t.PtrAdd, t.For, t.If, t.Apply, Lookup, Prefetch),
-)
+_SCALAR = (t.Gather, t.Scatter, t.While)
 
 
 def _repeats(main: Func) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from tessera.ir.core import Block, Func, Module, Op, Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
+from tessera.target.llvm.invariants import invariants, masks
 from tessera.target.llvm.rows import ROWS
-from tessera.target.machine import Machine
+from tessera.target.machine import Feature, Machine
 from tessera.target.types import PtrType, VecType
 
 STACK_BITS = 128
@@ -117,6 +119,8 @@ class Writer:
         frame: Callable[[int], list[str]],
     ) -> None:
         self.machine = machine
+        # Whether masks are registers of their own.
+        self.has_masks = machine.has(Feature.AVX512F)
         self.rules = rules
         self.frame = frame
         self.lines: list[str] = []
@@ -130,6 +134,12 @@ class Writer:
         self.words: dict[Value, int] = {}
         # Whether the function stores past the caches.
         self.streams = False
+        # What is written in front of the loops of the function, and not where it stands.
+        self.early: dict[Op, list[Op]] = {}
+        self.moved: set[Op] = set()
+        # Masks of which parts are wanted, of so many lanes, and their names.
+        self.masks: dict[Value, set[int]] = {}
+        self.mask_parts: dict[tuple[Value, int], list[str]] = {}
         # Functions that run a piece of what threads share, by name.
         self.pieces: dict[str, list[str]] = {}
         # The most words that the entry hands on in memory; None where it does not.
@@ -235,6 +245,9 @@ class Writer:
         )
         self.start("entry")
         self.streams = False
+        self.early = invariants(func)
+        self.moved = {op for ops in self.early.values() for op in ops}
+        self.masks = masks(func, self.machine.vector_bits) if self.has_masks else {}
         self.block(func.body)
         if self.streams:
             # Such stores are ordered with nothing: others must see them when this returns.
@@ -279,10 +292,30 @@ class Writer:
     def block(self, block: Block) -> None:
         """The ops of a block."""
         for op in block.ops:
-            rule = self.rules.get(type(op))
-            if rule is None:
-                raise CompileError(f"llvm: no text for {op.name}", loc=op.loc)
-            rule(self, op)
+            if op in self.moved:
+                continue
+            for one in self.early.get(op, ()):
+                self.op(one)
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        """One op."""
+        rule = self.rules.get(type(op))
+        if rule is None:
+            raise CompileError(f"llvm: no text for {op.name}", loc=op.loc)
+        rule(self, op)
+        for value in op.results if self.masks else ():
+            for width in sorted(self.masks.get(value, ())):
+                self.mask_parts[value, width] = self.parts(value, width)
+
+    def parts(self, value: Value, width: int) -> list[str]:
+        """The vectors of so many lanes that make up another."""
+        found: list[str] = []
+        for k in range(0, t.lanes(value.type), width):
+            picks = ", ".join([f"i32 {k + j}" for j in range(width)])
+            whole = f"shufflevector {self.typed(value)}, {type_text(value.type)} poison"
+            found.append(self.assign(f"{whole}, <{width} x i32> <{picks}>"))
+        return found
 
     # --- scalar functions ---
 
@@ -342,13 +375,23 @@ def _mask_text(type: Type) -> str:
     return f"<{type.lanes} x i1>" if isinstance(type, VecType) else "i1"
 
 
+def _known_integer(text: str) -> int | None:
+    """The integer that a constant operand is, in all lanes."""
+    found = _INTEGER.fullmatch(text)
+    return int(found[1] or found[2]) if found else None
+
+
+_INTEGER = re.compile(r"(-?\d+)|splat \(i\d+ (-?\d+)\)")
+
+
 def _shift(word: str, fill_sign: bool) -> Callable[[Writer, Sequence[str], Type], str]:
     def emit(w: Writer, args: Sequence[str], type: Type) -> str:
         text = type_text(type)
         bits = 8 * t.element(type).itemsize
         signed = t.element(type).kind is Kind.INT
         op = ("ashr" if signed else "lshr") if word == "shr" else word
-        if args[1].isdecimal() and int(args[1]) < bits:
+        known = _known_integer(args[1])
+        if known is not None and 0 <= known < bits:
             return w.assign(f"{op} {text} {args[0]}, {args[1]}")
         limit = literal(bits, type)
         ok = w.assign(f"icmp ult {text} {args[1]}, {limit}")
@@ -369,7 +412,7 @@ def _division(word: str) -> Callable[[Writer, Sequence[str], Type], str]:
         text, mask = type_text(type), _mask_text(type)
         signed = t.element(type).kind is Kind.INT
         a, b = args
-        if b.isdecimal() and b != "0":
+        if (_known_integer(b) or 0) > 0:
             return w.assign(f"{'s' if signed else 'u'}{word} {text} {a}, {b}")
         zero, one = literal(0, type), literal(1, type)
         is_zero = w.assign(f"icmp eq {text} {b}, {zero}")

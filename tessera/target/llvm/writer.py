@@ -7,21 +7,27 @@ bool is an i1 in registers and a byte in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from tessera.dtypes import DType, Kind, bfloat16, bool_, float16, float32, int16, uint8, uint32
+from tessera.dtypes import Kind, bfloat16, bool_, float16, float32, int16, uint8, uint32
 from tessera.errors import CompileError
 from tessera.ir.core import Module, Op, Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import bad_access, control, host, lanes, parallel
+from tessera.target.llvm import bad_access, control, host, lanes, memory, parallel
+from tessera.target.llvm.lanes import (
+    joined,
+    known_lanes,
+    mask_literal,
+    piece,
+    shuffle_text,
+)
 from tessera.target.llvm.text import (
     Rule,
     Writer,
     element_text,
     literal,
-    memory_text,
     suffix,
     type_text,
 )
@@ -43,6 +49,10 @@ def _lanes(w: Writer, op: t.Lanes) -> None:
 
 
 def _map(w: Writer, op: t.Map) -> None:
+    known = known_lanes(op.result)
+    if known is not None:
+        w.names[op.result] = mask_literal(known, t.lanes(op.result.type))
+        return
     args = [w.name(a) for a in op.args]
     w.names[op.result] = w.apply(op.fn, args, op.args[-1].type)
 
@@ -151,13 +161,7 @@ def _insert(w: Writer, op: t.Insert) -> None:
 
 
 def _shuffle(w: Writer, op: t.Shuffle) -> None:
-    w.names[op.result] = _shuffle_text(w, w.name(op.a), w.name(op.b), op.a.type, op.picks)
-
-
-def _shuffle_text(w: Writer, a: str, b: str, type: Type, picks: Sequence[int]) -> str:
-    text = type_text(type)
-    items = ", ".join(f"i32 {p}" for p in picks)
-    return w.assign(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
+    w.names[op.result] = shuffle_text(w, w.name(op.a), w.name(op.b), op.a.type, op.picks)
 
 
 def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
@@ -177,8 +181,8 @@ def _halves(w: Writer, fn: ScalarFn, value: str, whole: VecType) -> str:
         if lanes % 2:
             rest.append(w.assign(f"extractelement {type_text(type)} {value}, i64 {lanes - 1}"))
         half = lanes // 2
-        low = _shuffle_text(w, value, "poison", type, range(half))
-        high = _shuffle_text(w, value, "poison", type, range(half, 2 * half))
+        low = shuffle_text(w, value, "poison", type, range(half))
+        high = shuffle_text(w, value, "poison", type, range(half, 2 * half))
         lanes = half
         value = w.apply(fn, (low, high), VecType(half, dtype))
     scalar_type = ScalarType(dtype)
@@ -212,9 +216,9 @@ def _scale(w: Writer, op: t.Scale) -> None:
     if not lanes:
         w.names[op.result] = w.assign(f"extractelement {vector} {pieces[0]}, i64 0")
     elif lanes < width:
-        w.names[op.result] = _shuffle_text(w, pieces[0], "poison", type, range(lanes))
+        w.names[op.result] = shuffle_text(w, pieces[0], "poison", type, range(lanes))
     else:
-        w.names[op.result] = _joined(w, pieces, type)
+        w.names[op.result] = joined(w, pieces, type)
 
 
 def _lookup(w: Writer, op: Lookup) -> None:
@@ -232,17 +236,17 @@ def _lookup(w: Writer, op: Lookup) -> None:
     last = f", {high}" if is_pair else ""
     pieces: list[str] = []
     for at in range(0, max(lanes, 1), ENTRIES):
-        piece = _widened(w, op.index, at, ENTRIES)
-        pieces.append(w.assign(f"call {vector} @{name}({low}, {indices} {piece}{last})"))
+        one = _widened(w, op.index, at, ENTRIES)
+        pieces.append(w.assign(f"call {vector} @{name}({low}, {indices} {one}{last})"))
     if not lanes:
         w.names[op.result] = w.assign(f"extractelement {vector} {pieces[0]}, i64 0")
         return
     count = len(pieces)
     pieces += pieces[:1] * ((1 << (count - 1).bit_length()) - count)
-    joined = VecType(ENTRIES * len(pieces), float32)
-    found = _joined(w, pieces, type)
-    if lanes < joined.lanes:
-        found = _shuffle_text(w, found, "poison", joined, range(lanes))
+    whole = VecType(ENTRIES * len(pieces), float32)
+    found = joined(w, pieces, type)
+    if lanes < whole.lanes:
+        found = shuffle_text(w, found, "poison", whole, range(lanes))
     w.names[op.result] = found
 
 
@@ -254,19 +258,8 @@ def _widened(w: Writer, value: Value, at: int, width: int) -> str:
         return w.assign(f"insertelement {vector} poison, {w.typed(value)}, i64 0")
     if lanes < at + width:
         picks = [min(at + k, lanes - 1) for k in range(width)]
-        return _shuffle_text(w, w.name(value), "poison", type, picks)
-    return _piece(w, w.name(value), type, at, width)
-
-
-def _joined(w: Writer, pieces: list[str], type: VecType) -> str:
-    """Vectors of one type, as many as are a power of two, one after the other."""
-    count = type.lanes
-    while len(pieces) > 1:
-        vector = VecType(count, type.dtype)
-        count *= 2
-        pairs = zip(pieces[::2], pieces[1::2], strict=True)
-        pieces = [_shuffle_text(w, a, b, vector, range(count)) for a, b in pairs]
-    return pieces[0]
+        return shuffle_text(w, w.name(value), "poison", type, picks)
+    return piece(w, w.name(value), type, at, width)
 
 
 GROUP_LANES = 16
@@ -288,193 +281,15 @@ def _dot_groups(w: Writer, op: t.DotGroups) -> None:
     w.declare(name, f"declare {acc} @{name}({acc}, {group}, {group})")
     pieces: list[str] = []
     for at in range(0, lanes, GROUP_LANES):
-        total = _piece(w, w.name(op.acc), op.acc.type, at, GROUP_LANES)
+        total = piece(w, w.name(op.acc), op.acc.type, at, GROUP_LANES)
         sides: list[str] = []
         for value in (op.a, op.b):
             count = size * GROUP_LANES
-            part = _piece(w, w.name(value), value.type, size * at, count)
+            part = piece(w, w.name(value), value.type, size * at, count)
             source = type_text(VecType(count, t.element(value.type)))
             sides.append(f"{group} {w.assign(f'bitcast {source} {part} to {group}')}")
         pieces.append(w.assign(f"call {acc} @{name}({acc} {total}, {', '.join(sides)})"))
-    w.names[op.result] = _joined(w, pieces, VecType(GROUP_LANES, dtype))
-
-
-def _piece(w: Writer, value: str, type: Type, at: int, count: int) -> str:
-    """Some neighbouring lanes of a vector."""
-    if t.lanes(type) == count:
-        return value
-    return _shuffle_text(w, value, "poison", type, range(at, at + count))
-
-
-def _address(w: Writer, ptr: Value, offset: Value, dtype: DType) -> str:
-    element = f"i{8 * dtype.itemsize}"
-    return w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, i64 {w.name(offset)}")
-
-
-def _ptr_add(w: Writer, op: t.PtrAdd) -> None:
-    w.names[op.result] = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.bytes)}")
-
-
-def _from_memory(w: Writer, value: str, type: Type) -> str:
-    if t.element(type) is not bool_:
-        return value
-    text = memory_text(type)
-    zero = "zeroinitializer" if isinstance(type, VecType) else "0"
-    return w.assign(f"icmp ne {text} {value}, {zero}")
-
-
-def _to_memory(w: Writer, value: str, type: Type) -> str:
-    if t.element(type) is not bool_:
-        return value
-    return w.assign(f"zext {type_text(type)} {value} to {memory_text(type)}")
-
-
-def _load(w: Writer, op: t.Load) -> None:
-    dtype = t.element(op.type)
-    at = _address(w, op.ptr, op.offset, dtype)
-    align = op.align or dtype.itemsize
-    text = memory_text(op.type)
-    if not op.mask:
-        value = w.assign(f"load {text}, ptr {at}, align {align}")
-    else:
-        value = _masked_load(w, op, at, align)
-    w.names[op.result] = _from_memory(w, value, op.type)
-
-
-def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
-    """A load of some lanes, in as many parts as the machine has vectors for it.
-
-    LLVM 22 splits wider ones itself, and where it then knows that the mask of the upper half is
-    false, it reads that half without a mask: what lies there may be no memory of the program. So
-    it does where it finds that of a part out late; see `_mask_part`.
-    """
-    assert op.mask and isinstance(op.type, VecType)
-    mask, other = w.name(op.mask[0]), _to_memory(w, w.name(op.mask[1]), op.type)
-    memory = VecType(op.type.lanes, uint8 if op.type.dtype is bool_ else op.type.dtype)
-    lanes, size = memory.lanes, memory.dtype.itemsize
-    width = min(lanes, max(1, w.machine.vector_bits // (8 * size)))
-    part = VecType(width, memory.dtype)
-    text, name, pieces = type_text(part), suffix(part), list[str]()
-    for k in range(0, lanes, width):
-        from_, mask_, other_ = at, mask, other
-        if width < lanes:
-            # Lanes beyond the last one are those of a second vector.
-            picks = [min(j, lanes) for j in range(k, k + width)]
-            from_ = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
-            mask_ = _mask_part(w, op.mask[0], picks)
-            other_ = _shuffle_text(w, other, "poison", memory, picks)
-        pieces.append(
-            w.assign(
-                f"call {text} @llvm.masked.load.{name}.p0(ptr align {min(align, width * size)} "
-                f"{from_}, <{width} x i1> {mask_}, {text} {other_})"
-            )
-        )
-    if len(pieces) == 1:
-        return pieces[0]
-    whole = 1 << (len(pieces) - 1).bit_length()
-    joined = _joined(w, pieces + ["poison"] * (whole - len(pieces)), part)
-    return _piece(w, joined, VecType(whole * width, part.dtype), 0, lanes)
-
-
-def _mask_part(w: Writer, mask: Value, picks: Sequence[int]) -> str:
-    """Some lanes of a mask; those beyond the last one are false.
-
-    Where masks are no registers of their own, LLVM 22 makes lanes of a vector of them, of which the
-    sign counts. If it sees only then that all are false, as it does behind a conjunction that
-    several parts share, it takes `1` in each for that, and then for true: so each part has its own.
-    """
-    op = mask.op
-    has_masks = w.machine.has(Feature.AVX512F)
-    if not has_masks and isinstance(op, t.Map) and op.fn.name in ("and", "or"):
-        parts = [_mask_part(w, x, picks) for x in op.args]
-        return w.assign(f"{op.fn.name} <{len(picks)} x i1> {parts[0]}, {parts[1]}")
-    return _shuffle_text(w, w.name(mask), "zeroinitializer", mask.type, picks)
-
-
-def _memory_suffix(type: Type) -> str:
-    return suffix(type).replace("i1", "i8") if t.element(type) is bool_ else suffix(type)
-
-
-def _store(w: Writer, op: t.Store) -> None:
-    type = op.value.type
-    dtype = t.element(type)
-    at = _address(w, op.ptr, op.offset, dtype)
-    value = _to_memory(w, w.name(op.value), type)
-    align = op.align or dtype.itemsize
-    text = memory_text(type)
-    if op.streaming and not op.mask and isinstance(type, VecType):
-        _stream(w, f"{text} {value}", at, align, type.lanes * dtype.itemsize)
-    elif not op.mask:
-        w.put(f"store {text} {value}, ptr {at}, align {align}")
-    else:
-        name = _memory_suffix(type)
-        w.put(
-            f"call void @llvm.masked.store.{name}.p0({text} {value}, ptr align {align} {at}, "
-            f"{w.typed(op.mask[0])})"
-        )
-        if dtype.itemsize < 8 and w.machine.has(Feature.AVX512F):
-            # Of a narrowed vector of which one known lane is stored, LLVM 22 stores the wide lane,
-            # over its neighbours. It narrows apart what has another use, which costs nothing.
-            w.declare("llvm.fake.use", "declare void @llvm.fake.use(...)")
-            w.put(f"call void (...) @llvm.fake.use({text} {value})")
-
-
-LINE = 64
-"""Bytes of a line of the caches; what is written past them begins at one, or at its own size."""
-
-
-def _stream(w: Writer, value: str, at: str, align: int, size: int) -> None:
-    """Writes past the caches if the address is aligned, which is the same in nearly all turns of a
-    loop, so that the branch costs nothing."""
-    n, whole = w.next_label(), min(size & -size, LINE)
-    word = w.assign(f"ptrtoint ptr {at} to i64")
-    rest = w.assign(f"and i64 {word}, {whole - 1}")
-    aligned = w.assign(f"icmp eq i64 {rest}, 0")
-    w.put(f"br i1 {aligned}, label %stream{n}, label %plain{n}")
-    w.start(f"stream{n}")
-    w.declare("nontemporal", "!0 = !{i32 1}")
-    w.put(f"store {value}, ptr {at}, align {whole}, !nontemporal !0")
-    w.streams = True
-    w.put(f"br label %stored{n}")
-    w.start(f"plain{n}")
-    w.put(f"store {value}, ptr {at}, align {align}")
-    w.put(f"br label %stored{n}")
-    w.start(f"stored{n}")
-
-
-def _pointers(w: Writer, ptr: Value, offsets: Value, dtype: DType) -> tuple[str, str]:
-    lanes = t.lanes(offsets.type)
-    element = f"i{8 * dtype.itemsize}"
-    name = w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, {w.typed(offsets)}")
-    return name, f"<{lanes} x ptr>"
-
-
-def _gather(w: Writer, op: t.Gather) -> None:
-    type = op.result.type
-    lanes = t.lanes(type)
-    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, op.dtype)
-    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
-    other = _to_memory(w, w.name(op.mask[1]), type) if op.mask else "poison"
-    text, name = memory_text(type), _memory_suffix(type)
-    value = w.assign(
-        f"call {text} @llvm.masked.gather.{name}.v{lanes}p0({pointer_type} align "
-        f"{op.dtype.itemsize} {pointers}, "
-        f"{mask}, {text} {other})"
-    )
-    w.names[op.result] = _from_memory(w, value, type)
-
-
-def _scatter(w: Writer, op: t.Scatter) -> None:
-    type = op.value.type
-    dtype, lanes = t.element(type), t.lanes(type)
-    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, dtype)
-    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
-    value = _to_memory(w, w.name(op.value), type)
-    w.put(
-        f"call void @llvm.masked.scatter.{_memory_suffix(type)}.v{lanes}p0({memory_text(type)} "
-        f"{value}, "
-        f"{pointer_type} align {dtype.itemsize} {pointers}, {mask})"
-    )
+    w.names[op.result] = joined(w, pieces, VecType(GROUP_LANES, dtype))
 
 
 def _prefetch(w: Writer, op: Prefetch) -> None:
@@ -513,12 +328,8 @@ RULES: Mapping[type[Op], Rule] = {
     t.Scale: _scale,
     Lookup: _lookup,
     **lanes.RULES,
+    **memory.RULES,
     t.DotGroups: _dot_groups,
-    t.PtrAdd: _ptr_add,
-    t.Load: _load,
-    t.Store: _store,
-    t.Gather: _gather,
-    t.Scatter: _scatter,
     t.Alloca: _alloca,
     Roots: _roots,
     Prefetch: _prefetch,

@@ -87,22 +87,46 @@ def floordiv(b: Build, x: Value, y: Value) -> Value:
     """Floor division as Python has it."""
     if _kind(x) is Kind.FLOAT:
         return _float_divmod(b, x, y)[0]
+    divisor = _divisor(y)
+    if divisor and not divisor & (divisor - 1):
+        return b.map("shr", x, b.like(x, divisor.bit_length() - 1))
     quotient = b.map("trunc_div", x, y)
     if _kind(x) is Kind.UINT:
         return quotient
-    return b.select(
-        _crosses(b, b.map("rem", x, y), y), b.map("sub", quotient, b.like(x, 1)), quotient
-    )
+    if divisor and t.lanes(x.type):
+        # LLVM makes a remainder of `x - quotient * y`, which is another division for vectors.
+        less = b.map("sub", quotient, b.like(x, 1))
+        return b.select(b.map("gt", b.map("mul", quotient, y), x), less, quotient)
+    remainder = b.map("rem", x, y)
+    if divisor:
+        return b.map("add", quotient, _sign(b, remainder))
+    return b.select(_crosses(b, remainder, y), b.map("sub", quotient, b.like(x, 1)), quotient)
 
 
 def mod(b: Build, x: Value, y: Value) -> Value:
     """The remainder with the sign of the divisor."""
     if _kind(x) is Kind.FLOAT:
         return _float_divmod(b, x, y)[1]
+    divisor = _divisor(y)
+    if divisor and not divisor & (divisor - 1):
+        return b.map("and", x, b.like(x, divisor - 1))
     remainder = b.map("rem", x, y)
     if _kind(x) is Kind.UINT:
         return remainder
+    if divisor:
+        return b.map("add", remainder, b.map("and", _sign(b, remainder), y))
     return b.select(_crosses(b, remainder, y), b.map("add", remainder, y), remainder)
+
+
+def _divisor(y: Value) -> int:
+    """A divisor that is known and above 0; else 0."""
+    value = y.op.value if isinstance(y.op, t.Const) else 0
+    return max(int(value), 0)
+
+
+def _sign(b: Build, x: Value) -> Value:
+    """-1 where an integer is below 0, else 0."""
+    return b.map("shr", x, b.like(x, t.element(x.type).bits - 1))
 
 
 def _crosses(b: Build, remainder: Value, y: Value) -> Value:

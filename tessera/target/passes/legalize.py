@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 
+import numpy as np
+
 from tessera.dtypes import (
     DType,
     Kind,
@@ -331,6 +333,10 @@ class Legalizer:
             one, zero = [b.emit(t.Const(k, type, loc=b.loc)) for k in (1.0, 0.0)]
             return b.select(x, one, zero)
         if is_small(source):
+            known = x.op.value if isinstance(x.op, t.Const) else None
+            if known is not None and target is float32:
+                type = t.with_element(x.type, float32)
+                return b.emit(t.Const(_rounded(known, source), type, loc=b.loc))
             wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
             return self.cast(b, wide, target)
         if is_small(target):
@@ -356,6 +362,12 @@ class Legalizer:
     def native(self, dtype: DType) -> bool:
         """Whether the machine converts the format to and from float32."""
         return dtype is float16 and self.machine.has(Feature.F16C)
+
+
+def _rounded(value: bool | int | float, dtype: DType) -> float:
+    """A number as a small float holds it."""
+    with np.errstate(all="ignore"):
+        return float(np.asarray(value).astype(dtype.np))
 
 
 def _are(found: Sequence[object], given: Sequence[object]) -> bool:

@@ -1,0 +1,244 @@
+"""LLVM text of accesses to memory, with masks and past the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tessera.dtypes import DType, bool_, uint8
+from tessera.ir.core import Op, Value
+from tessera.ir.types import Type
+from tessera.target import ops as t
+from tessera.target.llvm.lanes import joined, known_lanes, mask_literal, piece, shuffle_text
+from tessera.target.llvm.text import Rule, Writer, literal, memory_text, suffix, type_text
+from tessera.target.types import VecType
+
+
+def _address(w: Writer, ptr: Value, offset: Value, dtype: DType) -> str:
+    element = f"i{8 * dtype.itemsize}"
+    return w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, i64 {w.name(offset)}")
+
+
+def _ptr_add(w: Writer, op: t.PtrAdd) -> None:
+    w.names[op.result] = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.bytes)}")
+
+
+def _from_memory(w: Writer, value: str, type: Type) -> str:
+    if t.element(type) is not bool_:
+        return value
+    text = memory_text(type)
+    zero = "zeroinitializer" if isinstance(type, VecType) else "0"
+    return w.assign(f"icmp ne {text} {value}, {zero}")
+
+
+def _to_memory(w: Writer, value: str, type: Type) -> str:
+    if t.element(type) is not bool_:
+        return value
+    return w.assign(f"zext {type_text(type)} {value} to {memory_text(type)}")
+
+
+def _load(w: Writer, op: t.Load) -> None:
+    dtype = t.element(op.type)
+    at = _address(w, op.ptr, op.offset, dtype)
+    align = op.align or dtype.itemsize
+    text = memory_text(op.type)
+    if not op.mask:
+        value = w.assign(f"load {text}, ptr {at}, align {align}")
+    else:
+        value = _masked_load(w, op, at, align)
+    w.names[op.result] = _from_memory(w, value, op.type)
+
+
+def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
+    """A load of some lanes, in as many parts as the machine has vectors for it.
+
+    LLVM 22 splits wider ones itself, and where it then knows that the mask of the upper half is
+    false, it reads that half without a mask: what lies there may be no memory of the program. So
+    it does where it finds that of a part out late; see `_mask_part`.
+    """
+    assert op.mask and isinstance(op.type, VecType)
+    mask, fill = op.mask
+    known = known_lanes(mask)
+    memory = VecType(op.type.lanes, uint8 if op.type.dtype is bool_ else op.type.dtype)
+    other = "" if isinstance(fill.op, t.Const) else _to_memory(w, w.name(fill), op.type)
+    lanes, size = memory.lanes, memory.dtype.itemsize
+    width = min(lanes, max(1, w.machine.vector_bits // (8 * size)))
+    part, parts = VecType(width, memory.dtype), list[str]()
+    masks = w.mask_parts.get((mask, width)) if known is None else None
+    for k in range(0, lanes, width):
+        # Lanes beyond the last one are those of a second vector.
+        picks = [min(j, lanes) for j in range(k, k + width)]
+        if isinstance(fill.op, t.Const):
+            other_ = literal(fill.op.value, part)
+        else:
+            other_ = shuffle_text(w, other, "poison", memory, picks) if width < lanes else other
+        count = width if known is None else min(max(known - k, 0), width)
+        if not count:
+            parts.append(other_)
+            continue
+        from_ = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
+        aligned = min(align, width * size)
+        if known is not None and _is_whole(count, part) and isinstance(fill.op, t.Const):
+            first = VecType(count, part.dtype)
+            value = w.assign(f"load {type_text(first)}, ptr {from_}, align {aligned}")
+            if count < width:
+                order = [min(j, count) for j in range(width)]
+                value = shuffle_text(w, value, literal(fill.op.value, first), first, order)
+            parts.append(value)
+            continue
+        if known is not None:
+            mask_ = mask_literal(count, width)
+        elif masks:
+            mask_ = masks[k // width]
+        else:
+            mask_ = _mask_part(w, mask, picks) if width < lanes else w.name(mask)
+        text = type_text(part)
+        parts.append(
+            w.assign(
+                f"call {text} @llvm.masked.load.{suffix(part)}.p0(ptr align {aligned} "
+                f"{from_}, <{width} x i1> {mask_}, {text} {other_})"
+            )
+        )
+    if len(parts) == 1:
+        return parts[0]
+    whole = 1 << (len(parts) - 1).bit_length()
+    found = joined(w, parts + ["poison"] * (whole - len(parts)), part)
+    return piece(w, found, VecType(whole * width, part.dtype), 0, lanes)
+
+
+def _is_whole(count: int, part: VecType) -> bool:
+    """Whether so many lanes of a vector are read or written without a mask: all of it, a half or a
+    quarter. What is half a vector lies in one line more often than a vector does."""
+    return count == part.lanes or (part.dtype.itemsize * count in (16, 32) and count > 1)
+
+
+def _mask_part(w: Writer, mask: Value, picks: Sequence[int]) -> str:
+    """Some lanes of a mask; those beyond the last one are false.
+
+    Where masks are no registers of their own, LLVM 22 makes lanes of a vector of them, of which the
+    sign counts. If it sees only then that all are false, as it does behind a conjunction that
+    several parts share, it takes `1` in each for that, and then for true: so each part has its own.
+    """
+    op = mask.op
+    if not w.has_masks and isinstance(op, t.Map) and op.fn.name in ("and", "or"):
+        parts = [_mask_part(w, x, picks) for x in op.args]
+        return w.assign(f"{op.fn.name} <{len(picks)} x i1> {parts[0]}, {parts[1]}")
+    return shuffle_text(w, w.name(mask), "zeroinitializer", mask.type, picks)
+
+
+def _memory_suffix(type: Type) -> str:
+    return suffix(type).replace("i1", "i8") if t.element(type) is bool_ else suffix(type)
+
+
+def _store(w: Writer, op: t.Store) -> None:
+    type = op.value.type
+    dtype = t.element(type)
+    at = _address(w, op.ptr, op.offset, dtype)
+    value = _to_memory(w, w.name(op.value), type)
+    align = op.align or dtype.itemsize
+    text = memory_text(type)
+    if op.streaming and not op.mask and isinstance(type, VecType):
+        _stream(w, f"{text} {value}", at, align, type.lanes * dtype.itemsize)
+    elif not op.mask:
+        w.put(f"store {text} {value}, ptr {at}, align {align}")
+    elif known_lanes(op.mask[0]) is not None and isinstance(type, VecType):
+        _store_first(w, op, type, value, at)
+    else:
+        _masked_store(w, f"{text} {value}", type, at, align, w.typed(op.mask[0]))
+
+
+def _masked_store(w: Writer, value: str, type: Type, at: str, align: int, mask: str) -> None:
+    name = _memory_suffix(type)
+    w.put(f"call void @llvm.masked.store.{name}.p0({value}, ptr align {align} {at}, {mask})")
+    if t.element(type).itemsize < 8 and w.has_masks:
+        # Of a narrowed vector of which one known lane is stored, LLVM 22 stores the wide lane,
+        # over its neighbours. It narrows apart what has another use, which costs nothing.
+        w.declare("llvm.fake.use", "declare void @llvm.fake.use(...)")
+        w.put(f"call void (...) @llvm.fake.use({value})")
+
+
+def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> None:
+    """Stores so many lanes as are known, a vector of the machine at a time."""
+    known = known_lanes(op.mask[0])
+    assert known is not None
+    memory = VecType(type.lanes, uint8 if type.dtype is bool_ else type.dtype)
+    size = memory.dtype.itemsize
+    width = min(type.lanes, max(1, w.machine.vector_bits // (8 * size)))
+    for k in range(0, known, width):
+        count = min(known, k + width) - k
+        to = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
+        align = min(op.align or size, width * size)
+        is_whole = _is_whole(count, VecType(width, memory.dtype))
+        part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
+        text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
+        if is_whole:
+            w.put(f"store {text}, ptr {to}, align {align}")
+        else:
+            mask = f"<{part.lanes} x i1> {mask_literal(count, part.lanes)}"
+            _masked_store(w, text, part, to, align, mask)
+
+
+LINE = 64
+"""Bytes of a line of the caches; what is written past them begins at one, or at its own size."""
+
+
+def _stream(w: Writer, value: str, at: str, align: int, size: int) -> None:
+    """Writes past the caches if the address is aligned, which is the same in nearly all turns of a
+    loop, so that the branch costs nothing."""
+    n, whole = w.next_label(), min(size & -size, LINE)
+    word = w.assign(f"ptrtoint ptr {at} to i64")
+    rest = w.assign(f"and i64 {word}, {whole - 1}")
+    aligned = w.assign(f"icmp eq i64 {rest}, 0")
+    w.put(f"br i1 {aligned}, label %stream{n}, label %plain{n}")
+    w.start(f"stream{n}")
+    w.declare("nontemporal", "!0 = !{i32 1}")
+    w.put(f"store {value}, ptr {at}, align {whole}, !nontemporal !0")
+    w.streams = True
+    w.put(f"br label %stored{n}")
+    w.start(f"plain{n}")
+    w.put(f"store {value}, ptr {at}, align {align}")
+    w.put(f"br label %stored{n}")
+    w.start(f"stored{n}")
+
+
+def _pointers(w: Writer, ptr: Value, offsets: Value, dtype: DType) -> tuple[str, str]:
+    lanes = t.lanes(offsets.type)
+    element = f"i{8 * dtype.itemsize}"
+    name = w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, {w.typed(offsets)}")
+    return name, f"<{lanes} x ptr>"
+
+
+def _gather(w: Writer, op: t.Gather) -> None:
+    type = op.result.type
+    lanes = t.lanes(type)
+    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, op.dtype)
+    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
+    other = _to_memory(w, w.name(op.mask[1]), type) if op.mask else "poison"
+    text, name = memory_text(type), _memory_suffix(type)
+    value = w.assign(
+        f"call {text} @llvm.masked.gather.{name}.v{lanes}p0({pointer_type} align "
+        f"{op.dtype.itemsize} {pointers}, "
+        f"{mask}, {text} {other})"
+    )
+    w.names[op.result] = _from_memory(w, value, type)
+
+
+def _scatter(w: Writer, op: t.Scatter) -> None:
+    type = op.value.type
+    dtype, lanes = t.element(type), t.lanes(type)
+    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, dtype)
+    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
+    value = _to_memory(w, w.name(op.value), type)
+    w.put(
+        f"call void @llvm.masked.scatter.{_memory_suffix(type)}.v{lanes}p0({memory_text(type)} "
+        f"{value}, "
+        f"{pointer_type} align {dtype.itemsize} {pointers}, {mask})"
+    )
+
+
+RULES: Mapping[type[Op], Rule] = {
+    t.PtrAdd: _ptr_add,
+    t.Load: _load,
+    t.Store: _store,
+    t.Gather: _gather,
+    t.Scatter: _scatter,
+}

@@ -1,0 +1,86 @@
+"""What the LLVM writer makes of loops, masks and constants."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.compile import Lowered
+from tessera.config import config
+from tessera.target.machine import machine, supported_levels
+
+LEVELS = [level for level in ("x86-64", "x86-64-v3", "x86-64-v4") if level in supported_levels()]
+
+
+def run(func: Any, level: str, *args: Any) -> Any:
+    with config.update(cache_dir=""):
+        lowered = Lowered(ts.make_graph(func)(*[ts.asarray(x) for x in args]), machine(level))
+        (found,) = lowered.executable().run(list(args))
+    return np.asarray(found)
+
+
+def test_what_does_not_change_stands_before_the_loop() -> None:
+    # The mask of the last columns, and its four parts.
+    graph = ts.make_graph(lambda x: ts.max(x, axis=0))(ts.ones((4096, 1000), dtype=ts.int8))
+    text = Lowered(graph, machine("x86-64-v4")).llvm
+    loops = re.findall(r"^body\d+:\n((?:  .*\n)*)", text, re.MULTILINE)
+    masked = [body for body in loops if "masked.load" in body]
+    assert masked
+    for body in masked:
+        assert "icmp slt <" not in body
+        assert "x i1> %" not in body.replace("masked.load", "").split("call")[0]
+    parts = re.findall(r"= shufflevector <256 x i1> (%\w+)", text)
+    assert len(parts) == 4
+
+
+SIZES = (1, 3, 5, 12, 17, 28, 60, 63, 104, 250, 1000)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "i2", "?", "bfloat16"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_of_known_lengths(level: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for n in SIZES:
+        x = rng.integers(0, 100, (3, n)).astype(ts.bfloat16.np if dtype == "bfloat16" else dtype)
+        if dtype == "?":
+            assert np.array_equal(run(lambda x: x == x[::-1], level, x), x == x[::-1])
+            continue
+        assert np.array_equal(run(lambda x: x + x, level, x), x + x)
+        # Rows that lie apart: what is behind their ends stays as it is.
+        wide = np.concatenate([x, x[:, :1]], axis=1)
+        got = run(lambda w, x: w.at[:, :-1].set(x[:, ::-1]), level, wide, x)
+        assert np.array_equal(got, np.concatenate([x[:, ::-1], x[:, :1]], axis=1))
+        assert np.array_equal(run(lambda x: ts.max(x, axis=1), level, x), x.max(axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u4", "u8"])
+@pytest.mark.parametrize("count", [1, 37])
+def test_division_by_constants(dtype: str, count: int) -> None:
+    info = np.iinfo(dtype)
+    edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 7, 100]
+    x = np.resize(np.array(edges, dtype), max(count, len(edges)))
+    for divisor in (1, 2, 3, 7, 8, 64, -1, -3, -8, info.max):
+        if divisor < info.min:
+            continue
+        for part in [x] if count > 1 else [x[k : k + 1] for k in range(len(edges))]:
+            with np.errstate(all="ignore"):
+                want = part // np.array(divisor, dtype), part % np.array(divisor, dtype)
+            for name, expected in zip(("floor_divide", "remainder"), want, strict=True):
+                fn = getattr(ts, name)
+                got = run(lambda x, fn=fn, by=divisor: fn(x, by), "x86-64", part)
+                assert np.array_equal(got, expected), (divisor, name)
+
+
+def test_small_floats_are_widened_once() -> None:
+    # A constant is one already.
+    graph = ts.make_graph(lambda x: ts.maximum(x, 0.1))(ts.ones((64,), dtype=ts.bfloat16))
+    text = Lowered(graph, machine("x86-64-v4")).llvm
+    assert len(re.findall(r"zext <\d+ x i16>", text)) == 1
+    x = np.array([0.0, 0.1, 0.2, np.nan, -np.inf], np.float32).astype(ts.bfloat16.np)
+    got = run(lambda x: ts.maximum(x, 0.1), "x86-64", x)
+    want = np.maximum(x.astype(np.float32), np.float32(np.asarray(0.1).astype(ts.bfloat16.np)))
+    assert np.array_equal(got.astype(np.float32), want, equal_nan=True)
