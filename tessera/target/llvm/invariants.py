@@ -1,4 +1,4 @@
-"""What does not change in a loop, and is written in front of it.
+"""What does not change in a loop, and is written in front of it; what is known of masks.
 
 LLVM's pass that does so is not among the few that most programs need (`runtime/codegen.py`), and
 cannot be had by itself. Loads stay where they are: what may be read earlier stands there already.
@@ -58,9 +58,29 @@ def masks(func: Func, vector_bits: int) -> dict[Value, set[int]]:
     parts are wanted, in loops too."""
     found: dict[Value, set[int]] = {}
     for op in walk(func.body):
-        if isinstance(op, t.Load) and op.mask:
+        if isinstance(op, t.Load) and op.mask and known_lanes(op.mask[0]) is None:
             type = op.type
             width = vector_bits // (8 * t.element(type).itemsize)
             if t.lanes(type) > width and t.lanes(type) % width == 0:
                 found.setdefault(op.mask[0], set()).add(width)
     return found
+
+
+def known_lanes(mask: Value) -> int | None:
+    """How many of the first lanes a mask has, where that is known."""
+    op = mask.op
+    if not isinstance(op, t.Map) or op.fn.name != "lt":
+        return None
+    number, limit = op.args
+    first, rest = number.op, 0
+    if isinstance(first, t.Map) and first.fn.name == "add":
+        consts = [v.op.value for v in first.args if isinstance(v.op, t.Const)]
+        others = [v.op for v in first.args if not isinstance(v.op, t.Const)]
+        if len(consts) != 1:
+            return None
+        first, rest = others[0], int(consts[0])
+    if not isinstance(first, t.Lanes) or not isinstance(limit.op, t.Const):
+        return None
+    if not 0 <= abs(rest) + first.count < 1 << (first.dtype.bits - 1):
+        return None  # the sum may wrap around
+    return min(max(int(limit.op.value) - rest, 0), first.count)

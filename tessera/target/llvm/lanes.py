@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op
 from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue, Permute
@@ -35,26 +35,6 @@ def piece(w: Writer, value: str, type: Type, at: int, count: int) -> str:
     if t.lanes(type) == count:
         return value
     return shuffle_text(w, value, "poison", type, range(at, at + count))
-
-
-def known_lanes(mask: Value) -> int | None:
-    """How many of the first lanes a mask has, where that is known."""
-    op = mask.op
-    if not isinstance(op, t.Map) or op.fn.name != "lt":
-        return None
-    number, limit = op.args
-    first, rest = number.op, 0
-    if isinstance(first, t.Map) and first.fn.name == "add":
-        consts = [v.op.value for v in first.args if isinstance(v.op, t.Const)]
-        others = [v.op for v in first.args if not isinstance(v.op, t.Const)]
-        if len(consts) != 1:
-            return None
-        first, rest = others[0], int(consts[0])
-    if not isinstance(first, t.Lanes) or not isinstance(limit.op, t.Const):
-        return None
-    if not 0 <= abs(rest) + first.count < 1 << (first.dtype.bits - 1):
-        return None  # the sum may wrap around
-    return min(max(int(limit.op.value) - rest, 0), first.count)
 
 
 def mask_literal(count: int, lanes: int) -> str:

@@ -8,7 +8,8 @@ from tessera.dtypes import DType, bool_, uint8
 from tessera.ir.core import Op, Value
 from tessera.ir.types import Type
 from tessera.target import ops as t
-from tessera.target.llvm.lanes import joined, known_lanes, mask_literal, piece, shuffle_text
+from tessera.target.llvm.invariants import known_lanes
+from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
 from tessera.target.llvm.text import Rule, Writer, literal, memory_text, suffix, type_text
 from tessera.target.types import VecType
 

@@ -19,6 +19,7 @@ from tessera.target.llvm import host
 from tessera.target.llvm.text import Part, Writer
 from tessera.target.llvm.writer import RULES
 from tessera.target.machine import Machine
+from tessera.target.types import VecType
 from tessera.tile.types import FINISHED, RARE
 
 LENGTH = {False: 1000, True: 250}
@@ -145,12 +146,16 @@ def _declarations(
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether an op needs few of LLVM's passes. What goes through memory element by element is
-    scalar code, of which the others make more."""
-    return not isinstance(op, _SCALAR)
-
-
-_SCALAR = (t.Gather, t.Scatter, t.While)
+    """Whether an op needs few of LLVM's passes. Of loops that go through memory element by element
+    the others make more, and they find that tests of the addresses of several streamed rows are
+    one."""
+    if isinstance(op, t.For):
+        if sum([isinstance(one, t.Store) and one.streaming for one in op.body.ops]) > 1:
+            return False
+        code = list(walk(op.body))
+        is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])
+        return not (is_scalar and any([isinstance(one, t.Store) for one in code]))
+    return not isinstance(op, (t.Scatter, t.While))
 
 
 def _repeats(main: Func) -> bool:

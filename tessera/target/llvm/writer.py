@@ -16,13 +16,8 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.llvm import bad_access, control, host, lanes, memory, parallel
-from tessera.target.llvm.lanes import (
-    joined,
-    known_lanes,
-    mask_literal,
-    piece,
-    shuffle_text,
-)
+from tessera.target.llvm.invariants import known_lanes
+from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
 from tessera.target.llvm.text import (
     Rule,
     Writer,
