@@ -25,7 +25,8 @@ on (softmax of [4096, 1024] 880 us, and 650)."""
 
 FEW = 4
 """Loops of so many turns are LLVM's to unroll whatever they do: masks that depend on the turn are
-constants then, and steps of a stencil over rows of 128 take half of the time."""
+constants then, and steps of a stencil over rows of 128 take half of the time. Not so where there is
+another loop in each: it would be there as often."""
 
 
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
@@ -73,7 +74,7 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
     """Whether LLVM need not unroll a loop."""
     ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
     turns = len(range(*map(int, ends))) if len(ends) == 3 else TOTAL
-    if turns <= FEW:
+    if turns <= FEW and not any([isinstance(op, t.For) for op in loop.body.ops]):
         return False
     reads = any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body))
     # What fills memory waits for its stores.

@@ -36,7 +36,7 @@ class ModuleText:
         is_glue: whether it only starts the functions of others, once a call each; optimised, it
             would take a fifth of the time that the whole program takes, and run no faster.
         is_finished: whether LLVM's passes are left out.
-        is_plain: whether a few of them are enough; only of programs of one module.
+        is_plain: whether a few of them are enough.
         is_last: whether no other follows.
     """
 
@@ -80,7 +80,9 @@ class ModuleWriter:
         self._open: dict[bool, list[str]] = {False: [], True: []}
         self._lines = {False: 0, True: 0}
         self._rare: list[str] = []
-        self._is_one = self._is_plain = True
+        self._is_one = True
+        # Whether those that are not finished need few passes.
+        self._is_plain = True
 
     def add(self, func: Func) -> None:
         """Writes a function that is not the entry, and calls only those that were added before."""
@@ -92,11 +94,10 @@ class ModuleWriter:
             return
         is_full = self._lines[is_finished] >= LENGTH[is_finished]
         self._is_one &= not (is_full or is_finished)
-        self._is_plain &= self._is_one
-        if self._is_plain:
-            self._is_plain = all(map(_is_plain, walk(func.body)))
         if is_full:
             self._give(is_finished)
+        if self._is_plain and not is_finished:
+            self._is_plain = all(map(_is_plain, walk(func.body)))
         part = self._known[func.name] = self._writer.func(func)
         self._open[is_finished].append(func.name)
         self._lines[is_finished] += len(part.lines)
@@ -122,7 +123,10 @@ class ModuleWriter:
     def _give(self, is_finished: bool) -> None:
         text = _group_text(self._writer, self._known, self._open[is_finished])
         self._open[is_finished], self._lines[is_finished] = [], 0
-        self._take(ModuleText(text, is_finished=is_finished))
+        is_plain = self._is_plain and not is_finished
+        if not is_finished:
+            self._is_plain = True
+        self._take(ModuleText(text, is_finished=is_finished, is_plain=is_plain))
 
 
 def _group_text(w: Writer, known: dict[str, Part], group: Sequence[str]) -> str:
