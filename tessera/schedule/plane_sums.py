@@ -104,7 +104,7 @@ class _Search(Search):
         """Kernels that share planes, all that there are."""
         left = self.wanted()
         for value, k in left:
-            found = self.group({k, *self.readers[value]}) if self.has_windows(value) else None
+            found = self.group({k, *self.readers[value]}) if self.is_first(value, k) else None
             if found is not None:
                 yield self.grown(found, [(v, n) for v, n in left if v is not value])[0]
 

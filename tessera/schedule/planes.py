@@ -200,7 +200,7 @@ class Search:
         """Kernels to join, and where."""
         wanted = self.wanted()
         for value, k in wanted:
-            found = self.group({k, *self.readers[value]}) if self.has_windows(value) else None
+            found = self.group({k, *self.readers[value]}) if self.is_first(value, k) else None
             if found is not None:
                 return self.grown(found, [(v, n) for v, n in wanted if v is not value])
         return None
@@ -241,10 +241,16 @@ class Search:
             return False
         return value.type.size * value.type.dtype.itemsize >= self.machine.l2
 
-    def has_windows(self, value: Value) -> bool:
-        """Whether windows are read of an array."""
-        members = self.members(self.readers[value]).values()
-        return any(_is_window(e) for one in members for op in one.accesses(value) for e in op.index)
+    def is_first(self, value: Value, k: int) -> bool:
+        """Whether a group may begin with an array: windows are read of it, or it is made of windows
+        and goes into sums of planes."""
+        members = self.members((k, *self.readers[value]))
+        readers = [members[n] for n in self.readers[value]]
+        if any(_is_window(e) for one in readers for op in one.accesses(value) for e in op.index):
+            return True
+        made = [e for found in members[k].memory.values() for op in found for e in op.index]
+        sums = [_size(v) for one in readers for v in one.kernel.results]
+        return any(map(_is_window, made)) and max(sums) * LEAST <= _size(value)
 
     def group(self, places: Collection[int]) -> tuple[Group, int] | None:
         """Some kernels, if they may be joined, and where."""
@@ -471,6 +477,12 @@ def elements_of(value: Value, planes: Sequence[Plane]) -> int:
     size = value.type.size
     assert isinstance(size, int)
     return size // prod([extent for extent, _ in planes])
+
+
+def _size(value: Value) -> int:
+    """The elements of an array; very many where they are not known."""
+    assert isinstance(value.type, BufType)
+    return value.type.size if isinstance(value.type.size, int) else 1 << 62
 
 
 def _itemsize(value: Value) -> int:

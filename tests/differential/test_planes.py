@@ -287,3 +287,22 @@ def test_a_loss_has_the_same_bits_on_any_number_of_threads(shapes: Any) -> None:
     exact = [np.asarray(y) for y in reference(x.astype(np.float64), w.astype(np.float64))]
     for y, z in zip((value, dx, dw), exact, strict=True):
         assert np.abs(np.asarray(y) - z).max() <= 1e-5 * np.abs(z).max()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_loss_alone(level: str) -> None:
+    lowered = check(loss, ((2, 9, 33, 40), (9, 1, 3, 3)), level=level, l2=65536 // 2)
+    (each,) = all_ops(lowered.schedule, Each)
+    assert [axis.extent for axis in each.axes] == [2, 9]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_of_a_stencil_that_goes_into_a_sum(level: str) -> None:
+    """Windows along the axis of planes are none of one plane, but may be read."""
+
+    def fn(x: Any) -> Any:
+        y = x[2:] + x[1:-1] * 2 + x[:-2]
+        return ts.sum(ts.stack([y, y * 3]) ** 2), ts.max(y, axis=1)
+
+    graph, inputs = graph_of(fn, ((35, 90),), float32), values(((35, 90),), float32)
+    check_levels(graph, inputs, machine=replace(machine(level), l2=2048))
