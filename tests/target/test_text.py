@@ -84,3 +84,21 @@ def test_small_floats_are_widened_once() -> None:
     got = run(lambda x: ts.maximum(x, 0.1), "x86-64", x)
     want = np.maximum(x.astype(np.float32), np.float32(np.asarray(0.1).astype(ts.bfloat16.np)))
     assert np.array_equal(got.astype(np.float32), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_extremes_of_small_floats_keep_their_bits(level: str) -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 16, (64, 100)).astype(np.uint16)
+    bits[0, :6] = [0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8001, 0x7F7F]
+    x = bits.view(ts.bfloat16.np)
+    y = np.roll(x, 1, axis=0)
+    wide = [v.astype(np.float32) for v in (x, y)]
+    got = run(ts.maximum, level, x, y).astype(np.float32)
+    assert np.array_equal(got, np.maximum(*wide), equal_nan=True)
+    for axis in (0, 1):
+        got = run(lambda x, axis=axis: ts.min(x, axis=axis), level, x).astype(np.float32)
+        assert np.array_equal(got, wide[0].min(axis=axis), equal_nan=True)
+        clean = np.where(np.isnan(wide[0]), np.float32(0), wide[0]).astype(ts.bfloat16.np)
+        got = run(lambda x, axis=axis: ts.max(x, axis=axis), level, clean).astype(np.float32)
+        assert np.array_equal(got, clean.astype(np.float32).max(axis=axis))

@@ -78,7 +78,7 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
         return False
     reads = any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body))
     # What fills memory waits for its stores.
-    least = max(ENOUGH, TOTAL // turns) if reads or loop.init else ENOUGH
+    least = max(ENOUGH, TOTAL // turns) if reads or loop.init else ENOUGH // 2
     count = 0
     for op in walk(loop.body):
         value = op.value if isinstance(op, t.Store) else op.results[0] if op.results else None

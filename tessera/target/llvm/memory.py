@@ -58,13 +58,15 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
     """
     assert op.mask and isinstance(op.type, VecType)
     mask, fill = op.mask
-    known = known_lanes(mask)
     memory = VecType(op.type.lanes, uint8 if op.type.dtype is bool_ else op.type.dtype)
-    other = "" if isinstance(fill.op, t.Const) else _to_memory(w, w.name(fill), op.type)
     lanes, size = memory.lanes, memory.dtype.itemsize
     width = min(lanes, max(1, w.machine.vector_bits // (8 * size)))
+    known = known_lanes(mask)
+    if known is not None and isinstance(fill.op, t.Const) and not lanes & (lanes - 1):
+        return _load_first(w, memory, known, width, at, align, fill.op.value)
+    other = "" if isinstance(fill.op, t.Const) else _to_memory(w, w.name(fill), op.type)
     part, parts = VecType(width, memory.dtype), list[str]()
-    masks = w.mask_parts.get((mask, width)) if known is None else None
+    masks = w.mask_parts.get((mask, width))
     for k in range(0, lanes, width):
         # Lanes beyond the last one are those of a second vector.
         picks = [min(j, lanes) for j in range(k, k + width)]
@@ -72,38 +74,55 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
             other_ = literal(fill.op.value, part)
         else:
             other_ = shuffle_text(w, other, "poison", memory, picks) if width < lanes else other
-        count = width if known is None else min(max(known - k, 0), width)
-        if not count:
-            parts.append(other_)
-            continue
-        from_ = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
-        aligned = min(align, width * size)
-        if known is not None and _is_whole(count, part) and isinstance(fill.op, t.Const):
-            first = VecType(count, part.dtype)
-            value = w.assign(f"load {type_text(first)}, ptr {from_}, align {aligned}")
-            if count < width:
-                order = [min(j, count) for j in range(width)]
-                value = shuffle_text(w, value, literal(fill.op.value, first), first, order)
-            parts.append(value)
-            continue
-        if known is not None:
-            mask_ = mask_literal(count, width)
-        elif masks:
+        if masks:
             mask_ = masks[k // width]
         else:
             mask_ = _mask_part(w, mask, picks) if width < lanes else w.name(mask)
-        text = type_text(part)
-        parts.append(
-            w.assign(
-                f"call {text} @llvm.masked.load.{suffix(part)}.p0(ptr align {aligned} "
-                f"{from_}, <{width} x i1> {mask_}, {text} {other_})"
-            )
-        )
+        from_ = _behind(w, at, k * size)
+        parts.append(_masked(w, part, from_, min(align, width * size), mask_, other_))
     if len(parts) == 1:
         return parts[0]
     whole = 1 << (len(parts) - 1).bit_length()
     found = joined(w, parts + ["poison"] * (whole - len(parts)), part)
     return piece(w, found, VecType(whole * width, part.dtype), 0, lanes)
+
+
+def _masked(w: Writer, type: VecType, at: str, align: int, mask: str, other: str) -> str:
+    text = type_text(type)
+    return w.assign(
+        f"call {text} @llvm.masked.load.{suffix(type)}.p0(ptr align {align} {at}, "
+        f"<{type.lanes} x i1> {mask}, {text} {other})"
+    )
+
+
+def _behind(w: Writer, at: str, bytes: int) -> str:
+    return w.assign(f"getelementptr i8, ptr {at}, i64 {bytes}") if bytes else at
+
+
+def _load_first(
+    w: Writer, type: VecType, count: int, width: int, at: str, align: int, fill: bool | int | float
+) -> str:
+    """So many first lanes of a power of two, the others filled: halves, and halves of those, that
+    are all there or not there at all, and the rest of a vector of the machine."""
+    lanes, text, size = type.lanes, type_text(type), type.dtype.itemsize
+    if not count:
+        return literal(fill, type)
+    if count == lanes:
+        return w.assign(f"load {text}, ptr {at}, align {align}")
+    if lanes > width:
+        half, middle = VecType(lanes // 2, type.dtype), lanes // 2
+        low = _load_first(w, half, min(count, middle), width, at, align, fill)
+        high = literal(fill, half)
+        if count > middle:
+            behind = _behind(w, at, middle * size)
+            high = _load_first(w, half, count - middle, width, behind, min(align, size), fill)
+        return shuffle_text(w, low, high, half, range(lanes))
+    if _is_whole(count, type):
+        first = VecType(count, type.dtype)
+        value = w.assign(f"load {type_text(first)}, ptr {at}, align {align}")
+        order = [min(j, count) for j in range(lanes)]
+        return shuffle_text(w, value, literal(fill, first), first, order)
+    return _masked(w, type, at, align, mask_literal(count, lanes), literal(fill, type))
 
 
 def _is_whole(count: int, part: VecType) -> bool:
@@ -158,24 +177,26 @@ def _masked_store(w: Writer, value: str, type: Type, at: str, align: int, mask: 
 
 
 def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> None:
-    """Stores so many lanes as are known, a vector of the machine at a time."""
+    """Stores so many lanes as are known."""
     known = known_lanes(op.mask[0])
     assert known is not None
     memory = VecType(type.lanes, uint8 if type.dtype is bool_ else type.dtype)
-    size = memory.dtype.itemsize
+    size, k = memory.dtype.itemsize, 0
     width = min(type.lanes, max(1, w.machine.vector_bits // (8 * size)))
-    for k in range(0, known, width):
-        count = min(known, k + width) - k
-        to = w.assign(f"getelementptr i8, ptr {at}, i64 {k * size}") if k else at
-        align = min(op.align or size, width * size)
-        is_whole = _is_whole(count, VecType(width, memory.dtype))
+    while k < known:
+        # Vectors of the machine, as many as are a power of two.
+        count = known - k
+        count = width << ((count // width).bit_length() - 1) if count >= width else count
+        is_whole = count >= width or _is_whole(count, VecType(width, memory.dtype))
         part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
         text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
+        to, align = _behind(w, at, k * size), size if k else op.align or size
         if is_whole:
             w.put(f"store {text}, ptr {to}, align {align}")
         else:
             mask = f"<{part.lanes} x i1> {mask_literal(count, part.lanes)}"
             _masked_store(w, text, part, to, align, mask)
+        k += count
 
 
 LINE = 64

@@ -158,7 +158,7 @@ def _is_plain(op: Op) -> bool:
             return False
         code = list(walk(op.body))
         is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])
-        return not (is_scalar and any([isinstance(one, t.Store) for one in code]))
+        return not (is_scalar and {t.Load, t.Store} <= {type(one) for one in code})
     return not isinstance(op, (t.Scatter, t.While))
 
 

@@ -236,7 +236,7 @@ class Legalizer:
         elif isinstance(op, t.ReduceLanes) and is_small(t.element(op.x.type)):
             dtype = t.element(op.x.type)
             wide = self.cast(build, operands[0], _working(dtype))
-            self.env[op.result] = self.cast(build, self.reduce(build, op.fn, wide), dtype)
+            self.env[op.result] = self.back(build, op.fn, self.reduce(build, op.fn, wide), dtype)
         elif isinstance(op, t.ReduceLanes):
             self.env[op.result] = self.reduce(build, op.fn, operands[0])
         else:
@@ -269,8 +269,15 @@ class Legalizer:
             wide = [self.cast(b, a, working) if is_small(t.element(a.type)) else a for a in args]
             value = self.apply(b, op.fn.name, wide)
             result = t.element(op.result.type)
-            return self.cast(b, value, result) if t.element(value.type) is not result else value
+            return self.back(b, op.fn, value, result)
         return self.apply(b, op.fn.name, args)
+
+    def back(self, b: Build, fn: ScalarFn, value: Value, dtype: DType) -> Value:
+        """The result of a function of widened operands, narrowed; one of them needs no rounding."""
+        if fn.name in ("max", "min") and dtype is bfloat16:
+            bits = b.bitcast(value, uint32)
+            return b.bitcast(b.cast(b.map("shr", bits, b.like(bits, 16)), uint16), bfloat16)
+        return self.cast(b, value, dtype)
 
     def apply(self, b: Build, name: str, args: list[Value]) -> Value:
         """A scalar function on wide operands, expanded where the writer has no row."""

@@ -178,7 +178,28 @@ class _Line:
         if not search.dtype.is_float:
             return found()[0]
         some = em.pure(t.Reduce, bad, SCALARS["or"], self.axis)
+        if self.is_long:
+            return self.either(some, best, number, size)
         return em.when(some, lambda: [self.first_nan()], found)[0]
+
+    def either(self, some: Value, best: Value, number: Value, size: int) -> Value:
+        """The first NaN of all places, if there is some, or the first place in a block that has the
+        extreme: one loop, where that is long code to write twice."""
+        em, zero, dtype = self.em, self.em.const(0, int64), self.search.dtype
+        extreme = _extreme(self.low, self.search.op.fn, best, self.axis, numbers=True)
+        first = _first(self.low, em.map("eq", best, extreme), number, self.axis)
+        start = em.map("mul", em.cast(first, int64), em.const(size, int64))
+        end = em.map("add", start, em.const(size, int64))
+        # No number is equal to NaN.
+        is_nan = em.reshape(some, t.tile_type(extreme).shape)
+        wanted = em.select(is_nan, em.const(float("nan"), dtype), extreme)
+
+        def test(x: Value) -> Value:
+            return em.map("or", em.map("eq", x, wanted), em.map("isnan", x))
+
+        start = em.select(some, zero, start)
+        end = em.select(some, em.const(self.extent, int64), end)
+        return self.first_in(start, end, self.extent % size > 0, test)
 
     def blocks(self, size: int, carried: list[Value]) -> list[Value]:
         """The best lanes, the blocks where they are, and whether some was NaN."""
@@ -246,7 +267,8 @@ class _Line:
             return em.map("eq", x, extreme)
 
         if self.is_long:
-            return self.first_in(start, self.block * step, is_ragged, has)
+            end = em.map("add", start, em.const(self.block * step, int64))
+            return self.first_in(start, end, is_ragged, has)
         found = self.nowhere()
         # The last one first: what is found later takes its place.
         for k in range(self.block - 1, -1, -1):
@@ -256,17 +278,16 @@ class _Line:
 
     def first_nan(self) -> Value:
         """The place of the first NaN."""
-        is_ragged = self.extent % self.step > 0
-        return self.first_in(
-            self.em.const(0, int64), self.extent, is_ragged, lambda x: self.em.map("isnan", x)
-        )
+        em, is_ragged = self.em, self.extent % self.step > 0
+        start, end = em.const(0, int64), em.const(self.extent, int64)
+        return self.first_in(start, end, is_ragged, lambda x: em.map("isnan", x))
 
     def first_in(
-        self, start: Value, size: int, is_ragged: bool, test: Callable[[Value], Value]
+        self, start: Value, end: Value, is_ragged: bool, test: Callable[[Value], Value]
     ) -> Value:
-        """The first of so many places where a test holds."""
+        """The first place from one to another where a test holds."""
         em = self.em
-        bounds = (start, em.map("add", start, em.const(size, int64)), em.const(self.step, int64))
+        bounds = (start, end, em.const(self.step, int64))
 
         def run(i: Value, found: list[Value]) -> list[Value]:
             return [em.map("min", found[0], self.where(i, is_ragged, test, self.nowhere()))]
