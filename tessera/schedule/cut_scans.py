@@ -37,8 +37,8 @@ from tessera.ir.effects import is_removable
 from tessera.ir.types import TensorType
 from tessera.ir.walk import expand_ops, free_values, inline
 from tessera.schedule.cost import tensor
-from tessera.schedule.heuristics import size_of
 from tessera.schedule.recurrence import MAX_UNROLLED, is_recurrence
+from tessera.schedule.sizes import size_of
 
 ON_ELEMENTS = (Elementwise, Cast, Bitcast, Constant, Iota, Rearrange, Reduce)
 """What `recurrence.py` has code for, if reductions are over few elements."""

@@ -192,7 +192,7 @@ class Fusion:
         if isinstance(op, Concatenate) and contracts.issuperset(op.xs):
             return "contractions store their parts of it"
         if self._is_slow_in_order(value, uses):
-            return "its use goes from one element to the next, where there are no vectors"
+            return "its use goes from one element to the next, where vectors are short"
         limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES
         if len(uses) > limit:
             return f"it is used at {len(uses)} different places"
@@ -201,11 +201,14 @@ class Fusion:
         return self._reason_by_cost(value, uses)
 
     def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
-        """Whether a scatter would compute something long for each of its elements."""
-        cost, size = self.costs.element.get(value, 0), points(tensor(value).shape)
-        if cost <= self.strategy.ordered_cost or size < IN_ORDER:
+        """Whether a scatter, or a scan down few columns, would compute something long for each of
+        its elements."""
+        cost, strategy = self.costs.element.get(value, 0), self.strategy
+        if points(tensor(value).shape) < IN_ORDER:
             return False
-        return any(nest.ordered and len(nest.ordered) == len(nest.axes) for nest, _ in uses)
+        in_order = [nest.is_in_order and cost > strategy.ordered_cost for nest, _ in uses]
+        columns = [nest.scans_columns(strategy.least_row) for nest, _ in uses]
+        return any(in_order) or (cost >= LONG_CODE and any(columns))
 
     def _reason_to_store_reduced(
         self, op: GraphOp, value: Value, uses: dict[tuple[NestPlan, Key], bool]

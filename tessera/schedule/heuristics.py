@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op
-from tessera.ir.intexpr import Dim, Facts, evaluate
+from tessera.ir.intexpr import Facts
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, loop_ops, ops, streaming
+from tessera.schedule import keeping, loop_ops, narrow, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
@@ -26,6 +26,7 @@ from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
 from tessera.schedule.short_rows import row_width, take_together
 from tessera.schedule.side_by_side import registers_of, runs_along, side_by_side
+from tessera.schedule.sizes import power_above, power_below, size_of
 from tessera.schedule.sort_ops import WORDS, SelectWords, SortWords, work_of
 from tessera.schedule.types import Axis
 
@@ -47,9 +48,6 @@ MAX_CHUNK = 16384
 
 MIN_CHUNK = 1024
 """Elements that one program handles at least."""
-
-SYMBOLIC_EXTENT = 512
-"""What a symbolic dim counts as."""
 
 SYMBOLIC_LINE = 4096
 """The chunk of a symbolic vector axis that has others around it."""
@@ -124,13 +122,6 @@ def choose_nest(nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None) 
     return Choice(nest, machine, facts).run()
 
 
-def size_of(dim: Dim) -> int:
-    """An extent as a number."""
-    if isinstance(dim, int):
-        return dim
-    return max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_EXTENT))), 1)
-
-
 def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
     """Programs of so many additions each that are worth a thread's while; 0 where all together are
     not worth a second thread's.
@@ -150,16 +141,6 @@ def sort_grain(op: ops.Sort | SortWords | SelectWords) -> int:
     rows, places, cost = work_of(op)
     extent = size_of(places)
     return grain_of(size_of(rows), cost * extent * extent.bit_length())
-
-
-def power_above(n: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def power_below(n: float) -> int:
-    """The greatest power of two that is not greater; at least 1."""
-    return 1 << max(int(n), 1).bit_length() - 1
 
 
 class Choice:
@@ -243,6 +224,11 @@ class Choice:
         if across is not None:
             self.turn(axis, across)
             return
+        side = narrow.rows_of(self, axis)
+        if side is not None:
+            self.turn(side, axis)
+            self.reason = f"lanes along {side.name}, as {axis.name} is short"
+            return
         small = self.tiles[axis.name]
         rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
         if small * 2 <= self.width and rows:
@@ -271,13 +257,14 @@ class Choice:
             self.reduce_tile = stated or self.reduce_tile
             take_together(self, rows, columns[-1], found)
             return
-        narrow = axis is None or math.prod(size_of(a.extent) for a in self.free) * 2 <= self.lanes
+        is_small = axis is None or math.prod(size_of(a.extent) for a in self.free) * 2 <= self.lanes
+        is_small = is_small or (axis is not None and narrow.runs_down(self, axis, moving, longest))
         if stated > 1 or (stated and axis is None):
             self.reduce_tile = stated
             self.reason = f"{stated} lanes along the reduction, as it is stated"
             return
-        if not stated and (narrow or (along > across and longest > SHORT)):
-            few = narrow and along <= across
+        if not stated and (is_small or (along > across and longest > SHORT)):
+            few = is_small and along <= across
             why = "as the result is small" if few else "whose elements are neighbours in memory"
             self.reason = f"lanes along the reduction, {why}"
             width = row_width(self, axes[0][-1].extent, side_by_side(self, moving, found))
@@ -346,11 +333,13 @@ class Choice:
                 self.tiles[axis.name] = self.reduce_tile = self.lanes
                 self.reason += ", in squares, as accesses run along both"
             return
-        if any(op.order is not None for op in scans):
+        if len(scans) > 1 or scans[0].order is not None or not strides <= {0, 1, -1}:
             return
-        if len(scans) == 1 and strides <= {0, 1, -1}:
-            self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
-            self.reason = "vectors along the scan, whose elements are neighbours in memory"
+        self.reduce_tile = min(self.lanes, power_above(size_of(scans[0].axis.extent)))
+        self.reason = "vectors along the scan, whose elements are neighbours in memory"
+        if axis is not None and narrow.is_short_scan(self, axis, scans[0].axis.extent):
+            self.vectorise(axis, self.lanes)
+            self.reason = f"lanes along {axis.name}, as the scan is short"
 
     def recurrence(self) -> None:
         """Each point has a loop of its own; what all lanes of a tile carry stays in registers."""

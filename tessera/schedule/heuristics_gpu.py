@@ -18,9 +18,9 @@ from tessera.ir.walk import walk
 from tessera.schedule import heuristics_gpu_scan, ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.dependence import Dependence, inner_axes
-from tessera.schedule.heuristics import power_above, size_of
 from tessera.schedule.machines import Gpu
 from tessera.schedule.ordering import stated_width
+from tessera.schedule.sizes import power_above, size_of
 from tessera.schedule.types import Axis
 
 WARP = 32

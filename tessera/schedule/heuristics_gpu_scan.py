@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tessera.schedule import ops
-from tessera.schedule.heuristics import power_above, size_of
+from tessera.schedule.sizes import power_above, size_of
 from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.dependence import expressions
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import power_above
 from tessera.schedule.machines import Gpu
+from tessera.schedule.sizes import power_above
 from tessera.schedule.types import Axis, BufType
 
 LONGEST = 8192

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from tessera.graph.ops.cumulative import Cumulative
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
 from tessera.ir.order import Order
 from tessera.ir.scalar import ScalarFn
-from tessera.schedule.cost import hint, tensor
+from tessera.schedule.cost import hint, points, tensor
 from tessera.schedule.types import Axis
 
 
@@ -187,6 +188,17 @@ class NestPlan:
             axes |= {axis.name: axis for axis in key.region.axes}
         names = {name for expr in key.index for name in symbols(expr)}
         return prod([hint(axes[name].extent) for name in names if name in axes])
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it goes from one element to the next."""
+        return bool(self.ordered) and len(self.ordered) == len(self.axes)
+
+    def scans_columns(self, count: int) -> bool:
+        """Whether it scans down fewer columns than so many."""
+        scans = [op for op in self.heavy if isinstance(op, Cumulative)]
+        dims = [tensor(op.x).shape[op.axis + 1 :] for op in scans]
+        return any([len(columns) and points(columns) < count for columns in dims])
 
     def is_exact(self, key: Key) -> bool:
         """Whether the index visits each element of the value at exactly one point of the nest."""

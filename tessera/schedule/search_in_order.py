@@ -29,7 +29,6 @@ from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import power_above
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import (
     LEAST_PLACES,
@@ -40,6 +39,7 @@ from tessera.schedule.read_in_order import (
     row_of,
     runs_along,
 )
+from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 

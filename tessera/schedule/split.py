@@ -31,13 +31,14 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import GRAIN, power_below, size_of
+from tessera.schedule.heuristics import GRAIN
 from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.machines import Gpu
 from tessera.schedule.near_rows import near_rows
 from tessera.schedule.ordering import is_cut, stated_part, whole
 from tessera.schedule.rebuild import without_dead_kernels
 from tessera.schedule.scan_casts import convert_scans
+from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split_sort import SortRule, split_sort
 from tessera.schedule.types import Axis, BufType

@@ -19,8 +19,8 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, guarded, identity
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import power_above
 from tessera.schedule.ordering import whole
+from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, Shape, chunk_of, index_of
 from tessera.schedule.types import Axis, BufType
 

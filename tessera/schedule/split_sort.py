@@ -18,7 +18,7 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
-from tessera.schedule.heuristics import power_above, power_below, size_of
+from tessera.schedule.sizes import power_above, power_below, size_of
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.words import PLACE_BITS, Coder, Layout
 

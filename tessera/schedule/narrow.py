@@ -1,0 +1,62 @@
+"""Arrays of few columns: vectors along them would have few lanes.
+
+    y[i, j] = sin(x[i, j])      for i < 100000, j < 2
+
+A vector along `j` has two lanes at work of sixteen, and a long function takes eight times as long.
+Where both axes are one in memory, `axes.collapse` makes one of them. What keeps them apart (a
+condition on rows, a sum or a scan along either) is done for as many rows as a vector has lanes:
+they are read as whole vectors, and their columns are parted in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tessera.schedule.access import Access
+from tessera.schedule.types import Axis
+
+if TYPE_CHECKING:
+    from tessera.schedule.heuristics import Choice
+
+FEW = 4
+"""An axis is narrow if a vector has so many times as many lanes."""
+
+FEWEST = 8
+"""The same where no function is long: to part columns takes as long as half of a vector."""
+
+
+def is_narrow(choice: Choice, axis: Axis, times: int = FEW) -> bool:
+    """Whether vectors along an axis have a few of their lanes at work."""
+    return isinstance(axis.extent, int) and axis.extent * times <= choice.lanes
+
+
+def rows_of(choice: Choice, axis: Axis) -> Axis | None:
+    """The axis of rows that are to be taken side by side, as their elements, along `axis`, are few;
+    None where they are not."""
+    if not is_narrow(choice, axis, FEW if choice.costly else FEWEST):
+        return None
+    rows = [one for one in choice.free if one is not axis]
+    return rows[-1] if rows and _fill(choice, rows[-1]) else None
+
+
+def runs_down(choice: Choice, columns: Axis, moving: Sequence[Access], longest: int) -> bool:
+    """Whether the reductions of few columns have lanes along the columns' elements: what they read
+    lies near enough for whole vectors to be read."""
+    strides = [access.stride(access.inner[-1].name) for access in moving if access.inner]
+    near = all([isinstance(stride, int) and abs(stride) <= FEW for stride in strides])
+    return near and longest > choice.lanes and is_narrow(choice, columns)
+
+
+def is_short_scan(choice: Choice, rows: Axis, extent: object) -> bool:
+    """Whether running sums of short rows have a lane for each row."""
+    if not isinstance(extent, int) or not _fill(choice, rows):
+        return False
+    if choice.costly:
+        return extent < choice.lanes
+    return extent * FEW <= choice.lanes and extent & (extent - 1) == 0
+
+
+def _fill(choice: Choice, rows: Axis) -> bool:
+    extent = rows.extent
+    return not isinstance(extent, int) or extent >= choice.lanes

@@ -1,0 +1,114 @@
+"""Arrays of few columns have lanes along their rows, and agree at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera.dtypes import DType, bfloat16, float32, float64, int32
+from tessera.ir.intexpr import sym
+from tessera.ir.walk import walk
+from tessera.schedule import ops
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels, graph_of, values
+
+
+def stencil(x: Any) -> Any:
+    wide = ts.pad(x, [(1, 1), (0, 0)])
+    return ts.log1p(ts.abs(wide[:-2] + wide[2:] - 2 * x))
+
+
+def shifted(x: Any) -> Any:
+    return ts.sin(x - x[0])
+
+
+def upside_down(x: Any) -> Any:
+    return ts.tanh(ts.flip(x, axis=0))
+
+
+def running(x: Any) -> Any:
+    return ts.cumulative_sum(ts.sin(x), axis=1)
+
+
+def running_maximum(x: Any) -> Any:
+    return ts.cummax(ts.exp(x), axis=1)
+
+
+def down(x: Any) -> Any:
+    return ts.cumulative_sum(ts.tanh(x), axis=0)
+
+
+def norm(x: Any) -> Any:
+    centred = x - ts.mean(x, axis=0)
+    return centred / ts.sqrt(ts.mean(centred * centred, axis=0) + 1e-5)
+
+
+def largest(x: Any) -> Any:
+    return ts.argmax(norm(x), axis=0), ts.min(x, axis=0)
+
+
+def part(x: Any) -> Any:
+    return ts.sum(x[:, 1:], axis=0), ts.exp(x[1:, :-1])
+
+
+PROGRAMS = (stencil, shifted, upside_down, running, running_maximum, down, norm, largest, part)
+
+
+def reasons(fn: Callable[..., Any], shape: tuple[int, ...], level: str = "x86-64-v4") -> str:
+    lowered = check_levels(graph_of(fn, [shape]), values([shape]), machine=machine(level))
+    return " | ".join([op.reason for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)])
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_programs(fn: Callable[..., Any], columns: int) -> None:
+    for rows in (1, 2, 15, 16, 17, 300):
+        check_levels(graph_of(fn, [(rows, columns)]), values([(rows, columns)]))
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_levels_and_dtypes(fn: Callable[..., Any], dtype: DType, level: str) -> None:
+    for columns in (2, 3):
+        shape = (75, columns)
+        given = values([shape], dtype)
+        check_levels(graph_of(fn, [shape], dtype), given, machine=machine(level))
+
+
+@pytest.mark.parametrize("fn", [shifted, running, running_maximum, down])
+def test_rows_without_a_number(fn: Callable[..., Any]) -> None:
+    graph = graph_of(fn, [(sym("n"), 2)])
+    for rows in (1, 16, 35):
+        check_levels(graph, values([(rows, 2)]), {"n": rows})
+
+
+def test_integers() -> None:
+    shape = (100, 3)
+    given = [np.arange(300, dtype=np.int32).reshape(shape)]
+    for fn in (lambda x: ts.cumulative_sum(x, axis=1), lambda x: (ts.sum(x, axis=0), x - x[1])):
+        check_levels(graph_of(fn, [shape], int32), given)
+
+
+def test_nan_and_infinities() -> None:
+    given = values([(100, 2)])
+    given[0][7, 0], given[0][30, 1], given[0][50] = np.nan, np.inf, -0.0
+    for fn in (stencil, running, down, largest):
+        check_levels(graph_of(fn, [(100, 2)]), given)
+
+
+def test_what_is_chosen() -> None:
+    assert reasons(stencil, (300, 2)).startswith("lanes along i0, as i1 is short")
+    assert reasons(upside_down, (300, 4)).startswith("lanes along i0, as i1 is short")
+    assert "lanes along i0, as the scan is short" in reasons(running, (300, 3))
+    assert "lanes along the reduction, as the result is small" in reasons(norm, (30000, 2))
+    assert reasons(down, (300, 2)).count("lanes along i0") == 2  # tanh is stored
+    # A vector of four has two of them at work.
+    assert "short" not in reasons(stencil, (300, 2), "x86-64")
+    assert "short" not in reasons(stencil, (300, 5))
+    assert "short" not in reasons(stencil, (10, 2))
+
