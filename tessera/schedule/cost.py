@@ -11,7 +11,7 @@ from tessera.dtypes import Kind
 from tessera.graph.ops.base import Family, GraphOp, Rearrange
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
-from tessera.graph.ops.rearrange import Broadcast, Reshape, Reverse, Slice, Transpose
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Reverse, Slice, Transpose
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.types import TensorType
@@ -136,12 +136,14 @@ class Costs:
 
     Attributes:
         element: cost in additions, operands included as far as they will be computed in place too.
+        loads: how many arrays one element is read from, operands included in the same way.
         reduces: values that hold one result of a reduction or contraction per element.
         contracts: those among them that hold one of a contraction.
     """
 
     def __init__(self, block: Block) -> None:
         self.element: dict[Value, int] = {}
+        self.loads: dict[Value, int] = {}
         self.reduces: set[Value] = set()
         self.contracts: set[Value] = set()
         self.counts = dict.fromkeys(block.outputs, 2)
@@ -152,10 +154,25 @@ class Costs:
             assert isinstance(op, GraphOp)
             cost = min(self._cost(op), 1_000_000)
             held = op.family is Family.CONTRACT or not self.contracts.isdisjoint(op.operands)
+            loads = self._loads(op)
             for value in op.results:
                 self.element[value] = cost
+                self.loads[value] = loads
                 if held and value in self.reduces:
                     self.contracts.add(value)
+
+    def _loads(self, op: GraphOp) -> int:
+        if isinstance(op, (Elementwise, Rearrange)):
+            whole = points(tensor(op.results[0]).shape)
+            read = [v for v in op.operands if 2 * points(tensor(v).shape) > whole]
+            loads = [self._operand_loads(v) for v in read]
+            # Of what is joined, one part has the element.
+            return max(loads, default=1) if isinstance(op, Concatenate) else min(sum(loads), 1_000)
+        return 0 if op.family is Family.GENERATE else 1
+
+    def _operand_loads(self, value: Value) -> int:
+        stored = self.element.get(value, 0) > EXPENSIVE and self.counts[value] > 1
+        return 1 if stored else self.loads.get(value, 1)
 
     def _cost(self, op: GraphOp) -> int:
         family = op.family

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tessera.dtypes import DType
 from tessera.errors import CompileError
 from tessera.graph.ops.base import Family, GraphOp, Rearrange, Source
 from tessera.graph.ops.contract import DotGeneral
@@ -21,8 +20,8 @@ from tessera.graph.ops.cumulative import Cumulative
 from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
-from tessera.graph.ops.generate import Constant, Dense, Iota, RandomBits
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
+from tessera.graph.ops.generate import Constant, RandomBits
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Value
@@ -42,6 +41,7 @@ from tessera.ir.scalar import scalar
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
 from tessera.schedule.cost import Costs, is_stored, is_widened, points, repeats_nothing, tensor
 from tessera.schedule.cost import reused as reused_by
+from tessera.schedule.formulas import constant_value, formula
 from tessera.schedule.nestplan import (
     AxisNames,
     Decision,
@@ -52,9 +52,9 @@ from tessera.schedule.nestplan import (
     Region,
     Root,
     StorePlan,
+    is_picked,
     row_axes,
 )
-from tessera.schedule.ops import Number
 from tessera.schedule.strategy import CPU, Strategy
 from tessera.schedule.types import Axis
 
@@ -250,6 +250,10 @@ class Fusion:
                 again = count / reused_by(nest.heavy)
                 count = min(count, once) if cost <= CHEAP_PROLOGUE else max(size, again)
             total += count
+        reads = self.costs.loads.get(value, 1)
+        is_much = strategy.computes_operands and total * reads > size
+        if reads > 1 and is_much and any([is_picked(key) for _, key in uses]):
+            return f"single elements of {reads} arrays would be picked for each of it"
         again = total / size - 1
         if isinstance(value.op, Pad) and again >= PADDED_AGAIN and strategy.computes_operands:
             regions = {key.region for _, key in uses}
@@ -575,24 +579,3 @@ class Fusion:
             self.dynamic_names[nest, arg] = name
             nest.dynamic[name] = (arg, nest.depth((*index, *guard), region))
         return sym(name)
-
-
-def formula(value: Value, index: tuple[Dim, ...]) -> Dim | None:
-    """The element of an iota or an integer constant, also behind a few rearrangements."""
-    for _ in range(8):
-        op = value.op
-        if isinstance(op, Iota):
-            return op.expr(index)
-        if isinstance(op, Constant):
-            items = op.value.array.reshape(-1)
-            return int(items[0]) if len(items) == 1 else None
-        if not isinstance(op, (Broadcast, Reshape, Transpose)):
-            return None
-        (source,) = op.sources(index)
-        value, index = op.x, source.index
-    return None
-
-
-def constant_value(value: Number, dtype: DType) -> Value:
-    """A constant that is no part of the Graph."""
-    return Constant(Dense.of(value, dtype)).result

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from tessera.schedule.heuristics import Choice
 
 FEW = 4
-"""An axis is narrow if a vector has so many times as many lanes."""
+"""An axis is narrow if a vector has so many times as many lanes: columns that are parted take a
+quarter longer to read and to write."""
 
-FEWEST = 8
-"""The same where no function is long: to part columns takes as long as half of a vector."""
+COSTLY = 2
+"""The same where a function is long."""
 
 
 def is_narrow(choice: Choice, axis: Axis, times: int = FEW) -> bool:
@@ -34,7 +35,7 @@ def is_narrow(choice: Choice, axis: Axis, times: int = FEW) -> bool:
 def rows_of(choice: Choice, axis: Axis) -> Axis | None:
     """The axis of rows that are to be taken side by side, as their elements, along `axis`, are few;
     None where they are not."""
-    if not is_narrow(choice, axis, FEW if choice.costly else FEWEST):
+    if not is_narrow(choice, axis, COSTLY if choice.costly else FEW):
         return None
     rows = [one for one in choice.free if one is not axis]
     return rows[-1] if rows and _fill(choice, rows[-1]) else None
@@ -52,9 +53,7 @@ def is_short_scan(choice: Choice, rows: Axis, extent: object) -> bool:
     """Whether running sums of short rows have a lane for each row."""
     if not isinstance(extent, int) or not _fill(choice, rows):
         return False
-    if choice.costly:
-        return extent < choice.lanes
-    return extent * FEW <= choice.lanes and extent & (extent - 1) == 0
+    return extent * (1 if choice.costly else COSTLY) < choice.lanes
 
 
 def _fill(choice: Choice, rows: Axis) -> bool:

@@ -215,6 +215,11 @@ class NestPlan:
         return len(seen) == len(self.axes)
 
 
+def is_picked(key: Key) -> bool:
+    """Whether elements are picked at places along memory that data tell."""
+    return bool(key.index) and any(name[0] == "$" for name in symbols(key.index[-1]))
+
+
 def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
     """The axes of a nest that run over rows of a value, where a reduction goes along these rows and
     each element is used once."""

@@ -22,7 +22,7 @@ from tessera.graph.ops.reduce import Sum
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Sym, sym
 from tessera.schedule.cost import tensor
-from tessera.schedule.fusion import formula
+from tessera.schedule.formulas import formula
 
 
 def expand(block: Block) -> Block:

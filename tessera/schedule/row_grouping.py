@@ -124,8 +124,8 @@ class RowGrouping(Grouping):
             return False
         if group.members + len(nest.members) > MAX_MEMBERS:
             return False
-        if not self.strategy.shares_launches and _is_turned(nest):
-            return False  # its tiles are squares
+        if not self.strategy.shares_launches and any(map(_is_turned, (*group.plans, nest))):
+            return False  # their tiles are squares
         short, long = sorted((group.axes, axes), key=len)
         if long[: len(short)] != short or any(n.ordered for n in group.plans):
             return False

@@ -107,8 +107,7 @@ def test_what_is_chosen() -> None:
     assert "lanes along i0, as the scan is short" in reasons(running, (300, 3))
     assert "lanes along the reduction, as the result is small" in reasons(norm, (30000, 2))
     assert reasons(down, (300, 2)).count("lanes along i0") == 2  # tanh is stored
-    # A vector of four has two of them at work.
-    assert "short" not in reasons(stencil, (300, 2), "x86-64")
-    assert "short" not in reasons(stencil, (300, 5))
+    assert "short" not in reasons(stencil, (300, 3), "x86-64")  # three lanes of four at work
+    assert "short" not in reasons(stencil, (300, 9))
     assert "short" not in reasons(stencil, (10, 2))
 

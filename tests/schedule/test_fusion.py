@@ -19,6 +19,7 @@ from tessera.graph.ops.generate import random_bits
 from tessera.graph.ops.rearrange import broadcast, reshape, slice_axis, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
+from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph, lower
 from tests.schedule.lowering import all_ops, check, counts, labels, lowered, nests_of, traced, typed
@@ -294,6 +295,31 @@ def test_gather_reads_what_it_needs_of_a_cheap_table() -> None:
     assert counts(func) == (1, 1, 1)
 
 
+def test_sums_are_stored_before_single_elements_are_picked() -> None:
+    """Each array that is read would be gathered from."""
+
+    def kernels(picked: int, axis: int = 1) -> int:
+        def fn(x: Any, y: Any, i: Any) -> Any:
+            return gather(e.add(x, y), (i,), (axis,), IndexMode.CLIP)
+
+        return counts(lowered(fn, *[typed(64, 64)] * 2, typed(picked, dtype=dt.int32)))[0]
+
+    assert kernels(64) == 2
+    assert kernels(8) == 1  # most of the sums are wanted by nobody
+    assert kernels(64, axis=0) == 1  # rows are read whole
+
+
+def test_long_functions_are_not_computed_down_few_columns() -> None:
+    def kernels(fn: Any, *shape: int) -> int:
+        func = lowered(lambda x: bind(CumSum, fn(x), axis=0, reverse=False), typed(*shape))
+        return counts(func)[0]
+
+    assert kernels(e.tanh, 512, 3) == 2
+    assert kernels(e.tanh, 512, 8) == 1
+    assert kernels(e.sqrt, 512, 3) == 1
+    assert kernels(e.tanh, 512) == 1  # along memory
+
+
 def test_prologue_of_a_scan() -> None:
     func = check(lambda x: bind(CumSum, e.exp(x), axis=0, reverse=False), typed(16, 8))
     assert counts(func) == (1, 1, 1)
@@ -427,6 +453,19 @@ def test_what_is_turned_does_not_join_rows() -> None:
         return e.sub(x, rows(red.min_(x, (1,)), x))
 
     assert counts(lowered(straight, typed(64, 64)))[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0), (0, 2, 1), (2, 0, 1)])
+def test_rows_do_not_join_what_is_turned(order: tuple[int, ...]) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        z = e.mul(x, y)
+        found = [transpose(z, (1, 0)), e.log1p(z), red.sum_(z, (1,))]
+        return [found[k] for k in order]
+
+    for nest in nests_of(lowered(fn, *[typed(64, 64)] * 2)):
+        inside = [op for op in walk(nest.body) if isinstance(op, ops.Load)]
+        turned = {str(op.index[-1]) for op in inside} - {"i1", "r0"}
+        assert not (turned and any(isinstance(op, ops.Reduce) for op in nest.body.ops))
 
 
 def test_a_scan_takes_no_reduction_in() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from tessera.dtypes import int32, int64
 from tessera.ir.core import Value
@@ -30,6 +31,10 @@ for each."""
 
 LEAST_SIDE = 4
 """Blocks with fewer rows or columns are stored as they are, element by element."""
+
+
+_Part: TypeAlias = tuple[Value, dict[int, int]]
+"""A vector, and by lane of a result the lane that has it."""
 
 
 def view(s: Lowering, op: tile.View) -> None:
@@ -177,22 +182,69 @@ def _turned(
 
 def _is_mixed(view: View, shape: tuple[int, ...]) -> bool:
     """Whether rows lie mixed, one element of each after the other: the parts of complex numbers."""
-    if len(shape) < 2 or shape[-1] == 1 or not is_power(shape[0]):
+    if len(shape) < 2 or shape[-1] == 1:
+        return False
+    if not is_power(shape[0]) and (len(shape) > 2 or not 1 < shape[0] <= shape[1]):
         return False
     return (constant_of(view.strides[0]), constant_of(view.strides[-1])) == (1, shape[0])
 
 
-def _load_mixed(s: Lowering, op: tile.Load, view: View) -> None:
-    """Rows that lie mixed: one vector, whose elements are picked."""
-    count, lanes = op.shape
+def _rows_inside(s: Lowering, view: View, op: tile.Load | tile.Store, rows: int) -> int:
+    """How many rows of a box are inside the view; 0 where code has to find out."""
+    if 0 not in op.check:
+        return rows
+    left = constant_of(s.map("sub", view.sizes[0], s.scalar(op.coords[0])))
+    return 0 if left is None else max(min(left, rows), 0)
+
+
+def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
+    """Rows that lie mixed, the first `count` of a box: one vector, whose elements are picked."""
+    rows, lanes = op.shape
     start = _Box(s, view, op.coords, op.shape, ()).base
+    if not is_power(count) or count < rows:
+        found = _parted(s, view, start, count, lanes)
+        assert not isinstance(op.fill, complex)
+        outside = s.const(op.fill, VecType(lanes, view.dtype))
+        s.define(op.result, [*found, *[outside] * (rows - count)])
+        return
     type = VecType(count * lanes, view.dtype)
     mixed = s.emit(t.Load(view.ptr, start, (), type, loc=s.loc))
-    rows: list[Value] = []
+    values: list[Value] = []
     for k in range(count):
         picks = tuple(range(k, count * lanes, count))
-        rows.append(s.emit(t.Shuffle(mixed, mixed, picks, loc=s.loc)))
-    s.env[op.result] = Rows(op.shape, view.dtype, tuple(rows), mixed)
+        values.append(s.emit(t.Shuffle(mixed, mixed, picks, loc=s.loc)))
+    s.env[op.result] = Rows(op.shape, view.dtype, tuple(values), mixed)
+
+
+def _parted(s: Lowering, view: View, start: Value, count: int, lanes: int) -> list[Value]:
+    """Rows that lie mixed, of a number that is no power of two: as many vectors, of which each
+    holds some elements of each row."""
+    type = VecType(lanes, view.dtype)
+    places = [s.map("add", start, s.index(k * lanes)) for k in range(count)]
+    vectors = [s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places]
+    rows: list[Value] = []
+    for row in range(count):
+        parts: list[_Part] = []
+        for k, vector in enumerate(vectors):
+            own = [at for at in range(k * lanes, (k + 1) * lanes) if at % count == row]
+            parts.append((vector, {at // count: at % lanes for at in own}))
+        rows.append(_joined(s, parts, lanes))
+    return rows
+
+
+def _store_parted(s: Lowering, op: tile.Store, view: View, value: Rows, count: int) -> None:
+    """The reverse of `_parted`."""
+    lanes = value.lanes
+    start = _Box(s, view, op.coords, value.shape, ()).base
+    for k in range(count):
+        numbers = range(k * lanes, (k + 1) * lanes)
+        parts: list[_Part] = []
+        for row, vector in enumerate(value.values[:count]):
+            own = {at % lanes: at // count for at in numbers if at % count == row}
+            parts.append((vector, own))
+        mixed = _joined(s, parts, lanes)
+        at = s.map("add", start, s.index(k * lanes))
+        s.emit(t.Store(view.ptr, at, mixed, (), 0, op.streaming, loc=s.loc))
 
 
 def _store_mixed(s: Lowering, op: tile.Store, view: View, value: Rows) -> None:
@@ -213,9 +265,11 @@ def load(s: Lowering, op: tile.Load) -> None:
     """A box of elements."""
     view = s.env[op.view]
     assert isinstance(view, View) and not isinstance(op.fill, complex)
-    if len(op.shape) == 2 and not op.mask and not op.check and _is_mixed(view, op.shape):
-        _load_mixed(s, op, view)
-        return
+    if len(op.shape) == 2 and not op.mask and 1 not in op.check:
+        count = _rows_inside(s, view, op, op.shape[0])
+        if _is_mixed(view, (count, op.shape[1])):
+            _load_mixed(s, op, view, count)
+            return
     is_turned = _is_turned(view, op.shape)
     extra = s.rows(op.mask[0]).values if op.mask else None
     if is_turned:
@@ -288,12 +342,17 @@ def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
     lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
     # The last vector ends with the last element.
     starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
-    parts: list[tuple[Value, dict[int, int]]] = []
+    parts: list[_Part] = []
     for k, start in enumerate(starts):
         at = s.map("add", offset, s.index(start))
         row = s.emit(t.Load(box.view.ptr, at, (), type, loc=s.loc))
         held = {i: i * step - start for i in range(lanes) if k == i * step // lanes}
         parts.append((row, held))
+    return _joined(s, parts, lanes)
+
+
+def _joined(s: Lowering, parts: list[_Part], lanes: int) -> Value:
+    """What several vectors hold, as one."""
     while len(parts) > 1:  # pairs become one, where each lane is in its place
         pairs = list(zip(parts[::2], parts[1::2], strict=False))
         rest = parts[2 * len(pairs) :]
@@ -301,9 +360,7 @@ def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
     return parts[0][0]
 
 
-def _merged(
-    s: Lowering, a: tuple[Value, dict[int, int]], b: tuple[Value, dict[int, int]], lanes: int
-) -> tuple[Value, dict[int, int]]:
+def _merged(s: Lowering, a: _Part, b: _Part, lanes: int) -> _Part:
     """The lanes that two vectors hold, each in its place."""
     from_a, from_b = a[1], b[1]
     picks = [from_a.get(i, from_b.get(i, -lanes) + lanes) for i in range(lanes)]
@@ -328,9 +385,15 @@ def store(s: Lowering, op: tile.Store) -> None:
     view = s.env[op.view]
     assert isinstance(view, View)
     value = s.rows(op.value)
-    if not op.mask and 0 not in op.check and _is_mixed(view, value.shape):
-        _store_mixed(s, op, view, value)
-        return
+    if not op.mask and value.shape:
+        count = _rows_inside(s, view, op, value.shape[0])
+        if _is_mixed(view, (count, *value.shape[1:])):
+            if is_power(count) and count == value.shape[0]:
+                _store_mixed(s, op, view, value)
+                return
+            if len(value.shape) - 1 not in op.check:
+                _store_parted(s, op, view, value, count)
+                return
     side = 0 if op.mask else _turned_side(view, value.shape)
     if side:
         _store_turned(s, op, view, value, side)
