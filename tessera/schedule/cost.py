@@ -162,12 +162,14 @@ class Costs:
                     self.contracts.add(value)
 
     def _loads(self, op: GraphOp) -> int:
-        if isinstance(op, (Elementwise, Rearrange)):
+        if isinstance(op, Elementwise):
             whole = points(tensor(op.results[0]).shape)
             read = [v for v in op.operands if 2 * points(tensor(v).shape) > whole]
-            loads = [self._operand_loads(v) for v in read]
-            # Of what is joined, one part has the element.
-            return max(loads, default=1) if isinstance(op, Concatenate) else min(sum(loads), 1_000)
+            return min(sum([self._operand_loads(v) for v in read]), 1_000)
+        if isinstance(op, Concatenate):  # one part has the element
+            return max([self._operand_loads(v) for v in op.operands])
+        if isinstance(op, Rearrange):
+            return self._operand_loads(op.operands[0])
         return 0 if op.family is Family.GENERATE else 1
 
     def _operand_loads(self, value: Value) -> int:

@@ -325,6 +325,9 @@ def _rows(op: ops.Kernel, nest: ops.Nest) -> Rows | None:
 def _sums(op: ops.Kernel, nest: ops.Nest) -> Sums | None:
     if len(nest.axes) != 1:
         return None
+    (col,) = nest.axes
+    if any(access.stride(col.name) not in (0, 1) for access in accesses(nest) if access.inner):
+        return None  # of a square array these may be sums of rows
     found = [x for x in nest.body.ops if x.regions]
     reductions = [x for x in found if isinstance(x, ops.Reduce) and len(x.axes) == 1]
     if not found or len(reductions) != len(found):

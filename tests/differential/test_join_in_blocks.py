@@ -160,6 +160,17 @@ def test_what_is_not_joined() -> None:
     check(backward, *odd, joined=False)
 
 
+def test_sums_of_the_rows_of_a_square_are_not_those_of_its_columns() -> None:
+    """Their axes are as long as those of sums of columns would be."""
+
+    def fn(x: Any) -> Any:
+        y = ts.where(x > 0.25, x, 2 * x)
+        z = ts.concat([y[-1:], y[:-1]], axis=0)
+        return y - z, ts.max(z, axis=1)
+
+    check(fn, (256, 256), joined=False)
+
+
 def test_a_stated_order_is_kept() -> None:
     def fn(x: Any) -> Any:
         return x - ts.max(x, axis=1, keepdims=True), ts.sum(x, axis=0)

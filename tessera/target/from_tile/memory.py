@@ -88,12 +88,17 @@ class _Box:
             offset = self.s.map("add", offset, self.s.map("mul", self.s.index(i), stride))
         return offset
 
-    def place(self, index: tuple[int, ...]) -> Value:
-        """The offset to access a row at: that of the first one for a row that is outside. No lane
-        of it is wanted then, but to find that there is no memory takes a CPU hundreds of cycles."""
+    def place(self, index: tuple[int, ...], extra: Value | None) -> Value:
+        """The offset to access a row at: that of the first one for a row that is outside, and that
+        of the array for one that a condition of its own excludes. No lane of it is wanted then,
+        but to find that there is no memory takes a CPU hundreds of cycles."""
         guard = self.guard(index) if self.lanes > 1 and any(index) else None
         offset = self.offset(index)
-        return offset if guard is None else self.s.map("select", guard, offset, self.base)
+        if guard is not None:
+            offset = self.s.map("select", guard, offset, self.base)
+        if self.lanes > 1 and extra is not None and isinstance(extra.op, t.Splat):
+            offset = self.s.map("select", extra.op.x, offset, self.s.index(0))
+        return offset
 
     def guard(self, index: tuple[int, ...]) -> Value | None:
         """The scalar condition under which a row is inside the view, or None."""
@@ -164,7 +169,7 @@ def _store_turned(s: Lowering, op: tile.Store, view: View, value: Rows, side: in
             square += square[-1:] * (side - count)
             box = _turned(s, view, op.coords, (side, side), op.check, (row, column))
             for k, line in enumerate(s.turn(square)):
-                _store_row(s, box, (k,), line, box.mask((k,), present), op.streaming)
+                _store_row(s, box, (k,), line, present, op.streaming)
 
 
 def _turned(
@@ -279,7 +284,7 @@ def load(s: Lowering, op: tile.Load) -> None:
         box = _Box(s, view, op.coords, op.shape, op.check)
     fill = s.const(op.fill, row_type(op.shape, view.dtype))
     values = [
-        _load_row(s, box, index, box.mask(index, extra[k] if extra else None), fill)
+        _load_row(s, box, index, extra[k] if extra else None, fill)
         for k, index in enumerate(_indices(op.shape))
     ]
     s.define(op.result, s.turn(values) if is_turned else values)
@@ -293,9 +298,10 @@ def _turned_mask(s: Lowering, rows: Sequence[Value]) -> list[Value]:
 
 
 def _load_row(
-    s: Lowering, box: _Box, index: tuple[int, ...], mask: Value | None, fill: Value
+    s: Lowering, box: _Box, index: tuple[int, ...], extra: Value | None, fill: Value
 ) -> Value:
-    ptr, offset = box.view.ptr, box.place(index)
+    mask = box.mask(index, extra)
+    ptr, offset = box.view.ptr, box.place(index, extra)
     scalar_type = ScalarType(box.view.dtype)
     if box.lanes == 1:
         return _guarded(
@@ -401,8 +407,7 @@ def store(s: Lowering, op: tile.Store) -> None:
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
     for k, index in enumerate(_indices(value.shape)):
-        mask = box.mask(index, extra[k] if extra else None)
-        _store_row(s, box, index, value.values[k], mask, op.streaming)
+        _store_row(s, box, index, value.values[k], extra[k] if extra else None, op.streaming)
 
 
 def _store_row(
@@ -410,10 +415,11 @@ def _store_row(
     box: _Box,
     index: tuple[int, ...],
     value: Value,
-    mask: Value | None,
+    extra: Value | None,
     streaming: bool,
 ) -> None:
-    ptr, offset = box.view.ptr, box.place(index)
+    mask = box.mask(index, extra)
+    ptr, offset = box.view.ptr, box.place(index, extra)
     if box.lanes == 1:
         _when(s, mask, lambda: s.emit(t.Store(ptr, offset, value, (), loc=s.loc)))
         return
