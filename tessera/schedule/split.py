@@ -1,8 +1,7 @@
 """Splits reductions and scans of a GPU's program that would not fill the machine.
 
-A block of threads reduces a row, or some columns. Where there are few of these, the axis of the
-reduction is cut into parts of `chunk` places, which are reduced side by side into a temporary
-buffer, and a second nest combines the parts, in order, so that results are the same in every run:
+A block of threads reduces a row, or some columns. Where these are few, the axis is cut into parts
+of `chunk` places, which are reduced side by side, and a second nest combines them, always in order:
 
     nest i: y[i] = f(reduce k < K: g(i, k))
     ==>
