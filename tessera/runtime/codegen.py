@@ -48,14 +48,12 @@ FEW = (
     "loop_rotate",
     "loop_unroll",
     "instruction_combine",
-    "new_gvn",
     "dead_code_elimination",
 )
 """What is left of LLVM's standard pipeline for loops over rows of vectors: the rest finds nothing
 there, and takes three times as long. What does not change in a loop stands before it already
-(`target/llvm/invariants.py`). Between rotation and numbering of values there are instructions to
-combine: through the values that rotation hands on, LLVM 22 merges operations with and without
-`nsz`, and maxima of floats take twice as many instructions without."""
+(`target/llvm/invariants.py`). None of them is another than those of the standard pipeline: its own
+numbering of values cannot be had by itself, and `new_gvn`, which can, ended the process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ def split_sorts(func: Func, machine: Cpu) -> Func:
 
 
 def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
-    """The program with tiles, of which nests beside a sort have one or two vectors. What is done
-    for an element is little there, and to compile rows of vectors takes twice as long.
+    """The program with tiles, of which nests beside a sort have one vector, or squares of half of
+    one where they turn what they read or write. What is done for an element is little there, and
+    to compile rows of vectors takes twice as long.
 
     Args:
         chosen: the program with tiles.
@@ -53,7 +54,9 @@ def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
     def narrow(op: Op) -> Op:
         if not isinstance(op, ops.Nest):
             return op
-        return op.rebuild(tile=tuple([min(size, machine.vector_bits // 32) for size in op.tile]))
+        is_turned = sum([size > 1 for size in op.tile]) > 1
+        most = machine.vector_bits // (64 if is_turned else 32)
+        return op.rebuild(tile=tuple([min(size, most) for size in op.tile]))
 
     def body(kernel: ops.Kernel) -> Block:
         if not sorts(kernel):

@@ -396,7 +396,7 @@ def test_assembly_for_another_architecture() -> None:
     f = ts.jit(lambda x: ts.exp(x) * 2)
     asm = f.lower(ts.ones(1000), machine="aarch64").stage("asm")
     assert "fmla\tv" in asm
-    assert "\tbl\texp" not in asm
+    assert not {"\tbl\texp\n", "\tbl\texpf\n"} & set(asm.splitlines(keepends=True))
     other = next(level for level in LEVELS if level not in supported_levels())
     with (
         ts.config.update(cpu_level=other),

@@ -68,6 +68,20 @@ def test_sizes(dtype: DType, size: int, level: str) -> None:
     check_levels(traced(both, TensorType(x.shape, dtype)), [x], machine=machine(level))
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (9, 17), (40, 33)])
+def test_columns(shape: tuple[int, int]) -> None:
+    """Words are turned in squares of half a vector, which are soon compiled."""
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    where = machine("x86-64-v4")
+    lowered = check_levels(traced(both, TensorType(x.shape, float32)), [x], machine=where)
+    turned = [
+        op for op in walk(lowered.schedule.body)
+        if isinstance(op, ops.Nest) and sum([size > 1 for size in op.tile]) > 1
+    ]  # fmt: skip
+    assert turned
+    assert all(max(op.tile) == 8 for op in turned)
+
+
 def test_rows_of_a_network() -> None:
     for size in (15, 17, 32, 33, 65, 128, 129, 256, 257):
         for dtype in (np.int32, np.int64):

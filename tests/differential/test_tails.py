@@ -47,6 +47,7 @@ def test_dtypes(columns: int, dtype: DType) -> None:
         check_levels(graph_of(flipped, shapes, dtype), inputs, machine=machine(level))
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(("columns", "masked"), [(56, False), (36, False), (57, True), (34, True)])
 def test_masks(columns: int, masked: bool) -> None:
     graph = graph_of(lambda x: ts.flip(x, axis=0) + 1, ((3, columns),), dt.float32)

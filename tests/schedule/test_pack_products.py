@@ -11,6 +11,7 @@ from tessera.compile import Lowered
 from tessera.graph.ops.contract import dot_general
 from tessera.schedule import ops
 from tessera.schedule.blocking import choose_block
+from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
 from tests.schedule.lowering import all_ops, labels, traced, typed
 
@@ -63,6 +64,18 @@ def test_turned_operand_is_packed() -> None:
     pack, product = all_ops(func, ops.Nest)
     assert len(pack.axes) == 3
     assert len(product.axes) == 4
+
+
+def test_small_operands_have_one_nest_for_their_ends_too() -> None:
+    def copies(m: int, k: int, n: int, axes: tuple[int, int] = (1, 0)) -> list[int]:
+        shapes = [(m, k) if axes[0] else (k, m), (n, k) if axes[1] else (k, n)]
+        types = [typed(*shape) for shape in shapes]
+        func = program(lambda x, w: dot_general(x, w, ((axes[0],), (axes[1],))), *types)
+        return [len(op.body.ops) for op in kernels(func.body) if op.label == "pack"]
+
+    assert copies(37, 53, 91) == [1, 1]
+    assert copies(1001, 1003, 999) == [3, 3]
+    assert copies(37, 53, 91, (1, 1)) == [1, 3]  # turned in registers, if it has no conditions
 
 
 def test_one_copy_serves_all_products() -> None:
