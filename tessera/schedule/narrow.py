@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tessera.ir.intexpr import Dim
 from tessera.schedule.access import Access
 from tessera.schedule.types import Axis
 
@@ -49,7 +50,7 @@ def runs_down(choice: Choice, columns: Axis, moving: Sequence[Access], longest: 
     return near and longest > choice.lanes and is_narrow(choice, columns)
 
 
-def is_short_scan(choice: Choice, rows: Axis, extent: object) -> bool:
+def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:
     """Whether running sums of short rows have a lane for each row."""
     if not isinstance(extent, int) or not _fill(choice, rows):
         return False

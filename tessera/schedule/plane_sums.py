@@ -32,7 +32,16 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import choose_nest
 from tessera.schedule.join_columns import renamed
-from tessera.schedule.planes import Group, Member, Plane, Search, elements_of, free_axes, member_of
+from tessera.schedule.planes import (
+    Code,
+    Group,
+    Member,
+    Plane,
+    Rewriting,
+    Search,
+    elements_of,
+    free_axes,
+)
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.types import Axis, BufType
 
@@ -109,51 +118,26 @@ class _Search(Search):
                 yield self.grown(found, [(v, n) for v, n in left if v is not value])[0]
 
 
-class _Cutting:
-    """Cuts the sums of a program.
+class _Cutting(Rewriting):
+    """Cuts the sums of a program."""
 
-    Attributes:
-        known: the members that kernels are.
-    """
+    kind = _Summing
 
-    def __init__(self, func: Func, machine: CachedCpu) -> None:
-        self.func = func
-        self.machine = machine
-        self.names: Names | None = None
-        self.known: dict[Op, Member | None] = {}
-
-    def block(self, old: Block) -> Block:
-        """A block with its sums cut, those of regions too; the same one if there are none."""
-        code, outputs = list(old.ops), list(old.outputs)
-        again: dict[Value, Value] = {}
-        for k, op in enumerate(code):
-            regions = () if isinstance(op, ops.Kernel) else op.regions
-            inner = [self.block(region) for region in regions]
-            if any(one is not region for one, region in zip(inner, regions, strict=True)):
-                code[k] = op.rebuild(op.operands, inner)
-                again.update(zip(op.results, code[k].results, strict=True))
-        is_new = bool(again)
-        if again:
-            code, outputs = renamed(code, outputs, again)
+    def kernels(self, code: list[Op], outputs: list[Value]) -> Code | None:
+        """The ops and outputs of a block with its sums cut; None if there are none."""
         pieces: dict[int, list[ops.Kernel]] = {}
         for group in _Search(self.machine, self.member, code, outputs).groups():
             for k, names in _cuts(group.members, group.planes).items():
                 if k not in pieces and (found := self.cut(group, k, names)):
                     pieces[k] = found
         if not pieces:
-            return Block(old.args, code, outputs) if is_new else old
-        again = {}
+            return None
+        again: dict[Value, Value] = {}
         for k, found in pieces.items():
             again.update(zip(code[k].results, found[-1].results, strict=True))
         kept = [pieces[k][0] if k in pieces else op for k, op in enumerate(code)]
         code, outputs = renamed(kept, outputs, again)
-        return Block(old.args, _late(code, [found[-1] for found in pieces.values()]), outputs)
-
-    def member(self, op: Op) -> Member | None:
-        """What may be joined of an op."""
-        if op not in self.known:
-            self.known[op] = member_of(op, _Summing)
-        return self.known[op]
+        return _late(code, [found[-1] for found in pieces.values()]), outputs
 
     def cut(self, group: Group, k: int, names: Collection[str]) -> list[ops.Kernel]:
         """The kernels of a member: of the parts, and of all; [] where parts have no sums."""
@@ -161,9 +145,6 @@ class _Cutting:
         planes = {str(nodes[k]) for _, nodes in group.planes}
         if len(names) == len(_sums_of(one.nest)[0].axes):
             return []
-        if self.names is None:
-            taken = {axis for op in walk(self.func.body) for axis in ops.bound_axes(op)}
-            self.names = Names({*self.func.dims, *taken})
         return _Cut(one, names, self.names).kernels(self.machine, planes)
 
 

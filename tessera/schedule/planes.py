@@ -15,9 +15,11 @@ Each nest keeps the tiles that it has by itself, and each sum its order: bits ar
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import ClassVar, TypeAlias
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, Sym, sym, symbols
@@ -47,6 +49,10 @@ Node = tuple[object, str | int]
 
 Plane = tuple[int, Mapping[object, str | int]]
 """An axis of planes: its extent, and which axis of each kernel and dim of each array it is."""
+
+
+Code: TypeAlias = tuple[list[Op], list[Value]]
+"""The ops and outputs of a block."""
 
 
 def hold_planes(func: Func, machine: CachedCpu) -> Func:
@@ -117,21 +123,23 @@ class Group:
     planes: Sequence[Plane]
 
 
-class _Planes:
-    """Joins the kernels of a program.
+class Rewriting(ABC):
+    """Rewrites the kernels of a program that share planes.
 
     Attributes:
+        kind: what kernels are as members.
         known: the members that kernels are.
     """
+
+    kind: ClassVar[type[Member]] = Member
 
     def __init__(self, func: Func, machine: CachedCpu) -> None:
         self.func = func
         self.machine = machine
-        self.names: Names | None = None
         self.known: dict[Op, Member | None] = {}
 
     def block(self, old: Block) -> Block:
-        """A block with its kernels joined, those of regions too; the same one if there are none."""
+        """A block with its kernels rewritten, those of regions too; the same one if none is."""
         code, outputs = list(old.ops), list(old.outputs)
         again: dict[Value, Value] = {}
         is_new = False
@@ -144,28 +152,43 @@ class _Planes:
                 is_new = True
         if again:
             code, outputs = renamed(code, outputs, again)
-        while (found := Search(self.machine, self.member, code, outputs).run()) is not None:
-            is_new, (group, at) = True, found
-            joined, again = _Joined(group, self.fresh_names()).kernel()
-            code[at] = joined
-            code = [op for k, op in enumerate(code) if k == at or k not in group.members]
-            code, outputs = renamed(code, outputs, again)
-        return Block(old.args, code, outputs) if is_new else old
+        found = self.kernels(code, outputs)
+        if found is None:
+            return Block(old.args, code, outputs) if is_new else old
+        return Block(old.args, *found)
+
+    @abstractmethod
+    def kernels(self, code: list[Op], outputs: list[Value]) -> Code | None:
+        """The ops and outputs of a block with its own kernels rewritten; None if none is."""
 
     def member(self, op: Op) -> Member | None:
         """What may be joined of an op."""
         if op not in self.known:
-            self.known[op] = member_of(op)
+            self.known[op] = member_of(op, self.kind)
         return self.known[op]
 
-    def fresh_names(self) -> Names:
+    @cached_property
+    def names(self) -> Names:
         """Names for axes."""
-        if self.names is None:
-            taken = {*self.func.dims}
-            for op in walk(self.func.body):
-                taken.update(ops.bound_axes(op))
-            self.names = Names(taken)
-        return self.names
+        taken = {*self.func.dims}
+        for op in walk(self.func.body):
+            taken.update(ops.bound_axes(op))
+        return Names(taken)
+
+
+class _Planes(Rewriting):
+    """Joins the kernels of a program."""
+
+    def kernels(self, code: list[Op], outputs: list[Value]) -> Code | None:
+        """The ops and outputs of a block with its kernels joined; None if there are none."""
+        is_new = False
+        while (found := Search(self.machine, self.member, code, outputs).run()) is not None:
+            is_new, (group, at) = True, found
+            joined, again = _Joined(group, self.names).kernel()
+            code[at] = joined
+            code = [op for k, op in enumerate(code) if k == at or k not in group.members]
+            code, outputs = renamed(code, outputs, again)
+        return (code, outputs) if is_new else None
 
 
 class Search:
@@ -445,7 +468,7 @@ def _bound(kernel: ops.Kernel) -> Iterator[tuple[Value, Value]]:
     return zip(kernel.body.args, (*kernel.inputs, *kernel.results), strict=True)
 
 
-def member_of(op: Op, kind: type[Member] = Member) -> Member | None:
+def member_of(op: Op, kind: type[Member]) -> Member | None:
     """A kernel of one plain nest."""
     if not isinstance(op, ops.Kernel) or op.temps or op.joined or len(op.body.ops) != 1:
         return None

@@ -226,12 +226,10 @@ class Side:
         """Whether conditions everywhere cost next to nothing: of a small operand that lies in
         memory as it is packed, and is not turned."""
         axes = self.axes()
-        extents = [axis.extent for axis in axes]
-        own = self.axis.name
-        last = self.product.op.axes[-1].name if axes[-1].name == self.product.kk else own
-        if not all([isinstance(n, int) for n in extents]):
-            return False
-        is_small = prod([n for n in extents if isinstance(n, int)]) <= SOON_COPIED
+        extents = [axis.extent for axis in axes if isinstance(axis.extent, int)]
+        is_deep = axes[-1].name == self.product.kk
+        last = self.product.op.axes[-1].name if is_deep else self.axis.name
+        is_small = len(extents) == len(axes) and prod(extents) <= SOON_COPIED
         return is_small and all([access.stride(last) in (0, 1) for access in self.accesses])
 
     def copy_nest(
