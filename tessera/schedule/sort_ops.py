@@ -3,7 +3,9 @@ kernels as `schedule.sort` does."""
 
 from __future__ import annotations
 
-from tessera.dtypes import int64, uint32, uint64
+from typing import TypeGuard
+
+from tessera.dtypes import DType, int64, uint32, uint64
 from tessera.errors import VerifyError
 from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Op, Value
@@ -111,8 +113,8 @@ class SortWords(ops.ScheduleOp):
     """Sorts rows of words on a CPU.
 
     Attributes:
-        words: a buffer with twice as many places along its last axis as a row has; words are in the
-            first half, before and after.
+        words: a buffer with `room_of_row` along its last axis; words are in its first places,
+            before and after.
         numbers: perhaps one i64 buffer: what threads that share a row tell each other; for each row
             `PIECE` for each of twice its `PIECES`.
         count: places of a row.
@@ -133,9 +135,10 @@ class SortWords(ops.ScheduleOp):
         return ()
 
     def verify(self) -> None:
-        """Words are unsigned, and have twice their room."""
+        """Words are unsigned, and have their room."""
         words = _type(self.words)
-        if words.dtype not in (uint32, uint64) or words.shape[-1:] != (2 * self.count,):
+        room = room_of_row(self.count, words.dtype)
+        if words.dtype not in (uint32, uint64) or words.shape[-1:] != (room,):
             raise VerifyError(f"rows of {self.count} words in {words}")
         if len(self.numbers) > 1 or any(_type(v).dtype is not int64 for v in self.numbers):
             raise VerifyError(f"numbers in {', '.join([str(v.type) for v in self.numbers])}")
@@ -144,6 +147,26 @@ class SortWords(ops.ScheduleOp):
     def rows(self) -> Dim:
         """How many there are."""
         return _rows_of(self.words)
+
+
+VECTOR_BITS = 512
+"""Bits of a vector of words."""
+
+ROWS = 16
+"""Vectors that registers hold: a network sorts them where they are."""
+
+
+def room_of_row(count: Dim, dtype: DType) -> Dim:
+    """Places that a row of words has in memory: twice its own, or, where registers hold all of it,
+    those of whole vectors. A load that overlaps what a masked store leaves alone waits for it."""
+    if is_held(count, dtype):
+        return ceildiv(count, VECTOR_BITS // dtype.bits) * (VECTOR_BITS // dtype.bits)
+    return 2 * count
+
+
+def is_held(count: Dim, dtype: DType) -> TypeGuard[int]:
+    """Whether registers hold a row of so many words."""
+    return isinstance(count, int) and count * dtype.bits <= ROWS * VECTOR_BITS
 
 
 class SelectWords(ops.ScheduleOp):

@@ -46,7 +46,9 @@ def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
             _split_runs(op, memory)
         case sort_ops.SortWords():
             words = memory[op.words]
-            words[..., : words.shape[-1] // 2].sort(axis=-1)
+            dtype = dtype_of(words.dtype)
+            count = op.count if sort_ops.is_held(op.count, dtype) else words.shape[-1] // 2
+            words[..., :count].sort(axis=-1)
         case sort_ops.SelectWords():
             found = first_words(memory[op.keys], op.descending)
             memory[op.words][..., : op.until] = found[..., : op.until]

@@ -8,7 +8,7 @@
     schedule.order_zeros(%x -> %y)       # where a word is a float alone, for -0 and 0 are equal
 
 Both nests are tiled and shared as others are. Of rows so long that threads share one, parts have
-numbers. What needs more words stays a `schedule.sort`.
+numbers. What needs more words is sorted by digits (`digit_sort.py`), or stays a `schedule.sort`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tessera.ir.intexpr import Dim, Facts, ceildiv, maximum, minimum, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
+from tessera.schedule.digit_sort import digits_of, sort_by_digits
 from tessera.schedule.machines import Cpu
 from tessera.schedule.rebuild import kernels, with_bodies
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split import rewrite
 from tessera.schedule.split_sort import Asked, NestCode, collect
 from tessera.schedule.types import Axis, BufType
-from tessera.schedule.words import Coder, Layout, one_word
+from tessera.schedule.words import Coder, Layout, has_places, one_word
 
 
 def split_sorts(func: Func, machine: Cpu) -> Func:
@@ -41,7 +42,8 @@ def split_sorts(func: Func, machine: Cpu) -> Func:
 def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
     """The program with tiles, of which nests beside a sort have one vector, or squares of half of
     one where they turn what they read or write. What is done for an element is little there, and
-    to compile rows of vectors takes twice as long.
+    to compile rows of vectors takes twice as long. No store goes past the caches: words are read
+    at once.
 
     Args:
         chosen: the program with tiles.
@@ -56,7 +58,13 @@ def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
             return op
         is_turned = sum([size > 1 for size in op.tile]) > 1
         most = machine.vector_bits // (64 if is_turned else 32)
-        return op.rebuild(tile=tuple([min(size, most) for size in op.tile]))
+        code = [
+            one.rebuild(streaming=False) if isinstance(one, ops.Store) else one
+            for one in op.body.ops
+        ]
+        return op.rebuild(
+            regions=[Block((), code, ())], tile=tuple([min(size, most) for size in op.tile])
+        )
 
     def body(kernel: ops.Kernel) -> Block:
         if not sorts(kernel):
@@ -90,20 +98,21 @@ def vector_sort(
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
     layout = one_word(keys, int(has_others), count)
-    if layout is None:
+    if layout is None and not (digits_of(keys) and has_places(count)):
         return None
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     until = _type(op.outputs[0]).shape[op.axis]
+    length = _numbers(others, count)
+    numbers = [Value(BufType((*others, length), int64))] if length != 0 else []
+    if layout is None:
+        return sort_by_digits(asked, numbers, names), asked.kept
     if _selects(op, layout, until):
         return _selected(asked, layout, others, names), asked.kept
-    words = Value(BufType((*others, 2 * count), layout.dtypes[0]))
-    temps = [words]
-    numbers = _numbers(others, count)
-    if numbers != 0:
-        temps.append(Value(BufType((*others, numbers), int64)))
+    room = sort_ops.room_of_row(count, layout.dtypes[0])
+    words = Value(BufType((*others, room), layout.dtypes[0]))
     code: list[Op] = [
         _pack(op, words, layout, names),
-        sort_ops.SortWords(words, temps[1:], count, until, loc=op.loc),
+        sort_ops.SortWords(words, numbers, count, until, loc=op.loc),
         collect(op, [words], layout, names),
     ]
     if layout.signed_zeros:
@@ -112,7 +121,7 @@ def vector_sort(
             for target in op.outputs
         ]
     what = f"words of {layout.dtypes[0].bits} bits are sorted in vectors"
-    return asked.kernel(code, temps, what), asked.kept
+    return asked.kernel(code, [words, *numbers], what), asked.kept
 
 
 def _selects(op: ops.Sort, layout: Layout, until: Dim) -> bool:

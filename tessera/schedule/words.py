@@ -131,9 +131,14 @@ class Layout:
         return is_exact or not any(dtype.is_float for dtype in self.keys)
 
 
-def _has_places(layout: Layout, count: Dim) -> bool:
+def has_places(count: Dim) -> bool:
+    """Whether words have room for the places of a row of so many elements."""
+    return not isinstance(count, int) or count <= 1 << PLACE_BITS
+
+
+def _fits(layout: Layout, count: Dim) -> bool:
     """Whether words have the places of a row of so many elements, if they have any."""
-    return not layout.place.bits or not isinstance(count, int) or count <= 1 << PLACE_BITS
+    return not layout.place.bits or has_places(count)
 
 
 def one_word(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
@@ -149,7 +154,7 @@ def one_word(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
     else:
         layout = Layout.of(keys, 0)
         layout = layout if layout.holds_keys else Layout.of(keys, PLACE_BITS)
-    return layout if len(layout.dtypes) == 1 and _has_places(layout, count) else None
+    return layout if len(layout.dtypes) == 1 and _fits(layout, count) else None
 
 
 MAX_WORDS = 2
@@ -173,7 +178,7 @@ def layout_of(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
     if len(layout.dtypes) > 1 and not others and layout.zero is None:
         bare = Layout.of(keys, 0)
         layout = bare if bare.holds_keys else layout
-    return layout if len(layout.dtypes) <= MAX_WORDS and _has_places(layout, count) else None
+    return layout if len(layout.dtypes) <= MAX_WORDS and _fits(layout, count) else None
 
 
 def key_bits(dtype: DType) -> int:
@@ -216,6 +221,10 @@ class Coder(Generic[T]):
             old = words.get(part.word)
             words[part.word] = moved if old is None else code.map("or", old, moved)
         return [words[k] for k in range(len(layout.dtypes))]
+
+    def encoded(self, x: T, dtype: DType) -> T:
+        """A key as an unsigned integer of its width."""
+        return self._encoded(x, dtype)
 
     def ordered(self, x: T) -> T:
         """The only key as an unsigned integer in which -0 comes before 0."""

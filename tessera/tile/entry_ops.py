@@ -10,7 +10,7 @@ from tessera.ir.effects import READ_WRITE
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import Type
-from tessera.schedule.sort_ops import room_of
+from tessera.schedule.sort_ops import room_of, room_of_row
 from tessera.tile.ops import Launch, TileOp
 from tessera.tile.types import MemType
 
@@ -39,7 +39,7 @@ class SortWords(TileOp):
     """Sorts rows of unsigned integers of 32 or 64 bits; see `schedule.sort_words`.
 
     Attributes:
-        words: rows one after the other, each in the first half of twice its places.
+        words: rows one after the other, each in the first places of its room.
         numbers: perhaps memory of i64 for what threads that share a row tell each other.
         rows: how many.
         count: places of a row.
@@ -69,6 +69,11 @@ class SortWords(TileOp):
         """Of the words."""
         assert isinstance(self.words.type, MemType)
         return self.words.type.dtype
+
+    @property
+    def room(self) -> Dim:
+        """Places of a row in memory."""
+        return room_of_row(self.count, self.dtype)
 
 
 class SelectWords(TileOp):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _sort_words(s: Interpreter, op: SortWords) -> None:
-    words = _rows(s, op, op.words, op.rows, 2 * op.count)
+    words = _rows(s, op, op.words, op.rows, op.room)
     _put(words, np.sort(words[:, : s.dim(op.count)])[:, : s.dim(op.until)])
 
 

@@ -302,6 +302,35 @@ def test_elements_of_two_words(first: DType, level: str) -> None:
         check_levels(traced(fn, *types), [a, b, c], machine=machine(level))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize(("dtypes", "digits"), [
+    ([float64], 2), ([bfloat16, float64], 3), ([int8, int16, int32, float16], 3),
+    ([int64, float64], 4), ([int64, float64, int8], 0),
+], ids=str)  # fmt: skip
+def test_keys_of_several_digits(dtypes: list[DType], digits: int, falls: bool, level: str) -> None:
+    rng = np.random.default_rng(1)
+    keys = [rng.choice([-2, -1, -0.0, 0, 1], (5, 33, 2)).astype(d.np) for d in dtypes]
+    keys[0] = np.where(rng.random((5, 33, 2)) < 0.1, keys[0].dtype.type(3), keys[0])
+    payload = rng.normal(size=(5, 33, 2)).astype(np.float32)
+    types = [TensorType((5, 33, 2), d) for d in (*dtypes, float32)]
+    graph = traced(lambda *x: sort(list(x), 1, len(dtypes), falls), *types)
+    lowered = check_levels(graph, [*keys, payload], machine=machine(level))
+    sorts = sum([isinstance(op, SortWords) for op in walk(lowered.schedule.body)])
+    assert sorts == (digits if machine(level).compresses else 0)
+
+
+@pytest.mark.parametrize("shape", [(100_001,), (2, 40_000), (70, 999)])
+def test_orders_of_long_rows_for_any_number_of_threads(shape: tuple[int, ...]) -> None:
+    numbers = np.random.default_rng(3).normal(size=shape)
+    numbers[..., ::7] = np.round(numbers[..., ::7])
+    for x in (numbers, (numbers * 2**60).astype(np.int64)):
+        for threads in (1, 2, 4):
+            with ts.config.update(threads=threads):
+                order = np.asarray(ts.jit(lambda x: ts.argsort(x, axis=-1))(x))
+            np.testing.assert_array_equal(order, np.argsort(x, axis=-1, kind="stable"))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64"])
 def test_many_elements_against_numpy(dtype: str) -> None:
     x = np.random.default_rng(3).integers(0, 99, (3, 2001)).astype(dtype)

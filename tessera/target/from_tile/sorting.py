@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tessera.graph.ops.largest import groups_of
 from tessera.ir.core import Func, Value
-from tessera.schedule.sort_ops import FEW, LONG
+from tessera.schedule.sort_ops import FEW, LONG, is_held
 from tessera.target import ops as t
 from tessera.target.from_tile.lowering import Lowering, constant_of
 from tessera.target.function import I64, PTR
@@ -24,7 +24,7 @@ def sort_words(s: Lowering, op: SortWords) -> None:
     kind = _kind(s, op)
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
-    vectors = _vectors(kind, constant_of(n))
+    vectors = _vectors(kind, op.count) if is_held(op.count, op.dtype) else None
     s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
 
     def alone() -> Sequence[Value]:
@@ -82,22 +82,22 @@ def _share(s: Lowering, callee: str, args: list[Value], count: Value, grain: int
         s.emit(t.Call([*args, s.index(0), count], callee, loc=s.loc))
 
 
-def _vectors(kind: Kind, n: int | None) -> int | None:
-    """The vectors of a network for rows of a length, a power of two; None where there is none."""
-    if n is None or n > kind.small:
-        return None
+def _vectors(kind: Kind, n: int) -> int:
+    """The vectors of a network for rows of a length, a power of two."""
     return 1 << (max(-(-n // kind.lanes), 1) - 1).bit_length()
 
 
 def sort_rows(kind: Kind, vectors: int | None) -> Func:
     """`sort_rows(words, n, until, lo, hi)`: sorts some rows, each by one network of so many vectors
-    where that can.
+    where registers hold it.
     """
     c = Code(kind, (PTR, I64, I64, I64, I64), ("words", "n", "until", "lo", "hi"))
     ptr, n, until, lo, hi = c.args
+    whole = c.map("and", c.plus(n, kind.lanes - 1), c.index(-kind.lanes))
+    room = whole if vectors else c.times(n, 2)
 
     def row(number: Value) -> None:
-        start = c.map("mul", number, c.times(n, 2))
+        start = c.map("mul", number, room)
         if vectors:
             c.call(network_name(kind, vectors), ptr, start, start, n)
             return
