@@ -47,7 +47,6 @@ FEW = (
     "instruction_combine",
     "loop_rotate",
     "loop_unroll",
-    "instruction_combine",
     "dead_code_elimination",
 )
 """What is left of LLVM's standard pipeline for loops over rows of vectors: the rest finds nothing

@@ -16,7 +16,7 @@ from tessera.ir.core import Block, Func, Op
 from tessera.ir.intexpr import Facts
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, loop_ops, narrow, ops, streaming
+from tessera.schedule import keeping, lengths, loop_ops, narrow, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
@@ -183,6 +183,8 @@ class Choice:
                 assert isinstance(op.result.type, ScalarType)
                 found.append(op.result.type.dtype)
         inexact = [d.bits for d in found if d.is_inexact]
+        if inexact and max(inexact) < 32 and lengths.of(self.code) > lengths.LONG:
+            return 32
         return max(inexact or [a.dtype.bits for a in self.accesses] or [32])
 
     def run(self) -> ops.Nest:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import tessera as ts
 from tessera.compile import Lowered
@@ -46,6 +47,8 @@ Program = tuple[str, Callable[..., Any], Callable[..., np.ndarray], Sequence[tup
 PROGRAMS: list[Program] = [
     ("chain", lambda x, y: ts.exp(-x * x) + y, lambda x, y: np.exp(-x * x) + y,
      [((N, M), float32)] * 2),
+    ("digamma", lambda x: ts.digamma(x * x + 1), lambda x: scipy.special.digamma(x * x + 1),
+     [((N, M), float32)]),
     ("row sums", lambda x: ts.sum(x, axis=1), lambda x: x.sum(1), [((N, M), float32)]),
     ("column sums", lambda x: ts.sum(x, axis=0), lambda x: x.sum(0), [((N, M), float32)]),
     ("total", lambda x: ts.sum(x), lambda x: x.sum(), [((N, M), float32)]),

@@ -3,10 +3,12 @@ they are, anything else under a mask, and nothing beyond."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import tessera as ts
 from tessera import dtypes as dt
@@ -75,3 +77,54 @@ def test_accesses_are_checked(columns: int) -> None:
         found = ts.jit(lambda x: both(x))(x)
     for one, other in zip(found, (x[::-1] * 2 + 1, x.max(axis=1)), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def long(x: Any) -> Any:
+    """So long that the lanes at the end are a turn of its loop."""
+    return ts.digamma(x * x + 1)
+
+
+def long_rows(x: Any) -> Any:
+    return long(x) - ts.mean(x, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fn", [long, long_rows, lambda x: long(x.T)])
+@pytest.mark.parametrize("columns", [0, 1, 15, 31, 32, 33, 63, 64, 65, 100])
+def test_long_functions(columns: int, fn: Callable[[Any], Any], level: str) -> None:
+    shapes = ((3, columns),)
+    check_levels(graph_of(fn, shapes, dt.float32), values(shapes), machine=machine(level))
+
+
+@pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.float16])
+@pytest.mark.parametrize("columns", [33, 77])
+def test_long_functions_of_other_dtypes(columns: int, dtype: DType) -> None:
+    shapes = ((3, columns),)
+    check_levels(graph_of(long, shapes, dtype), values(shapes, dtype), machine=machine(LEVELS[-1]))
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_a_long_function_is_written_down_once(rows: int) -> None:
+    lowered = Lowered(graph_of(long, ((rows, 1003),), dt.float32), machine(LEVELS[-1]))
+    assert str(lowered.tile).count("fn=digamma") == 1
+    lowered = Lowered(graph_of(ts.exp, ((rows, 1003),), dt.float32), machine(LEVELS[-1]))
+    assert str(lowered.tile).count("fn=exp") == 2
+
+
+@pytest.mark.parametrize("size", [5, 1003, 70001])
+def test_long_functions_are_the_same_for_any_number_of_threads(size: int) -> None:
+    x = np.random.default_rng(1).normal(size=(2, size)).astype(np.float32)
+    found: list[np.ndarray] = []
+    for threads in (1, 2, 5):
+        with ts.config.update(threads=threads):
+            found.append(np.asarray(ts.jit(lambda x: long(x))(x)))
+    expected = scipy.special.digamma(x.astype(np.float64) ** 2 + 1)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)
+    assert all(np.array_equal(found[0], one) for one in found)
+
+
+def test_accesses_of_long_functions_are_checked() -> None:
+    x = np.linspace(1, 2, 1003, dtype=np.float32)
+    with ts.config.update(debug_bounds=True):
+        found = ts.jit(lambda x: long(x))(x)
+    np.testing.assert_array_equal(found, ts.jit(lambda x: long(x))(x))

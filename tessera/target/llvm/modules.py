@@ -16,7 +16,7 @@ from tessera.ir.core import Func, Module, Op
 from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.llvm import host
-from tessera.target.llvm.text import Part, Writer
+from tessera.target.llvm.text import Part, Writer, repeats
 from tessera.target.llvm.writer import RULES
 from tessera.target.machine import Machine
 from tessera.target.types import VecType
@@ -106,7 +106,7 @@ class ModuleWriter:
         """Writes the entry, once the other functions of a program are written."""
         w = self._writer
         if self._is_one:
-            is_plain = self._is_plain and not _repeats(module.entry)
+            is_plain = self._is_plain and not repeats(module.entry)
             text = w.finish(module, entry)
             self._take(ModuleText(text, is_plain=is_plain, is_last=True))
             return
@@ -117,7 +117,7 @@ class ModuleWriter:
         w.entry(module.entry, entry)
         self._known[entry] = Part(w.lines[first:], w.needs, "")
         text = _group_text(w, self._known, [*self._rare, entry])
-        is_glue = not _repeats(module.entry)
+        is_glue = not repeats(module.entry)
         self._take(ModuleText(text, is_glue, is_last=True))
 
     def _give(self, is_finished: bool) -> None:
@@ -160,8 +160,3 @@ def _is_plain(op: Op) -> bool:
         is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])
         return not (is_scalar and {t.Load, t.Store} <= {type(one) for one in code})
     return not isinstance(op, (t.Scatter, t.While))
-
-
-def _repeats(main: Func) -> bool:
-    """Whether the entry may run something of its own many times."""
-    return any(isinstance(op, (t.For, t.While)) for op in walk(main.body))

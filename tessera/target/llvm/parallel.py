@@ -81,7 +81,7 @@ def together(w: Writer, op: t.Together) -> None:
 
 # Runs some pieces: of each, the call is the last one whose first piece is not behind it.
 _TOGETHER = Template("""\
-define internal void @together(ptr %context, i64 %lo, i64 %hi) #0 {
+define internal void @together(ptr %context, i64 %lo, i64 %hi) #2 {
 entry:
   %table = load ptr, ptr %context, align 8
   %number.at = getelementptr i64, ptr %context, i64 1
@@ -134,7 +134,7 @@ done:
 def _piece(w: Writer, name: str, op: t.Parallel | t.Call) -> list[str]:
     """A function that calls another one with arguments from memory; for a piece of it, with its
     ends."""
-    lines = [f"define internal void @{name}(ptr %args, i64 %lo, i64 %hi) #0 {{", "entry:"]
+    lines = [f"define internal void @{name}(ptr %args, i64 %lo, i64 %hi) #2 {{", "entry:"]
     words: list[str] = []
     for k, arg in enumerate(op.args):
         text = type_text(arg.type)

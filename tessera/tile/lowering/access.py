@@ -86,8 +86,9 @@ def _view(
 def _mask(
     low: State, conditions: Sequence[Value], point: Point, dims: Sequence[int]
 ) -> tuple[Value, ...]:
-    """The conditions as a mask over some dims of the point."""
-    mask = low.em.all_of(conditions)
+    """The conditions as a mask over some dims of the point, with those that hold for a loop."""
+    counted = [low.inside(point, k) for k in dims if point.dims[k].count is not None]
+    mask = low.em.all_of([*conditions, *counted])
     if mask is None:
         return ()
     shape = point.shape
@@ -97,7 +98,8 @@ def _mask(
 
 
 def _checks(point: Point, dims: Sequence[int]) -> tuple[int, ...]:
-    return tuple([at for at, k in enumerate(dims) if point.dims[k].checked])
+    found = [point.dims[k] for k in dims]
+    return tuple([at for at, dim in enumerate(found) if dim.checked and dim.count is None])
 
 
 # --- loads ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, loop_ops
+from tessera.schedule import keeping, lengths, loop_ops
 from tessera.schedule import ops as s
 from tessera.schedule.fetching import behind
 from tessera.schedule.part_ops import ContractFrom
@@ -281,6 +281,7 @@ class _Loops:
 
     Attributes:
         stages: the ops of the body by the number of axes that are fixed when they run.
+        is_once: whether the body is not written down again for what is left at the end.
     """
 
     def __init__(self, low: State, nest: s.Nest, plans: list[_AxisPlan]) -> None:
@@ -289,7 +290,8 @@ class _Loops:
         self.plans = plans
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
-        self.inner = {} if self.low.is_block or self.by_row else _inner_ranges(nest)
+        self.is_once = low.is_block or lengths.of(nest.body.ops) >= lengths.WHOLE
+        self.inner = {} if self.is_once or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
         self.fetched = [op for op in memory if op.ahead and not _is_filled_ahead(op)]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
@@ -471,14 +473,44 @@ class _Loops:
         bounds = (em.index(plan.low), em.index(plan.high), em.const(size, int64))
         em.loop(bounds, (), tile, plan.parallel)
 
+    def once(self, k: int, plan: _AxisPlan, point: Point) -> None:
+        """A loop over full tiles, and the rest as another turn of a loop around it, so that masks
+        change nowhere inside: computed in front of each load they would have it wait."""
+        em, size, extent = self.em, plan.tile, plan.axis.extent
+        full = plan.high // size * size
+        if full == plan.low:
+            self.tile(k, size, em.index(plan.low), point, checked=True)
+            return
+
+        def part(i: Value, _: list[Value]) -> tuple[Value, ...]:
+            is_first = em.map("eq", i, em.const(0, int64))
+            low, high = em.index(plan.low), em.index(plan.high)
+            middle, step = em.index(full), em.const(size, int64)
+            count = em.select(is_first, step, em.index(extent % size))
+            bounds = em.select(is_first, low, middle), em.select(is_first, middle, high), step
+
+            def tile(i: Value, _: list[Value]) -> tuple[Value, ...]:
+                dim = TileDim(plan.axis.name, size, i, extent, True, count)
+                self.axis(k + 1, point.plus(dim))
+                return ()
+
+            em.loop(bounds, (), tile, plan.parallel)
+            return ()
+
+        bounds = em.const(0, int64), em.const(2, int64), em.const(1, int64)
+        em.loop(bounds, (), part, plan.parallel)
+
     def tiled(self, k: int, plan: _AxisPlan, point: Point) -> None:
-        """Full tiles without checks, then the rest."""
+        """Full tiles without checks, then the rest; a long body is written down once."""
         em, size, extent = self.em, plan.tile, plan.axis.extent
         if extent == 0:
             return
         whole = divides(size, extent, self.low.facts)
         if self.low.is_block:
             self.masked(k, plan, point, not whole)
+            return
+        if self.is_once and plan.vector and not whole:
+            self.once(k, plan, point)
             return
         # The low end is a multiple of the tile, so rounding the high end down leaves full tiles.
         full = plan.high if whole else plan.high // size * size

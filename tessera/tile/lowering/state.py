@@ -33,6 +33,7 @@ class TileDim:
         start: coordinate of the first one.
         extent: extent of the axis.
         checked: whether the tile may reach beyond the extent.
+        count: how many of the elements lie within it, where a loop's tiles have as many each.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TileDim:
     start: Value
     extent: Dim
     checked: bool = False
+    count: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,13 +230,19 @@ class State:
 
     def lanes(self, point: Point, k: int) -> Value:
         """The coordinates along a tiled axis: a tile with this dim only."""
-        dim = point.dims[k]
-        shape = tuple([dim.size if j == k else 1 for j in range(len(point.dims))])
-        return self.em.map("add", dim.start, self.em.pure(t.Iota, shape, k))
+        return self.em.map("add", point.dims[k].start, self.places(point, k))
+
+    def places(self, point: Point, k: int) -> Value:
+        """The places along a tiled axis: a tile with this dim only."""
+        shape = tuple([dim.size if j == k else 1 for j, dim in enumerate(point.dims)])
+        return self.em.pure(t.Iota, shape, k)
 
     def inside(self, point: Point, k: int) -> Value:
         """Which coordinates along a tiled axis are below its extent."""
-        return self.em.map("lt", self.lanes(point, k), self.em.index(point.dims[k].extent))
+        dim = point.dims[k]
+        if dim.count is not None:
+            return self.em.map("lt", self.places(point, k), dim.count)
+        return self.em.map("lt", self.lanes(point, k), self.em.index(dim.extent))
 
     def conditions(
         self, where: Iterable[Dim], point: Point, dyn: Sequence[Value]
