@@ -59,9 +59,7 @@ def test_masks(columns: int, masked: bool) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int64])
 @pytest.mark.parametrize(("columns", "width"), [(26, 29), (26, 32), (49, 57), (7, 16)])
-def test_parts_of_rows_that_are_outside(
-    columns: int, width: int, dtype: DType, level: str
-) -> None:
+def test_parts_of_rows_that_are_outside(columns: int, width: int, dtype: DType, level: str) -> None:
     """What masks a whole vector masks others in part. LLVM 22 read such a vector without a mask,
     or ended the process, where it saw late that none of its lanes is inside."""
     widths = ((0, 0), (2, 1), (1, width - columns - 1))
@@ -128,3 +126,27 @@ def test_accesses_of_long_functions_are_checked() -> None:
     with ts.config.update(debug_bounds=True):
         found = ts.jit(lambda x: long(x))(x)
     np.testing.assert_array_equal(found, ts.jit(lambda x: long(x))(x))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int8])
+@pytest.mark.parametrize("shape", [(16, 17), (33, 100), (15, 40), (40, 15), (1, 77)])
+def test_squares_begin_early_enough(shape: tuple[int, int], dtype: DType, level: str) -> None:
+    graph = graph_of(lambda x: x.T + 1, (shape,), dtype)
+    check_levels(graph, values((shape,), dtype), machine=machine(level))
+
+
+def test_a_square_is_written_down_once() -> None:
+    shapes = ((1001, 333),) * 2
+    lowered = Lowered(graph_of(lambda x, y: x.T + 1, shapes, dt.float32), machine(LEVELS[-1]))
+    assert str(lowered.tile).count("tile.load") == 1
+    lowered = Lowered(graph_of(lambda x, y: x + y.T, ((333, 1001), shapes[0]), dt.float32))
+    assert str(lowered.tile).count("tile.load") == 8  # the result may lie where x does
+
+
+@pytest.mark.parametrize("shape", [(333, 1001), (40, 17)])
+def test_points_are_not_done_twice_in_place(shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=shape[::-1]), rng.normal(size=shape)
+    f = ts.jit(lambda x, y: x.T + y, donate_argnums=1)
+    np.testing.assert_array_equal(f(x, ts.asarray(y.copy())), x.T + y)

@@ -221,6 +221,29 @@ def _tiles(nest: s.Nest) -> list[int]:
     return tiles
 
 
+def _slides(nest: s.Nest, tiles: Sequence[int]) -> bool:
+    """Whether points of a nest may be done twice, and squares are what it goes by: each is turned
+    in registers, by too much code to write it down for all that may be left of either side. What is
+    read where it is written may lie where the result does."""
+    sides = [
+        (axis.extent, tile) for axis, tile in zip(nest.axes, tiles, strict=True) if tile > 1
+    ]
+    if len(sides) != 2 or nest.ordered:
+        return False
+    if not all(isinstance(extent, int) and extent >= tile for extent, tile in sides):
+        return False
+    code = list(walk(nest.body))
+    stores = [op for op in code if isinstance(op, s.Store)]
+    written = {op.buf for op in stores}
+    places = {op.index for op in stores}
+    loads = [op for op in code if isinstance(op, s.Load)]
+    return (
+        all(op.combine is None and not op.dyn for op in stores)
+        and all(op.buf not in written and op.index not in places for op in loads)
+        and all(isinstance(op, (s.Load, s.Store, s.Map, s.Cast, s.Const, s.Index)) for op in code)
+    )
+
+
 def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
     """For axes that conditions are about, from where to where they hold; {} where that is not most
     of the nest, as it is for the border around an image."""
@@ -282,6 +305,7 @@ class _Loops:
     Attributes:
         stages: the ops of the body by the number of axes that are fixed when they run.
         is_once: whether the body is not written down again for what is left at the end.
+        slides: whether the last tile of an axis begins early enough to be a full one.
     """
 
     def __init__(self, low: State, nest: s.Nest, plans: list[_AxisPlan]) -> None:
@@ -291,6 +315,7 @@ class _Loops:
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         self.is_once = low.is_block or lengths.of(nest.body.ops) >= lengths.WHOLE
+        self.slides = not self.by_row and _slides(nest, [plan.tile for plan in plans])
         self.inner = {} if self.is_once or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
         self.fetched = [op for op in memory if op.ahead and not _is_filled_ahead(op)]
@@ -473,6 +498,18 @@ class _Loops:
         bounds = (em.index(plan.low), em.index(plan.high), em.const(size, int64))
         em.loop(bounds, (), tile, plan.parallel)
 
+    def slide(self, k: int, plan: _AxisPlan, point: Point) -> None:
+        """Full tiles, of which the last one does some points once more."""
+        em, size = self.em, plan.tile
+        last = em.index(plan.axis.extent - size)
+
+        def tile(i: Value, _: list[Value]) -> tuple[Value, ...]:
+            self.tile(k, size, em.map("min", i, last), point)
+            return ()
+
+        bounds = em.index(plan.low), em.index(plan.high), em.const(size, int64)
+        em.loop(bounds, (), tile, plan.parallel)
+
     def once(self, k: int, plan: _AxisPlan, point: Point) -> None:
         """A loop over full tiles, and the rest as another turn of a loop around it, so that masks
         change nowhere inside: computed in front of each load they would have it wait."""
@@ -509,7 +546,10 @@ class _Loops:
         if self.low.is_block:
             self.masked(k, plan, point, not whole)
             return
-        if self.is_once and plan.vector and not whole:
+        if not whole and self.slides:
+            self.slide(k, plan, point)
+            return
+        if not whole and self.is_once and plan.vector:
             self.once(k, plan, point)
             return
         # The low end is a multiple of the tile, so rounding the high end down leaves full tiles.
