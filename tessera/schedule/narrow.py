@@ -27,6 +27,10 @@ quarter longer to read and to write."""
 COSTLY = 2
 """The same where a function is long."""
 
+MOST_VECTORS = 2
+"""Registers that the elements of a column take at most, unless a function is long. Of places (i64)
+beside bfloat16 they would take four: to part five columns of these is a thousand instructions."""
+
 
 def is_narrow(choice: Choice, axis: Axis, times: int = FEW) -> bool:
     """Whether vectors along an axis have a few of their lanes at work."""
@@ -37,6 +41,8 @@ def rows_of(choice: Choice, axis: Axis) -> Axis | None:
     """The axis of rows that are to be taken side by side, as their elements, along `axis`, are few;
     None where they are not."""
     if not is_narrow(choice, axis, COSTLY if choice.costly else FEW):
+        return None
+    if not choice.costly and choice.lanes * _widest(choice) > MOST_VECTORS * choice.machine.vector_bits:
         return None
     rows = [one for one in choice.free if one is not axis]
     return rows[-1] if rows and _fill(choice, rows[-1]) else None
@@ -55,6 +61,11 @@ def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:
     if not isinstance(extent, int) or not _fill(choice, rows):
         return False
     return extent * (1 if choice.costly else COSTLY) < choice.lanes
+
+
+def _widest(choice: Choice) -> int:
+    """Bits of the widest element that is read or written."""
+    return max([access.dtype.bits for access in choice.accesses], default=0)
 
 
 def _fill(choice: Choice, rows: Axis) -> bool:
