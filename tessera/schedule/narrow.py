@@ -42,7 +42,8 @@ def rows_of(choice: Choice, axis: Axis) -> Axis | None:
     None where they are not."""
     if not is_narrow(choice, axis, COSTLY if choice.costly else FEW):
         return None
-    if not choice.costly and choice.lanes * _widest(choice) > MOST_VECTORS * choice.machine.vector_bits:
+    most = MOST_VECTORS * choice.machine.vector_bits
+    if not choice.costly and choice.lanes * _widest(choice) > most:
         return None
     rows = [one for one in choice.free if one is not axis]
     return rows[-1] if rows and _fill(choice, rows[-1]) else None

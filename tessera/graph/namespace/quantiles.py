@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from tessera.dtypes import default_int, float32, uint8
+import numpy as np
+
+from tessera.dtypes import DType, default_int, float32, uint8
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
@@ -27,10 +31,12 @@ from tessera.graph.ops.rearrange import (
     broadcast,
     full,
     reshape,
+    slice_axis,
     transpose,
 )
 from tessera.graph.ops.sort import sort
 from tessera.ir import loc
+from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
 
 __all__ = [
@@ -148,16 +154,19 @@ def _quantile(
     parts = to_dtype(q if is_number(q) else as_array(name, q), exact.dtype)
     if whole != 1:
         parts = ops.div(parts, whole)
-    # One line of elements for each place of the result.
     rest = [k for k in range(found.ndim) if k not in axes]
-    lines = transpose(exact, [*axes, *rest])
-    size = product([found.shape[k] for k in axes])
     shape = tuple([found.shape[k] for k in rest])
-    lines = reshape(lines, (size, *shape))
+    lines, at = _lines(exact, axes, rest)
+    size = lines.shape[at]
     if size == 0:
         result = full((*parts.shape, *shape), float("nan"), exact.dtype)
     else:
-        result = _interpolated(lines, parts, method, skip)
+        known = _known_place(q, whole, size, exact.dtype) if is_number(q) and not skip else None
+        if known is None:
+            result = _interpolated(lines, parts, at, method, skip)
+        else:
+            result = _at_place(lines, known, at, method)
+        result = transpose(result, [at, *[k for k in range(result.ndim) if k != at]])
         result = reshape(result, (*parts.shape, *shape))
     result = ops.cast(result, found.dtype)
     if keepdims:
@@ -166,20 +175,70 @@ def _quantile(
     return result
 
 
-def _interpolated(lines: Any, parts: Any, method: str, skip: bool) -> Any:
-    """Quantiles along the first dim, which the parts take the place of."""
-    size, shape = lines.shape[0], lines.shape[1:]
+def _lines(x: Any, axes: Sequence[int], rest: Sequence[int]) -> tuple[Any, int]:
+    """The array with a line of elements along one axis for each place of the result, and that
+    axis: where it is one of several, the last."""
+    if len(axes) == 1:
+        return x, axes[0]
+    shape = [x.shape[k] for k in rest]
+    size = product([x.shape[k] for k in axes])
+    return reshape(transpose(x, [*rest, *axes]), (*shape, size)), len(rest)
+
+
+def _known_place(q: Any, whole: float, size: Dim, dtype: DType) -> float | None:
+    """The place of a quantile in a line, with the roundings of the dtype; None where it is not
+    known, or there is none."""
+    if not isinstance(size, int):
+        return None
+    number = dtype.np.type
+    part = number(q) / number(whole)
+    return float(part * (number(size) - number(1))) if 0 <= part <= 1 else None
+
+
+def _at_place(lines: Any, place: float, at: int, method: str) -> Any:
+    """The quantile at a known place of each line along an axis, which stays, with length 1."""
+    size: int = lines.shape[at]
+    (ordered,) = sort((lines,), at)  # NaN comes last
+
+    def element(k: float) -> Any:
+        k = min(int(k), size - 1)
+        return slice_axis(ordered, at, k, k + 1)
+
+    bad = ops.isnan(element(size - 1))
+    place = float(np.round(place)) if method == "nearest" else place
+    ends = [element(math.floor(place)), element(math.ceil(place))]
+    weight = place - math.floor(place)
+    if method == "midpoint" and weight:
+        weight = 0.5
+    found = {"lower": ends[0], "nearest": ends[0], "higher": ends[1]}.get(method)
+    if found is None:
+        found = ops.add(ends[0], _rise(ends, weight)) if weight else ends[0]
+    return ops.select(bad, math.nan, found)
+
+
+def _rise(ends: Sequence[Any], weight: Any) -> Any:
+    """What a quantile between two elements has more than the first of them. Equal ends, infinite
+    ones too, have nothing between them."""
+    apart = ops.select(ops.eq(*ends), 0, ops.sub(ends[1], ends[0]))
+    return ops.mul(apart, weight)
+
+
+def _interpolated(lines: Any, parts: Any, at: int, method: str, skip: bool) -> Any:
+    """Quantiles of the lines along an axis, which the parts take the place of."""
+    size = lines.shape[at]
+    others = [k for k in range(lines.ndim) if k != at]
+    shape = tuple([lines.shape[k] for k in others])
     outer = product(parts.shape)
     missing = ops.isnan(lines)
-    (ordered,) = sort((lines,), 0)  # NaN comes last
+    (ordered,) = sort((lines,), at)  # NaN comes last
     dtype = lines.dtype
     total = spread(size_of([size], dtype), shape)
     if skip:
-        gone = reduce.sum_(ops.cast(missing, default_int), [0])
+        gone = reduce.sum_(ops.cast(missing, default_int), [at])
         total = ops.sub(total, ops.cast(gone, dtype))
-    results = (outer, *shape)
-    parts = broadcast(reshape(parts, (outer,)), results, [0])
-    last = ops.maximum(ops.sub(broadcast(total, results, range(1, len(results))), 1), 0)
+    results = (*lines.shape[:at], outer, *lines.shape[at + 1 :])
+    parts = broadcast(reshape(parts, (outer,)), results, [at])
+    last = ops.maximum(ops.sub(broadcast(total, results, others), 1), 0)
     place = ops.mul(parts, last)
     inside = ops.and_(ops.ge(parts, 0), ops.le(parts, 1))
     place = ops.select(inside, place, 0)
@@ -188,19 +247,16 @@ def _interpolated(lines: Any, parts: Any, method: str, skip: bool) -> Any:
     low = ops.floor(place)
     high = ops.ceil(place)
     ends = [
-        take_along(ordered, ops.cast(end, default_int), 0, IndexMode.CLIP) for end in (low, high)
+        take_along(ordered, ops.cast(end, default_int), at, IndexMode.CLIP) for end in (low, high)
     ]
     found = {"lower": ends[0], "nearest": ends[0], "higher": ends[1]}.get(method)
     if found is None:
         weight = ops.sub(place, low)
         if method == "midpoint":
             weight = ops.select(ops.eq(weight, 0), weight, 0.5)
-        # Equal ends, infinite ones too, have nothing between them.
-        apart = ops.select(ops.eq(*ends), 0, ops.sub(ends[1], ends[0]))
-        rise = ops.select(ops.eq(weight, 0), 0, ops.mul(apart, weight))
-        found = ops.add(ends[0], rise)
-    nothing = ops.eq(total, 0) if skip else reduce.any_(missing, [0])
-    bad = ops.or_(ops.not_(inside), broadcast(nothing, results, range(1, len(results))))
+        found = ops.add(ends[0], ops.select(ops.eq(weight, 0), 0, _rise(ends, weight)))
+    nothing = ops.eq(total, 0) if skip else reduce.any_(missing, [at])
+    bad = ops.or_(ops.not_(inside), broadcast(nothing, results, others))
     return ops.select(bad, float("nan"), found)
 
 
