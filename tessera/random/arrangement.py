@@ -93,11 +93,13 @@ def permutation(
     name = "random.permutation"
     found = parse_key(name, key)
     things, at = _population(name, x, axis)
-    return _permutation(found, things, at, independent)
+    return _permutation(found, things, at, independent, is_range=isinstance(x, int))
 
 
-@compiled("axis", "independent")
-def _permutation(key: Any, x: Any, axis: int, independent: bool) -> Any:
+@compiled("axis", "independent", "is_range")
+def _permutation(key: Any, x: Any, axis: int, independent: bool, is_range: bool) -> Any:
+    if is_range:
+        return ops.cast(argsort(words(key, x.shape, 64)), x.dtype)
     if independent:
         order = argsort(words(key, x.shape, 64), axis=axis)
         return take_along(x, order, axis)

@@ -96,6 +96,9 @@ class ModuleWriter:
         self._is_one &= not (is_full or is_finished)
         if is_full:
             self._give(is_finished)
+        if is_finished and self._lines[False] >= LENGTH[True]:
+            # There are several modules anyway: a thread begins while what is finished is written.
+            self._give(False)
         if self._is_plain and not is_finished:
             self._is_plain = all(map(_is_plain, walk(func.body)))
         part = self._known[func.name] = self._writer.func(func)
