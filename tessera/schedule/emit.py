@@ -12,11 +12,11 @@ from tessera.errors import CompileError
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.cumulative import Cumulative
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
-from tessera.graph.ops.generate import Constant, Iota, RandomBits
+from tessera.graph.ops.generate import PHILOX_WORDS, Constant, Iota, RandomBits
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import is_removable
-from tessera.ir.intexpr import Dim, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, prod, substitute, sym, symbols
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.types import ScalarType
@@ -340,14 +340,29 @@ class NestEmitter:
         if any(plan.draws_blocks for plan in self.plans):
             (expr,), dyn = self.bind((place,))
             return self.add(region, ops.Random, dyn, expr, key)
-        linear = self.formula(region, place)
-        high = self.map(region, SCALARS["shr"], linear, self.const(32, int64))
-        words = [self.cast(region, x, uint32) for x in (linear, high)]
+        count = prod(op.shape)
+        is_short = isinstance(count, int) and count <= 1 << 32
+
+        def words(expr: Dim) -> tuple[Value, Value]:
+            linear = self.formula(region, expr)
+            low = self.cast(region, linear, uint32)
+            if is_short:
+                return low, self.const(0, uint32)
+            high = self.map(region, SCALARS["shr"], linear, self.const(32, int64))
+            return low, self.cast(region, high, uint32)
 
         def emit(name: str, *values: Value) -> Value:
             return self.map(region, SCALARS[name], *values)
 
-        return op.scalar_code(key, words[0], words[1], emit, self.const)
+        if not isinstance(place % 2, int):
+            return op.scalar_code(key, *words(place), emit, self.const)
+        # Each element takes several words, and those of one block share it: the block's number is
+        # the same formula.
+        block, which = place // PHILOX_WORDS, place % PHILOX_WORDS
+        if not isinstance(which, int):
+            low = self.cast(region, self.formula(region, place), uint32)
+            which = emit("and", low, self.const(PHILOX_WORDS - 1, uint32))
+        return op.block_code(key, words(block), which, emit, self.const)
 
     def store(self, store: StorePlan) -> None:
         """Writes a scalar, and remembers it for later plans of the nest."""

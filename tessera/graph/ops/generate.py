@@ -189,6 +189,9 @@ Const: TypeAlias = Callable[[int, DType], T]
 """`const(7, uint32)`: a constant value."""
 
 PHILOX_ROUNDS: Final = 10
+PHILOX_WORDS: Final = 4
+"""Words of a block."""
+
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 
@@ -278,14 +281,33 @@ class RandomBits(GraphOp):
             emit: applies a scalar function to values.
             const: makes a constant.
         """
-        two, zero = const(2, uint32), const(0, uint32)
+        two = const(2, uint32)
         carried = emit("shl", index_hi, const(30, uint32))
-        low = emit("or", emit("shr", index_lo, two), carried)
-        high = emit("shr", index_hi, two)
+        block = emit("or", emit("shr", index_lo, two), carried), emit("shr", index_hi, two)
+        return self.block_code(
+            key, block, emit("and", index_lo, const(PHILOX_WORDS - 1, uint32)), emit, const
+        )
+
+    def block_code(
+        self, key: Sequence[T], block: tuple[T, T], which: T | int, emit: Emit[T], const: Const[T]
+    ) -> T:
+        """One element of a block, of which the number is known, by its words as in `scalar_code`.
+
+        Args:
+            key: the words of the key; all values are u32.
+            block: the words of the block's number.
+            which: the element's place in it.
+            emit: applies a scalar function to values.
+            const: makes a constant.
+        """
+        zero = const(0, uint32)
         upper0, upper1 = key[2:] or (zero, zero)
-        a, b, c, d = philox((low, high, upper0, upper1), (key[0], key[1]), emit, const)
-        odd = emit("ne", emit("and", index_lo, const(1, uint32)), zero)
-        upper = emit("ne", emit("and", index_lo, two), zero)
+        words = philox((*block, upper0, upper1), (key[0], key[1]), emit, const)
+        if isinstance(which, int):
+            return words[which]
+        a, b, c, d = words
+        odd = emit("ne", emit("and", which, const(1, uint32)), zero)
+        upper = emit("ne", emit("and", which, const(2, uint32)), zero)
         return emit("select", upper, emit("select", odd, d, c), emit("select", odd, b, a))
 
     def batch(

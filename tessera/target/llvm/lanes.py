@@ -16,7 +16,7 @@ def shuffle_text(w: Writer, a: str, b: str, type: Type, picks: Sequence[int]) ->
     """Lanes of two vectors."""
     text = type_text(type)
     items = ", ".join(f"i32 {p}" for p in picks)
-    return w.assign(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
+    return w.value(f"shufflevector {text} {a}, {text} {b}, <{len(picks)} x i32> <{items}>")
 
 
 def joined(w: Writer, pieces: list[str], type: VecType) -> str:

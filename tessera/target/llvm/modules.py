@@ -88,7 +88,7 @@ class ModuleWriter:
         """Writes a function that is not the entry, and calls only those that were added before."""
         is_finished = FINISHED in func.attrs
         if func.attrs.get(FINISHED) == RARE:
-            self._known[func.name] = self._writer.func(func)
+            self._known[func.name] = self._writer.func(func, optimize=False)
             self._rare.append(func.name)
             self._is_one = False
             return

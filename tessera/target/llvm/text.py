@@ -17,6 +17,7 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
 from tessera.target import ops as t
+from tessera.target.llvm.fences import LIMITS, fence_type
 from tessera.target.llvm.invariants import invariants, masks
 from tessera.target.llvm.rows import ROWS
 from tessera.target.machine import Feature, Machine
@@ -134,10 +135,17 @@ class Writer:
         self.counter = 0
         self.labels = 0
         self.label = "entry"
+        # What the basic block at hand has computed already, how many operations on vectors of
+        # integers it took, and what stands behind a fence.
+        self.known: dict[object, str] = {}
+        self.depths: dict[str, int] = {}
+        self.fences: dict[str, str] = {}
         self.declared: dict[str, str] = {}
         # What the function at hand uses.
         self.needs: dict[str, None] = {}
         self.words: dict[Value, int] = {}
+        # Whether long chains of operations on integers get fences.
+        self.has_fences = False
         # Whether the function stores past the caches.
         self.streams = False
         # What is written in front of the loops of the function, and not where it stands.
@@ -175,10 +183,20 @@ class Writer:
         self.lines.append(f"  {name} = {text}")
         return name
 
+    def value(self, text: str) -> str:
+        """As `assign`, of an instruction that gives the same wherever it stands, once a block."""
+        name = self.known.get(text)
+        if name is None:
+            name = self.known[text] = self.assign(text)
+        return name
+
     def start(self, label: str) -> None:
         """Begins a basic block."""
         self.lines.append(f"{label}:")
         self.label = label
+        self.known = {}
+        self.depths = {}
+        self.fences = {}
 
     def name(self, value: Value) -> str:
         """An operand."""
@@ -238,8 +256,9 @@ class Writer:
             )
         return found
 
-    def func(self, func: Func) -> Part:
-        """One function."""
+    def func(self, func: Func, optimize: bool = True) -> Part:
+        """One function, and whether LLVM optimises it."""
+        self.has_fences = optimize and self.machine.arch == "x86-64"
         self.label = "entry"
         self.needs = {}
         first = len(self.lines)
@@ -329,11 +348,53 @@ class Writer:
 
     # --- scalar functions ---
 
+    def map(self, op: t.Map) -> str:
+        """A scalar function of values, once a block, with fences around what is deep."""
+        names = [self.name(v) for v in op.args]
+        type = op.args[-1].type
+        key = (op.fn.name, type, *names)
+        found = self.known.get(key)
+        if found is None:
+            args = self.behind_fences(op, names) if self.depths else names
+            found = self.known[key] = self.apply(op.fn, args, type)
+            self.deepen(found, args, op.result.type, 2 if op.fn.name == "mulhi" else 1)
+        return found
+
+    def behind_fences(self, op: t.Map, names: Sequence[str]) -> list[str]:
+        """Operands, those that are deep behind fences; see `fences.py`."""
+        limit = LIMITS.get(op.fn.name, 0)
+        found: list[str] = []
+        for name, value in zip(names, op.args, strict=True):
+            fenced = self.fences.get(name)
+            if fenced is None and limit and self.depths.get(name, 0) >= limit:
+                fenced = self.fence(name, value.type)
+            found.append(fenced or name)
+        return found
+
+    def fence(self, name: str, type: Type) -> str:
+        """A vector of integers of which LLVM knows nothing. Later operations take this one: to
+        have both would take two registers.
+        """
+        found = fence_type(type)
+        assert found is not None
+        floats, name_ = found
+        text = type_text(type)
+        before = self.value(f"bitcast {text} {name} to {floats}")
+        behind = self.assign(f"call {floats} @llvm.arithmetic.fence.{name_}({floats} {before})")
+        fenced = self.fences[name] = self.assign(f"bitcast {floats} {behind} to {text}")
+        return fenced
+
+    def deepen(self, name: str, operands: Sequence[str], type: Type, steps: int = 1) -> None:
+        """Notes how many operations a vector of integers took."""
+        if self.has_fences and fence_type(type) is not None:
+            depths = self.depths
+            depths[name] = steps + max([depths.get(x, 0) for x in operands])
+
     def apply(self, fn: ScalarFn, args: Sequence[str], type: Type) -> str:
         """A scalar function of operands of one type; for select, `type` is that of the last two."""
         template = _templates.get((fn.name, type))
         if template is not None:
-            return self.assign(template.format(*args))
+            return self.value(template.format(*args))
         special = GUARDED.get(fn.name)
         kind = t.element(type).kind
         if special is not None and kind is not Kind.FLOAT:
@@ -351,7 +412,7 @@ class Writer:
         template = _templates[fn.name, type] = row.text[kind].format(
             *places, T=type_text(type), S=suffix(type), C=condition, Z=literal(0, type), O=ones
         )
-        return self.assign(template.format(*args))
+        return self.value(template.format(*args))
 
     def libm(self, base: str, args: Sequence[str], type: Type) -> str:
         """Calls a C function lane by lane."""
@@ -402,15 +463,15 @@ def _shift(word: str, fill_sign: bool) -> Callable[[Writer, Sequence[str], Type]
         op = ("ashr" if signed else "lshr") if word == "shr" else word
         known = _known_integer(args[1])
         if known is not None and 0 <= known < bits:
-            return w.assign(f"{op} {text} {args[0]}, {args[1]}")
+            return w.value(f"{op} {text} {args[0]}, {args[1]}")
         limit = literal(bits, type)
-        ok = w.assign(f"icmp ult {text} {args[1]}, {limit}")
+        ok = w.value(f"icmp ult {text} {args[1]}, {limit}")
         inside = literal(bits - 1, type) if fill_sign and signed else literal(0, type)
-        count = w.assign(f"select {_mask_text(type)} {ok}, {text} {args[1]}, {text} {inside}")
-        shifted = w.assign(f"{op} {text} {args[0]}, {count}")
+        count = w.value(f"select {_mask_text(type)} {ok}, {text} {args[1]}, {text} {inside}")
+        shifted = w.value(f"{op} {text} {args[0]}, {count}")
         if fill_sign and signed:
             return shifted
-        return w.assign(
+        return w.value(
             f"select {_mask_text(type)} {ok}, {text} {shifted}, {text} {literal(0, type)}"
         )
 
@@ -423,20 +484,20 @@ def _division(word: str) -> Callable[[Writer, Sequence[str], Type], str]:
         signed = t.element(type).kind is Kind.INT
         a, b = args
         if (_known_integer(b) or 0) > 0:
-            return w.assign(f"{'s' if signed else 'u'}{word} {text} {a}, {b}")
+            return w.value(f"{'s' if signed else 'u'}{word} {text} {a}, {b}")
         zero, one = literal(0, type), literal(1, type)
-        is_zero = w.assign(f"icmp eq {text} {b}, {zero}")
+        is_zero = w.value(f"icmp eq {text} {b}, {zero}")
         unsafe = is_zero
         minus = ""
         if signed:
-            minus = w.assign(f"icmp eq {text} {b}, {literal(-1, type)}")
-            unsafe = w.assign(f"or {mask} {is_zero}, {minus}")
-        divisor = w.assign(f"select {mask} {unsafe}, {text} {one}, {text} {b}")
-        result = w.assign(f"{'s' if signed else 'u'}{word} {text} {a}, {divisor}")
+            minus = w.value(f"icmp eq {text} {b}, {literal(-1, type)}")
+            unsafe = w.value(f"or {mask} {is_zero}, {minus}")
+        divisor = w.value(f"select {mask} {unsafe}, {text} {one}, {text} {b}")
+        result = w.value(f"{'s' if signed else 'u'}{word} {text} {a}, {divisor}")
         if signed:
-            negated = w.assign(f"sub {text} {zero}, {a}") if word == "div" else zero
-            result = w.assign(f"select {mask} {minus}, {text} {negated}, {text} {result}")
-        return w.assign(f"select {mask} {is_zero}, {text} {zero}, {text} {result}")
+            negated = w.value(f"sub {text} {zero}, {a}") if word == "div" else zero
+            result = w.value(f"select {mask} {minus}, {text} {negated}, {text} {result}")
+        return w.value(f"select {mask} {is_zero}, {text} {zero}, {text} {result}")
 
     return emit
 
@@ -446,11 +507,11 @@ def _mulhi(w: Writer, args: Sequence[str], type: Type) -> str:
     bits = 8 * t.element(type).itemsize
     wide = text.replace(f"i{bits}", f"i{2 * bits}")
     extend = "sext" if t.element(type).kind is Kind.INT else "zext"
-    a, b = (w.assign(f"{extend} {text} {x} to {wide}") for x in args)
-    product = w.assign(f"mul {wide} {a}, {b}")
+    a, b = (w.value(f"{extend} {text} {x} to {wide}") for x in args)
+    product = w.value(f"mul {wide} {a}, {b}")
     shift = f"splat (i{2 * bits} {bits})" if isinstance(type, VecType) else str(bits)
-    high = w.assign(f"lshr {wide} {product}, {shift}")
-    return w.assign(f"trunc {wide} {high} to {text}")
+    high = w.value(f"lshr {wide} {product}, {shift}")
+    return w.value(f"trunc {wide} {high} to {text}")
 
 
 GUARDED: dict[str, Callable[[Writer, Sequence[str], Type], str]] = {

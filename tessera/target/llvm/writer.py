@@ -48,12 +48,15 @@ def _map(w: Writer, op: t.Map) -> None:
     if known is not None:
         w.names[op.result] = mask_literal(known, t.lanes(op.result.type))
         return
-    args = [w.name(a) for a in op.args]
-    w.names[op.result] = w.apply(op.fn, args, op.args[-1].type)
+    w.names[op.result] = w.map(op)
 
 
 def _cast(w: Writer, op: t.Cast) -> None:
-    w.names[op.result] = cast_text(w, w.name(op.x), op.x.type, op.result.type)
+    x = w.name(op.x)
+    name = w.names[op.result] = cast_text(w, x, op.x.type, op.result.type)
+    if t.element(op.x.type).itemsize >= op.dtype.itemsize:
+        # What a wider one knows of its upper bits makes products cheap.
+        w.deepen(name, (x,), op.result.type, 0)
 
 
 def cast_text(w: Writer, x: str, source: Type, target: Type) -> str:
@@ -66,25 +69,25 @@ def cast_text(w: Writer, x: str, source: Type, target: Type) -> str:
         return _half(w, x, source, target)
     if b is bool_:
         code = "fcmp une" if a.kind is Kind.FLOAT else "icmp ne"
-        return w.assign(f"{code} {text} {x}, {literal(0, source)}")
+        return w.value(f"{code} {text} {x}, {literal(0, source)}")
     a_float, b_float = a.kind is Kind.FLOAT, b.kind is Kind.FLOAT
     if (a_float and a.bits < 32) or (b_float and b.bits < 32):
         raise CompileError(
             f"llvm: cast {source} -> {target} is not primitive; it should have been legalized"
         )
     if a_float and b_float:
-        return w.assign(f"{'fpext' if a.bits < b.bits else 'fptrunc'} {text} {x} to {result}")
+        return w.value(f"{'fpext' if a.bits < b.bits else 'fptrunc'} {text} {x} to {result}")
     if a_float:
         return _to_integer(w, x, source, target)
     if b_float:
         code = "sitofp" if a.kind is Kind.INT else "uitofp"
-        return w.assign(f"{code} {text} {x} to {result}")
+        return w.value(f"{code} {text} {x} to {result}")
     width, wanted = (1 if a is bool_ else 8 * a.itemsize), 8 * b.itemsize
     if width == wanted:
         return x
     if width > wanted:
-        return w.assign(f"trunc {text} {x} to {result}")
-    return w.assign(f"{'sext' if a.kind is Kind.INT else 'zext'} {text} {x} to {result}")
+        return w.value(f"trunc {text} {x} to {result}")
+    return w.value(f"{'sext' if a.kind is Kind.INT else 'zext'} {text} {x} to {result}")
 
 
 def _to_integer(w: Writer, x: str, source: Type, target: Type) -> str:
@@ -97,7 +100,7 @@ def _to_integer(w: Writer, x: str, source: Type, target: Type) -> str:
     text, result = type_text(source), type_text(target)
     code = "si" if b.kind is Kind.INT else "ui"
     if not t.lanes(source):
-        return w.assign(
+        return w.value(
             f"call {result} @llvm.fpto{code}.sat.{suffix(target)}.{suffix(source)}({text} {x})"
         )
     bits = 8 * b.itemsize - (b.kind is Kind.INT)
@@ -106,13 +109,13 @@ def _to_integer(w: Writer, x: str, source: Type, target: Type) -> str:
     masks = f"<{t.lanes(source)} x i1>"
 
     def select(test: str, a: str, c: str, type: str) -> str:
-        return w.assign(f"select {masks} {test}, {type} {a}, {type} {c}")
+        return w.value(f"select {masks} {test}, {type} {a}, {type} {c}")
 
-    inside = select(w.assign(f"fcmp ogt {text} {x}, {low}"), x, low, text)
-    found = w.assign(f"fpto{code} {text} {inside} to {result}")
-    large = w.assign(f"fcmp oge {text} {x}, {high}")
+    inside = select(w.value(f"fcmp ogt {text} {x}, {low}"), x, low, text)
+    found = w.value(f"fpto{code} {text} {inside} to {result}")
+    large = w.value(f"fcmp oge {text} {x}, {high}")
     found = select(large, literal((1 << bits) - 1, target), found, result)
-    return select(w.assign(f"fcmp uno {text} {x}, {x}"), literal(0, target), found, result)
+    return select(w.value(f"fcmp uno {text} {x}, {x}"), literal(0, target), found, result)
 
 
 def _half(w: Writer, x: str, source: Type, target: Type) -> str:
@@ -125,22 +128,24 @@ def _half(w: Writer, x: str, source: Type, target: Type) -> str:
     lanes = t.lanes(source)
     half = f"<{lanes} x half>" if lanes else "half"
     if a is float16:
-        value = w.assign(f"bitcast {type_text(source)} {x} to {half}")
-        return w.assign(f"fpext {half} {value} to {type_text(target)}")
-    value = w.assign(f"fptrunc {type_text(source)} {x} to {half}")
-    return w.assign(f"bitcast {half} {value} to {type_text(target)}")
+        value = w.value(f"bitcast {type_text(source)} {x} to {half}")
+        return w.value(f"fpext {half} {value} to {type_text(target)}")
+    value = w.value(f"fptrunc {type_text(source)} {x} to {half}")
+    return w.value(f"bitcast {half} {value} to {type_text(target)}")
 
 
 def _bitcast(w: Writer, op: t.Bitcast) -> None:
     source, target = type_text(op.x.type), type_text(op.result.type)
     x = w.name(op.x)
-    w.names[op.result] = x if source == target else w.assign(f"bitcast {source} {x} to {target}")
+    name = x if source == target else w.value(f"bitcast {source} {x} to {target}")
+    w.names[op.result] = name
+    w.deepen(name, (x,), op.result.type, 0)
 
 
 def _splat(w: Writer, op: t.Splat) -> None:
     vector = type_text(op.result.type)
-    one = w.assign(f"insertelement {vector} poison, {w.typed(op.x)}, i64 0")
-    w.names[op.result] = w.assign(
+    one = w.value(f"insertelement {vector} poison, {w.typed(op.x)}, i64 0")
+    w.names[op.result] = w.value(
         f"shufflevector {vector} {one}, {vector} poison, <{op.count} x i32> zeroinitializer"
     )
 
@@ -156,7 +161,9 @@ def _insert(w: Writer, op: t.Insert) -> None:
 
 
 def _shuffle(w: Writer, op: t.Shuffle) -> None:
-    w.names[op.result] = shuffle_text(w, w.name(op.a), w.name(op.b), op.a.type, op.picks)
+    a, b = w.name(op.a), w.name(op.b)
+    name = w.names[op.result] = shuffle_text(w, a, b, op.a.type, op.picks)
+    w.deepen(name, (a, b), op.result.type)
 
 
 def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:

@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import DType, int64, uint32
-from tessera.graph.ops.generate import philox
+from tessera.graph.ops.generate import PHILOX_WORDS, philox
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, divides, linear_in
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val
 from tessera.tile.ops import tile_type
-
-WORDS = 4
-"""Words of a block."""
 
 
 def random(low: State, op: s.Random, point: Point) -> Val:
@@ -34,7 +31,7 @@ def random(low: State, op: s.Random, point: Point) -> Val:
         return Val((_dealt(low, op, point, keys, dyn),), point.names)
     place = em.index(op.expr, low.leaf(point, dyn))
     words = _block(low, em.map("shr", place, em.const(2, int64)), keys)
-    which = em.cast(em.map("and", place, em.const(WORDS - 1, int64)), uint32)
+    which = em.cast(em.map("and", place, em.const(PHILOX_WORDS - 1, int64)), uint32)
     return Val((_chosen(low, words, which),), point.names)
 
 
@@ -64,14 +61,16 @@ def _chosen(low: State, words: Sequence[Value], which: Value) -> Value:
 def _shares(low: State, expr: Dim, point: Point, values: Sequence[Value]) -> bool:
     """Whether the last dim of the tile runs along the sequence, from the first word of a block
     on."""
-    if not low.is_block or not point.dims or point.dims[-1].size % WORDS:
+    if not low.is_block or not point.dims or point.dims[-1].size % PHILOX_WORDS:
         return False
     if any(tile_type(v).shape and tile_type(v).shape[-1] > 1 for v in values):
         return False
     last = point.dims[-1]
     found = linear_in(expr, (last.name,))
     # Tiles begin at multiples of their size.
-    return found is not None and found[0][last.name] == 1 and divides(WORDS, found[1], low.facts)
+    if found is None or found[0][last.name] != 1:
+        return False
+    return divides(PHILOX_WORDS, found[1], low.facts)
 
 
 def _dealt(
@@ -80,16 +79,16 @@ def _dealt(
     em = low.em
     last = len(point.dims) - 1
     dim = point.dims[last]
-    count = dim.size // WORDS
+    count = dim.size // PHILOX_WORDS
     line = tuple([count if k == last else 1 for k in range(last + 1)])
-    steps = em.map("mul", em.pure(t.Iota, line, last), em.const(WORDS, int64))
+    steps = em.map("mul", em.pure(t.Iota, line, last), em.const(PHILOX_WORDS, int64))
     first = em.map("add", dim.start, steps)
     outer = low.leaf(point, dyn)
     place = em.index(op.expr, lambda name: first if name == dim.name else outer(name))
     words = _block(low, em.map("shr", place, em.const(2, int64)), keys)
-    shape = (*tile_type(words[0]).shape, WORDS)
+    shape = (*tile_type(words[0]).shape, PHILOX_WORDS)
     spread = [em.broadcast(em.reshape(word, (*shape[:-1], 1)), shape) for word in words]
-    deal = tuple([WORDS if k == last + 1 else 1 for k in range(last + 2)])
+    deal = tuple([PHILOX_WORDS if k == last + 1 else 1 for k in range(last + 2)])
     which = em.cast(em.pure(t.Iota, deal, last + 1), uint32)
     found = _chosen(low, spread, which)
     return em.reshape(found, (*shape[:-2], dim.size))
