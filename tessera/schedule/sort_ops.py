@@ -174,8 +174,9 @@ class SelectWords(ops.ScheduleOp):
 
     Attributes:
         keys: rows along the last axis.
-        words: a buffer with room for `room_of` words of keys and their places along its last axis.
-        tops: a u32 buffer with a number for each `COLUMN` of whole `BLOCK`s of a row.
+        words: a buffer with room for `room_of` words along its last axis, of keys and their places,
+            or of places alone where a key takes a word.
+        tops: a buffer of `rank_of` with a number for each column of a row.
         until: how many places.
         grain: rows that are worth a thread's while; 0: one thread has all.
         descending: whether the largest keys come first.
@@ -199,9 +200,9 @@ class SelectWords(ops.ScheduleOp):
         keys, words, tops = [_type(v) for v in (self.keys, self.words, self.tops)]
         if not keys.shape or self.until < 1:
             raise VerifyError(f"the first {self.until} of rows of {keys}")
-        columns = ceildiv(keys.shape[-1], BLOCK) * (BLOCK // COLUMN)
+        columns = columns_of(keys.shape[-1], keys.dtype)
         room = room_of(groups_of(self.until))
-        for found, dtype, last in ((words, uint64, room), (tops, uint32, columns)):
+        for found, dtype, last in ((words, uint64, room), (tops, rank_of(keys.dtype), columns)):
             if found.dtype is not dtype or found.shape != (*keys.shape[:-1], last):
                 raise VerifyError(f"the first {self.until} of rows of {keys}, in {found}")
 
@@ -254,8 +255,17 @@ FEW = 8
 COLUMN = 8
 """Elements of a row that are selected together."""
 
-BLOCK = 128
-"""Elements of a row whose columns are so far apart as a register is long."""
+
+def rank_of(key: DType) -> DType:
+    """What keys are compared as."""
+    return uint64 if key.bits == 64 else uint32
+
+
+def columns_of(count: Dim, key: DType) -> Dim:
+    """Columns of a row: those of whole blocks, whose elements are as far apart as a register of
+    ranks is long."""
+    lanes = VECTOR_BITS // rank_of(key).bits
+    return ceildiv(count, COLUMN * lanes) * lanes
 
 
 def room_of(groups: int) -> int:

@@ -116,11 +116,14 @@ def _merge_runs(op: sort_ops.MergeRuns, memory: Mapping[Value, Array]) -> None:
 
 
 def first_words(keys: Array, descending: bool) -> Array:
-    """The words of rows of keys and their places, in order."""
+    """The words of rows of keys and their places, in order, or the places alone."""
     layout = Layout.of([dtype_of(keys.dtype)], PLACE_BITS)
     line: Array = np.arange(keys.shape[-1], dtype=np.int64)
     coder = Coder(ArrayCode(), layout, descending)
-    return np.sort(coder.pack([keys], np.broadcast_to(line, keys.shape))[0], axis=-1)
+    word, *others = coder.pack([keys], np.broadcast_to(line, keys.shape))
+    if others:
+        return np.argsort(word, axis=-1, kind="stable").astype(np.uint64)
+    return np.sort(word, axis=-1)
 
 
 def _order_zeros(op: sort_ops.OrderZeros, memory: Mapping[Value, Array]) -> None:

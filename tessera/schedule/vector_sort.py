@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from tessera.dtypes import int64, uint32
+from tessera.dtypes import int64
 from tessera.graph.ops.largest import groups_of, is_selected
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, maximum, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, maximum, minimum, sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
@@ -98,16 +98,17 @@ def vector_sort(
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
     layout = one_word(keys, int(has_others), count)
-    if layout is None and not (digits_of(keys) and has_places(count)):
-        return None
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     until = _type(op.outputs[0]).shape[op.axis]
+    if has_others and has_places(count) and _selects(op, until):
+        layout = layout or Layout.places(keys)
+        return _selected(asked, layout, others, names), asked.kept
+    if layout is None and not (digits_of(keys) and has_places(count)):
+        return None
     length = _numbers(others, count)
     numbers = [Value(BufType((*others, length), int64))] if length != 0 else []
     if layout is None:
         return sort_by_digits(asked, numbers, names), asked.kept
-    if _selects(op, layout, until):
-        return _selected(asked, layout, others, names), asked.kept
     room = sort_ops.room_of_row(count, layout.dtypes[0])
     words = Value(BufType((*others, room), layout.dtypes[0]))
     code: list[Op] = [
@@ -124,11 +125,11 @@ def vector_sort(
     return asked.kernel(code, [words, *numbers], what), asked.kept
 
 
-def _selects(op: ops.Sort, layout: Layout, until: Dim) -> bool:
+def _selects(op: ops.Sort, until: Dim) -> bool:
     """Whether the first places of rows are found without sorting the rest."""
     type = _type(op.inputs[0])
     is_row = op.axis == len(type.shape) - 1 and type.strides is None
-    if op.num_keys != 1 or not is_row or not layout.place.bits or not isinstance(until, int):
+    if op.num_keys != 1 or not is_row or not isinstance(until, int):
         return False
     return is_selected(type.dtype, type.shape[op.axis], until)
 
@@ -140,8 +141,8 @@ def _selected(asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Name
     assert isinstance(until, int)
     room = sort_ops.room_of(groups_of(until))
     words = Value(BufType((*others, room), layout.dtypes[0]))
-    columns = ceildiv(count, sort_ops.BLOCK) * (sort_ops.BLOCK // sort_ops.COLUMN)
-    tops = Value(BufType((*others, columns), uint32))
+    key = _type(op.inputs[0]).dtype
+    tops = Value(BufType((*others, sort_ops.columns_of(count, key)), sort_ops.rank_of(key)))
     code: list[Op] = [
         sort_ops.SelectWords(
             op.inputs[0], words, tops, until, descending=op.descending, loc=op.loc

@@ -102,6 +102,11 @@ class Layout:
         return cls((key,), (word,), (Part(0, 0, bits),), Part(0, 0, 0), None, key.is_float)
 
     @classmethod
+    def places(cls, keys: Sequence[DType]) -> Layout:
+        """A word for the place of an element alone."""
+        return cls(tuple(keys), (uint64,), (), Part(0, 0, PLACE_BITS), None)
+
+    @classmethod
     def of(cls, keys: Sequence[DType], place_bits: int) -> Layout:
         """The words for keys of some dtypes, and places of so many bits."""
         flag = int(len(keys) == 1 and keys[0].is_float)
@@ -128,7 +133,9 @@ class Layout:
     def holds_keys(self) -> bool:
         """Whether keys can be had back from their words."""
         is_exact = self.zero is not None or self.signed_zeros
-        return is_exact or not any(dtype.is_float for dtype in self.keys)
+        return is_exact or (
+            bool(self.parts) and not any(dtype.is_float for dtype in self.keys)
+        )
 
 
 def has_places(count: Dim) -> bool:

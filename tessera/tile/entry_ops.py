@@ -10,7 +10,7 @@ from tessera.ir.effects import READ_WRITE
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import Type
-from tessera.schedule.sort_ops import room_of, room_of_row
+from tessera.schedule.sort_ops import rank_of, room_of, room_of_row
 from tessera.tile.ops import Launch, TileOp
 from tessera.tile.types import MemType
 
@@ -82,7 +82,7 @@ class SelectWords(TileOp):
     Attributes:
         keys: rows one after the other.
         words: rows of u64, one after the other, each with its `room`.
-        tops: memory of u32.
+        tops: memory of u32, or of u64 for keys of 64 bits.
         rows: how many.
         count: places of a row.
         until: how many of these are asked for.
@@ -105,7 +105,7 @@ class SelectWords(TileOp):
         """No result."""
         if not isinstance(self.keys.type, MemType) or self.until < 1:
             raise VerifyError(f"the first {self.until} of {self.keys.type}")
-        for value, dtype in ((self.words, uint64), (self.tops, uint32)):
+        for value, dtype in ((self.words, uint64), (self.tops, rank_of(self.dtype))):
             if value.type != MemType(dtype):
                 raise VerifyError(f"a selection of words in {value.type}, not {MemType(dtype)}")
         return ()

@@ -26,6 +26,7 @@ from tessera.dtypes import (
     int64,
     uint8,
     uint32,
+    uint64,
 )
 from tessera.errors import CompileError
 from tessera.graph.ops.sort import sort
@@ -158,7 +159,7 @@ ROWS = {
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("dtype", [
-    float32, float16, bfloat16, int32, int16, int8, uint8, uint32
+    float32, float16, bfloat16, int32, int16, int8, uint8, uint32, float64, int64, uint64,
 ], ids=str)  # fmt: skip
 def test_selected(dtype: DType, rows: str) -> None:
     rng = np.random.default_rng(0)
@@ -182,8 +183,9 @@ def test_selected(dtype: DType, rows: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_selected_at_every_level(level: str) -> None:
-    x = np.random.default_rng(1).integers(-40, 40, (2, 600)).astype(np.float32)
+@pytest.mark.parametrize("dtype", [float32, float64], ids=str)
+def test_selected_at_every_level(dtype: DType, level: str) -> None:
+    x = np.random.default_rng(1).integers(-40, 40, (2, 600)).astype(dtype.np)
     x[:, ::7], x[1, ::50] = -0.0, np.nan
     for descending in (False, True):
 
@@ -191,7 +193,7 @@ def test_selected_at_every_level(level: str) -> None:
             return ts.argsort(x, axis=1, descending=descending)[:, :5]
 
         lowered = check_levels(
-            traced(first, TensorType(x.shape, float32)), [x], None, machine(level)
+            traced(first, TensorType(x.shape, dtype)), [x], None, machine(level)
         )
         found = [op for op in walk(lowered.schedule.body) if isinstance(op, SelectWords)]
         assert len(found) == int(lowered.cpu.compresses)

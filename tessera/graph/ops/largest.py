@@ -40,8 +40,11 @@ LEAST_PARTS = 16
 MOST = 64
 """Places that a CPU selects, at most."""
 
+WIDE_PLACE_BITS = 26
+"""Bits of the places of keys of 64 bits that are selected."""
+
 LONG = 1 << 18
-"""Elements of a row that threads had better share."""
+"""Elements of a row that threads had better share; half as many of 64 bits."""
 
 
 class Largest(Composite):
@@ -80,7 +83,8 @@ class Largest(Composite):
         (x,) = operands
         *lead, size = x.shape
         many = not all(isinstance(dim, int) for dim in lead) or math.prod(lead) > 1
-        is_shared = not many and isinstance(size, int) and size > LONG
+        long = LONG // (2 if x.dtype.bits == 64 else 1)
+        is_shared = not many and isinstance(size, int) and size > long
         return self.compose(operands) if is_shared else _sorted(x, self.k)
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
@@ -97,8 +101,10 @@ def largest(x: Any, k: int) -> Any:
 
 def is_selected(dtype: DType, size: Dim, k: int) -> bool:
     """Whether a CPU that sorts words finds the first k places of rows without sorting the rest."""
-    if not isinstance(size, int) or not 1 <= k <= MOST or dtype.bits > 32 or dtype.is_bool:
+    if not isinstance(size, int) or not 1 <= k <= MOST or dtype.is_bool or dtype.is_complex:
         return False
+    if dtype.bits == 64:
+        return groups_of(k) == 64 and 8 * -(-size // 64) >= 64 and size <= 1 << WIDE_PLACE_BITS
     is_wide = dtype.bits >= 16 if dtype.is_float else dtype.bits >= 8
     return is_wide and -(-size // 128) * 16 >= groups_of(k)
 

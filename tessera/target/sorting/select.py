@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tessera.dtypes import DType, Kind, int16, int32, uint32, uint64
+from tessera.dtypes import DType, Kind, int16, int32, int64, uint64
 from tessera.ir.core import Func, Value
 from tessera.ir.scalar import Number
-from tessera.schedule.sort_ops import BLOCK, COLUMN, room_of
+from tessera.schedule.sort_ops import COLUMN, VECTOR_BITS, rank_of, room_of
 from tessera.schedule.words import PLACE_BITS, UNSIGNED, Coder, Layout, key_bits
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, Values
@@ -28,8 +28,15 @@ from tessera.target.sorting import code as sorting
 from tessera.target.sorting.network import network, network_name
 from tessera.target.types import VecType
 
-TOPS = sorting.Kind(uint32, BLOCK // COLUMN)
 WORDS = sorting.Kind(uint64, COLUMN)
+WORD = t.with_element(I64, uint64)
+
+PAIRS = room_of(64)
+"""Keys and places of 64 bits that a row has room for."""
+
+KEYS, PLACES, FOUND, LOWER = [k * PAIRS for k in range(4)]
+"""Where they are, words that are sorted, and those of the lower digit."""
+
 TIE = 1 << 31
 """The bit of a column's number that says that it just meets the limit."""
 
@@ -39,7 +46,7 @@ class Selection:
     """What is selected.
 
     Attributes:
-        key: dtype of the keys, of at most 32 bits.
+        key: dtype of the keys.
         descending: whether the largest come first.
         groups: of which the limit is found, 16 or more times a power of two.
     """
@@ -54,6 +61,12 @@ class Selection:
         return room_of(self.groups)
 
     @property
+    def tops(self) -> sorting.Kind:
+        """Ranks of keys."""
+        rank = rank_of(self.key)
+        return sorting.Kind(rank, VECTOR_BITS // rank.bits)
+
+    @property
     def name(self) -> str:
         """The name of the function."""
         return f"select_{self.groups}_{self.key}_{'down' if self.descending else 'up'}"
@@ -63,9 +76,10 @@ def select_functions(selection: Selection) -> dict[str, Func]:
     """`select(keys, words, tops, n, until, lo, hi)`, and what it calls, by name: in some rows the
     words of the first places, in order. `tops` is room for a number for each `COLUMN` of a row's
     places."""
-    rows = selection.groups // TOPS.lanes
+    rows = selection.groups // selection.tops.lanes
     sort = network(WORDS, selection.room // WORDS.lanes)
-    funcs = [network(TOPS, rows), sort, _Select(selection).build()]
+    select = (_SelectPairs if selection.key.bits == 64 else _Select)(selection)
+    funcs = [network(selection.tops, rows), sort, select.build()]
     return {func.name: func for func in funcs}
 
 
@@ -76,16 +90,19 @@ class _Select(sorting.Code):
 
     def __init__(self, how: Selection) -> None:
         names = ("keys", "words", "tops", "n", "until", "lo", "hi")
-        super().__init__(TOPS, (PTR, PTR, PTR, I64, I64, I64, I64), names)
+        super().__init__(how.tops, (PTR, PTR, PTR, I64, I64, I64, I64), names)
         self.how = how
         self.coder = Coder(_Code(self), Layout.of([how.key], PLACE_BITS), how.descending)
 
     def build(self) -> Func:
         """The function."""
         keys, words, tops, self.n, self.until, lo, hi = self.args
-        scratch = self.emit(t.Alloca(uint32, self.how.groups, loc=self.loc))
-        whole = self.map("sub", self.n, self.map("and", self.n, self.index(BLOCK - 1)))
-        size = self.times(self.map("shr", self.plus(self.n, BLOCK - 1), self.index(7)), self.lanes)
+        scratch = self.emit(t.Alloca(self.dtype, self.how.groups, loc=self.loc))
+        self.prepare()
+        block = COLUMN * self.lanes
+        whole = self.map("sub", self.n, self.map("and", self.n, self.index(block - 1)))
+        blocks = self.map("shr", self.plus(self.n, block - 1), self.index(block.bit_length() - 1))
+        size = self.times(blocks, self.lanes)
 
         def row(number: Value) -> None:
             self.keys = self.at_of(keys, self.map("mul", number, self.n), self.how.key.itemsize)
@@ -98,28 +115,31 @@ class _Select(sorting.Code):
         self.span(lo, hi, row)
         return self.func(self.how.name)
 
+    def prepare(self) -> None:
+        """Makes room for what all rows need."""
+
     def at_of(self, ptr: Value, place: Value, size: int) -> Value:
         """A pointer to an element of a size."""
         return self.emit(t.PtrAdd(ptr, self.times(place, size), loc=self.loc))
 
-    # --- keys as integers of 32 bits: the larger one is the better, NaN and zeros in any order ---
+    # --- ranks, integers: the larger one is the better, NaN and zeros in any order ---
 
     def rank(self, x: Value) -> Value:
         """Of keys."""
         key, lanes = self.how.key, t.lanes(x.type)
         bits = self.bitcast(x, UNSIGNED[key_bits(key)])
         if key.is_float:
-            wide = self.cast(self.bitcast(bits, _SIGNED[key_bits(key)]), int32)
+            wide = self.cast(self.bitcast(bits, _SIGNED[key_bits(key)]), _SIGNED[self.dtype.bits])
             sign = self.map("lt", wide, self.like(wide, 0))
             ones = self.like(wide, 2 ** (key.bits - 1) - 1)
             flipped = self.map("xor", wide, self.select(sign, ones, self.like(wide, 0)))
-            found = self.bitcast(flipped, uint32)
-            found = self.map("sub", found, self.like(found, _lowest(key)))
+            found = self.bitcast(flipped, self.dtype)
+            found = self.map("sub", found, self.like(found, _lowest(key, self.dtype.bits)))
         elif key.kind is Kind.INT:
-            found = self.bitcast(self.cast(x, int32), uint32)
-            found = self.map("xor", found, self.like(found, 2**31))
+            found = self.bitcast(self.cast(x, _SIGNED[self.dtype.bits]), self.dtype)
+            found = self.map("xor", found, self.like(found, 2 ** (self.dtype.bits - 1)))
         else:
-            found = self.cast(bits, uint32)
+            found = self.cast(bits, self.dtype)
         assert t.lanes(found.type) == lanes
         return found if self.how.descending else self.map("not", found)
 
@@ -128,12 +148,13 @@ class _Select(sorting.Code):
         key = self.how.key
         if not key.is_float:
             return rank, rank
-        nan = (_ordered(_infinity(key), key.bits) + 1 - _lowest(key)) % 2**32
-        zero = -_lowest(key) % 2**32
+        lowest, most = _lowest(key, self.dtype.bits), self.largest
+        nan = _ordered(_infinity(key), key.bits) + 1 - lowest & most
+        zero = -lowest & most
         falls = self.how.descending
         # Of zeros -0 is the lower one.
-        nans = (nan, 2**32 - 1) if falls else (0, 2**32 - 1 - nan)
-        zeros = (zero - 1, zero) if falls else (2**32 - 1 - zero, 2**32 - zero)
+        nans = (nan, most) if falls else (0, most - nan)
+        zeros = (zero - 1, zero) if falls else (most - zero, most + 1 - zero)
         low, high = rank, rank
         for first, last in (nans, zeros):
             inside = self.map(
@@ -147,7 +168,8 @@ class _Select(sorting.Code):
 
     def find_tops(self, whole: Value) -> None:
         """The best of each column."""
-        places = range(0, BLOCK, self.lanes)
+        block_size = COLUMN * self.lanes
+        places = range(0, block_size, self.lanes)
         vector = VecType(self.lanes, self.how.key)
 
         def put(at: Value, found: Value) -> None:
@@ -175,7 +197,7 @@ class _Select(sorting.Code):
             put(whole, self.carry(whole, self.n, self.lanes, [self.words(0)], step)[0])
 
         zero = self.index(0)
-        self.carry(zero, whole, BLOCK, (), lambda at, _: _none(block(at)))
+        self.carry(zero, whole, block_size, (), lambda at, _: _none(block(at)))
         self.when(self.map("lt", whole, self.n), rest)
 
     def find_limit(self, scratch: Value, size: Value) -> None:
@@ -191,7 +213,8 @@ class _Select(sorting.Code):
         init = [self.words(0)] * (count // self.lanes)
         for k, best in enumerate(self.carry(zero, whole, count, init, step)):
             self.store(scratch, self.index(k * self.lanes), best)
-        self.call(network_name(TOPS, count // self.lanes), scratch, zero, zero, self.index(count))
+        sort = network_name(self.how.tops, count // self.lanes)
+        self.call(sort, scratch, zero, zero, self.index(count))
         last = self.map("sub", self.index(count), self.until)
         rank = self.emit(t.Load(scratch, last, (), self.one, loc=self.loc))
         self.limit, self.tie = self.equals(rank)
@@ -200,13 +223,13 @@ class _Select(sorting.Code):
         """Columns that meet the limit, by the places of their first elements, in front of the tops,
         and how many they are."""
         limit, tie = self.splat(self.limit), self.splat(self.tie)
-        lanes = self.emit(t.Lanes(self.lanes, uint32, loc=self.loc))
+        lanes = self.emit(t.Lanes(self.lanes, self.dtype, loc=self.loc))
 
         def step(at: Value, carried: Values) -> Values:
             (count,) = carried
             tops = self.load(self.tops, at)
             mask = self.map("ge", tops, limit)
-            first = self.splat(self.cast(self.times(at, COLUMN), uint32))
+            first = self.splat(self.cast(self.times(at, COLUMN), self.dtype))
             first = self.map("add", first, lanes)
             tied = self.map("or", first, self.like(first, TIE))
             first = self.select(self.map("le", tops, tie), tied, first)
@@ -225,7 +248,6 @@ class _Select(sorting.Code):
         steps = self.map("mul", lanes, self.like(lanes, self.lanes))
         n = self.emit(t.Splat(self.n, COLUMN, loc=self.loc))
         none = self.emit(t.Const(0, VecType(COLUMN, self.how.key), loc=self.loc))
-        one = t.Const(2**64 - 1, t.with_element(I64, uint64), loc=self.loc)
 
         def read(first: Value, state: Values) -> Values:
             filled, last, best = state
@@ -233,22 +255,12 @@ class _Select(sorting.Code):
             present = self.map("lt", places, n)
             x = self.emit(t.Gather(self.keys, places, (present, none), self.how.key, loc=self.loc))
             meets = self.map("and", present, self.map("ge", self.rank(x), limit))
-            (word,) = self.coder.pack([x], places)
-            under = self.map("lt", word, self.emit(t.Splat(best, COLUMN, loc=self.loc)))
-            meets = self.map("and", meets, under)
-            self.store(self.first, filled, self.compress(word, meets))
+            meets = self.append(x, places, meets, state)
             filled = self.map("add", filled, self.count(meets))
 
             def less() -> Values:
                 self.sort(filled)
-                where = self.plus(self.until, -1)
-                best = self.emit(t.Load(self.first, where, (), one.type, loc=self.loc))
-                place = self.map("shr", best, self.emit(t.Const(1, best.type, loc=self.loc)))
-                if not self.how.key.is_float:
-                    place = best
-                mask = self.emit(t.Const(2**PLACE_BITS - 1, best.type, loc=self.loc))
-                last = self.cast(self.map("and", place, mask), I64.dtype)
-                return [self.until, last, best]
+                return [self.until, *self.last_of_all()]
 
             is_full = self.map("gt", filled, self.index(self.how.room - COLUMN))
             return self.choose(is_full, less, lambda: [filled, last, best])
@@ -261,13 +273,135 @@ class _Select(sorting.Code):
             is_late = self.map("and", is_tie, self.map("gt", first, state[1]))
             return self.choose(is_late, lambda: list(state), lambda: list(read(first, state)))
 
-        init = [zero, self.index(2**62), self.emit(one)]
-        self.sort(self.carry(zero, columns, 1, init, step)[0])
+        init = [zero, self.index(2**62), self.emit(t.Const(2**64 - 1, WORD, loc=self.loc))]
+        self.finish(self.carry(zero, columns, 1, init, step)[0])
+
+    def append(self, x: Value, places: Value, meets: Value, state: Values) -> Value:
+        """Appends the words of some elements that are before the last one; which these are."""
+        filled, _, best = state
+        (word,) = self.coder.pack([x], places)
+        under = self.map("lt", word, self.emit(t.Splat(best, COLUMN, loc=self.loc)))
+        meets = self.map("and", meets, under)
+        self.store(self.first, filled, self.compress(word, meets))
+        return meets
+
+    def last_of_all(self) -> list[Value]:
+        """The place of the last one of as many sorted words as are asked for, and that word."""
+        where = self.plus(self.until, -1)
+        best = self.emit(t.Load(self.first, where, (), WORD, loc=self.loc))
+        place = self.map("shr", best, self.emit(t.Const(1, WORD, loc=self.loc)))
+        if not self.how.key.is_float:
+            place = best
+        mask = self.emit(t.Const(2**PLACE_BITS - 1, WORD, loc=self.loc))
+        return [self.cast(self.map("and", place, mask), I64.dtype), best]
+
+    def finish(self, count: Value) -> None:
+        """Leaves the words of the first places."""
+        self.sort(count)
 
     def sort(self, count: Value) -> None:
         """Sorts the words."""
         zero = self.index(0)
         self.call(network_name(WORDS, self.how.room // WORDS.lanes), self.first, zero, zero, count)
+
+
+class _SelectPairs(_Select):
+    """Builds the function for keys of 64 bits, whose places are beside them.
+
+    They are sorted by two digits, as in `schedule/digit_sort.py`; the word of the lower one has
+    room for the place of an element and for where it stands:
+
+        low half of the key | place, 26 bits | number, 6 bits
+        high half of the key | number in that order
+    """
+
+    __slots__ = ("scratch",)
+
+    def prepare(self) -> None:
+        """Makes room for keys, places and words."""
+        self.scratch = self.emit(t.Alloca(uint64, 4 * PAIRS, loc=self.loc))
+
+    def append(self, x: Value, places: Value, meets: Value, state: Values) -> Value:
+        """Appends the keys and places of some elements that are before the last one."""
+        filled, last, best = state
+        key = self.coder.encoded(x, self.how.key)
+        places = self.bitcast(places, uint64)
+        most, until = self.splat(best), self.splat(self.cast(last, uint64))
+        tied = self.map("and", self.map("eq", key, most), self.map("lt", places, until))
+        meets = self.map("and", meets, self.map("or", self.map("lt", key, most), tied))
+        for value, where in ((key, KEYS), (places, PLACES)):
+            self.store(self.scratch, self.plus(filled, where), self.compress(value, meets))
+        return meets
+
+    def last_of_all(self) -> list[Value]:
+        """The place and the key of the last one of as many as are asked for."""
+        key, place = [
+            self.emit(t.Load(self.scratch, self.plus(self.until, at - 1), (), WORD, loc=self.loc))
+            for at in (KEYS, PLACES)
+        ]
+        return [self.cast(place, I64.dtype), key]
+
+    def sort(self, count: Value) -> None:
+        """Sorts keys and places."""
+        low, high = self.words(2**32 - 1), self.words(2**64 - 2**32)
+        half, six = self.words(32), self.words(6)
+        lanes = self.emit(t.Lanes(self.lanes, uint64, loc=self.loc))
+
+        def get(at: Value, where: int) -> Value:
+            there = [self.below(self.map("sub", count, at))]
+            return self.load(self.scratch, self.plus(at, where), there)
+
+        def pick(at: Value, numbers: Value, where: int) -> Value:
+            there = self.below(self.map("sub", count, at))
+            numbers = self.map("and", numbers, self.words(PAIRS - 1))
+            index = self.bitcast(self.map("add", numbers, self.words(where)), I64.dtype)
+            given = (there, self.words(0))
+            return self.emit(t.Gather(self.scratch, index, given, uint64, loc=self.loc))
+
+        def put(at: Value, where: int, value: Value) -> None:
+            self.store(self.scratch, self.plus(at, where), value)
+
+        def number(at: Value) -> Value:
+            return self.map("add", self.splat(self.cast(at, uint64)), lanes)
+
+        def lower(at: Value, _: Values) -> Values:
+            place = self.map("shl", get(at, PLACES), six)
+            word = self.map("or", self.map("shl", get(at, KEYS), half), place)
+            put(at, FOUND, self.map("or", word, number(at)))
+            return ()
+
+        def upper(at: Value, _: Values) -> Values:
+            word = get(at, FOUND)
+            put(at, LOWER, word)
+            key = self.map("and", pick(at, word, KEYS), high)
+            put(at, FOUND, self.map("or", key, number(at)))
+            return ()
+
+        def part(at: Value, _: Values) -> Values:
+            word = get(at, FOUND)
+            other = pick(at, word, LOWER)
+            key = self.map("or", self.map("and", word, high), self.map("shr", other, half))
+            put(at, KEYS, key)
+            put(at, PLACES, self.map("shr", self.map("and", other, low), six))
+            return ()
+
+        start = self.index(FOUND)
+        for step in (lower, upper, part):
+            if step is not lower:
+                name = network_name(WORDS, PAIRS // WORDS.lanes)
+                self.call(name, self.scratch, start, start, count)
+            self.carry(self.index(0), count, self.lanes, (), step)
+
+    def finish(self, count: Value) -> None:
+        """Leaves the first places."""
+        self.sort(count)
+
+        def step(at: Value, _: Values) -> Values:
+            places = self.load(self.scratch, self.plus(at, PLACES))
+            self.store(self.first, at, places)
+            return ()
+
+        self.carry(self.index(0), self.until, self.lanes, (), step)
 
 
 class _Code:
@@ -293,11 +427,11 @@ class _Code:
         return self.build.bitcast(x, dtype)
 
 
-_SIGNED = {16: int16, 32: int32}
+_SIGNED = {16: int16, 32: int32, 64: int64}
 
 
 def _ordered(bits: int, width: int) -> int:
-    """The bits of a float as a signed integer that compares as it does, modulo 2**32."""
+    """The bits of a float as a signed integer that compares as it does."""
     if bits >> (width - 1):
         return (bits - 2**width) ^ (2 ** (width - 1) - 1)
     return bits
@@ -308,9 +442,9 @@ def _infinity(key: DType) -> int:
     return int(np.asarray(np.inf, key.np).view(f"u{key.itemsize}"))
 
 
-def _lowest(key: DType) -> int:
-    """What stands for -inf."""
-    return _ordered(_infinity(key) | 2 ** (key.bits - 1), key.bits) % 2**32
+def _lowest(key: DType, bits: int) -> int:
+    """What stands for -inf among integers of so many bits."""
+    return _ordered(_infinity(key) | 2 ** (key.bits - 1), key.bits) % 2**bits
 
 
 def _none(_: None) -> Values:
