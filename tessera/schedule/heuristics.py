@@ -275,6 +275,11 @@ class Choice:
             return
         assert axis is not None
         self.reduce_tile = 1
+        side = narrow.rows_near(self, axis, inside)
+        if side is not None:
+            self.vectorise(side, self.width)
+            self.reason = f"lanes along {side.name}, as {axis.name} is short"
+            return
         width = self.width
         if not self.heavy and all(isinstance(op, ops.Reduce) for op in found):
             width = self.long_line(axis, registers_of(found, inside, axis))

@@ -49,6 +49,14 @@ def rows_of(choice: Choice, axis: Axis) -> Axis | None:
     return rows[-1] if rows and _fill(choice, rows[-1]) else None
 
 
+def rows_near(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis | None:
+    """The same for reductions, where what is read of neighbouring rows lies near."""
+    rows = rows_of(choice, axis)
+    steps = [access.stride(rows.name) for access in inside] if rows is not None else []
+    near = all([isinstance(step, int) and abs(step) <= FEW for step in steps])
+    return rows if near else None
+
+
 def runs_down(choice: Choice, columns: Axis, moving: Sequence[Access], longest: int) -> bool:
     """Whether the reductions of few columns have lanes along the columns' elements: what they read
     lies near enough for whole vectors to be read."""

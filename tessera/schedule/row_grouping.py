@@ -137,6 +137,9 @@ class RowGrouping(Grouping):
             return False
         if any(len(plan.axes) < len(rows) for plan in (*group.plans, nest)):
             return False
+        has_columns = len(long) > len(rows) and not self.strategy.shares_launches
+        if has_columns and any(map(_runs_down, heavy)):
+            return False  # lanes of these are rows, those of what is stored columns
         return self.is_worth(rows, long, heavy)
 
     def is_worth(self, rows: Axes, long: Axes, heavy: list[NestPlan]) -> bool:
@@ -255,6 +258,18 @@ def _is_turned(nest: NestPlan) -> bool:
         if any(last in names for names in moved[:-1]) and last not in moved[-1]:
             return True
     return False
+
+
+def _runs_down(nest: NestPlan) -> bool:
+    """Whether all that the reductions of a nest read runs along its rows in memory."""
+    rows = {axis.name for axis in nest.axes}
+    found = [key for key in _loads(nest) if key.region is not None and key.index]
+    last = [symbols(key.index[-1]) for key in found]
+    return bool(found) and all(
+        not names.isdisjoint(rows) and names.isdisjoint(key.region.names)
+        for key, names in zip(found, last, strict=True)
+        if key.region is not None
+    )
 
 
 def _differ(group: Group, root: Root) -> bool:

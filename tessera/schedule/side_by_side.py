@@ -43,7 +43,8 @@ def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length
         inside: the reads.
         axis: that of the nest along which most of them do so.
         length: of the reduction. One along a short window that moves along the axis has lanes
-            along this: none is counted.
+            along this: none is counted. Nor is any where fewer reads jump along the axis: a number
+            that all lanes share is read as fast as a vector, and far ones one by one.
     """
     extent = 0 if axis is None or not isinstance(axis.extent, int) else axis.extent
     if axis is not None and extent >= length:
@@ -51,7 +52,15 @@ def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length
         steps = ({1}, {2}) if machine.vector_bits >= MOVES_LANES else ({1},)
         if 0 in strides and strides - {0} in steps:
             return 0
+    if axis is not None and _gathered(inside, axis) < _gathered(inside, None):
+        return 0
     return sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
+
+
+def _gathered(inside: Sequence[Access], axis: Axis | None) -> int:
+    """Reads that jump along an axis, or along their reductions."""
+    names = [(a, a.inner[-1].name if axis is None else axis.name) for a in inside if a.inner]
+    return sum(1 for a, name in names if a.stride(name) not in (0, 1, -1))
 
 
 def registers_of(found: Sequence[Op], inside: Sequence[Access], axis: Axis) -> int:

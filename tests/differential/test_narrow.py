@@ -55,6 +55,15 @@ def part(x: Any) -> Any:
     return ts.sum(x[:, 1:], axis=0), ts.exp(x[1:, :-1])
 
 
+def pairs(x: Any) -> Any:
+    return ts.log1p(ts.abs(ts.sum(ts.stack([x, x[::-1]], axis=1), axis=1) + x[:, ::-1]))
+
+
+def neighbours(x: Any) -> Any:
+    rows = ts.reshape(x[: x.shape[0] // 2 * 2], (-1, 2, x.shape[1]))
+    return ts.log1p(ts.abs(ts.sum(ts.flip(rows, axis=2), axis=1)))
+
+
 PROGRAMS = (stencil, shifted, upside_down, running, running_maximum, down, norm, largest, part)
 
 
@@ -64,7 +73,7 @@ def reasons(fn: Callable[..., Any], shape: tuple[int, ...], level: str = "x86-64
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("fn", PROGRAMS)
+@pytest.mark.parametrize("fn", [*PROGRAMS, pairs, neighbours])
 def test_programs(fn: Callable[..., Any], columns: int) -> None:
     for rows in (1, 2, 15, 16, 17, 300):
         check_levels(graph_of(fn, [(rows, columns)]), values([(rows, columns)]))
@@ -106,6 +115,7 @@ def test_what_is_chosen() -> None:
     assert reasons(upside_down, (300, 4)).startswith("lanes along i0, as i1 is short")
     assert "lanes along i0, as the scan is short" in reasons(running, (300, 3))
     assert "lanes along the reduction, as the result is small" in reasons(norm, (30000, 2))
+    assert "lanes along i0, as i1 is short" in reasons(neighbours, (300, 2))
     assert reasons(down, (300, 2)).count("lanes along i0") == 2  # tanh is stored
     assert "short" not in reasons(stencil, (300, 3), "x86-64")  # three lanes of four at work
     assert "short" not in reasons(stencil, (300, 9))

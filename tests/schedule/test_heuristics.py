@@ -372,3 +372,19 @@ def test_large_results_are_written_past_the_caches() -> None:
     assert streams(normalise, *rows(1 << 9)) == [False]
     assert streams(softmax, typed(1 << 12, 1 << 11)) == [True]
     assert streams(softmax, typed(1 << 12, 1 << 12)) == [False]
+
+
+def test_numbers_that_all_lanes_share_are_no_reason_to_gather_others() -> None:
+    def largest(x: Any, scale: Any, shift: Any) -> Any:
+        return red.max_(normalise(x, scale, shift), (0,))
+
+    nest = chosen(largest, typed(1024, 16), typed(16), typed(16))
+    assert (nest.tile, nest.reduce_tile) == ((16,), 1)
+
+
+def test_what_is_stored_along_rows_does_not_follow_reductions_down_columns() -> None:
+    def spread(x: Any) -> Any:
+        return broadcast(reshape(red.argmax(x, 0), (16, 1)), (16, 1024), (0, 1))
+
+    assert len(nests_of(lowered(spread, typed(1024, 16)))) == 2
+    assert len(nests_of(lowered(lambda x: spread(transpose(x, (1, 0))), typed(16, 1024)))) == 1
