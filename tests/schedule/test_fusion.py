@@ -373,9 +373,9 @@ def test_time_is_linear() -> None:
 
     def seconds(depth: int) -> float:
         graph = network(depth)
-        start = time.perf_counter()
+        start = time.process_time()
         from_graph(graph)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(4)
     small, large = min(seconds(10) for _ in range(3)), seconds(160)
