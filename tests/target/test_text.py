@@ -102,3 +102,31 @@ def test_extremes_of_small_floats_keep_their_bits(level: str) -> None:
         clean = np.where(np.isnan(wide[0]), np.float32(0), wide[0]).astype(ts.bfloat16.np)
         got = run(lambda x, axis=axis: ts.max(x, axis=axis), level, clean).astype(np.float32)
         assert np.array_equal(got, clean.astype(np.float32).max(axis=axis))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_small_floats_that_are_rounded_on_the_way(level: str) -> None:
+    graph = ts.make_graph(lambda x: (x + x) * x)(ts.ones((64,), dtype=ts.bfloat16))
+    # What is widened again is not narrowed first.
+    assert len(re.findall(r"zext <\d+ x i16>", Lowered(graph, machine(level)).llvm)) == 1
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = bits.view(ts.bfloat16.np)
+    with np.errstate(all="ignore"):
+        want = (x + x) * x
+    got = run(lambda x: (x + x) * x, level, x)
+    nan = np.isnan(want.astype(np.float32))
+    assert np.array_equal(got.view(np.uint16)[~nan], want.view(np.uint16)[~nan])
+    assert np.isnan(got[nan].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rounding_keeps_the_sign_of_nan(level: str) -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 100_000, dtype=np.uint64).astype(np.uint32)
+    bits[:4] = [0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF]
+    bits[4:8] = [0x00000001, 0x80008001, 0x7F7FFFFF, 0x00018000]
+    x = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        want = x.astype(ts.bfloat16.np)
+    got = run(lambda x: ts.astype(x, ts.bfloat16), level, x)
+    assert np.array_equal(got.view(np.uint16), want.view(np.uint16))

@@ -133,7 +133,7 @@ def narrow_small(b: Build, x: Value, dtype: DType) -> Value:
     there is none.
     """
     if dtype is bfloat16:
-        return _narrow_bfloat(b, x)
+        return _upper_half(b, _round_bfloat(b, x))
     form = FORMATS[dtype]
     width = 8 * form.carrier.itemsize
     shift = 23 - form.mantissa
@@ -162,17 +162,18 @@ def narrow_small(b: Build, x: Value, dtype: DType) -> Value:
     return b.bitcast(b.cast(b.map("or", code, sign), form.carrier), dtype)
 
 
-def _narrow_bfloat(b: Build, x: Value) -> Value:
+def _round_bfloat(b: Build, x: Value) -> Value:
+    """The bits of a float32 of which the upper half is the bfloat16 that it is rounded to."""
     bits = b.bitcast(x, uint32)
-    high = b.map("shr", bits, b.like(bits, 16))
-    odd = b.map("and", high, b.like(bits, 1))
-    rounded = b.map(
-        "shr", b.map("add", b.map("add", bits, b.like(bits, 0x7FFF)), odd), b.like(bits, 16)
-    )
-    quiet = b.map("or", b.map("and", high, b.like(bits, 0x8000)), b.like(bits, 0x7FC0))
-    magnitude = b.map("and", bits, b.like(bits, 0x7FFFFFFF))
-    code = b.select(b.map("gt", magnitude, b.like(bits, 0x7F800000)), quiet, rounded)
-    return b.bitcast(b.cast(code, uint16), bfloat16)
+    odd = b.map("and", b.map("shr", bits, b.like(bits, 16)), b.like(bits, 1))
+    rounded = b.map("add", b.map("add", bits, b.like(bits, 0x7FFF)), odd)
+    quiet = b.map("or", b.map("and", bits, b.like(bits, 0x80000000)), b.like(bits, 0x7FC00000))
+    return b.select(b.map("ne", x, x), quiet, rounded)
+
+
+def _upper_half(b: Build, bits: Value) -> Value:
+    """The bfloat16 in the upper half of a word."""
+    return b.bitcast(b.cast(b.map("shr", bits, b.like(bits, 16)), uint16), bfloat16)
 
 
 def round_to_odd(b: Build, x: Value) -> Value:
@@ -203,13 +204,19 @@ class Legalizer:
         self.shared = shared or {}
         self.env: dict[Value, Value] = {}
         self.active: set[str] = set()
+        # Of the block at hand: small floats as float32, and words of which they are a half.
+        self.wide: dict[Value, Value] = {}
+        self.words: dict[Value, Value] = {}
 
     def block(self, block: Block) -> Block:
         """A block, the same one where all of it stays; arguments stay."""
         has = self.machine
         build = Build(fused=has.fma, scales=has.scales, looks_up=has.looks_up)
+        around = self.wide, self.words
+        self.wide, self.words = {}, {}
         for op in block.ops:
             self.op(op, build)
+        self.wide, self.words = around
         outputs = [self.env.get(v, v) for v in block.outputs]
         if _are(build.ops, block.ops) and _are(outputs, block.outputs):
             return block
@@ -275,8 +282,7 @@ class Legalizer:
     def back(self, b: Build, fn: ScalarFn, value: Value, dtype: DType) -> Value:
         """The result of a function of widened operands, narrowed; one of them needs no rounding."""
         if fn.name in ("max", "min") and dtype is bfloat16:
-            bits = b.bitcast(value, uint32)
-            return b.bitcast(b.cast(b.map("shr", bits, b.like(bits, 16)), uint16), bfloat16)
+            return self.upper_half(b, b.bitcast(value, uint32))
         return self.cast(b, value, dtype)
 
     def apply(self, b: Build, name: str, args: list[Value]) -> Value:
@@ -344,15 +350,37 @@ class Legalizer:
             if known is not None and target is float32:
                 type = t.with_element(x.type, float32)
                 return b.emit(t.Const(_rounded(known, source), type, loc=b.loc))
-            wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
-            return self.cast(b, wide, target)
+            return self.cast(b, self.widen(b, x, source), target)
         if is_small(target):
             if source is float64:
                 x = round_to_odd(b, x)
             elif source is not float32:
                 x = b.cast(x, float32)
+            if target is bfloat16:
+                return self.upper_half(b, _round_bfloat(b, x))
             return b.cast(x, target) if self.native(target) else narrow_small(b, x, target)
         return b.cast(x, target)
+
+    def widen(self, b: Build, x: Value, source: DType) -> Value:
+        """A small float as float32, once a block."""
+        wide = self.wide.get(x)
+        if wide is None:
+            bits = self.words.get(x)
+            if bits is not None:
+                kept = b.map("and", bits, b.like(bits, 0xFFFF0000))
+                wide = b.bitcast(kept, float32)
+            else:
+                wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
+            self.wide[x] = wide
+        return wide
+
+    def upper_half(self, b: Build, bits: Value) -> Value:
+        """The bfloat16 in the upper half of a word, which is remembered: it is widened without
+        being narrowed first.
+        """
+        found = _upper_half(b, bits)
+        self.words[found] = bits
+        return found
 
     def cast_int4(self, b: Build, x: Value, target: DType) -> Value:
         """int4 lives sign-extended in a byte."""
