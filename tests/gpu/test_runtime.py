@@ -50,24 +50,16 @@ F32 = np.dtype(np.float32)
 
 
 @pytest.fixture
-def held(device: CudaDevice, kernels: CudaModule) -> Iterator[DeviceBuffer]:
-    """A flag that `wait_flag` waits for; it is raised at the end, whatever happens."""
-    flag = transfer.to_device(np.zeros(16, np.uint32), device)
-    # Of high priority, and see `beside`: in three runs of eight processes the flag was not raised
-    # while others were at work, with either priority. Streams of one process do not wait for each
-    # other there (64 of them were tried), nor for faults, full memory or new contexts of another.
-    other = Stream(device, priority=-1)
+def held(device: CudaDevice) -> Iterator[int]:
+    """The address of a flag that `wait_flag` waits for; it is raised at the end, whatever happens.
 
-    def put(value: int) -> None:
-        with device:
-            driver.call("cuMemsetD8Async", flag.pointer, value, 4, other.raw_handle)
-        other.synchronize()
-
-    # The driver loads what fills memory when it is first used, and may wait for all kernels then.
-    put(0)
-    device.synchronize()
-    yield flag
-    put(1)
+    It lies in memory of the host that a kernel reads. To fill device memory is a launch of the
+    driver's, which may come behind the one that waits.
+    """
+    flag = transfer.pinned.empty((16,), np.dtype(np.uint32), device)
+    flag[:] = 0
+    yield flag.ctypes.data
+    flag[:] = 1
     device.synchronize()
 
 
@@ -426,16 +418,14 @@ def test_fragmentation(device: CudaDevice) -> None:
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_ctrl_c(device: CudaDevice, kernels: CudaModule, held: DeviceBuffer) -> None:
+def test_ctrl_c(device: CudaDevice, kernels: CudaModule, held: int) -> None:
     launch(kernels.kernel("wait_flag"), 1, 1, [held])
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         device.stream.synchronize()
 
 
-def test_ctrl_c_in_a_native_program(
-    device: CudaDevice, kernels: CudaModule, held: DeviceBuffer
-) -> None:
+def test_ctrl_c_in_a_native_program(device: CudaDevice, kernels: CudaModule, held: int) -> None:
     buffer = transfer.to_device(np.array([10, 1], np.uint32), device)
     launch(kernels.kernel("wait_flag"), 1, 1, [held])
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -444,12 +434,14 @@ def test_ctrl_c_in_a_native_program(
 
 
 @pytest.mark.faults
-def test_a_kernel_that_hangs(device: CudaDevice, kernels: CudaModule, held: DeviceBuffer) -> None:
+def test_a_kernel_that_hangs(device: CudaDevice, kernels: CudaModule, held: int) -> None:
+    kernel, host = kernels.kernel("wait_flag"), np.full(1, 5, np.uint32)
+    table = kernel_table([kernel])
     with (
         config.update(cuda_debug=True, cuda_timeout=0.3),
         pytest.raises(HangError, match="kernel wait_flag on cuda:0 has not ended"),
     ):
-        run("add", kernels.kernel("wait_flag"), held, 1)
+        run_program(programs().addresses["add"], device.stream, table, held, 1, host, 1, name="add")
 
 
 @pytest.mark.faults
