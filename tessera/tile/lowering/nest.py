@@ -314,7 +314,7 @@ class _Loops:
         self.plans = plans
         self.by_row = low.is_block or row_passes.has_rows(low, nest)
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
-        self.is_once = low.is_block or lengths.of(nest.body.ops) >= lengths.WHOLE
+        self.is_once = lengths.of(nest.body.ops) >= lengths.WHOLE
         self.slides = not self.by_row and _slides(nest, [plan.tile for plan in plans])
         self.inner = {} if self.is_once or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
