@@ -83,11 +83,12 @@ ACTIVE = ctypes.c_int64()
 _active_lock = threading.RLock()
 
 
-def count_active(change: int) -> None:
-    """Leaves calls to Python, not to native code, for as long as the count is not 0."""
-    _STATE.active += change
+def count_active() -> None:
+    """Leaves calls to Python, not to native code, for as long as anything is traced."""
     with _active_lock:
-        ACTIVE.value += change
+        count = len(_STATE.stack)
+        ACTIVE.value += count - _STATE.active
+        _STATE.active = count
 
 
 def _after_fork() -> None:
@@ -444,18 +445,21 @@ def as_tuple(results: Any) -> tuple[Any, ...]:
 def active(trace: Trace) -> Generator[Trace]:
     """Makes a trace the innermost one of this thread; it is dead afterwards."""
     stack = _STATE.stack
-    stack.append(trace)
-    count_active(1)
-    trace.level = len(stack)
-    # Of the `with` statement: `contextlib` stands between.
-    trace.frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    # Ctrl-C may come anywhere: what was not done yet is not undone, and what an interrupted end
+    # left of it the next one does.
     try:
+        stack.append(trace)
+        count_active()
+        trace.level = len(stack)
+        # Of the `with` statement: `contextlib` stands between.
+        trace.frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
         yield trace
     finally:
         trace.frame = None
-        stack.pop()
-        count_active(-1)
         trace.alive = False
+        if trace in stack:
+            stack.remove(trace)
+        count_active()
 
 
 def find_trace(operands: Sequence[Any]) -> Trace | None:

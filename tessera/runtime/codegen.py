@@ -25,10 +25,13 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from tessera.errors import CompileError
 from tessera.target.machine import Machine, host_arch, missing_features
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _KEY_FORMAT = "tessera object 1"
 
@@ -95,6 +98,41 @@ class Source:
         return digest.hexdigest()
 
 
+def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
+    """Has a function run to its end, in a thread of its own where Ctrl-C could stop it halfway.
+
+    llvmlite takes a lock around each call, and frees what its objects own, in Python code; stopped
+    there, it would leave the lock held or free twice. Python raises `KeyboardInterrupt` in the main
+    thread only. That one may stop waiting; then the result is dropped.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread() is not threading.main_thread():
+            return function(*args, **kwargs)
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(function(*args, **kwargs))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, name="tessera.llvm")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is about to end
+            return function(*args, **kwargs)
+        thread.join()
+        if errors:
+            raise errors.pop()
+        return results.pop()
+
+    return run
+
+
+@uninterrupted
 def emit(source: Source) -> bytes:
     """The object file of a text; threads may do this at the same time.
 
@@ -105,12 +143,14 @@ def emit(source: Source) -> bytes:
         return compiler.emit(source)
 
 
+@uninterrupted
 def optimized_text(source: Source) -> str:
     """The LLVM text after optimisation."""
     with _compiling() as compiler, compiler.optimized(source) as module:
         return str(module)
 
 
+@uninterrupted
 def assembly_text(source: Source) -> str:
     """The assembly text."""
     with _compiling() as compiler, compiler.optimized(source) as module:

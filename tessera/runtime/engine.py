@@ -54,22 +54,17 @@ class Loaded:
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not _ending():
             _unloading.append(self._code)
-            _unload()
 
 
-# Code that nobody refers to any more. Finalizers run in any thread at any point; they neither wait
-# for the lock nor use LLVM without it.
+# Code that nobody refers to any more, until something is linked. Finalizers run in any thread at
+# any point, so they cannot use LLVM themselves.
 _unloading: deque[Any] = deque()
 
 
 def _unload() -> None:
-    # Whoever holds the lock may have passed this point already: look again after each release.
-    while _unloading and lock.acquire(blocking=False):
-        try:
-            while _unloading:
-                _free(_unloading.popleft())
-        finally:
-            lock.release()
+    """Frees the code that nobody refers to any more. Used under the lock only."""
+    while _unloading:
+        _free(_unloading.popleft())
 
 
 def _free(code: Any) -> None:
@@ -142,7 +137,7 @@ class Loading:
         symbols = [f for source in self.sources for f in exported_functions(source.text)]
         is_kept = self._crew.found == len(images)
         try:
-            loaded = _link(images, tuple(symbols), imports, name, is_kept)
+            return _link(images, tuple(symbols), imports, name, is_kept)
         except CompileError:
             if not self._crew.found:
                 raise
@@ -151,10 +146,7 @@ class Loading:
                 for source in self.sources:
                     crew.add(source, source is self.sources[-1])
                 images = crew.images()
-            loaded = _link(images, tuple(symbols), imports, name)
-        if not is_kept:
-            _unload()
-        return loaded
+            return _link(images, tuple(symbols), imports, name)
 
     def __enter__(self) -> Self:
         return self
@@ -163,6 +155,7 @@ class Loading:
         self._crew.close()
 
 
+@codegen.uninterrupted
 def _link(
     images: Sequence[bytes],
     symbols: tuple[str, ...],
@@ -171,6 +164,7 @@ def _link(
     cached: bool = False,
 ) -> Loaded:
     with lock:
+        _unload()
         return Loaded(_engine().link(images, symbols, imports or {}, name), symbols, cached)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import weakref
 from typing import Any, Protocol
 
@@ -68,9 +69,10 @@ class Gate(contextlib.ContextDecorator):
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.RLock())
+        # Held by forks. No `Condition`: that is Python code, and Ctrl-C would leave its lock held.
+        self._closed = threading.RLock()
+        # How deep each thread is inside; a thread changes its own number only.
         self._inside: dict[int, int] = {}
-        self._forks = 0
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
                 before=self._close, after_in_parent=self._open, after_in_child=self._open
@@ -78,26 +80,33 @@ class Gate(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         here = threading.get_ident()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._forks or here in self._inside)
-            self._inside[here] = self._inside.get(here, 0) + 1
+        depth = self._inside.get(here, 0)
+        try:
+            if depth:
+                self._inside[here] = depth + 1
+            else:
+                with self._closed:
+                    self._inside[here] = 1
+        except BaseException:
+            self._leave(here, depth)
+            raise
 
     def __exit__(self, *_: object) -> None:
         here = threading.get_ident()
-        with self._changed:
-            self._inside[here] -= 1
-            if not self._inside[here]:
-                del self._inside[here]
-                self._changed.notify_all()
+        self._leave(here, self._inside[here] - 1)
+
+    def _leave(self, here: int, depth: int) -> None:
+        if depth:
+            self._inside[here] = depth
+        else:
+            self._inside.pop(here, None)
 
     def _close(self) -> None:
-        # Left held, so that a child does not find it so.
-        self._changed.acquire()
-        self._forks += 1
+        self._closed.acquire()
         here = threading.get_ident()
-        self._changed.wait_for(lambda: not self._inside.keys() - {here})
+        # Forks are rare, and those inside do not know of any.
+        while any(thread != here for thread in list(self._inside)):
+            time.sleep(0.0005)
 
     def _open(self) -> None:
-        self._forks -= 1
-        self._changed.notify_all()
-        self._changed.release()
+        self._closed.release()

@@ -237,12 +237,16 @@ class Pool:
     def give_back(self, memory: Array) -> None:
         """Let memory wait for its next use; called by finalizers."""
         self._returned.append(memory)
-        # Whoever holds the lock may have sorted already: look again after each release.
-        while self._returned and self._lock.acquire(blocking=False):
-            try:
-                self._sort_in()
-            finally:
-                self._lock.release()
+        # Whoever holds the lock may have sorted already: look again after each release. Ctrl-C is
+        # raised after calls, also that of `acquire`; what `map` gives is noted before.
+        taken = True
+        while taken and self._returned:
+            for taken in map(self._lock.acquire, (False,)):
+                if taken:
+                    try:
+                        self._sort_in()
+                    finally:
+                        self._lock.release()
 
     def keep_across_forks(self) -> None:
         """Let no process fork while another thread changes the pool: its child would wait for that

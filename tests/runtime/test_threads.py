@@ -260,6 +260,10 @@ def run_script(text: str, **environment: str) -> subprocess.CompletedProcess[str
     program = ts.jit(lambda x: ts.exp(x) * 2)
     x = np.linspace(0, 1, 400_000, dtype=np.float32)
     expected = np.asarray(program(x))
+
+    def tasks():
+        time.sleep(0.1)  # threads that were joined may still be ending
+        return len(os.listdir("/proc/self/task"))
     """
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(setup) + textwrap.dedent(text)],
@@ -273,9 +277,9 @@ def test_a_forked_child_has_a_pool_of_its_own() -> None:
     done = run_script("""
     child = os.fork()
     if child == 0:
-        alone = len(os.listdir("/proc/self/task"))
+        alone = tasks()
         same = (np.asarray(program(x)) == expected).all()
-        workers = len(os.listdir("/proc/self/task")) - alone
+        workers = tasks() - alone
         sys.stdout.write(f"child {alone} {same} {workers}\\n")
         sys.stdout.flush()
         os._exit(0)
@@ -424,10 +428,10 @@ def test_ctrl_c_ends_a_loop_of_calls() -> None:
 def test_threads_are_set_by_the_environment(setting: str, workers: int) -> None:
     done = run_script(
         """
-    now = len(os.listdir("/proc/self/task"))
+    now = tasks()
     with ts.config.update(threads=6):
         program(x)
-    print(ts.config.threads, len(os.listdir("/proc/self/task")) - now)
+    print(ts.config.threads, tasks() - now)
     """,
         TESSERA_THREADS=setting,
     )
