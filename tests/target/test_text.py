@@ -120,6 +120,40 @@ def test_small_floats_that_are_rounded_on_the_way(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_nan_of_bfloat16_stays_nan(level: str) -> None:
+    """Where NaN comes from bfloat16 nobody asks for it, and what is exact is not rounded."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x, y = bits.view(ts.bfloat16.np), np.roll(bits[::-1], 7).copy().view(ts.bfloat16.np)
+    functions: list[tuple[Any, Any, bool]] = [
+        (lambda x, y: x + y, np.add, True),
+        (lambda x, y: x - y, np.subtract, True),
+        (lambda x, y: x * y, np.multiply, True),
+        (lambda x, y: x / y, np.divide, True),
+        (lambda x, y: ts.sqrt(x), lambda x, y: np.sqrt(x), True),
+        (lambda x, y: -x, lambda x, y: -x, False),
+        (lambda x, y: abs(x), lambda x, y: abs(x), False),
+        (lambda x, y: ts.sign(x), lambda x, y: np.sign(x), False),
+        (lambda x, y: ts.floor(x), lambda x, y: np.floor(x), False),
+        (lambda x, y: ts.ceil(x), lambda x, y: np.ceil(x), False),
+        (lambda x, y: ts.trunc(x), lambda x, y: np.trunc(x), False),
+        (lambda x, y: ts.round(x), lambda x, y: np.round(x), False),
+    ]
+    for fn, numpy_fn, rounds in functions:
+        text = Lowered(ts.make_graph(fn)(ts.asarray(x), ts.asarray(y)), machine(level)).llvm
+        assert ("i32 32767" in text) is rounds
+        assert "2143289344" not in text
+        with np.errstate(all="ignore"):
+            want = numpy_fn(x.astype(np.float32), y.astype(np.float32)).astype(x.dtype)
+        got, nan = run(fn, level, x, y), np.isnan(want.astype(np.float32))
+        assert np.array_equal(np.isnan(got.astype(np.float32)), nan)
+        assert np.array_equal(got.view(np.uint16)[~nan], want.view(np.uint16)[~nan])
+    rows = np.zeros((256, 60), ts.bfloat16.np)
+    rows[:, 7] = bits[0x7F40 : 0x8040 : 1].view(ts.bfloat16.np)
+    got = run(lambda x: ts.sum(x * 2, axis=1), level, rows)
+    assert np.array_equal(np.isnan(got.astype(np.float32)), np.isnan(rows[:, 7].astype(np.float32)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_rounding_keeps_the_sign_of_nan(level: str) -> None:
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, 100_000, dtype=np.uint64).astype(np.uint32)

@@ -63,6 +63,12 @@ FEW_COPIES = 8
 LONG_CODE = 12
 """An expansion of so many ops is long."""
 
+EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "trunc", "round"})
+"""Functions whose results for bfloat16 operands need no rounding."""
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "square", "sqrt"})
+"""Instructions whose NaNs are those of their operands, made quiet, or one whose lower half is 0."""
+
 CONSTANT_DIVISION = 12
 """The instructions of an integer division by a constant."""
 
@@ -162,11 +168,13 @@ def narrow_small(b: Build, x: Value, dtype: DType) -> Value:
     return b.bitcast(b.cast(b.map("or", code, sign), form.carrier), dtype)
 
 
-def _round_bfloat(b: Build, x: Value) -> Value:
+def _round_bfloat(b: Build, x: Value, has_short_nans: bool = False) -> Value:
     """The bits of a float32 of which the upper half is the bfloat16 that it is rounded to."""
     bits = b.bitcast(x, uint32)
     odd = b.map("and", b.map("shr", bits, b.like(bits, 16)), b.like(bits, 1))
     rounded = b.map("add", b.map("add", bits, b.like(bits, 0x7FFF)), odd)
+    if has_short_nans:  # then they carry nothing over, and stay NaN
+        return rounded
     quiet = b.map("or", b.map("and", bits, b.like(bits, 0x80000000)), b.like(bits, 0x7FC00000))
     return b.select(b.map("ne", x, x), quiet, rounded)
 
@@ -207,6 +215,8 @@ class Legalizer:
         # Of the block at hand: small floats as float32, and words of which they are a half.
         self.wide: dict[Value, Value] = {}
         self.words: dict[Value, Value] = {}
+        # float32 whose lower half is 0 where it is NaN.
+        self.short_nans: set[Value] = set()
 
     def block(self, block: Block) -> Block:
         """A block, the same one where all of it stays; arguments stay."""
@@ -216,6 +226,8 @@ class Legalizer:
         self.wide, self.words = {}, {}
         for op in block.ops:
             self.op(op, build)
+            if self.short_nans and isinstance(op, _KEEPS_NANS):
+                self.note_nans(op)
         self.wide, self.words = around
         outputs = [self.env.get(v, v) for v in block.outputs]
         if _are(build.ops, block.ops) and _are(outputs, block.outputs):
@@ -249,6 +261,22 @@ class Legalizer:
         else:
             self.other(op, operands, build)
 
+    def note_nans(self, op: Op) -> None:
+        """Notes a result whose NaNs are those of operands that have short ones."""
+        if isinstance(op, t.Map | t.ReduceLanes) and op.fn.name not in _CARRIES_NANS:
+            return
+        result = self.env.get(op.results[0], op.results[0])
+        if t.element(result.type) is float32 and all(
+            [self.has_short_nans(self.env.get(v, v)) for v in op.operands]
+        ):
+            self.short_nans.add(result)
+
+    def has_short_nans(self, x: Value) -> bool:
+        """Whether the lower half of all NaNs is 0; so it is where there are none."""
+        return (
+            x in self.short_nans or isinstance(x.op, t.Const) or t.element(x.type) is not float32
+        )
+
     def other(self, op: Op, operands: list[Value], build: Build) -> None:
         """An op that has no rule of its own."""
         regions = [self.block(region) for region in op.regions]
@@ -275,13 +303,15 @@ class Legalizer:
             working = _working(dtype)
             wide = [self.cast(b, a, working) if is_small(t.element(a.type)) else a for a in args]
             value = self.apply(b, op.fn.name, wide)
+            if dtype is bfloat16 and op.fn.name in ARITHMETIC:
+                self.short_nans.add(value)
             result = t.element(op.result.type)
             return self.back(b, op.fn, value, result)
         return self.apply(b, op.fn.name, args)
 
     def back(self, b: Build, fn: ScalarFn, value: Value, dtype: DType) -> Value:
-        """The result of a function of widened operands, narrowed; one of them needs no rounding."""
-        if fn.name in ("max", "min") and dtype is bfloat16:
+        """The result of a function of widened operands, narrowed."""
+        if fn.name in EXACT and dtype is bfloat16:
             return self.upper_half(b, b.bitcast(value, uint32))
         return self.cast(b, value, dtype)
 
@@ -357,7 +387,8 @@ class Legalizer:
             elif source is not float32:
                 x = b.cast(x, float32)
             if target is bfloat16:
-                return self.upper_half(b, _round_bfloat(b, x))
+                bits = _round_bfloat(b, x, self.has_short_nans(x))
+                return self.upper_half(b, bits)
             return b.cast(x, target) if self.native(target) else narrow_small(b, x, target)
         return b.cast(x, target)
 
@@ -372,6 +403,8 @@ class Legalizer:
             else:
                 wide = b.cast(x, float32) if self.native(source) else widen_small(b, x, source)
             self.wide[x] = wide
+            if source is bfloat16:
+                self.short_nans.add(wide)
         return wide
 
     def upper_half(self, b: Build, bits: Value) -> Value:
@@ -397,6 +430,10 @@ class Legalizer:
     def native(self, dtype: DType) -> bool:
         """Whether the machine converts the format to and from float32."""
         return dtype is float16 and self.machine.has(Feature.F16C)
+
+
+_CARRIES_NANS = ARITHMETIC | EXACT | {"fma", "select"}
+_KEEPS_NANS = (t.Map, t.ReduceLanes, t.Shuffle, t.Splat, t.Extract, t.Insert)
 
 
 def _rounded(value: bool | int | float, dtype: DType) -> float:
