@@ -132,7 +132,6 @@ def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-@uninterrupted
 def emit(source: Source) -> bytes:
     """The object file of a text; threads may do this at the same time.
 

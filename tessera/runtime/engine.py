@@ -25,7 +25,7 @@ from typing import Any, Self
 from tessera.errors import CompileError
 from tessera.runtime import codegen
 from tessera.runtime.cache import ObjectCache
-from tessera.runtime.codegen import Source, exported_functions, lock
+from tessera.runtime.codegen import Source, exported_functions, lock, uninterrupted
 from tessera.runtime.crew import Crew
 from tessera.target.machine import Machine, host, missing_on_host
 
@@ -124,6 +124,7 @@ class Loading:
         self.sources.append(source)
         self._crew.add(source, is_last)
 
+    @uninterrupted
     def finish(self, imports: Mapping[str, int] | None) -> Loaded:
         """Compiles what is left, and loads all into this process.
 
@@ -155,7 +156,6 @@ class Loading:
         self._crew.close()
 
 
-@codegen.uninterrupted
 def _link(
     images: Sequence[bytes],
     symbols: tuple[str, ...],
@@ -178,6 +178,7 @@ def check_host(machine: Machine, name: str) -> None:
         )
 
 
+@uninterrupted
 def load_kept(
     keys: Sequence[str],
     symbols: tuple[str, ...],
