@@ -59,11 +59,8 @@ TURNED_CHUNK = 256
 """Sides of the square that one program turns: its lines stay in the second cache, and long enough
 stretches of each side lie in one page."""
 
-HEAVY_COST = 16
-"""A body with a function of this cost keeps many temporaries in registers."""
-
 HEAVY_OPS = 24
-"""So does one with this many ops."""
+"""A body with this many ops keeps many temporaries in registers."""
 
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
@@ -166,7 +163,7 @@ class Choice:
         self.lanes = max(1, machine.vector_bits // self._bits())
         maps = [op for op in self.code if isinstance(op, ops.Map)]
         self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
-        self.costly = any(op.fn.cost >= HEAVY_COST for op in maps)
+        self.costly = any(op.fn.cost >= lengths.HEAVY_COST for op in maps)
         self.heavy = self.costly or len(self.code) > HEAVY_OPS
         self.width = self.lanes * (2 if self.heavy else 4)
         self.tiles: dict[str, int] = {}
