@@ -48,6 +48,7 @@ from tessera.tile.lowering import (
     contraction,
     drawing,
     pointwise,
+    product_rows,
     recurring,
     reduction,
     row_passes,
@@ -323,6 +324,7 @@ class _Loops:
         self.next_row = _next_row(nest)
         self.begun = 0
         self.code = nest.body.ops
+        self.product = None if self.by_row else product_rows.product_of(self.code)
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
             self.stages[self.stage(op, depths)].append(op)
@@ -361,7 +363,7 @@ class _Loops:
         for name, op in self.next_row[: len(self.next_row) - self.begun]:
             self.fetch_next(name, op, point, point.dims[-1].start, point.dims[-1].size)
         if not self.inner or any(dim.checked for dim in point.dims):
-            row_passes.run(self.low, code, point)
+            self.run(code, point)
             return
         conditions: list[Value] = []
         for name, (low, high) in self.inner.items():
@@ -375,14 +377,21 @@ class _Loops:
 
         def inner() -> tuple[Value, ...]:
             with self.low.inside_of(self.inner):
-                row_passes.run(self.low, code, point)
+                self.run(code, point)
             return ()
 
         def outer() -> tuple[Value, ...]:
-            row_passes.run(self.low, code, point)
+            self.run(code, point)
             return ()
 
         em.when(every, inner, outer)
+
+    def run(self, code: Sequence[Op], point: Point) -> None:
+        """Evaluates the body at a point."""
+        if self.product is not None and len(point.dims) == 2 and not point.dims[0].checked:
+            product_rows.run(self.low, code, self.product, point)
+        else:
+            row_passes.run(self.low, code, point)
 
     def fetch_block(self, point: Point) -> None:
         """Fetches what is read beside the product of a block."""

@@ -1,0 +1,88 @@
+"""What follows a product, row by row.
+
+A tile of a product takes up most registers. What follows it keeps values of its own, and written
+out for all rows at once it waits for memory at every step, in code that is as many times as long.
+Long code is written down once, in a loop over rows that reads them from scratch memory.
+
+    c[6, 64] = sums of products             c[6, 64] = sums of products
+    store gelu(c[6, 64] + b[64])    ==>     for r in 0 .. 6:
+                                                store gelu(c[r, 64] + b[64])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import int64
+from tessera.ir.core import Op, Value
+from tessera.schedule import lengths
+from tessera.schedule import ops as s
+from tessera.schedule.dependence import inputs
+from tessera.tile import ops as t
+from tessera.tile.lowering.state import Point, State, Val, dtype_of
+from tessera.tile.ops import tile_type
+from tessera.tile.scratch_ops import Scratch
+
+LONG = 40
+"""Instructions for a vector that are too many for all rows at once."""
+
+_FOLLOWS = (s.Const, s.Index, s.Map, s.Cast, s.Bitcast, s.Load, s.Store, s.Holds)
+
+
+def product_of(ops: Sequence[Op]) -> int | None:
+    """The place of a product whose tiles are gone through row by row; None if there is none."""
+    found = [k for k, op in enumerate(ops) if isinstance(op, s.Contract)]
+    if len(found) != 1 or dtype_of(ops[found[0]].result).is_complex:
+        return None
+    rest = ops[found[0] + 1 :]
+    if not all(isinstance(op, _FOLLOWS) for op in (*ops[: found[0]], *rest)):
+        return None
+    return found[0] if lengths.of(rest) >= LONG else None
+
+
+def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
+    """Evaluates ops at a tile of rows and columns.
+
+    Args:
+        low: the lowering.
+        ops: the ops.
+        at: the place of the product among them.
+        point: the tile.
+    """
+    em, product = low.em, ops[at]
+    low.run(ops[: at + 1], point)
+    value = low.env[product.result]
+    rows, cols = point.dims
+    if value.shape != point.shape or value.names != point.names:
+        low.run(ops[at + 1 :], point)
+        return
+    (tile,) = value.parts
+    zero, one, width = [em.const(k, int64) for k in (0, 1, cols.size)]
+    height = em.const(rows.size, int64)
+    (room,) = em.add(Scratch(tile_type(tile).dtype, rows.size * cols.size, loc=em.loc))
+    view = em.pure(t.View, room, zero, (height, width), (width, one))
+    em.add(t.Store(view, tile, (zero, zero), (), loc=em.loc))
+    rest = _behind(ops, at)
+    before = dict(low.env)
+
+    def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
+        line = em.pure(t.Load, view, (k, zero), (), (1, cols.size))
+        low.env[product.result] = Val((em.reshape(line, (cols.size,)),), (cols.name,))
+        with em.bound({rows.name: em.map("add", rows.start, k)}):
+            low.run(rest, Point((cols,)))
+        return ()
+
+    em.loop((zero, height, one), (), row)
+    low.env = before
+
+
+def _behind(ops: Sequence[Op], at: int) -> list[Op]:
+    """All ops but a product, and those that only the product needs."""
+    found: list[Op] = []
+    needed: set[Value] = set()
+    for k in range(len(ops) - 1, -1, -1):
+        op = ops[k]
+        if k > at or (k < at and not needed.isdisjoint(op.results)):
+            found.append(op)
+            needed.update(inputs(op))
+    return found[::-1]
