@@ -23,7 +23,7 @@ from tessera.tile.lowering.state import Point, State, Val, dtype_of
 from tessera.tile.ops import tile_type
 from tessera.tile.scratch_ops import Scratch
 
-LONG = 40
+LONG = 52
 """Instructions for a vector that are too many for all rows at once."""
 
 _FOLLOWS = (s.Const, s.Index, s.Map, s.Cast, s.Bitcast, s.Load, s.Store, s.Holds)
