@@ -221,13 +221,10 @@ def test_helpers_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_thread_and_one_processor_start_no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
-    thread = threading.Thread
+    def no_thread(*_: object, **__: object) -> Any:
+        raise AssertionError("a thread")
 
-    def no_helper(*, target: Any, name: str) -> Any:
-        assert name != "tessera.compile"
-        return thread(target=target, name=name)
-
-    monkeypatch.setattr(threading, "Thread", no_helper)
+    monkeypatch.setattr(threading, "Thread", no_thread)
     for threads, processors in ((1, 4), (4, 1)):
         monkeypatch.setattr(crew, "usable_cpus", lambda n=processors: n)
         with Crew(OFF, threads) as workers:

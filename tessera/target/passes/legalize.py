@@ -69,6 +69,12 @@ EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "trunc",
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "square", "sqrt"})
 """Instructions whose NaNs are those of their operands, made quiet, or one whose lower half is 0."""
 
+_CARRIES_NANS = ARITHMETIC | EXACT | {"fma", "select"}
+"""Functions of float32 that make no other NaNs either."""
+
+_KEEPS_NANS = (t.Map, t.ReduceLanes, t.Shuffle, t.Splat, t.Extract, t.Insert)
+"""Ops that make none, the first two with such functions."""
+
 CONSTANT_DIVISION = 12
 """The instructions of an integer division by a constant."""
 
@@ -430,10 +436,6 @@ class Legalizer:
     def native(self, dtype: DType) -> bool:
         """Whether the machine converts the format to and from float32."""
         return dtype is float16 and self.machine.has(Feature.F16C)
-
-
-_CARRIES_NANS = ARITHMETIC | EXACT | {"fma", "select"}
-_KEEPS_NANS = (t.Map, t.ReduceLanes, t.Shuffle, t.Splat, t.Extract, t.Insert)
 
 
 def _rounded(value: bool | int | float, dtype: DType) -> float:

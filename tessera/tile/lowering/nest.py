@@ -307,6 +307,7 @@ class _Loops:
         stages: the ops of the body by the number of axes that are fixed when they run.
         is_once: whether the body is not written down again for what is left at the end.
         slides: whether the last tile of an axis begins early enough to be a full one.
+        product: the place of a product among the ops, where what follows it goes row by row.
     """
 
     def __init__(self, low: State, nest: s.Nest, plans: list[_AxisPlan]) -> None:

@@ -17,7 +17,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
-from tessera.schedule.dependence import inputs
+from tessera.schedule.fetching import behind
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
 from tessera.tile.ops import tile_type
@@ -62,7 +62,8 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
     (room,) = em.add(Scratch(tile_type(tile).dtype, rows.size * cols.size, loc=em.loc))
     view = em.pure(t.View, room, zero, (height, width), (width, one))
     em.add(t.Store(view, tile, (zero, zero), (), loc=em.loc))
-    rest = _behind(ops, at)
+    rest = ops[at + 1 :]
+    rest = [*behind(ops[:at], [v for op in rest for v in op.operands]), *rest]
     before = dict(low.env)
 
     def row(k: Value, _: list[Value]) -> tuple[Value, ...]:
@@ -74,15 +75,3 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
 
     em.loop((zero, height, one), (), row)
     low.env = before
-
-
-def _behind(ops: Sequence[Op], at: int) -> list[Op]:
-    """All ops but a product, and those that only the product needs."""
-    found: list[Op] = []
-    needed: set[Value] = set()
-    for k in range(len(ops) - 1, -1, -1):
-        op = ops[k]
-        if k > at or (k < at and not needed.isdisjoint(op.results)):
-            found.append(op)
-            needed.update(inputs(op))
-    return found[::-1]
