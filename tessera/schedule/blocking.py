@@ -74,6 +74,7 @@ class Operands:
         left_strays: whether the first one is too large, and its rows do not lie one after the
             other.
         ways: lines of the first cache that have the same place.
+        shifts: whether the last block may begin among the rows of the one before.
     """
 
     in_place: bool = False
@@ -87,6 +88,7 @@ class Operands:
     is_turned: bool = False
     left_strays: bool = False
     ways: int = 8
+    shifts: bool = False
 
 
 def ways_of(cache: int) -> int:
@@ -131,7 +133,9 @@ def choose_block(
                 cycles += FAR_PACKING * columns * depth / lanes
             if cycles + packing < best.cycles:
                 best = Blocking(height, vectors * lanes, True, cycles + packing)
-            if not lie.in_place or rows % height or (lie.left_strays and col_blocks >= REUSED):
+            if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):
+                continue
+            if rows % height and (lie.is_turned or not lie.shifts or height > rows):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
             meeting = ceil(height * gcd(max(lie.stride // LINE_BYTES, 1), SETS) / SETS)

@@ -23,7 +23,7 @@ whose steps all read the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.hash import content_hash
@@ -172,7 +172,7 @@ class _Packing:
         code: list[Op] = []
         for nest in op.nests:
             blocks = InBlocks(nest, op)
-            product = Product.of(blocks.spread, self.context)
+            product = Product.of(blocks.spread, replace(self.context, shifts=False))
             if product is None or not product.plan() or not blocks.cut(product):
                 code.append(nest)
                 continue

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
@@ -84,11 +84,13 @@ class Context:
         machine: the CPU.
         facts: what is known of symbolic dims.
         taken: names that no axis may have.
+        shifts: whether the last block of rows may begin among those of the one before.
     """
 
     machine: CachedCpu
     facts: Facts
     taken: frozenset[str]
+    shifts: bool = True
 
 
 class Product:
@@ -110,6 +112,7 @@ class Product:
         self.op = op
         self.facts = context.facts
         self.machine = context.machine
+        self.shifts = context.shifts
         self.depends = dependence_of(nest.body)
         self.accesses = accesses(nest, self.facts)
         bound = [name for one in (nest, *walk(nest.body)) for name in ops.bound_axes(one)]
@@ -182,7 +185,7 @@ class Product:
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         lie = Operands(
             in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned,
-            far[0] and strays, ways_of(self.machine.l1),
+            far[0] and strays, ways_of(self.machine.l1), self.shifts,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)
@@ -374,6 +377,16 @@ class Product:
         """The condition under which a place of a block is one of the axis."""
         return () if self.is_whole(axis, size) else (axis.extent - 1 - sym(axis.name),)
 
+    @property
+    def first_row(self) -> Dim:
+        """The first row of a block. Where the first operand is read in place the last block begins
+        so early that it is whole: all that it reads is there."""
+        rows, size = self.row.extent, self.block.rows
+        first = sym(self.io) * size
+        if self.left.packed or self.is_whole(self.row, size):
+            return first
+        return minimum(first, rows - size)
+
     # --- the nest -----------------------------------------------------------------------------
 
     def nests(self) -> list[ops.Nest]:
@@ -399,12 +412,15 @@ class Product:
         """
         block = self.block
         io, jo = sym(self.io), sym(self.jo)
+        first = self.first_row
         axes: dict[str, Dim] = {
-            self.row.name: io * block.rows + sym(self.ii),
+            self.row.name: first + sym(self.ii),
             self.col.name: jo * block.columns + sym(self.ji),
         }
+        # A block that begins earlier stores those of its rows that the one before has not.
+        own = sym(self.row.name) - io * block.rows
         guards = [
-            *self.guard(self.row, block.rows),
+            *([own] if first != io * block.rows else self.guard(self.row, block.rows)),
             *self.guard(self.col, block.columns),
         ]
         copy = Copy(axes)
@@ -530,7 +546,7 @@ class Product:
                 code.append(load)
                 sides.append(load.result)
                 continue
-            guard = self.guard(side.axis, side.size)
+            guard = () if side.is_left else self.guard(side.axis, side.size)
             own = Copy(axes, {}, guard, dict(copy.env))
             made = own.block(Block([], side.code(), (side.value,)))
             code += made.ops

@@ -8,7 +8,9 @@ import pytest
 
 from tessera.api import control
 from tessera.compile import Lowered
+from tessera.dtypes import bfloat16
 from tessera.graph.ops.contract import dot_general
+from tessera.ir.intexpr import minimum, sym
 from tessera.schedule import ops
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.rebuild import kernels
@@ -66,10 +68,32 @@ def test_turned_operand_is_packed() -> None:
     assert len(product.axes) == 4
 
 
+def test_rows_that_are_no_whole_blocks_are_read_in_place() -> None:
+    func = program(
+        lambda x, w, y: dot_general(x, w, ((1,), (0,))) + y,
+        typed(127, 64), typed(64, 64), typed(127, 64),
+    )  # fmt: skip
+    assert labels(func) == ["dot_add"]
+    (nest,) = all_ops(func, ops.Nest)
+    (product,) = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
+    rows = nest.tile[-2]
+    assert 127 % rows
+    first, inside = sym(nest.axes[-3].name), sym(nest.axes[-2].name)
+    row = minimum(first * rows, 127 - rows) + inside
+    x = product.body.outputs[0].op
+    assert isinstance(x, ops.Load)
+    assert x.index[0] == row
+    assert not x.where
+    # What both of the last two blocks compute is stored by one of them.
+    (store,) = [op for op in nest.body.ops if isinstance(op, ops.Store)]
+    assert store.index[0] == row
+    assert store.where == (row - first * rows,)
+
+
 def test_small_operands_have_one_nest_for_their_ends_too() -> None:
     def copies(m: int, k: int, n: int, axes: tuple[int, int] = (1, 0)) -> list[int]:
         shapes = [(m, k) if axes[0] else (k, m), (n, k) if axes[1] else (k, n)]
-        types = [typed(*shape) for shape in shapes]
+        types = [typed(*shape, dtype=bfloat16) for shape in shapes]
         func = program(lambda x, w: dot_general(x, w, ((axes[0],), (axes[1],))), *types)
         return [len(op.body.ops) for op in kernels(func.body) if op.label == "pack"]
 
