@@ -41,6 +41,11 @@ TURNED = 1.03
 PROGRAMS = 8
 """Programs that a product is cut into, if it is large enough, so that several cores share it."""
 
+REUSING = 512
+"""Rows one after the other for which a panel of the second operand is read again from a cache that
+cores share: it takes a hundredth of their time. Threads then share what is outside of them, as they
+do in the kernels around."""
+
 CERTAIN = 1 << 20
 """Multiplications of a product that threads are certain to share."""
 
@@ -457,6 +462,8 @@ class Product:
         near = self.machine.l2 // NEAR
         is_far = self.right.bytes() > near
         after = [axis for axis in self.others if is_far and axis not in self.right.batch]
+        while after and rows * prod([size_of(axis.extent) for axis in after[1:]]) >= REUSING:
+            after = after[1:]
         before = [axis for axis in self.others if axis not in after]
         if after:
             wide = 1
