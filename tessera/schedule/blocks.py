@@ -27,7 +27,7 @@ from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.cost import tensor
 from tessera.schedule.dependence import inner_axes
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.nestplan import AxisNames
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType

@@ -20,6 +20,7 @@ from tessera.schedule import keeping, lengths, loop_ops, narrow, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
+from tessera.schedule.grains import WORK, even, grain_of, sort_grain
 from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
@@ -27,17 +28,8 @@ from tessera.schedule.schedule import Schedule
 from tessera.schedule.short_rows import row_width, take_together
 from tessera.schedule.side_by_side import registers_of, runs_along, side_by_side
 from tessera.schedule.sizes import power_above, power_below, size_of
-from tessera.schedule.sort_ops import WORDS, SelectWords, SortWords, work_of
+from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.types import Axis
-
-WORK = 65536
-"""Additions that one program of a grid should have to do: some 10 microseconds."""
-
-GRAIN = 2 * WORK
-"""Additions that are worth a thread's while: to wake it and to wait costs a few microseconds."""
-
-AWAKE = 4
-"""How much less is worth the while of a thread that is woken anyway."""
 
 UNKNOWN_PROGRAMS = 1 << 40
 """Programs along a symbolic axis, where the question is whether there may be many: how many there
@@ -117,27 +109,6 @@ def choose_nest(nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None) 
     if nest.tile:
         return nest  # a part of a product that has been cut into register blocks
     return Choice(nest, machine, facts).run()
-
-
-def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
-    """Programs of so many additions each that are worth a thread's while; 0 where all together are
-    not worth a second thread's.
-
-    Args:
-        programs: how many there are.
-        work: of each.
-        is_awake: whether something follows at once for which threads are woken anyway.
-    """
-    worth = GRAIN // AWAKE if is_awake else GRAIN
-    grain = max(math.ceil(worth / max(work, 1)), 1)
-    return grain if programs > grain else 0
-
-
-def sort_grain(op: ops.Sort | SortWords | SelectWords) -> int:
-    """Rows of a sort that are worth a thread's while."""
-    rows, places, cost = work_of(op)
-    extent = size_of(places)
-    return grain_of(size_of(rows), cost * extent * extent.bit_length())
 
 
 class Choice:
@@ -506,7 +477,7 @@ class Choice:
                 continue
             if axis.name in self.limits:
                 own = max(self.limits[axis.name] // step, 1) * step
-                own = min(own, extent) if isinstance(extent, int) else own
+                own = even(extent, own, step) if isinstance(extent, int) else own
                 chunks.append(0 if own == extent else own)
                 room = max(room // max(own, 1), 1)
                 continue
@@ -518,6 +489,8 @@ class Choice:
             if not isinstance(extent, int) and not chunks and len(axes) > 1:
                 own = min(room, SYMBOLIC_LINE)
             own = max(own // step, 1) * step
+            if isinstance(extent, int) and own < extent:
+                own = even(extent, own, step)
             chunks.append(own)
             room = max(room // own, 1)
         chunks.reverse()

@@ -24,7 +24,7 @@ from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.blocks import PARTS
 from tessera.schedule.copying import Copy, Names, identity
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.join_columns import Joining, Rows, Sums
 from tessera.schedule.one_pass import one_body
 from tessera.schedule.products import CachedCpu

@@ -30,7 +30,7 @@ from tessera.schedule.axes import digits, split_axis
 from tessera.schedule.block_ops import Each
 from tessera.schedule.blocks import PARTS, work_of
 from tessera.schedule.copying import Copy, Names
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.join_columns import place_of, renamed
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.types import Axis, BufType

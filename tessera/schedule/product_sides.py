@@ -15,7 +15,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
 

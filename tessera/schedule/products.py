@@ -21,7 +21,7 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.machines import Cpu
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
 from tessera.schedule.product_sides import BESIDE, Side

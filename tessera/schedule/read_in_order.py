@@ -38,7 +38,7 @@ from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite

@@ -22,7 +22,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import (
     FUNCTIONS,

@@ -32,7 +32,7 @@ from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import grain_of
+from tessera.schedule.grains import grain_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import count_of
 from tessera.schedule.sizes import power_above

@@ -30,7 +30,7 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import GRAIN
+from tessera.schedule.grains import GRAIN
 from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.machines import Gpu
 from tessera.schedule.near_rows import near_rows

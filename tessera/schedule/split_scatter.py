@@ -35,7 +35,7 @@ from tessera.schedule import loop_ops, ops
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.heuristics import GRAIN
+from tessera.schedule.grains import GRAIN
 from tessera.schedule.split import PARTS, Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 

@@ -23,7 +23,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import dependence_of
 from tessera.schedule.dependence import inner_axes
-from tessera.schedule.heuristics import GRAIN, WORK
+from tessera.schedule.grains import GRAIN, WORK
 from tessera.schedule.plan import byte_size
 from tessera.schedule.types import BufType, Place, PlaceKind
 

@@ -11,7 +11,7 @@ import pytest
 from tessera.compile import Lowered
 from tessera.config import config
 from tessera.runtime import programs
-from tessera.schedule import heuristics, split
+from tessera.schedule import grains, heuristics, split
 from tests.differential.programs import random_program
 
 BATCH = 6
@@ -22,7 +22,7 @@ BATCH = 6
 def test_bits(first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As if the small arrays were large enough for threads to share."""
     monkeypatch.setattr(heuristics, "WORK", 16)
-    monkeypatch.setattr(heuristics, "GRAIN", 32)
+    monkeypatch.setattr(grains, "GRAIN", 32)
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
     monkeypatch.setattr(split, "GRAIN", 16)
     monkeypatch.delenv("TESSERA_CACHE", raising=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tessera.ir.core import Func
-from tessera.schedule import heuristics, plan, split, streaming, together
+from tessera.schedule import grains, heuristics, plan, split, streaming, together
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import PlaceKind
 from tests.differential.levels import check_donated, check_levels
@@ -98,7 +98,7 @@ def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> 
     """As if the small arrays were large: many programs, which threads share, reductions in parts,
     and stores past the caches."""
     monkeypatch.setattr(heuristics, "WORK", 16)
-    monkeypatch.setattr(heuristics, "GRAIN", 32)
+    monkeypatch.setattr(grains, "GRAIN", 32)
     monkeypatch.setattr(heuristics, "MIN_CHUNK", 4)
     monkeypatch.setattr(streaming, "STREAM_BYTES", 64)
     monkeypatch.setattr(split, "GRAIN", 16)

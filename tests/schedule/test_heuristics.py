@@ -18,6 +18,7 @@ from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.schedule import ops
+from tessera.schedule.grains import GRAIN, grain_of
 from tessera.schedule.heuristics import choose
 from tessera.schedule.machines import CpuModel
 from tessera.schedule.schedule import Schedule
@@ -81,7 +82,14 @@ def test_broadcast_runs_along_the_rows() -> None:
 
     nest = chosen(fn, typed(1000, 300), typed(300))
     assert nest.tile == (1, 64)
-    assert nest.chunk == (54, 0)
+    assert nest.chunk == (53, 0)
+
+
+def test_programs_take_equally_much() -> None:
+    nest = chosen(lambda x: transpose(x, (1, 0)), typed(1000, 333))
+    assert nest.chunk == (176, 256)
+    assert grain_of(4, GRAIN / 3) == 2  # not three, which leaves one for the other thread
+    assert grain_of(3, GRAIN / 3) == 0
 
 
 def test_short_rows_are_unrolled() -> None:
