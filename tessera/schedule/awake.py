@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 from tessera.ir.core import Block, Func, Op
 from tessera.schedule import ops
-from tessera.schedule.block_ops import Each
 from tessera.schedule.heuristics import Cpu, choose_nest
+from tessera.schedule.left_behind import is_shared
 from tessera.schedule.ordering import with_orders
 from tessera.schedule.rebuild import kernels, with_bodies
-from tessera.schedule.sort_ops import WORDS
 
 
 def share_awake(func: Func, chosen: Func, machine: Cpu) -> Func:
@@ -56,12 +55,6 @@ def _beside_shared(block: Block) -> Iterator[ops.Kernel]:
             yield from _beside_shared(region)
             if isinstance(op, ops.While):
                 here = [one for one in region.ops if isinstance(one, ops.Kernel)]
-                alone = [one for one in here if not _is_shared(one)]
+                alone = [one for one in here if not any(map(is_shared, one.body.ops))]
                 if len(alone) < len(here):
                     yield from alone
-
-
-def _is_shared(kernel: ops.Kernel) -> bool:
-    """Whether threads share a kernel."""
-    units = (ops.Nest, Each, ops.Sort, *WORDS)
-    return any(isinstance(x, units) and x.grain > 0 for x in kernel.body.ops)

@@ -21,6 +21,7 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.grains import WORK, even, grain_of, sort_grain
+from tessera.schedule.left_behind import LeftBehind
 from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
@@ -79,13 +80,16 @@ def choose(
         facts: what is known of symbolic dims.
     """
 
+    left = LeftBehind()
+
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
+        least = left.least_work(kernel)
         for op in kernel.body.ops:
             if isinstance(op, (ops.Sort, *WORDS)) and not isinstance(machine, Gpu):
                 op = op.rebuild(grain=sort_grain(op))
             if isinstance(op, ops.Nest):
-                op = choose_nest(op, machine, facts)
+                op = choose_nest(op, machine, facts, least)
                 if overrides and kernel.label in overrides:
                     op = overrides[kernel.label].apply(op)
             if isinstance(op, Each):
@@ -95,20 +99,23 @@ def choose(
             from tessera.schedule.heuristics_gpu import choose_joined  # which builds on this module
 
             code[:2] = choose_joined(code[:2])
+        left.note(kernel, code)
         return Block(kernel.body.args, with_orders(code), ())
 
     return with_bodies(func, body)
 
 
-def choose_nest(nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None) -> ops.Nest:
-    """Chooses the tiles of one nest."""
+def choose_nest(
+    nest: ops.Nest, machine: Cpu | Gpu, facts: Facts | None = None, least: float = 0
+) -> ops.Nest:
+    """Chooses the tiles of one nest; on a CPU, threads share no less work than the least."""
     if isinstance(machine, Gpu):
         from tessera.schedule.heuristics_gpu import GpuChoice  # which builds on this module
 
         return GpuChoice(nest, machine, facts).run()
     if nest.tile:
         return nest  # a part of a product that has been cut into register blocks
-    return Choice(nest, machine, facts).run()
+    return Choice(nest, machine, facts, least).run()
 
 
 class Choice:
@@ -123,10 +130,14 @@ class Choice:
         costly: whether a function is worth many of them.
         heavy: whether the body keeps many temporaries in registers.
         down: as in `streaming.is_far`.
+        least: what threads share at least.
     """
 
-    def __init__(self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None) -> None:
+    def __init__(
+        self, nest: ops.Nest, machine: Cpu, facts: Facts | None = None, least: float = 0
+    ) -> None:
         self.nest = nest
+        self.least = least
         self.machine = machine
         self.accesses = accesses(nest, facts)
         self.free = [axis for axis in nest.axes if axis.name not in nest.ordered]
@@ -507,7 +518,19 @@ class Choice:
                 programs *= -(-extent // chunk)
             elif chunk:
                 programs = UNKNOWN_PROGRAMS
-        return grain_of(programs, self.work(points), self.nest.grain > 0)
+        work = self.work(points)
+        grain = grain_of(programs, work, self.nest.grain > 0)
+        in_loops = any(isinstance(op, loop_ops.LOOPS) for op in self.code)
+        if grain and programs * work / (self.speed if in_loops else 1) < self.least:
+            self.reason += "; one thread has just written what it reads"
+            return 0
+        return grain
+
+    @property
+    def speed(self) -> int:
+        """Operations of a vector that take as long as one of an element."""
+        is_vector = self.reduce_tile > 1 or max(self.tiles.values(), default=1) > 1
+        return max(self.lanes // 2, 1) if is_vector else 1
 
     def work(self, points: Mapping[str, int]) -> float:
         """How long a program takes with so many points along each axis, in accesses to memory that
@@ -515,12 +538,11 @@ class Choice:
         if any(isinstance(op, loop_ops.LOOPS) for op in self.code):
             return self.cost * math.prod(points.values())
         found = dependence_of(self.nest.body).ops
-        is_vector = self.reduce_tile > 1 or max(self.tiles.values(), default=1) > 1
-        speed = max(self.lanes // 2, 1) if is_vector else 1
         total = 0.0
         for op in self.nest.body.ops:
             inside = [op, *(one for region in op.regions for one in walk(region))]
-            own = sum(one.fn.cost for one in inside if isinstance(one, ops.Map)) / speed
+            own = sum(one.fn.cost for one in inside if isinstance(one, ops.Map))
+            own /= self.speed
             own += sum(isinstance(one, (ops.Load, ops.Store, ops.Scan)) for one in inside)
             own *= math.prod(size_of(axis.extent) for axis in inner_axes(op))
             total += own * math.prod(n for name, n in points.items() if name in found[op])
