@@ -273,7 +273,8 @@ def descend(
     """
     seconds = {"tile": 0.0, "target": 0.0, "llvm text": 0.0}
     start = time.perf_counter()
-    legalization, writer = Legalization(machine), ModuleWriter(machine, take)
+    loops = any(isinstance(op, While) for op in walk(schedule.body))
+    legalization, writer = Legalization(machine), ModuleWriter(machine, take, loops)
     funcs: dict[str, Func] = {}
 
     def passed(stage: str) -> None:

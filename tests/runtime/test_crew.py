@@ -38,9 +38,21 @@ def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def one_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are not cut."""
+    set_length(monkeypatch, 1 << 30)
+
+
+@pytest.fixture
 def short_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small programs are cut too."""
-    monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1))
+    set_length(monkeypatch, 1)
+
+
+def set_length(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    """Modules of so many lines, the first one too."""
+    monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), length))
+    monkeypatch.setattr(modules, "FIRST", length)
 
 
 def texts(count: int) -> list[Source]:
@@ -83,10 +95,10 @@ def test_one_module_and_several_compute_the_same(
     x = np.random.default_rng(0).normal(size=SIZES.get(name, (64, 64))).astype(np.float32)
     graph = ts.make_graph(PROGRAMS[name])(ts.asarray(x))
     with config.update(cache_dir=""):
-        monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1 << 30))
+        set_length(monkeypatch, 1 << 30)
         one = Lowered(graph)
         expected = one.executable().run([x])
-        monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), 1))
+        set_length(monkeypatch, 1)
         several = Lowered(graph)
         found = several.executable().run([x])
     kinds = {FINISHED in f.attrs for f in one.target.funcs.values() if f is not one.target.entry}
@@ -103,6 +115,30 @@ def test_one_module_and_several_compute_the_same(
         assert codegen.exported_functions(module.text) in ((), several.native.symbols)
 
 
+def test_the_first_module_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that another thread has something to do while the rest is written."""
+    graph = ts.make_graph(lambda x: ts.softmax(x, axis=0))(ts.zeros((4096, 1000)))
+    lines = [len(module.text.splitlines()) for module in Lowered(graph).modules]
+    assert len(lines) > 2  # kernels in two, and the entry
+    assert modules.FIRST <= lines[0] < modules.LENGTH[False] / 2
+    monkeypatch.setattr(modules, "FIRST", 1 << 30)
+    assert len(Lowered(graph).modules) == 1
+
+
+def test_what_a_loop_runs_stands_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of a function that could have stood in the loop took half of a small step's time."""
+
+    def fn(x: Any) -> Any:
+        return ts.fori_loop(0, 9, lambda _, y: ts.softmax(y, axis=0), x)
+
+    with config.update(cache_dir=""):
+        lowered = Lowered(ts.make_graph(fn)(ts.zeros((4096, 1000))))
+        assert len(lowered.modules) == 1
+        assert len(lowered.modules[0].text.splitlines()) > 2 * modules.FIRST
+        (key,) = lowered.native.keys
+        assert Lowered(lowered.graph).native.keys == (key,)
+
+
 @pytest.mark.parametrize("level", ["x86-64", "x86-64-v3"])
 def test_vectors_are_passed_between_modules(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if level not in supported_levels():
@@ -112,7 +148,7 @@ def test_vectors_are_passed_between_modules(level: str, monkeypatch: pytest.Monk
     found: list[Any] = []
     with config.update(cache_dir=""):
         for length in (1 << 30, 1):
-            monkeypatch.setattr(modules, "LENGTH", dict.fromkeys((False, True), length))
+            set_length(monkeypatch, length)
             lowered = Lowered(graph, machine(level))
             found.append(lowered.executable().run([x]))
     assert any("declare hidden <" in module.text for module in lowered.modules)
@@ -146,7 +182,7 @@ PLAIN: dict[str, tuple[Any, tuple[int, ...], bool]] = {
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_plain_code_takes_few_passes(name: str) -> None:
+def test_plain_code_takes_few_passes(name: str, one_module: None) -> None:
     func, shape, is_plain = PLAIN[name]
     with config.update(cache_dir=""):
         lowered = Lowered(ts.make_graph(func)(ts.ones(shape)), machine("x86-64-v4"))
@@ -154,7 +190,9 @@ def test_plain_code_takes_few_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [5, 60, 64, 100, 128, 256, 1000, 1024])
-def test_few_passes_compute_the_same(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_passes_compute_the_same(
+    columns: int, one_module: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = np.random.default_rng(0).normal(size=(64, columns)).astype(np.float32)
     x[3, 2], x[7, 4], x[11] = np.nan, np.inf, -np.inf
     graph = ts.make_graph(lambda x: (softmax(x), ts.argmax(x, axis=0)))(ts.asarray(x))

@@ -1,10 +1,10 @@
 """The text of one program for LLVM in several modules, which threads compile at the same time.
 
 A program of few lines is one module, as `write_module` writes it. Of a longer one, kernels fill one
-module after another in their order, and the entry with what runs pieces has the last. Functions
-that others call are hidden: the linker finds them, nobody else does. Functions that are finished
-(`FINISHED`) have modules of their own; those that hardly run (`RARE`) stand beside the entry. The
-cut depends on the program alone, so that its code is the same for any number of threads.
+module after another in their order, a short one first, and the entry with what runs pieces has the
+last. Functions that others call are hidden: the linker finds them, nobody else does. Functions that
+are finished (`FINISHED`) have modules of their own; those that hardly run (`RARE`) stand beside the
+entry. The cut depends on the program alone, so that its code is the same for any number of threads.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from tessera.tile.types import FINISHED, RARE
 LENGTH = {False: 1000, True: 250}
 """A module takes functions until it has so many lines, which LLVM works on for about 0.1 s, or, of
 those that are finished, 0.01 s. What a module costs beside its functions is 3 ms, and 0.5 ms."""
+
+FIRST = 200
+"""The same for the first module, so that another thread begins while the rest is written; each of
+the next ones has twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def write_modules(module: Module, machine: Machine, entry: str) -> list[ModuleTe
         entry: as for `write_module`.
     """
     found: list[ModuleText] = []
-    writer = ModuleWriter(machine, found.append)
+    writer = ModuleWriter(machine, found.append, repeats(module.entry))
     for func in module.funcs.values():
         if func is not module.entry:
             writer.add(func)
@@ -70,15 +74,21 @@ class ModuleWriter:
     Args:
         machine: the CPU.
         take: what is done with each module.
+        repeats: whether the entry runs some functions many times; they stand beside it then, if
+            they are no more than a module.
     """
 
-    def __init__(self, machine: Machine, take: Callable[[ModuleText], None]) -> None:
+    def __init__(
+        self, machine: Machine, take: Callable[[ModuleText], None], repeats: bool = False
+    ) -> None:
         self._take = take
+        self._first = LENGTH[False] if repeats else FIRST
         self._writer = Writer(machine, RULES, host.frame)
         self._known: dict[str, Part] = {}
         # The functions of the modules that are not full yet, and how many lines they have.
         self._open: dict[bool, list[str]] = {False: [], True: []}
         self._lines = {False: 0, True: 0}
+        self._given = 0
         self._rare: list[str] = []
         self._is_one = True
         # Whether those that are not finished need few passes.
@@ -92,7 +102,10 @@ class ModuleWriter:
             self._rare.append(func.name)
             self._is_one = False
             return
-        is_full = self._lines[is_finished] >= LENGTH[is_finished]
+        length = LENGTH[is_finished]
+        if not is_finished:
+            length = min(length, self._first << self._given)
+        is_full = self._lines[is_finished] >= length
         self._is_one &= not (is_full or is_finished)
         if is_full:
             self._give(is_finished)
@@ -129,6 +142,7 @@ class ModuleWriter:
         is_plain = self._is_plain and not is_finished
         if not is_finished:
             self._is_plain = True
+            self._given += 1
         self._take(ModuleText(text, is_finished=is_finished, is_plain=is_plain))
 
 
