@@ -60,7 +60,7 @@ while code of many thousands of instructions costs LLVM more than linear time.""
 FEW_COPIES = 8
 """So many copies are always written."""
 
-LONG_CODE = 12
+LONG_CODE = 20
 """An expansion of so many ops is long."""
 
 EXACT = frozenset({"max", "min", "neg", "abs", "sign", "floor", "ceil", "trunc", "round"})
