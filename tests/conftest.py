@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -43,6 +44,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A module's generator gives a test the same numbers whichever tests ran before it."""
+    rng = getattr(getattr(item, "module", None), "RNG", None)
+    if isinstance(rng, np.random.Generator):
+        bits = rng.bit_generator
+        bits.state = type(bits)(bits.seed_seq).state
 
 
 def skip_marked(items: list[pytest.Item], marker: str, reason: str) -> None:

@@ -300,7 +300,8 @@ def test_dequantize_is_linear_in_its_scale() -> None:
         return ts.sum(again.dequantize() * ct)
 
     wanted = (exact(q.values) * ct).reshape(2, 2, 2, 3).sum((1, 3))
-    np.testing.assert_allclose(np.asarray(ts.grad(f)(q.scale)), wanted, rtol=1e-5)
+    # Terms of both signs: what they lose is as much as the largest of them loses.
+    np.testing.assert_allclose(np.asarray(ts.grad(f)(q.scale)), wanted, rtol=1e-5, atol=1e-4)
 
 
 # --- what the ops refuse ----------------------------------------------------------------------
