@@ -74,18 +74,21 @@ define void @tessera_threads_stop() {
 
 _STATE = """
 %line = type { i64, i64, [14 x i64] }
-@gate = internal global i32 0, align 128
+; What callers write for a job, and what a worker needs to enter it: one line, which comes over once.
+%job = type { i32, i32, i32, i32, ptr, ptr, i64, i64, i32, i32, [16 x i32] }
+@job = internal global %job zeroinitializer, align 128
+@gate = internal alias i32, ptr @job
+@busy = internal alias i32, getelementptr (%job, ptr @job, i32 0, i32 1)
+@callers = internal alias i32, getelementptr (%job, ptr @job, i32 0, i32 2)
+@sleepers = internal alias i32, getelementptr (%job, ptr @job, i32 0, i32 3)
+@function = internal alias ptr, getelementptr (%job, ptr @job, i32 0, i32 4)
+@context = internal alias ptr, getelementptr (%job, ptr @job, i32 0, i32 5)
+@grain = internal alias i64, getelementptr (%job, ptr @job, i32 0, i32 6)
+@ranges = internal alias i64, getelementptr (%job, ptr @job, i32 0, i32 7)
+@limit = internal alias i32, getelementptr (%job, ptr @job, i32 0, i32 8)
+@core = internal alias i32, getelementptr (%job, ptr @job, i32 0, i32 9)
 @epoch = internal global i32 0, align 128
-@sleepers = internal global i32 0, align 128
-@busy = internal global i32 0, align 128
-@callers = internal global i32 0, align 128
 @stopped = internal global i32 0, align 128
-@function = internal global ptr null, align 128
-@context = internal global ptr null
-@grain = internal global i64 0
-@ranges = internal global i64 0
-@limit = internal global i32 0
-@core = internal global i32 0
 @started = internal global i32 0, align 128
 @lines = internal global [$most x %line] zeroinitializer, align 128
 @handles = internal global [$most x i64] zeroinitializer, align 64
