@@ -66,6 +66,8 @@ def seconds(value: float) -> str:
 def line(row: Row) -> str:
     """One case as text."""
     parts = [f"{row.case} [{row.threads}t]", f"floor {seconds(row.floor)} ({row.bound})"]
+    if row.handover:
+        parts.append(f"cores {row.handover:.0f} ns apart")
     for name, moved in (("stream", row.stream), ("triad", row.triad)):
         if moved is not None and (found := share(moved, row)) is not None:
             parts.append(f"{name} {seconds(moved.median)} {found:.2f}")

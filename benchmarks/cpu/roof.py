@@ -258,6 +258,47 @@ class Stream:
         ) / turns
 
 
+class Handover:
+    """Two threads that write one word in turn: how far apart their cores are.
+
+    Cores of one third cache take some 100 ns there and back, others 400 and more. A virtual
+    machine's may be moved from one to the other every second.
+    """
+
+    TURNS = 10_000
+
+    def __init__(self) -> None:
+        self.kernels = _Kernels()
+        text = """
+        define void @f(ptr %word, i64 %n, i64 %first) {
+        entry:
+          br label %wait
+        wait:
+          %k = phi i64 [ %first, %entry ], [ %k, %wait ], [ %next, %write ]
+          %seen = load atomic i64, ptr %word acquire, align 8
+          %mine = icmp eq i64 %seen, %k
+          br i1 %mine, label %write, label %wait
+        write:
+          %up = add i64 %k, 1
+          store atomic i64 %up, ptr %word release, align 8
+          %next = add i64 %k, 2
+          %more = icmp slt i64 %next, %n
+          br i1 %more, label %wait, label %end
+        end:
+          ret void
+        }
+        """
+        self.run = self.kernels.compile(text, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self.word = _aligned(16).view(np.int64)
+
+    def nanoseconds(self) -> float:
+        """From one write of a thread to its next one."""
+        self.word[0] = 0
+        turns = 2 * self.TURNS
+        passed = _together(lambda k: self.run(self.word.ctypes.data, turns + k, k), 2)
+        return passed / self.TURNS * 1e9
+
+
 def _bandwidth(kernels: _Kernels, size: int, threads: int) -> float:
     stream = Stream(size, threads, kernels)
     turns = max(1, int(2e8 / stream.bytes))

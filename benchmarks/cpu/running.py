@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -57,6 +58,8 @@ class Row:
         triad: where memory bounds it: moving as many bytes in as much memory, measured beside the
             contenders.
         stream: the same in arrays that are larger than all caches, as STREAM does.
+        handover: nanoseconds in which a word goes from one core to another and back, the median of
+            what was measured between the turns; 0 for one thread.
     """
 
     case: str
@@ -70,6 +73,7 @@ class Row:
     contenders: dict[str, Measured] = field(default_factory=dict)
     triad: Measured | None = None
     stream: Measured | None = None
+    handover: float = 0.0
 
 
 class Worker:
@@ -162,6 +166,11 @@ class Runner:
         self.missing: dict[str, str] = {}
         self.measured: list[tuple[Row, Case]] = []
 
+    @functools.cached_property
+    def handover(self) -> roof.Handover:
+        """How far apart two cores are at a time."""
+        return roof.Handover()
+
     def close(self) -> None:
         """Ends all workers."""
         for found in self.workers.values():
@@ -195,7 +204,8 @@ class Runner:
         if row.bound == "bytes" and cost.bytes >= BEYOND and ready and not self.busy:
             row.triad = entries[worker.TRIAD] = Measured()
             ready[worker.TRIAD] = self._prepare(case, worker.TRIAD, threads, [], row.triad)
-        self._turns(entries, ready, self.budget)
+        between = self._turns(entries, ready, self.budget, threads > 1 and not self.busy)
+        row.handover = statistics.median(between) if between else 0.0
         if row.triad is not None:
             # Not in the same turns: it leaves the caches to nobody, and contenders whose arrays are
             # as large as a third cache took up to twice as long behind it.
@@ -232,8 +242,14 @@ class Runner:
         return found
 
     def _turns(
-        self, entries: dict[str, Measured], ready: dict[str, Worker], budget: float
-    ) -> None:
+        self,
+        entries: dict[str, Measured],
+        ready: dict[str, Worker],
+        budget: float,
+        hands_over: bool = False,
+    ) -> list[float]:
+        """Has all take turns; gives the nanoseconds of handovers in between, if they are wanted."""
+        between: list[float] = []
         samples: dict[str, list[float]] = {name: [] for name in ready}
         turn = min(0.02, budget / 5 / max(len(ready), 1))
         until = time.perf_counter() + budget
@@ -244,6 +260,8 @@ class Runner:
                 except WorkerError as problem:
                     entries[name].problem = str(problem)
                     del ready[name]
+            if hands_over:
+                between.append(self.handover.nanoseconds())
             enough = all(len(samples[name]) >= 3 for name in ready)
             late = time.perf_counter() - until
             if late > 3 * budget or (enough and late > 0):
@@ -251,6 +269,7 @@ class Runner:
         for name, found in ready.items():
             found.ask(60, "drop")
             _summarise(entries[name], samples[name])
+        return between
 
 
 def _summarise(entry: Measured, samples: list[float]) -> None:

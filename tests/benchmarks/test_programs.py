@@ -33,6 +33,11 @@ def test_program_is_right(program: Any, contender: str) -> None:
     assert compare.error(found, expected) <= program.tolerance
 
 
+def test_a_word_goes_from_core_to_core() -> None:
+    found = [roof.Handover().nanoseconds() for _ in range(3)]
+    assert all(1 < one < 1e9 for one in found)
+
+
 def test_names_choose_cases() -> None:
     labels = [case.label for case in suite.cases(["gemm f32 n="], quick=False)]
     assert labels[0] == "gemm f32 n=64"
