@@ -74,7 +74,7 @@ define void @tessera_threads_stop() {
 
 _STATE = """
 %line = type { i64, i64, [14 x i64] }
-; What callers write for a job, and what a worker needs to enter it: one line, which comes over once.
+; What callers write for a job, and a worker needs to enter it: a line, which comes over once.
 %job = type { i32, i32, i32, i32, ptr, ptr, i64, i64, i32, i32, [16 x i32] }
 @job = internal global %job zeroinitializer, align 128
 @gate = internal alias i32, ptr @job
