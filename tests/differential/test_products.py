@@ -15,7 +15,9 @@ from tessera.compile import Lowered
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast, slice_axis, transpose
+from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
+from tessera.schedule import ops
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_donated, check_levels
 from tests.schedule.lowering import traced, typed
@@ -103,6 +105,25 @@ def test_prologue_and_epilogue(form: str) -> None:
     shape = (13, 27, 22)
     lowered = run(fn, [*operands(form, shape, dt.float32), typed(27), typed(13, 27)])
     assert [info.label for info in lowered.kernels()][-1].startswith("dot")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [53, 59, 67])
+def test_the_last_block_begins_among_the_rows_before(rows: int, level: str) -> None:
+    """Rows that two blocks compute are added to what is there once, by the one whose they are."""
+
+    def fn(x: Any, y: Any, rest: Any) -> Any:
+        return e.add(product("nn", x, y), rest)
+
+    types = [*operands("nn", (rows, 40, 35), dt.float32), typed(rows, 40)]
+    lowered = run(fn, types, level)
+    (nest,) = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    assert rows % nest.tile[-2]
+    assert "operands read in place" in nest.reason
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(rows)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    assert check_donated(graph, inputs, machine=machine(level)) == 1
 
 
 def test_batches() -> None:
