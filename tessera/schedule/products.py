@@ -39,7 +39,8 @@ TURNED = 1.03
 """So many times as fast a product is whose blocks are turned, or they are not."""
 
 PROGRAMS = 8
-"""Programs that a product is cut into, if it is large enough, so that several cores share it."""
+"""Programs that a product is cut into, if it is large enough, so that several cores share it; twice
+as many as there are cores, if these are more."""
 
 REUSING = 512
 """Rows one after the other for which a panel of the second operand is read again from a cache that
@@ -64,6 +65,11 @@ class CachedCpu(Cpu, Protocol):
     @property
     def l2(self) -> int:
         """Bytes of the second cache."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """How many there are."""
         ...
 
     @property
@@ -110,6 +116,7 @@ class Product:
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
         cuts: into how many parts each axis along the depth is cut.
         memory: besides results, where sums wait for the next part of the depth.
+        programs: how many it is cut into, if it is large enough.
     """
 
     def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
@@ -118,6 +125,7 @@ class Product:
         self.facts = context.facts
         self.machine = context.machine
         self.shifts = context.shifts
+        self.programs = max(PROGRAMS, 2 * context.machine.cores)
         self.depends = dependence_of(nest.body)
         self.accesses = accesses(nest, self.facts)
         bound = [name for one in (nest, *walk(nest.body)) for name in ops.bound_axes(one)]
@@ -513,7 +521,7 @@ class Product:
         panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
         most = max(self.machine.l2 // 2 // panel, 1)
         # Programs of products that are cut should be as many for each of two threads.
-        wanted = ceil(PROGRAMS * (2 if self.parts > 1 < self.copies else 1) / self.copies)
+        wanted = ceil(self.programs * (2 if self.parts > 1 < self.copies else 1) / self.copies)
         programs = max(ceil(blocks / most), min(wanted, blocks))
         count = ceil(blocks / programs)
         if wanted == 1:
@@ -534,7 +542,7 @@ class Product:
     def columns_of_program(self, programs: int, blocks: int) -> int:
         """Blocks along the columns that a program computes one after the other: all, unless there
         would be few programs."""
-        wanted = min(ceil(PROGRAMS / programs), blocks)
+        wanted = min(ceil(self.programs / programs), blocks)
         return ceil(blocks / wanted)
 
     def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:

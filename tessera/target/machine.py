@@ -12,6 +12,7 @@ an intrinsic that the machine lacks, so ``missing_features`` is asked before a t
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -120,6 +121,7 @@ class Machine:
         cacheline: Bytes a cache line.
         l1: Bytes of the first data cache.
         l2: Bytes of the second cache.
+        cores: How many there are.
     """
 
     name: str
@@ -133,6 +135,7 @@ class Machine:
     cacheline: int = 64
     l1: int = 32 * 1024
     l2: int = 512 * 1024
+    cores: int = 4
 
     @property
     def fma(self) -> bool:
@@ -277,6 +280,7 @@ def host() -> Machine:
         registers=row.registers,
         l1=_cache_bytes(1, row.l1),
         l2=_cache_bytes(2, row.l2),
+        cores=os.cpu_count() or 1,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from tessera.api import control
 from tessera.compile import Lowered
 from tessera.dtypes import bfloat16
 from tessera.graph.ops.contract import dot_general
-from tessera.ir.intexpr import minimum, sym
+from tessera.ir.intexpr import ceildiv, minimum, sym
 from tessera.schedule import ops
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.rebuild import kernels
@@ -58,6 +60,17 @@ def test_block_fits_the_registers() -> None:
 def test_small_operands_are_read_in_place() -> None:
     func = program(lambda x, w: dot_general(x, w, ((1,), (0,))), typed(48, 64), typed(64, 64))
     assert labels(func) == ["dot"]
+
+
+@pytest.mark.parametrize(("cores", "programs"), [(2, 8), (4, 8), (16, 32)])
+def test_there_are_programs_for_all_cores(cores: int, programs: int) -> None:
+    types = typed(1024, 256), typed(256, 256)
+    traced_product = traced(lambda x, w: dot_general(x, w, ((1,), (0,))), *types)
+    func = Lowered(traced_product, replace(AVX2, cores=cores)).schedule
+    nest = all_ops(func, ops.Nest)[-1]
+    pairs = zip(nest.axes, nest.chunk, strict=True)
+    found = prod([ceildiv(axis.extent, size) for axis, size in pairs if size])
+    assert programs <= found <= 2 * programs
 
 
 def test_turned_operand_is_packed() -> None:
