@@ -273,6 +273,7 @@ def descend(
     """
     seconds = {"tile": 0.0, "target": 0.0, "llvm text": 0.0}
     start = time.perf_counter()
+    # The entry, which comes last, repeats something then.
     loops = any(isinstance(op, While) for op in walk(schedule.body))
     legalization, writer = Legalization(machine), ModuleWriter(machine, take, loops)
     funcs: dict[str, Func] = {}

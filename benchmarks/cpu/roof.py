@@ -198,15 +198,22 @@ class _Kernels:
         return self.compile(text, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
 
 
+def cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def _together(work: Callable[[int], None], threads: int) -> float:
     """Seconds from when the first thread begins until the last has done its part."""
     gate = threading.Barrier(threads)
+    usable = cores()
     times: list[float] = []
 
     def run(k: int) -> None:
         if hasattr(os, "sched_setaffinity"):
-            cores = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {cores[k % len(cores)]})
+            os.sched_setaffinity(0, {usable[k % len(usable)]})
         gate.wait()
         start = time.perf_counter()
         work(k)
@@ -259,7 +266,8 @@ class Stream:
 
 
 class Handover:
-    """Two threads that write one word in turn: how far apart their cores are.
+    """Two threads that write one word in turn: how far apart their cores are. On one core they
+    would wait for the scheduler at each turn.
 
     Cores of one third cache take some 100 ns there and back, others 400 and more. A virtual
     machine's may be moved from one to the other every second.

@@ -204,7 +204,8 @@ class Runner:
         if row.bound == "bytes" and cost.bytes >= BEYOND and ready and not self.busy:
             row.triad = entries[worker.TRIAD] = Measured()
             ready[worker.TRIAD] = self._prepare(case, worker.TRIAD, threads, [], row.triad)
-        between = self._turns(entries, ready, self.budget, threads > 1 and not self.busy)
+        hands_over = threads > 1 and len(roof.cores()) > 1 and not self.busy
+        between = self._turns(entries, ready, self.budget, hands_over)
         row.handover = statistics.median(between) if between else 0.0
         if row.triad is not None:
             # Not in the same turns: it leaves the caches to nobody, and contenders whose arrays are

@@ -135,7 +135,7 @@ def choose_block(
                 best = Blocking(height, vectors * lanes, True, cycles + packing)
             if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):
                 continue
-            if rows % height and (lie.is_turned or not lie.shifts or height > rows):
+            if rows % height and not (lie.shifts and height < rows):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
             meeting = ceil(height * gcd(max(lie.stride // LINE_BYTES, 1), SETS) / SETS)

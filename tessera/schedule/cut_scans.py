@@ -18,7 +18,6 @@ the loop, and not stored.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ from tessera.ir.types import TensorType
 from tessera.ir.walk import expand_ops, free_values, inline
 from tessera.schedule.cost import tensor
 from tessera.schedule.recurrence import MAX_UNROLLED, is_recurrence
-from tessera.schedule.sizes import size_of
+from tessera.schedule.sizes import bytes_of, size_of
 
 ON_ELEMENTS = (Elementwise, Cast, Bitcast, Constant, Iota, Rearrange, Reduce)
 """What `recurrence.py` has code for, if reductions are over few elements."""
@@ -144,7 +143,7 @@ class _Cut:
         kept = [v for v in needed if v in self.varying]
         if not all(isinstance(n, int) for v in kept for n in tensor(v).shape):
             return None
-        if size_of(self.op.length) * sum(map(_bytes, kept)) > self.most:
+        if size_of(self.op.length) * sum([bytes_of(tensor(value)) for value in kept]) > self.most:
             return None
         after = Func("after", Block(needed, code, late))
         types = [tensor(v) for v in self.op.operands]
@@ -247,12 +246,6 @@ class _Cut:
         for k, (term, axis) in zip(self.terms, rest, strict=True):
             known[k] = add(init[k], sum_(batch_to_front(term, axis, op.length), (0,)))
         return [known[k] for k in range(len(outs))]
-
-
-def _bytes(value: Value) -> int:
-    """The bytes of a value of known shape."""
-    found = tensor(value)
-    return math.prod(map(size_of, found.shape)) * found.dtype.itemsize
 
 
 def _alone(op: Op) -> Func:

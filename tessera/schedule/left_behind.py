@@ -8,21 +8,16 @@ the steps of a recurrence, that takes longer than the other thread saves.
 
 from __future__ import annotations
 
-from math import prod
-
 from tessera.ir.core import Op, Value
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
-from tessera.schedule.sizes import size_of
+from tessera.schedule.sizes import bytes_of
 from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.streaming import STREAM_BYTES
-from tessera.schedule.types import BufType
 
-LINE_BYTES = 64
-
-MOVED = 64
-"""Additions in the time of which a line comes from another core's caches: between what cores of one
-third cache and what others need."""
+MOVED = 1
+"""Additions in the time of which a byte comes from another core's caches, in lines: between what
+cores of one third cache and what others need."""
 
 LITTLE = 8
 """A kernel leaves little behind whose results are so many times smaller: whoever reads large ones
@@ -43,16 +38,12 @@ class LeftBehind:
     def least_work(self, kernel: ops.Kernel) -> float:
         """Additions of a nest of a kernel from which on threads gain, for all that has to move."""
         moved = sum([self._bytes.get(value, 0) for value in kernel.inputs])
-        if LITTLE * sum(map(_size, kernel.types)) > moved:
+        if LITTLE * sum(map(bytes_of, kernel.types)) > moved:
             return 0
-        return moved / LINE_BYTES * MOVED
+        return moved * MOVED
 
     def note(self, kernel: ops.Kernel, code: list[Op]) -> None:
         """Takes notice of a kernel with tiles."""
         if not any(map(is_shared, code)):
-            sizes = zip(kernel.results, map(_size, kernel.types), strict=True)
+            sizes = zip(kernel.results, map(bytes_of, kernel.types), strict=True)
             self._bytes.update({value: size for value, size in sizes if size < STREAM_BYTES})
-
-
-def _size(type: BufType) -> int:
-    return prod([size_of(n) for n in type.shape]) * type.dtype.itemsize

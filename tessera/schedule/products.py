@@ -198,7 +198,8 @@ class Product:
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         lie = Operands(
             in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned,
-            far[0] and strays, ways_of(self.machine.l1), self.shifts,
+            far[0] and strays, ways_of(self.machine.l1),
+            self.shifts and not is_turned,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tessera.ir.intexpr import Dim, evaluate
+from tessera.ir.types import TensorType
+from tessera.schedule.types import BufType
 
 SYMBOLIC_EXTENT = 512
 """What a symbolic dim counts as."""
@@ -13,6 +17,11 @@ def size_of(dim: Dim) -> int:
     if isinstance(dim, int):
         return dim
     return max(int(evaluate(dim, dict.fromkeys(dim.symbols, SYMBOLIC_EXTENT))), 1)
+
+
+def bytes_of(type: TensorType | BufType) -> int:
+    """The bytes of an array or a buffer."""
+    return prod(map(size_of, type.shape)) * type.dtype.itemsize
 
 
 def power_above(n: int) -> int:
