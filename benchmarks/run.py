@@ -9,6 +9,7 @@ faster) and each case's floor. A peer that is not installed is left out.
     python benchmarks/run.py --quick                   # one size of each, short: a few minutes
     python benchmarks/run.py softmax "gemm f32"        # cases whose names contain one of these
     python benchmarks/run.py --contenders tessera,torch --threads 2 --html page.html
+    python benchmarks/run.py --before ../other softmax    # beside the version in another folder
     python benchmarks/run.py --list
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("words", nargs="*", help="families or parts of names; none is everything")
-    parser.add_argument("--contenders", default=",".join(libraries.CONTENDERS))
+    parser.add_argument("--contenders", help="separated by commas; all but other versions")
+    parser.add_argument("--before", type=Path, help="only beside the version in this folder")
     parser.add_argument("--threads", default="2,1", help="thread counts, separated by commas")
     parser.add_argument("--quick", action="store_true", help="one size of most, half a second each")
     parser.add_argument("--budget", type=float, help="seconds for a case and a thread count (3)")
@@ -45,6 +48,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="fail where a bar is not kept")
     parser.add_argument("--list", action="store_true", help="name the cases and stop")
     found = parser.parse_args()
+    if found.before and not (found.before / "tessera").is_dir():
+        parser.error(f"--before: there is no tessera in {found.before}")
+    if found.contenders is None:
+        others = [name for name in libraries.CONTENDERS if name != "tessera before"]
+        found.contenders = ",".join(others) if not found.before else "tessera,tessera before"
+    if found.before:
+        os.environ[libraries.BEFORE] = str(found.before.resolve())
     unknown = set(found.contenders.split(",")) - set(libraries.CONTENDERS)
     if unknown:
         parser.error(f"no contender {', '.join(unknown)}; there are {libraries.CONTENDERS}")

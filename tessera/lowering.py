@@ -135,7 +135,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     # What is cut into rows has its tiles, and is left alone by what follows.
     program = read_in_order(join_in_blocks(lowered.func, machine), machine)
     program = sum_by_planes(split_sorts(program, machine), machine)
-    program = split_for_threads(pack_products(program, machine))
+    program = split_for_threads(pack_products(program, machine), machine.cores)
     program = lay_out_states(program, machine)
     chosen = heuristics.choose(program, machine)
     chosen = in_single_vectors(share_awake(program, chosen, machine), machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -12,7 +13,12 @@ import numpy as np
 
 from cpu.program import mapped
 
-CONTENDERS = ("tessera", "tessera eager", "jax", "torch", "torch.compile", "numba", "numpy")
+CONTENDERS = (
+    *("tessera", "tessera before", "tessera eager"),
+    *("jax", "torch", "torch.compile", "numba", "numpy"),
+)
+# Names the folder of another version of Tessera, which is `tessera before`.
+BEFORE = "TESSERA_BENCHMARK_BEFORE"
 # The setting of each runtime for the number of its threads, read when it is loaded.
 THREAD_SETTINGS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"),
@@ -86,11 +92,13 @@ def load(name: str) -> Library:
 def _tessera(name: str) -> Library:
     # The cache on disk would hide what the first call costs.
     os.environ.setdefault("TESSERA_CACHE", "off")
+    if name == "tessera before":
+        sys.path.insert(0, os.environ[BEFORE])
     import tessera as ts
 
     parts = ("grad", "value_and_grad", "vmap", "scan", "while_loop", "fori_loop", "nn", "fft")
     # Programs for a CPU have run when they return.
-    jit = ts.jit if name == "tessera" else same
+    jit = same if name == "tessera eager" else ts.jit
     return Library(
         name, ts, ts, jit, ts.asarray, parts={part: getattr(ts, part) for part in parts}
     )
@@ -135,6 +143,7 @@ def _numpy(name: str) -> Library:
 
 _LOADERS: dict[str, Callable[[str], Library]] = {
     "tessera": _tessera,
+    "tessera before": _tessera,
     "tessera eager": _tessera,
     "jax": _jax,
     "torch": _torch,

@@ -83,6 +83,8 @@ class Program:
     def contenders(self) -> list[str]:
         """Who can take part."""
         names = list(self.build)
+        if "tessera" in names:
+            names.append("tessera before")
         if self.eager and "tessera" in names:
             names.append("tessera eager")
         if "torch" in names and "torch.compile" not in names:

@@ -90,7 +90,7 @@ class _Worker:
             library.module.config.update("jax_enable_x64", program.wide)
         arguments = program.make(np.random.default_rng(seed), **size)
         given = arguments if program.is_raw else library.arrays(arguments)
-        contender = library.name.removesuffix(".compile").removesuffix(" eager")
+        contender = library.name.split(".")[0].split()[0]
         own = library.name if library.name in program.build else contender
         fn = program.build[own](library, **size)
         wait = library.wait

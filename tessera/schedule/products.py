@@ -21,7 +21,7 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
-from tessera.schedule.grains import grain_of
+from tessera.schedule.grains import FEW, PROGRAMS, Shared, grain_of, share
 from tessera.schedule.machines import Cpu
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
 from tessera.schedule.product_sides import BESIDE, Side
@@ -37,10 +37,6 @@ vectors."""
 
 TURNED = 1.03
 """So many times as fast a product is whose blocks are turned, or they are not."""
-
-PROGRAMS = 8
-"""Programs that a product is cut into, if it is large enough, so that several cores share it; twice
-as many as there are cores, if these are more."""
 
 REUSING = 512
 """Rows one after the other for which a panel of the second operand is read again from a cache that
@@ -116,7 +112,7 @@ class Product:
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
         cuts: into how many parts each axis along the depth is cut.
         memory: besides results, where sums wait for the next part of the depth.
-        programs: how many it is cut into, if it is large enough.
+        cores: how many share it, if it is large enough.
     """
 
     def __init__(self, nest: ops.Nest, op: ops.Contract, context: Context) -> None:
@@ -125,7 +121,7 @@ class Product:
         self.facts = context.facts
         self.machine = context.machine
         self.shifts = context.shifts
-        self.programs = max(PROGRAMS, 2 * context.machine.cores)
+        self.cores = context.machine.cores
         self.depends = dependence_of(nest.body)
         self.accesses = accesses(nest, self.facts)
         bound = [name for one in (nest, *walk(nest.body)) for name in ops.bound_axes(one)]
@@ -461,8 +457,7 @@ class Product:
         col_axis = Axis(self.jo, ceildiv(self.col.extent, block.columns))
         inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
         turns = (part.axis,) if part and part.axis.extent > 1 else ()
-        count = self.rows_of_program(ceil(rows / block.rows))
-        wide = self.columns_of_program(ceil(rows / block.rows / count), ceil(cols / block.columns))
+        count, wide = self.program(ceil(rows / block.rows), ceil(cols / block.columns))
         if turns:
             # What waits for the next part of the depth stays in the second cache too.
             sums = count * block.rows * block.columns * self.op.dtype.itemsize
@@ -516,13 +511,30 @@ class Product:
         code += [load, rest]
         return rest.result
 
-    def rows_of_program(self, blocks: int) -> int:
-        """Blocks along the rows that a program computes side by side: what they read of the first
-        operand stays in the second cache, and there are some programs."""
+    def program(self, rows: int, columns: int) -> tuple[int, int]:
+        """Blocks along the rows that a program computes side by side, and along the columns.
+
+        What it reads of the first operand stays in the second cache.
+
+        Args:
+            rows: blocks along them.
+            columns: the same.
+        """
         panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
         most = max(self.machine.l2 // 2 // panel, 1)
+        if self.cores > FEW:
+            work = self.block.rows * self.block.columns * self.depth / self.lanes / self.group
+            right = self.block.columns * self.depth * self.elements[1].itemsize // self.parts
+            return share(
+                Shared(self.copies, self.cores, work / 2, panel, right), (rows, columns), most
+            )
+        count = self.rows_of_program(rows, most)
+        return count, self.columns_of_program(ceil(rows / count), columns)
+
+    def rows_of_program(self, blocks: int, most: int) -> int:
+        """Blocks along the rows that a program has, of so many at most: there are some programs."""
         # Programs of products that are cut should be as many for each of two threads.
-        wanted = ceil(self.programs * (2 if self.parts > 1 < self.copies else 1) / self.copies)
+        wanted = ceil(PROGRAMS * (2 if self.parts > 1 < self.copies else 1) / self.copies)
         programs = max(ceil(blocks / most), min(wanted, blocks))
         count = ceil(blocks / programs)
         if wanted == 1:
@@ -543,7 +555,7 @@ class Product:
     def columns_of_program(self, programs: int, blocks: int) -> int:
         """Blocks along the columns that a program computes one after the other: all, unless there
         would be few programs."""
-        wanted = min(ceil(self.programs / programs), blocks)
+        wanted = min(ceil(PROGRAMS / programs), blocks)
         return ceil(blocks / wanted)
 
     def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:

@@ -38,7 +38,7 @@ from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
-from tessera.schedule.grains import grain_of
+from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite
@@ -75,13 +75,10 @@ each block of rows again."""
 SHARED_CACHE = 8
 """How many times larger than the second one such a cache is."""
 
-STRIPS = 4
-"""Stretches of all rows that threads share: the longer they are, the faster they are read. Searches
-along the first axis of [64, 65536] took 0.53 ms in stretches of 16 KB, 0.44 in 64, 0.38 as a whole.
-Also programs of sums that are added in order."""
-
-PROGRAMS = 8
-"""Programs that threads share."""
+STRIPS = 2
+"""Stretches of all rows for each core: the longer they are, the faster they are read. Searches
+along the first axis of [64, 65536] took two cores 0.53 ms in stretches of 16 KB, 0.44 in 64, 0.38
+as a whole. Also programs of sums that are added in order."""
 
 LEAST_DEPTH = 512
 """The depth from which it does not matter that lanes are summed in the end."""
@@ -176,7 +173,7 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     exact = [w for w in range(1, most + 1) if count_of([many]) % w == 0 and 2 * w >= most]
     width = max(exact, default=most)
     others = [axis for axis in nest.axes if axis not in free]
-    programs = max(ceil(PROGRAMS / count_of(others)), 1)
+    programs = max(ceil(programs_of(machine.cores) / count_of(others)), 1)
     chunk = ceil(count_of([many]) / programs / width) * width
     work = 2 * chunk * count_of([few, deep])
     pieces = Pieces()
@@ -277,6 +274,7 @@ class Cut:
         parts: of the depth.
         rows: that are read side by side.
         steps: blocks of so many places that a part has.
+        strips: stretches that threads share, of a program or more.
     """
 
     wide: int
@@ -284,6 +282,7 @@ class Cut:
     parts: int
     rows: int
     steps: int
+    strips: int
 
     @property
     def places(self) -> int:
@@ -297,20 +296,33 @@ def cut_of(
     others: Sequence[Axis],
     tile: int,
     column_bytes: int,
+    cores: int,
     in_order: bool = False,
     rows: int = ROWS,
 ) -> Cut:
     """What a program finds for its columns stays in a near cache; there are enough programs, with
-    `in_order` none of which has a part of the depth."""
+    `in_order` none of which has a part of the depth.
+
+    A part of the depth for each core, and columns of these: parts are summed once more in the end.
+    """
     extent, room = count_of([col]), STRIP_BYTES // column_bytes
+    least = max(LEAST_BYTES // column_bytes, 1)
     if in_order:
-        room = max(min(room, ceil(extent * count_of(others) / STRIPS)), LEAST_BYTES // column_bytes)
-    wide = ceil(ceil(extent / ceil(extent / room)) / tile) * tile
-    chunks = ceil(extent / wide)
+        room = max(min(room, ceil(extent * count_of(others) / strips_of(cores))), least)
+    chunks = ceil(extent / room)
     places = count_of([deep])
-    wanted = 1 if in_order else ceil(PROGRAMS / (count_of(others) * chunks))
+    wanted = 1 if in_order else ceil(max(PROGRAMS, cores) / (count_of(others) * chunks))
     parts = max(min(wanted, places // LEAST_PLACES), 1)
-    return Cut(wide, chunks, parts, rows, places // rows // parts)
+    if not in_order:
+        more = ceil(STRIPS * cores / (count_of(others) * parts))
+        chunks = max(chunks, min(more, extent // least))
+    wide = ceil(ceil(extent / chunks) / tile) * tile
+    return Cut(wide, ceil(extent / wide), parts, rows, places // rows // parts, strips_of(cores))
+
+
+def strips_of(cores: int) -> int:
+    """Stretches of all rows that threads share."""
+    return max(PROGRAMS // 2, STRIPS * cores)
 
 
 def row_of(cut: Cut, part: Axis, step: Axis, deep: Axis, is_apart: bool = True) -> Dim:
@@ -327,7 +339,7 @@ def grain_of_rows(cut: Cut, programs: int, work: float) -> int:
     """Programs that are worth a thread's while: several neighbours, whose columns it reads as one
     stretch of each row. 0 where threads do not pay."""
     grain = grain_of(programs, work)
-    return max(grain, cut.chunks // STRIPS) if grain and cut.parts == 1 else grain
+    return max(grain, cut.chunks // cut.strips) if grain and cut.parts == 1 else grain
 
 
 class _RowSum:
@@ -383,8 +395,8 @@ class _RowSum:
         self.tile = min(self.tile, power_above(count_of([col])))
         self.in_order = op.order is not None
         self.fused = machine.fma
-        known = (col, self.deep, self.others, self.tile, self.type.itemsize, self.in_order)
-        self.cut = cut_of(*known, STREAMS if streams else ROWS)
+        known = (col, self.deep, self.others, self.tile, self.type.itemsize, machine.cores)
+        self.cut = cut_of(*known, self.in_order, STREAMS if streams else ROWS)
 
     def run(self) -> Pieces | None:
         """The nests."""

@@ -22,12 +22,11 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy
-from tessera.schedule.grains import grain_of
+from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import (
     FUNCTIONS,
     LEAST_BYTES,
-    PROGRAMS,
     STREAM_VECTORS,
     STREAMS,
     count_of,
@@ -104,7 +103,7 @@ def _apart(
     copy = Copy({row.name: sym(stream.name) * steps + sym(step.name)})
     code: list[Op] = [copy.op(one) for one in nest.body.ops]
     around = prod([count_of([axis]) for axis in others])
-    chunk = ceil(steps / ceil(PROGRAMS / around))
+    chunk = ceil(steps / ceil(programs_of(machine.cores) / around))
     programs = around * ceil(steps / chunk)
     new = nest.rebuild(
         (), [Block([], code, ())],

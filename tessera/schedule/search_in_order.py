@@ -131,7 +131,8 @@ class _RowSearch:
             4 * max(1, machine.vector_bits // max(self.type.bits, 32)), power_above(count_of([col]))
         )
         column_bytes = self.type.itemsize + int32.itemsize
-        self.cut = cut_of(col, self.deep, self.others, self.tile, column_bytes)
+        known = (col, self.deep, self.others, self.tile, column_bytes, machine.cores)
+        self.cut = cut_of(*known)
 
     def run(self) -> Pieces | None:
         """The nests."""

@@ -86,6 +86,7 @@ class Context:
         names: for new axes.
         used: values of the program that something reads, for sorts.
         sorts: what a sort becomes.
+        cores: of a CPU.
     """
 
     machine: Multiprocessors | None
@@ -93,6 +94,7 @@ class Context:
     names: Names
     used: Container[Value] = ()
     sorts: SortRule | None = None
+    cores: int = 1
 
     @property
     def gpu(self) -> Multiprocessors:
@@ -131,6 +133,7 @@ def rewrite(
     rules: Iterable[Rule],
     facts: Facts | None = None,
     sorts: SortRule | None = None,
+    cores: int = 1,
 ) -> Func:
     """The program with nests replaced by what the first rule that applies makes of them.
 
@@ -140,24 +143,28 @@ def rewrite(
         rules: each says what a nest becomes; None leaves it.
         facts: what is known of symbolic dims.
         sorts: what a sort becomes.
+        cores: of a CPU.
     """
     taken = {*func.dims}
     for op in walk(func.body):
         taken.update(ops.bound_axes(op))
     used = () if sorts is None else uses(func.body)
-    context = Context(machine, facts or Facts(), Names(taken), used, sorts)
+    context = Context(machine, facts or Facts(), Names(taken), used, sorts, cores)
     return func.with_body(_block(func.body, {}, list(rules), context))
 
 
-def split_for_threads(func: Func, facts: Facts | None = None) -> Func:
-    """The program with reductions and scatters split that one thread of a CPU would have to do
-    alone.
+def split_for_threads(func: Func, cores: int, facts: Facts | None = None) -> Func:
+    """The program with reductions, scans and scatters split that one thread of a CPU would have to
+    do alone.
 
-    How they are split depends on their sizes only, and so do results.
+    How they are split depends on their sizes and the machine only, and so do results.
     """
-    from tessera.schedule.split_scatter import share_updates  # which builds on this module
+    # These build on this module.
+    from tessera.schedule.split_scan import split_scan
+    from tessera.schedule.split_scatter import share_updates
 
-    return rewrite(func, None, (split_reduction, share_updates), facts)
+    rules = (split_reduction, split_scan, share_updates)
+    return rewrite(func, None, rules, facts, cores=cores)
 
 
 def split(func: Func, machine: Multiprocessors, facts: Facts | None = None) -> Func:
@@ -375,8 +382,8 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class _Span:
-    """Parts that one nest reduces.
+class Span:
+    """Parts that one nest reduces or scans.
 
     Attributes:
         axis: of the parts; None for a single one.
@@ -403,7 +410,7 @@ class _Reductions:
         used = frozenset[str]().union(*[dependence.ops[op] for op in found])
         self.rows = [axis for axis in nest.axes if axis.name in used]
         self.part = Axis(context.names.fresh("p"), 0)
-        self.spans: list[_Span] = []
+        self.spans: list[Span] = []
         self.chunk = 0
         self.cuts: dict[Op, _Cut] = {}
         self.totals: dict[Op, Value] = {}
@@ -443,13 +450,13 @@ class _Reductions:
         is_known = isinstance(extent, int) or all(isinstance(op, ops.Reduce) for op in self.found)
         if whole or self.context.machine is not None or not is_known:
             self.part = Axis(self.part.name, ceildiv(extent, self.chunk))
-            self.spans = [_Span(self.part, sym(self.part.name), self.chunk)]
+            self.spans = [Span(self.part, sym(self.part.name), self.chunk)]
             return
         full = extent // self.chunk
         self.part = Axis(self.part.name, full + 1)
         parts = Axis(self.part.name, full)
         rest = extent - full * self.chunk
-        self.spans = [_Span(parts, sym(parts.name), self.chunk), _Span(None, full, rest)]
+        self.spans = [Span(parts, sym(parts.name), self.chunk), Span(None, full, rest)]
 
     def _find_cuts(self, extent: Dim) -> None:
         """The reductions along an axis of this extent are cut."""
@@ -470,7 +477,7 @@ class _Reductions:
         """Nests that reduce the parts."""
         for span in self.spans:
 
-            def made(cut: _Cut, copy: Copy, code: list[Op], span: _Span = span) -> Value | None:
+            def made(cut: _Cut, copy: Copy, code: list[Op], span: Span = span) -> Value | None:
                 if cut.level != level:
                     return self.loaded(cut, code)
                 value = self.reduced_part(cut, span, copy, code)
@@ -555,7 +562,7 @@ class _Reductions:
             return ()
         return (axis.extent - 1 - sym(axis.name),)
 
-    def reduced_part(self, cut: _Cut, span: _Span, copy: Copy, code: list[Op]) -> Value:
+    def reduced_part(self, cut: _Cut, span: Span, copy: Copy, code: list[Op]) -> Value:
         """The reduction of one part; of an extreme its place."""
         op, axis = cut.op, cut.axis
         begin = span.number * self.chunk

@@ -78,6 +78,21 @@ def test_the_suite_runs_and_leaves_out_what_is_missing(tmp_path: Path) -> None:
     assert all(m.samples and m.error < 1e-6 for m in row.contenders.values())
 
 
+def test_the_suite_runs_beside_another_version(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    options = ["--quick", "--threads", "1", "--budget", "0.01", "--before", str(ROOT.parent)]
+    command = [sys.executable, str(ROOT / "run.py"), *options, "--json", str(found), "eager x + y"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = report.load_rows(json.loads(found.read_text()))
+    assert set(row.contenders) == {"tessera", "tessera before"}
+    assert all(m.samples and not m.problem for m in row.contenders.values())
+    command[command.index("--before") + 1] = str(tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert f"--before: there is no tessera in {tmp_path}" in done.stderr
+
+
 class _Missing:
     """What a worker's process is asked through, without the process."""
 

@@ -319,7 +319,7 @@ def test_tiles_divide_chunks_always() -> None:
 
 @pytest.mark.parametrize("size", [1 << 20, 999_983])
 def test_long_reductions_are_parts_that_threads_share(size: int) -> None:
-    func = split_for_threads(lowered(red.sum_, typed(size)))
+    func = split_for_threads(lowered(red.sum_, typed(size)), 2)
     *parts, total = nests_of(func)
     (axis,) = parts[0].axes
     assert total.axes == ()
@@ -332,7 +332,7 @@ def test_long_reductions_are_parts_that_threads_share(size: int) -> None:
 def test_reductions_of_many_rows_and_short_ones_are_not_split() -> None:
     for shape in ((100, 5000), (20_000,)):
         func = lowered(lambda x: red.sum_(x, (x.ndim - 1,)), typed(*shape))
-        assert str(split_for_threads(func)) == str(func)
+        assert str(split_for_threads(func, 2)) == str(func)
 
 
 def test_columns_of_large_arrays_are_added_up_some_rows_at_a_time() -> None:
@@ -343,15 +343,15 @@ def test_columns_of_large_arrays_are_added_up_some_rows_at_a_time() -> None:
 
     for rows, parts in ((4096, 32), (4000, 31), (1024, 0)):
         func = lowered(sums, *[typed(rows, 1024)] * 2)
-        first = nests_of(split_for_threads(func))[0]
+        first = nests_of(split_for_threads(func, 2))[0]
         assert (len(first.axes) > 1) is bool(parts)
         if parts:
             assert first.axes[0].extent == parts
         # Lines of 8 vectors: what is read has a part of the registers, as each of two sums.
-        tiles = nests_of(choose(split_for_threads(func), AVX512))[0].tile
+        tiles = nests_of(choose(split_for_threads(func, 2), AVX512))[0].tile
         assert tiles[-1] == 128
         one = lowered(lambda x: (red.sum_(x, (0,)), red.max_(x, (0,))), typed(rows, 1024))
-        assert nests_of(choose(split_for_threads(one), AVX512))[0].tile[-1] == 256
+        assert nests_of(choose(split_for_threads(one, 2), AVX512))[0].tile[-1] == 256
 
 
 def test_large_results_are_written_past_the_caches() -> None:

@@ -62,15 +62,15 @@ def test_small_operands_are_read_in_place() -> None:
     assert labels(func) == ["dot"]
 
 
-@pytest.mark.parametrize(("cores", "programs"), [(2, 8), (4, 8), (16, 32)])
-def test_there_are_programs_for_all_cores(cores: int, programs: int) -> None:
+@pytest.mark.parametrize(("cores", "least", "most"), [(2, 8, 16), (4, 8, 16), (16, 64, 192)])
+def test_there_are_programs_for_all_cores(cores: int, least: int, most: int) -> None:
     types = typed(1024, 256), typed(256, 256)
     traced_product = traced(lambda x, w: dot_general(x, w, ((1,), (0,))), *types)
     func = Lowered(traced_product, replace(AVX2, cores=cores)).schedule
     nest = all_ops(func, ops.Nest)[-1]
     pairs = zip(nest.axes, nest.chunk, strict=True)
     found = prod([ceildiv(axis.extent, size) for axis, size in pairs if size])
-    assert programs <= found <= 2 * programs
+    assert least <= found <= most
 
 
 def test_turned_operand_is_packed() -> None:

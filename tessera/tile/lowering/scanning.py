@@ -39,8 +39,7 @@ def scan(low: State, op: s.Scan, point: Point) -> None:
 
 def _has_lanes(low: State, op: s.Scan, point: Point) -> bool:
     """Whether a CPU scans whole vectors."""
-    is_plain = not isinstance(op, s.ScanFrom) and not dtype_of(op.body.outputs[0]).is_complex
-    return low.reduce_tile > 1 and is_plain
+    return low.reduce_tile > 1 and not dtype_of(op.body.outputs[0]).is_complex
 
 
 class _Scan:
