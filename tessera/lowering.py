@@ -117,7 +117,7 @@ def to_schedule(
         is_cpu = not isinstance(machine, Gpu)
         schedule, arena = plan.plan(chosen, donated=donated, lend=is_cpu, alternates=is_cpu)
         if not isinstance(machine, Gpu):
-            schedule = stream_outputs(schedule)
+            schedule = stream_outputs(schedule, machine)
             schedule = together.join(schedule)  # last: whose memory is whose is known
         if sentinels:
             schedule = put_sentinels(schedule, sentinels)  # nothing else depends on them

@@ -27,7 +27,7 @@ HEIGHTS = (6, 4)
 
 def is_written_far(product: Product) -> bool:
     """Whether a product is one, and stores whole vectors along the lanes."""
-    if product.depth > MOST_DEPTH or not streaming.is_far(product.nest):
+    if product.depth > MOST_DEPTH or not streaming.is_far(product.nest, product.machine):
         return False
     stores = [a for a in product.accesses if a.is_store]
     reads = {op.buf for op in product.nest.body.ops if isinstance(op, ops.Load)}

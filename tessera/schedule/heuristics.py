@@ -183,7 +183,9 @@ class Choice:
             chunk=tuple(chunk), reduce_tile=self.reduce_tile, reason=self.reason, grain=grain,
         )  # fmt: skip
         assert isinstance(new, ops.Nest)
-        return keeping.marked(new, self.down) if self.whole and self.reduce_tile > 1 else new
+        if not self.whole or self.reduce_tile < 2:
+            return new
+        return keeping.marked(new, self.machine, self.down)
 
     # --- kinds of nests ---------------------------------------------------------------------------
 
@@ -338,7 +340,7 @@ class Choice:
         if axis is not None:
             # Where memory is far, more vectors of a row wait for it longer than a step takes.
             self.down = is_counted
-            part = 4 if streaming.is_far(self.nest, self.down) else 2
+            part = 4 if streaming.is_far(self.nest, self.machine, self.down) else 2
             vectors = power_below(self.machine.registers / (part * len(loop.init)))
             width = self.width
             if is_counted and inside and not self.heavy:
@@ -560,7 +562,9 @@ class Choice:
             keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
             is_bound = keeps or not self.heavy
             is_bound &= not any(isinstance(op, loops) for op in self.code)
-        return streaming.marked(self.nest, self.down) if is_bound else list(self.nest.body.ops)
+        if not is_bound:
+            return list(self.nest.body.ops)
+        return streaming.marked(self.nest, self.machine, self.down)
 
     def _contraction_chunk(self, axis: Axis, step: int) -> int:
         """Some register blocks along rows, a panel for the cache along columns, one elsewhere."""

@@ -21,6 +21,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops, streaming
 from tessera.schedule.dependence import Dependence, inputs, is_same, reads_own
 from tessera.schedule.emit import without_dead
+from tessera.schedule.machines import Cpu
 from tessera.schedule.types import Axis, BufType
 
 LEAST_COST = 12
@@ -161,12 +162,13 @@ def _cost(op: Op, dependence: Dependence, axis: str) -> int:
     return total
 
 
-def marked(nest: ops.Nest, down: bool = False) -> ops.Nest:
+def marked(nest: ops.Nest, machine: Cpu, down: bool = False) -> ops.Nest:
     """The nest with `keeps` on the store whose buffer is of use; as it is where none is. The last
     pass computes little then, so that memory bounds it.
 
     Args:
         nest: the nest.
+        machine: the CPU.
         down: whether threads go down rows, far apart, of which each has some columns.
     """
     kept = find(nest)
@@ -174,7 +176,7 @@ def marked(nest: ops.Nest, down: bool = False) -> ops.Nest:
         return nest
     code = list(nest.body.ops)
     at = code.index(kept.store)
-    past = streaming.marked(nest, down)[at]
+    past = streaming.marked(nest, machine, down)[at]
     assert isinstance(past, ops.Store)
     is_past = past.streaming and _has_scratch(nest, kept)
     code[at] = past.rebuild(keeps=True, streaming=is_past)

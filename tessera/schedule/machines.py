@@ -29,6 +29,11 @@ class Cpu(Protocol):
         of one in an instruction."""
         ...
 
+    @property
+    def keeps(self) -> float:
+        """How many times as much memory as one several threads find in the caches again."""
+        ...
+
 
 @runtime_checkable
 class Gpu(Protocol):
@@ -52,3 +57,4 @@ class CpuModel:
     vector_bits: int = 256
     registers: int = 16
     compresses: bool = False
+    keeps: float = 1.5

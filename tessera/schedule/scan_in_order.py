@@ -153,7 +153,7 @@ class _RowScan:
         self.nest = nest
         self.op = op
         self.col = col
-        self.cores = machine.cores
+        self.machine, self.cores = machine, machine.cores
         self.others = [axis for axis in nest.axes if axis is not col]
         at = nest.body.ops.index(op)
         self.before, self.after = nest.body.ops[:at], nest.body.ops[at + 1 :]
@@ -250,7 +250,7 @@ class _RowScan:
             reduce_tile=1, reason="whole rows, one after the other", body=body, loc=self.nest.loc,
             grain=grain_of(programs, work),
         )  # fmt: skip
-        new = nest.rebuild(regions=[Block((), streaming.marked(nest, down=True), ())])
+        new = nest.rebuild(regions=[Block((), streaming.marked(nest, self.machine, down=True), ())])
         assert isinstance(new, ops.Nest)
         return new
 

@@ -116,7 +116,7 @@ def _share(choice: Choice, row: Axis, found: Sequence[Op]) -> tuple[int, int]:
     """The part of the registers for what rows that go together read, as its inverse, and the bytes
     of these rows."""
     assert isinstance(row.extent, int)
-    is_far = streaming.is_far(choice.nest)
+    is_far = streaming.is_far(choice.nest, choice.machine)
     if _bytes(choice, row.extent) <= BRIEF and _is_exponential(choice, row, found):
         return 2, 4 * FAR >> _arrays(choice, row) if is_far else NEAR // 2
     is_loop = row.name in choice.whole and row.extent > choice.reduce_tile

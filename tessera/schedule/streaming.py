@@ -12,13 +12,14 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.walk import uses, walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import Access
+from tessera.schedule.machines import Cpu
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import Axis, BufType, PlaceKind
 
 STREAM_BYTES = 1 << 25
 """A nest that goes over so much memory has its first results out of the caches before anybody reads
 them. Written past them, their lines need not be read first: a quarter less traffic where two arrays
-make one. Half as much again where threads share the rows: one of them computes while another waits
+make one. More where threads share the rows (`Cpu.keeps`): one of them computes while another waits
 for the lines that it is to write, and the third cache may have much of them still. Not where each
 has some columns of all rows: lines that the other thread had are what it waits for longest."""
 
@@ -42,27 +43,28 @@ STREAM_PART = 8
 """A result that is a smaller part of it than one in so many is not."""
 
 
-def is_far(nest: ops.Nest, down: bool = False) -> bool:
+def is_far(nest: ops.Nest, machine: Cpu, down: bool = False) -> bool:
     """Whether a nest goes over more memory than stays in the caches.
 
     Args:
         nest: the nest.
+        machine: the CPU.
         down: whether threads go down rows, far apart, of which each has some columns.
     """
-    return _plausible(_memory(nest)) >= _most(down)
+    return _plausible(_memory(nest)) >= _most(machine, down)
 
 
-def _most(down: bool = False) -> int:
+def _most(machine: Cpu, down: bool = False) -> int:
     """The bytes from which on memory is far."""
     alone = down or config.current().threads == 1
-    return STREAM_BYTES if alone else STREAM_BYTES * 3 // 2
+    return STREAM_BYTES if alone else int(STREAM_BYTES * machine.keeps)
 
 
-def marked(nest: ops.Nest, down: bool = False) -> list[Op]:
-    """The body of a nest with `streaming` on the stores of what is large; `down` as in `is_far`."""
+def marked(nest: ops.Nest, machine: Cpu, down: bool = False) -> list[Op]:
+    """The body of a nest with `streaming` on the stores of what is large; arguments as `is_far`."""
     read = {op.buf for op in walk(nest.body) if isinstance(op, ops.Load)}
     total = _memory(nest)
-    most = _most(down)
+    most = _most(machine, down)
     least = 0 if isinstance(total, int) else total - most
     if isinstance(total, int) and total < most:
         return list(nest.body.ops)
@@ -75,13 +77,13 @@ def marked(nest: ops.Nest, down: bool = False) -> list[Op]:
     return _marked(nest.body.ops, is_streamed, least)
 
 
-def stream_outputs(func: Func) -> Func:
+def stream_outputs(func: Func, machine: Cpu) -> Func:
     """The program, whose places are known, with `streaming` on outputs that elementwise nests write
     and nobody reads, if all kernels together go over so much memory."""
     kernels = [op for op in func.body.ops if isinstance(op, ops.Kernel)]
     found = dict.fromkeys(v for kernel in kernels for v in (*kernel.operands, *kernel.results))
     sizes = {v: _bytes(v) for v in found}
-    if sum([n for n in sizes.values() if isinstance(n, int)]) < _most():
+    if sum([n for n in sizes.values() if isinstance(n, int)]) < _most(machine):
         return func
     count = uses(func.body)
     outputs = {v for v in func.body.outputs if count[v] == 1}

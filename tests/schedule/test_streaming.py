@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.compile import Lowered
 from tessera.schedule import streaming
+from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, typed
 
@@ -95,8 +98,9 @@ def decays(w: Any, xs: Any) -> Any:
 def test_what_threads_write_in_each_others_rows_goes_past_the_caches_sooner(
     fn: Any, shapes: list[tuple[int, ...]], alone: int, shared: int
 ) -> None:
-    arrays = zeros(*shapes)
-    with ts.config.update(threads=1):
-        assert marks(fn, *arrays) == alone
-    with ts.config.update(threads=2):
-        assert marks(fn, *arrays) == shared
+    for keeps, together in ((1.5, shared), (1.0, alone)):
+        for threads, expected in ((1, alone), (2, together)):
+            with ts.config.update(threads=threads):
+                graph = traced(fn, *[typed(*shape) for shape in shapes])
+                lowered = Lowered(graph, replace(machine("host"), keeps=keeps))
+                assert lowered.stage("schedule").count("streaming=true") == expected
