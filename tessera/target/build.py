@@ -18,22 +18,31 @@ class Build:
         fused: whether the machine has a fused multiply-add.
         scales: whether it has an instruction for `target.scale`.
         looks_up: whether it has one for `target.lookup`.
+        assists: whether an underflow takes it long.
     """
 
-    __slots__ = ("fused", "loc", "looks_up", "ops", "scales")
+    __slots__ = ("assists", "fused", "loc", "looks_up", "ops", "scales")
 
     def __init__(
-        self, *, fused: bool = False, scales: bool = False, looks_up: bool = False
+        self,
+        *,
+        fused: bool = False,
+        scales: bool = False,
+        looks_up: bool = False,
+        assists: bool = False,
     ) -> None:
         self.ops: list[Op] = []
         self.loc: Loc = Loc.unknown
         self.fused = fused
         self.scales = scales
         self.looks_up = looks_up
+        self.assists = assists
 
     def inner(self) -> Build:
         """A builder of a block inside, whose ops become a region."""
-        inner = Build(fused=self.fused, scales=self.scales, looks_up=self.looks_up)
+        inner = Build(
+            fused=self.fused, scales=self.scales, looks_up=self.looks_up, assists=self.assists
+        )
         inner.loc = self.loc
         return inner
 

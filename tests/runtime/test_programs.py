@@ -238,7 +238,8 @@ def test_machines_settings_and_sources_make_other_keys() -> None:
     machines = [here, machine("x86-64-v3"), machine("x86-64")]
     for field in dataclasses.fields(Machine):
         value: Any = getattr(here, field.name)
-        changes = {str: "other", int: 1, frozenset: frozenset(list(here.features)[1:])}
+        features = frozenset(list(here.features)[1:])
+        changes = {str: "other", int: 1, float: 3.0, frozenset: features}
         machines.append(dataclasses.replace(here, **{field.name: changes[type(value)]}))
     keys = [programs.key_of("graph", m, (None, 2), "v") for m in machines]
     keys.append(programs.key_of("graph", here, (None, 1), "v"))

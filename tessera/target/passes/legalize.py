@@ -228,7 +228,9 @@ class Legalizer:
     def block(self, block: Block) -> Block:
         """A block, the same one where all of it stays; arguments stay."""
         has = self.machine
-        build = Build(fused=has.fma, scales=has.scales, looks_up=has.looks_up)
+        build = Build(
+            fused=has.fma, scales=has.scales, looks_up=has.looks_up, assists=has.assists
+        )
         around = self.wide, self.words
         self.wide, self.words = {}, {}
         for op in block.ops:

@@ -11,6 +11,7 @@ place. Hyperbolic functions that have two exponentials need better ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tessera.target.passes import mathematics_tables as tables
@@ -168,25 +169,38 @@ def clamped(x: Num, low: float, high: float) -> Num:
     return where(x > high, high, x)
 
 
-def limited(x: Num, low: float, high: float) -> Num:
-    """An operand of the exponential between limits; `from_table` takes what is above."""
-    has_end = x.looks_up and x.scales
-    return where(x < low, low, x) if has_end else clamped(x, low, high)
+def vanishing(x: Num, gone: Num, end: float, fn: Callable[[Num], Num]) -> Num:
+    """fn(x), which is 0 where a condition says that x is beyond an end. Where an underflow takes
+    long it is not computed there: masks (attention's) ask for many."""
+    if not x.b.assists:
+        return fn(where(gone, end, x))
+    return where(gone, 0.0, fn(where(gone, 1.0, x)))
+
+
+def _topped(x: Num, high: float) -> Num:
+    """An operand of the exponential up to a limit; `from_table` takes what is above."""
+    return x if x.looks_up and x.scales else where(x > high, high, x)
 
 
 def exp(x: Num) -> Num:
     """e ** x."""
-    x = limited(x, *_limits(x))
-    return from_table(x) if x.looks_up else exponential(x)
+    low, high = _limits(x)
+    fn = from_table if x.looks_up else exponential
+    return vanishing(x, x < low, low, lambda x: fn(_topped(x, high)))
 
 
 def exp2(x: Num) -> Num:
     """2 ** x."""
-    x = limited(x, *((-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)))
-    if x.looks_up:
-        return from_table(x, is_base2=True)
-    k, power, r = parts_base2(x)
-    return times_power(near_one(r), k, power)
+    low, high = (-150.0, 129.0) if x.grade is Grade.SINGLE else (-1076.0, 1025.0)
+
+    def inside(x: Num) -> Num:
+        x = _topped(x, high)
+        if x.looks_up:
+            return from_table(x, is_base2=True)
+        k, power, r = parts_base2(x)
+        return times_power(near_one(r), k, power)
+
+    return vanishing(x, x < low, low, inside)
 
 
 def expm1(x: Num) -> Num:
@@ -202,12 +216,15 @@ def expm1(x: Num) -> Num:
 
 def sigmoid(x: Num) -> Num:
     """1 / (1 + exp(-x)), by the exponential of a negative number, which does not overflow."""
-    low = _limits(x)[0]
-    magnitude = -abs(x)
-    parts = reduce(where(magnitude < low, low, magnitude))
-    # Three roundings in a row would be more than two units, so two of them are made good.
-    whole, rest = fast_two_sum(parts.r.const(1.0), parts.r)
-    small = parts.scaled(whole + (rest + parts.tail))
+
+    def inside(x: Num) -> Num:
+        parts = reduce(x)
+        # Three roundings in a row would be more than two units, so two of them are made good.
+        whole, rest = fast_two_sum(parts.r.const(1.0), parts.r)
+        return parts.scaled(whole + (rest + parts.tail))
+
+    low, least = _limits(x)[0], -abs(x)
+    small = vanishing(least, least < low, low, inside)
     below, lost = fast_two_sum(small.const(1.0), small)
     negative = x < 0.0
     result = where(negative, small, 1.0) / below

@@ -21,6 +21,7 @@ from tessera.target.passes.mathematics_exponential import (
     parts_base2,
     power_bits,
     power_of_two,
+    vanishing,
 )
 from tessera.target.passes.mathematics_logarithm import LN2, short_log, split
 
@@ -79,13 +80,17 @@ def _power(base: Num, exponent: Num) -> Num:
     high = where(base.equals(0.0), -math.inf, where(base < math.inf, high, base))
     product, lost = two_product(exponent, high)
     rest = where(abs(product) < 2048.0, fma(exponent, low, lost), 0.0)
-    product = clamped(product, -1080.0, 1080.0)
-    shifted = product + product.format.magic
-    k = shifted - product.format.magic
-    r = ((product - k) + rest) * LN2
-    parts = Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
-    whole, lost = fast_two_sum(r.const(1.0), r)
-    return parts.scaled(whole + (lost + parts.tail))
+
+    def inside(product: Num) -> Num:
+        product = where(product > 1080.0, 1080.0, product)
+        shifted = product + product.format.magic
+        k = shifted - product.format.magic
+        r = ((product - k) + rest) * LN2
+        parts = Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
+        whole, lost = fast_two_sum(r.const(1.0), r)
+        return parts.scaled(whole + (lost + parts.tail))
+
+    return vanishing(product, product < -1080.0, -1080.0, inside)
 
 
 def _short_power(base: Num, exponent: Num) -> Num:

@@ -21,7 +21,7 @@ from tessera.target.passes.expression import (
     upper_half,
     where,
 )
-from tessera.target.passes.mathematics_exponential import exponential_inside, reduce
+from tessera.target.passes.mathematics_exponential import exponential_inside, reduce, vanishing
 from tessera.target.passes.mathematics_logarithm import positive_log
 
 ERF_END = 3.8749997615814209
@@ -67,16 +67,19 @@ def _erf_in_pieces(x: Num) -> Num:
 
 def _erfc_in_pieces(x: Num) -> Num:
     """exp(-x**2) times polynomials, four for each power of two of |x| + 3 / 4."""
+
+    def inside(a: Num) -> Num:
+        index = (a + 0.75).bits() >> 21
+        rest = a - index.lookup(tables.ERFCX_CENTRES)
+        factor, small = index.lookup(tables.ERFCX_STARTS), tables.ERFCX_PIECES(rest, index)
+        square, lost = two_product(a, a)
+        parts = reduce(-square, -lost)
+        growth = parts.r + parts.tail
+        # (factor + small) * (1 + growth), rounded where it is largest only.
+        return parts.scaled(fma(factor, growth, fma(small, growth, small)) + factor)
+
     a = abs(x)
-    a = where(a > ERFC_END, ERFC_END, a)
-    index = (a + 0.75).bits() >> 21
-    rest = a - index.lookup(tables.ERFCX_CENTRES)
-    factor, small = index.lookup(tables.ERFCX_STARTS), tables.ERFCX_PIECES(rest, index)
-    square, lost = two_product(a, a)
-    parts = reduce(-square, -lost)
-    growth = parts.r + parts.tail
-    # (factor + small) * (1 + growth), rounded where it is largest only.
-    large = parts.scaled(fma(factor, growth, fma(small, growth, small)) + factor)
+    large = vanishing(a, a > ERFC_END, ERFC_END, inside)
     return where(x < 0.0, 2.0 - large, large)
 
 
@@ -102,7 +105,7 @@ def erfc(x: Num) -> Num:
         return erfc(x.widen()).narrow()
     a = abs(x)
     limit = 11.0 if x.grade is Grade.SHORT else 28.0
-    large = _complement(where(a > limit, limit, a))
+    large = vanishing(a, a > limit, limit, _complement)
     large = where(x < 0.0, 2.0 - large, large)
     return where(a < 0.5, 1.0 - fma(x, tables.ERF(a * a), x), large)
 
