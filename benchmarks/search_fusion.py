@@ -42,6 +42,9 @@ SAMPLE = 1e-3
 SLOWER = 1.1
 """What counts as slower."""
 
+DIFFERING = 0.01
+"""The part of a result that may differ: a rounding more or less may decide a comparison."""
+
 # --- random programs ----------------------------------------------------------------------------
 
 LENGTHS = ((16, 1024), (100, 100), (128, 128), (1000, 1000), (1000, 37), (4096, 64), (64, 4096),
@@ -409,11 +412,10 @@ def examine(seed: int, show: bool) -> dict[str, Any]:
     graph = ts.make_graph(generator.run)(*arrays)
     whole, pieces, found, expected = both(graph, arrays)
     times = least([whole, pieces], 5)
+    differing = 0.0
     for a, b in zip(found, expected, strict=True):
-        scale = np.abs(b).max(initial=1.0)
-        wrong = np.abs(a - b) > 1e-3 * scale
-        # A rounding more or less may decide a comparison.
-        assert np.mean(wrong) < 0.01, f"seed {seed}: the two forms do not agree"
+        wrong = np.abs(a - b) > 1e-3 * np.abs(b).max(initial=1.0)
+        differing = max(differing, float(np.mean(wrong)))
     if times[0] > SLOWER * times[1]:
         again = least([whole, pieces], 25)
         times = [min(a, b) for a, b in zip(times, again, strict=True)]
@@ -426,6 +428,7 @@ def examine(seed: int, show: bool) -> dict[str, Any]:
         "whole_us": round(1e6 * times[0], 1),
         "pieces_us": round(1e6 * times[1], 1),
         "ratio": round(times[0] / times[1], 3),
+        "differing": differing,
     }
 
 
@@ -445,6 +448,9 @@ def main() -> None:
             if row["ratio"] > SLOWER or options.show:
                 print(f"{row['ratio']:.2f}  {row['whole_us']} us, in pieces {row['pieces_us']} us"
                       f"  seed {seed}  {row['program']}", flush=True)  # fmt: skip
+            if row["differing"] > DIFFERING:
+                print(f"seed {seed}: {row['differing']:.0%} of a result differ; is it what is left"
+                      f" of numbers that cancel?  {row['program']}", flush=True)  # fmt: skip
     slower = [row for row in rows if row["ratio"] > SLOWER]
     mean = statistics.geometric_mean([row["ratio"] for row in rows])
     print(f"{len(slower)} of {len(rows)} are slower whole; the mean of all ratios is {mean:.2f}")

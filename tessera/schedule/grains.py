@@ -109,6 +109,18 @@ def share(product: Shared, blocks: tuple[int, int], most: int) -> tuple[int, int
     return min(few or sizes[-1:], key=time)
 
 
+def idle(blocks: int, size: int) -> float:
+    """How much longer blocks take than if threads were busy to the end, for two threads and for
+    four, where a program has so many of them; every program costs a little."""
+    full, rest = divmod(blocks, size)
+    total = 0.01 * full
+    for threads in (2, 4):
+        rounds, left = divmod(full, threads)
+        longest = (rounds + 1) * size if left else rounds * size + rest
+        total += longest * threads / blocks
+    return total
+
+
 def even(extent: int, chunk: int, step: int) -> int:
     """What a program takes of an axis, or a thread of the programs, so that all take about as much
     and are no more: who has equally many of them has done them at the same time.

@@ -21,7 +21,7 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
-from tessera.schedule.grains import FEW, PROGRAMS, Shared, grain_of, share
+from tessera.schedule.grains import FEW, PROGRAMS, Shared, grain_of, idle, share
 from tessera.schedule.machines import Cpu
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
 from tessera.schedule.product_sides import BESIDE, Side
@@ -590,18 +590,6 @@ class Product:
         if start is None:
             return ops.Contract(deep, *fields, loc=loc)
         return part_ops.ContractFrom(deep, *fields, start, loc=loc)
-
-
-def idle(blocks: int, size: int) -> float:
-    """How much longer blocks take than if threads were busy to the end, for two threads and for
-    four, where a program has so many of them; every program costs a little."""
-    full, rest = divmod(blocks, size)
-    total = 0.01 * full
-    for threads in (2, 4):
-        rounds, left = divmod(full, threads)
-        longest = (rounds + 1) * size if left else rounds * size + rest
-        total += longest * threads / blocks
-    return total
 
 
 def narrow(value: Value) -> DType:

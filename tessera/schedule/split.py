@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Protocol
 
 from tessera.dtypes import int64
@@ -240,14 +241,6 @@ def index_of(axes: Iterable[Axis]) -> tuple[Dim, ...]:
     return tuple([sym(axis.name) for axis in axes])
 
 
-def count(dims: Iterable[Dim]) -> int:
-    """A plausible number of elements."""
-    total = 1
-    for dim in dims:
-        total *= size_of(dim)
-    return total
-
-
 # --- how many parts -------------------------------------------------------------------------------
 
 
@@ -288,7 +281,7 @@ def chunk_of(shape: Shape, found: Sequence[Access], context: Context) -> int:
         ],
         default=(0, 1),
     )
-    blocks = count(axis.extent for axis in shape.rows)
+    blocks = prod([size_of(axis.extent) for axis in shape.rows])
     if blocks == 0:
         return 0
     if context.machine is None:
@@ -325,7 +318,7 @@ def _chunk_for_threads(shape: Shape, loads: int, columns: int, context: Context)
         columns: places that lie side by side, of which one program has many.
         context: what is known of the sizes.
     """
-    blocks = count(axis.extent for axis in shape.rows)
+    blocks = prod([size_of(axis.extent) for axis in shape.rows])
     programs = blocks // columns * -(-columns // COLUMNS)
     if programs >= PROGRAMS or shape.others == 0:
         return 0
@@ -420,7 +413,7 @@ class _Reductions:
         axes = [max(inner_axes(op), key=lambda axis: size_of(axis.extent)) for op in self.found]
         k = max(range(len(axes)), key=lambda k: size_of(axes[k].extent))
         longest, axis = self.found[k], axes[k]
-        others = count(a.extent for a in inner_axes(longest) if a is not axis)
+        others = prod([size_of(a.extent) for a in inner_axes(longest) if a is not axis])
         inside = [a for a in accesses(self.nest, self.context.facts) if a.inner]
         shape = Shape(self.rows, axis.extent, others)
         stated = stated_part(self.found, axis.extent, self.context.facts)

@@ -13,7 +13,7 @@ import tessera as ts
 from tessera.graph.ops.cumulative import CumMax, CumSum
 from tessera.graph.trace import bind
 from tessera.ir.walk import walk
-from tessera.schedule import grains, ops, read_in_order, scan_in_order, split
+from tessera.schedule import grains, ops, read_in_order, rows_apart, scan_in_order, split
 from tessera.target.machine import Machine, machine
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, type_of
@@ -26,8 +26,8 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little work is worth a thread's while, and short rows are long."""
     for module in (grains, split):
         monkeypatch.setattr(module, "GRAIN", 64)
-    monkeypatch.setattr(read_in_order, "LEAST_BYTES", 8)
-    monkeypatch.setattr(scan_in_order, "LEAST_BYTES", 8)
+    for module in (read_in_order, rows_apart, scan_in_order):
+        monkeypatch.setattr(module, "LEAST_BYTES", 8)
 
 
 def machines() -> tuple[Machine, ...]:
