@@ -103,10 +103,14 @@ def share(product: Shared, blocks: tuple[int, int], most: int) -> tuple[int, int
         each = BEGIN + prod(size) * product.cycles + read / BYTES
         return (-(-programs(size) // product.cores) + LATE) * each
 
-    rows, columns = ({-(-n // k) for k in range(1, n + 1)} for n in blocks)
-    sizes = [(r, c) for r in sorted(rows) if r <= most for c in sorted(columns)]
-    few = [size for size in sizes if programs(size) <= MOST * product.cores]
-    return min(few or sizes[-1:], key=time)
+    limit = max(MOST * product.cores // product.copies, 1)
+    first = -(-blocks[0] // most)
+    sizes = {
+        (-(-blocks[0] // k), -(-blocks[1] // j))
+        for k in range(first, min(max(limit, first), blocks[0]) + 1)
+        for j in range(1, min(max(limit // k, 1), blocks[1]) + 1)
+    }
+    return min(sorted(sizes), key=time)
 
 
 def idle(blocks: int, size: int) -> float:

@@ -86,8 +86,10 @@ def _split_for_threads(nest: ops.Nest, op: ops.Scan, context: Context) -> Pieces
     size = rows * extent * value.type.dtype.itemsize
     if rows >= context.cores or (context.cores < MANY and 2 * size >= STREAM_BYTES):
         return None
-    inside = [a for a in accesses(nest, context.facts) if isinstance(a.op, ops.Scan)]
-    chunk = chunk_of(Shape(nest.axes, extent, 1), inside, context)
+    inside = [a for a in accesses(nest, context.facts) if a.inner]
+    if any(a.stride(op.axis.name) not in (0, 1, -1) for a in inside):
+        return None
+    chunk = chunk_of(Shape(nest.axes, extent, 1), [a for a in inside if a.is_store], context)
     chunk = chunk and extent // -(-extent // chunk) // ALIGNED * ALIGNED
     return _Scan(nest, op, chunk, context).run() if chunk else None
 

@@ -106,6 +106,13 @@ def test_dtypes_of_running_sums_in_parts(dtype: str) -> None:
         check_levels(traced(ts.cumsum, type_of(x)), [x], machine=one)
 
 
+def test_narrow_columns_are_not_scanned_in_parts() -> None:
+    x = array(700, 3)
+    for fn in (lambda x: ts.cumsum(x, axis=0), lambda x: ts.cumsum(ts.matrix_transpose(x), axis=1)):
+        lowered = check_levels(traced(fn, type_of(x)), [x], machine=machines()[1])
+        assert not any("scanned in" in kernel.reason for kernel in lowered.kernels())
+
+
 def test_programs_are_shared_evenly() -> None:
     product = grains.Shared(1, CORES, 3072, 6144, 65536)
     for blocks in [(171, 16), (43, 4), (1, 64), (64, 1), (1, 1), (7, 3)]:
