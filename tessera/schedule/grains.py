@@ -27,6 +27,9 @@ EACH = 4
 FEW = 4
 """No more cores than this have their programs of a product cut by what is good for two."""
 
+MANY = 4
+"""So many cores read more of memory at a time than two, though each reads it less well."""
+
 BYTES = 32
 """What a core reads in a cycle from a cache that many share, while it computes."""
 

@@ -32,7 +32,7 @@ from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.emit import without_dead
-from tessera.schedule.grains import grain_of
+from tessera.schedule.grains import MANY, grain_of
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.read_in_order import count_of
 from tessera.schedule.sizes import power_above
@@ -49,9 +49,6 @@ threads with half a page each took 8 to 11 ms for 16384 rows of 4 KB, one with w
 LEAST_PART = 64
 """The same for many cores, which take parts of pages faster than few take whole ones: sixteen took
 0.62 ms for these rows, eight 1.4, four 2.8, and one 3.8."""
-
-MANY = 4
-"""So many cores are many."""
 
 PROGRAMS = 4
 """Programs that threads share, or one for each core: each reads parts of all rows."""
@@ -153,7 +150,7 @@ class _RowScan:
         self.nest = nest
         self.op = op
         self.col = col
-        self.machine, self.cores = machine, machine.cores
+        self.machine = machine
         self.others = [axis for axis in nest.axes if axis is not col]
         at = nest.body.ops.index(op)
         self.before, self.after = nest.body.ops[:at], nest.body.ops[at + 1 :]
@@ -231,11 +228,11 @@ class _RowScan:
         """The nest of the steps, with its tiles."""
         axis, col = self.op.axis, self.col
         programs = count_of(self.others)
-        least = LEAST_PART if self.cores >= MANY else PART_BYTES
-        wanted = max(PROGRAMS, self.cores) // programs
+        least = LEAST_PART if self.machine.cores >= MANY else PART_BYTES
+        wanted = max(PROGRAMS, self.machine.cores) // programs
         parts = max(min(wanted, count_of([col]) * self.bits // 8 // least), 1)
         wide, step = ceil(count_of([col]) / parts), VECTORS * self.lanes
-        if self.cores >= MANY and step * parts > count_of([col]):
+        if self.machine.cores >= MANY and step * parts > count_of([col]):
             step = self.lanes
         wide = ceil(wide / step) * step
         tile = next(n * self.lanes for n in range(VECTORS, 0, -1) if wide % (n * self.lanes) == 0)

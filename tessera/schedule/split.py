@@ -31,7 +31,7 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.emit import without_dead
-from tessera.schedule.grains import GRAIN
+from tessera.schedule.grains import GRAIN, PROGRAMS
 from tessera.schedule.heuristics_gpu import traffic
 from tessera.schedule.machines import Gpu
 from tessera.schedule.near_rows import near_rows
@@ -54,9 +54,6 @@ ROW_CHUNK = 8192
 
 COLUMN_CHUNK = 64
 """The least places of a part where memory runs across the reduction."""
-
-PROGRAMS = 8
-"""Programs from which on a CPU's threads have enough to share."""
 
 PARTS = 64
 """Programs that a CPU's threads share of a reduction that is split."""
@@ -389,6 +386,22 @@ class Span:
     places: Dim
 
 
+def spans_of(
+    name: str, extent: Dim, chunk: int, context: Context, is_known: bool = True
+) -> tuple[Axis, list[Span]]:
+    """The axis of parts, and the parts.
+
+    A block of a GPU masks what is beyond the end. A loop of a CPU would test each place for it, so
+    the last places are a part of their own there, which no loop over parts has.
+    """
+    if context.machine is not None or not is_known or divides(chunk, extent, context.facts):
+        part = Axis(name, ceildiv(extent, chunk))
+        return part, [Span(part, sym(name), chunk)]
+    full = extent // chunk
+    spans = [Span(Axis(name, full), sym(name), chunk), Span(None, full, extent - full * chunk)]
+    return Axis(name, full + 1), spans
+
+
 class _Reductions:
     """Splits the reductions of one nest."""
 
@@ -434,22 +447,9 @@ class _Reductions:
         return self.pieces
 
     def _find_parts(self, extent: Dim) -> None:
-        """Where the parts lie.
-
-        A block of a GPU masks what is beyond the end. A loop of a CPU would test each place for it,
-        so the last places are a part of their own there, which no loop over parts has.
-        """
-        whole = divides(self.chunk, extent, self.context.facts)
+        """Where the parts lie."""
         is_known = isinstance(extent, int) or all(isinstance(op, ops.Reduce) for op in self.found)
-        if whole or self.context.machine is not None or not is_known:
-            self.part = Axis(self.part.name, ceildiv(extent, self.chunk))
-            self.spans = [Span(self.part, sym(self.part.name), self.chunk)]
-            return
-        full = extent // self.chunk
-        self.part = Axis(self.part.name, full + 1)
-        parts = Axis(self.part.name, full)
-        rest = extent - full * self.chunk
-        self.spans = [Span(parts, sym(parts.name), self.chunk), Span(None, full, rest)]
+        self.part, self.spans = spans_of(self.part.name, extent, self.chunk, self.context, is_known)
 
     def _find_cuts(self, extent: Dim) -> None:
         """The reductions along an axis of this extent are cut."""

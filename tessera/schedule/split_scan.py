@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import prod
 
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, ceildiv, divides, sym
+from tessera.ir.intexpr import Dim, divides, sym
 from tessera.ir.order import Order, Tree
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
@@ -26,9 +26,10 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, guarded, identity
 from tessera.schedule.emit import without_dead
+from tessera.schedule.grains import MANY
 from tessera.schedule.ordering import whole
 from tessera.schedule.sizes import power_above, size_of
-from tessera.schedule.split import Context, Pieces, Shape, Span, chunk_of, index_of
+from tessera.schedule.split import Context, Pieces, Shape, Span, chunk_of, index_of, spans_of
 from tessera.schedule.streaming import STREAM_BYTES
 from tessera.schedule.types import Axis, BufType
 
@@ -40,9 +41,6 @@ SHORT_CHUNK = 8192
 
 ALIGNED = 64
 """Places that parts of a CPU are whole multiples of."""
-
-MANY = 4
-"""So many cores scan in parts what no cache holds, too: others are bound by reading it twice."""
 
 MAX_PARTS = 16384
 """Parts whose sums are scanned in one tile."""
@@ -84,6 +82,7 @@ def _split_for_threads(nest: ops.Nest, op: ops.Scan, context: Context) -> Pieces
         return None
     rows = prod([size_of(axis.extent) for axis in nest.axes])
     size = rows * extent * value.type.dtype.itemsize
+    # Few cores would be bound by reading twice what no cache holds.
     if rows >= context.cores or (context.cores < MANY and 2 * size >= STREAM_BYTES):
         return None
     inside = [a for a in accesses(nest, context.facts) if a.inner]
@@ -104,15 +103,8 @@ class _Scan:
         extent = op.axis.extent
         self.chunk = chunk
         self.order = whole(op.order)
-        self.part = Axis(context.names.fresh("p"), ceildiv(extent, chunk))
-        self.spans = [Span(self.part, sym(self.part.name), chunk)]
-        self.is_exact = divides(chunk, extent, context.facts)
-        if not self.is_exact and context.machine is None:
-            assert isinstance(extent, int)
-            full = Axis(self.part.name, extent // chunk)
-            self.spans[0] = Span(full, sym(full.name), chunk)
-            self.spans.append(Span(None, full.extent, extent % chunk))
-            self.is_exact = True
+        self.part, self.spans = spans_of(context.names.fresh("p"), extent, chunk, context)
+        self.is_exact = len(self.spans) > 1 or divides(chunk, extent, context.facts)
         (value,) = op.body.outputs
         assert isinstance(value.type, ScalarType)
         rows = tuple([axis.extent for axis in nest.axes])

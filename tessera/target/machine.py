@@ -294,7 +294,7 @@ def host() -> Machine:
         l1=_cache_bytes(1, row.l1),
         l2=_cache_bytes(2, row.l2),
         cores=os.cpu_count() or 1,
-        keeps=_KEEPS.get(cpu, 1.5),
+        keeps=_KEEPS.get(cpu, row.keeps),
     )
 
 
