@@ -58,6 +58,8 @@ def options() -> argparse.Namespace:
     unknown = set(found.contenders.split(",")) - set(libraries.CONTENDERS)
     if unknown:
         parser.error(f"no contender {', '.join(unknown)}; there are {libraries.CONTENDERS}")
+    if "tessera before" in found.contenders.split(",") and not found.before:
+        parser.error("--contenders: 'tessera before' needs --before FOLDER")
     return found
 
 

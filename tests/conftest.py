@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import os
 import signal
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
+
+
+def pytest_collection_finish() -> None:
+    # Tests are millions of objects, none of which goes before the end: each full collection, which
+    # some tests ask for, would look at all of them.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, substitute, sym, symbols
@@ -84,6 +84,16 @@ def inputs(op: Op) -> Iterator[Value]:
         yield from region.outputs
         for inner in region.ops:
             yield from inputs(inner)
+
+
+def behind(code: Sequence[Op], values: Iterable[Value]) -> list[Op]:
+    """The ops of some code that compute some values, in order."""
+    needed, found = set(values), list[Op]()
+    for op in reversed(code):
+        if not needed.isdisjoint(op.results):
+            found.append(op)
+            needed.update(inputs(op))
+    return found[::-1]
 
 
 def needs(value: Value, op: Op) -> bool:

@@ -12,14 +12,15 @@ for a prefetcher: those some lines further on are fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TypeGuard
 
-from tessera.ir.core import Block, Func, Op, Value
+from tessera.ir.core import Block, Func, Op
 from tessera.ir.walk import map_ops, walk
 from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
+from tessera.schedule.dependence import behind
 from tessera.schedule.next_rows import fetch_next_row
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
@@ -133,16 +134,6 @@ def _reads(op: Op) -> TypeGuard[ops.Load | ops.Store]:
     if isinstance(op, ops.Store):
         return bool(op.dyn) and op.combine is not None
     return isinstance(op, ops.Load) and bool(op.dyn)
-
-
-def behind(code: Sequence[Op], values: Iterable[Value]) -> list[Op]:
-    """The ops that compute some values, in order."""
-    needed, found = set(values), list[Op]()
-    for op in reversed(code):
-        if not needed.isdisjoint(op.results):
-            found.append(op)
-            needed.update(op.operands)
-    return found[::-1]
 
 
 def _fetched(nest: ops.Nest) -> ops.Nest:

@@ -70,6 +70,7 @@ class Grouping:
         self.groups: list[Group] = []
         self.made_by: dict[Value, Group] = {}
         self.readers: dict[tuple[Value, tuple[Axis, ...]], Group] = {}
+        self.inputs: dict[Group, set[Value]] = {}
 
     def run(self, roots: Iterable[Root]) -> list[Group]:
         """The groups, in an order in which they can run."""
@@ -81,6 +82,7 @@ class Grouping:
                 group = Group([], axes, len(self.groups))
                 self.groups.append(group)
             group.add(root)
+            self.inputs.setdefault(group, set()).update(reads)
             for value in root.values:
                 self.made_by[value] = group
             if axes is not None:

@@ -14,6 +14,7 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.copying import Copy, Names, guarded
+from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import grain_of
 from tessera.schedule.sizes import size_of
@@ -58,13 +59,7 @@ class Side:
 
     def code(self) -> list[Op]:
         """The ops of the contraction's region that the operand needs."""
-        needed = {self.value}
-        kept: list[Op] = []
-        for op in reversed(self.product.op.body.ops):
-            if not needed.isdisjoint(op.results):
-                kept.append(op)
-                needed.update(op.operands)
-        return kept[::-1]
+        return behind(self.product.op.body.ops, (self.value,))
 
     @property
     def size(self) -> int:

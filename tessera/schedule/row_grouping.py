@@ -33,7 +33,6 @@ class RowGrouping(Grouping):
         self.strategy = strategy
         self.row_readers: dict[Value, list[Group]] = {}
         self.line_readers: dict[tuple[Value, Axes, tuple[Dim, ...]], Group] = {}
-        self.inputs: dict[Group, set[Value]] = {}
 
     def run(self, roots: Iterable[Root]) -> list[Group]:
         """The groups, in an order in which they can run."""
@@ -213,7 +212,6 @@ class RowGrouping(Grouping):
     def note(self, root: Root, axes: Axes, group: Group, reads: dict[Value, bool]) -> None:
         """Remembers what a root that has joined a group reads."""
         super().note(root, axes, group, reads)
-        self.inputs.setdefault(group, set()).update(reads)
         (nest,) = root.nests
         for key in _loads(nest):
             if key.region is not None:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.dtypes import int64
 from tessera.ir.intexpr import sym
+from tessera.ir.types import TensorType
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, typed
@@ -135,3 +137,14 @@ def test_a_row_over_its_sum_is_divided() -> None:
     x[:, 3] = np.arange(1, 65)
     found = ts.jit(lambda x: x / ts.sum(x, axis=-1, keepdims=True))(ts.asarray(x))
     assert (np.asarray(found)[:, 3] == 1).all()
+
+
+def test_what_is_read_between_stays_before() -> None:
+    """A scatter reads places that maxima were gathered from: no later kernel may take these in."""
+
+    def loss(x: Any, places: Any) -> Any:
+        return ts.sum(ts.log1p(ts.abs(ts.take(ts.max(x, axis=1), places, axis=0))))
+
+    places = np.array([0, 3, 5, 5, 7, 11, 2, 1])
+    types = typed(12, 128), TensorType((8,), int64)
+    check_levels(traced(ts.grad(loss), *types), [values((12, 128)), places])

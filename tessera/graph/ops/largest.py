@@ -43,6 +43,9 @@ MOST = 64
 WIDE_PLACE_BITS = 26
 """Bits of the places of keys of 64 bits that are selected."""
 
+SORTED = 1 << 14
+"""Elements whose largest a CPU finds by sorting them as soon as by parts, and compiles sooner."""
+
 LONG = 1 << 18
 """Elements of a row that threads had better share; half as many of 64 bits."""
 
@@ -79,13 +82,15 @@ class Largest(Composite):
         return _places(operands[0], self.k)
 
     def compose_selected(self, operands: Sequence[Any]) -> Any:
-        """As the first places of a sort, where these are found by themselves."""
+        """As the first places of a sort, where these are found by themselves; else by parts."""
         (x,) = operands
         *lead, size = x.shape
+        if not is_selected(x.dtype, size, self.k):
+            return _places(x, self.k, SORTED)
         many = not all(isinstance(dim, int) for dim in lead) or math.prod(lead) > 1
         long = LONG // (2 if x.dtype.bits == 64 else 1)
         is_shared = not many and isinstance(size, int) and size > long
-        return self.compose(operands) if is_shared else _sorted(x, self.k)
+        return _places(x, self.k, SORTED) if is_shared else _sorted(x, self.k)
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
         """The batch axis in front."""
@@ -94,9 +99,10 @@ class Largest(Composite):
 
 def largest(x: Any, k: int) -> Any:
     """The places (i64) of the k largest elements of each row; see `Largest`."""
-    if is_selected(x.dtype, x.shape[-1], k):
+    size = x.shape[-1]
+    if is_selected(x.dtype, size, k) or _part_size(size, k, x.dtype):
         return bind(Largest, x, k=k)
-    return _places(x, k)
+    return _sorted(x, k)
 
 
 def is_selected(dtype: DType, size: Dim, k: int) -> bool:
@@ -119,35 +125,46 @@ def _sorted(x: Any, k: int) -> Any:
     return slice_axis(sort((x, iota(x.shape, at, int64)), at, 1, True)[1], at, 0, k)
 
 
-def _places(x: Any, k: int) -> Any:
+def _places(x: Any, k: int, soon: int = 0) -> Any:
     """The places of the k largest elements of each row, the largest and first one first.
 
     A row is cut into parts. Of two parts the one with the larger maximum ranks first, or else the
     one that comes first. An element in none of the first k parts has k elements before it, the
     maxima of these: so only these parts have to be sorted, and their maxima, whose order is found
     in the same way.
+
+    Args:
+        x: rows, along the last axis.
+        k: how many.
+        soon: elements of rows within it that are rather sorted.
     """
     *lead, size = x.shape
     at = len(lead)
-    part = _part_size(size, k, x.dtype) if isinstance(size, int) else 0
+    part = _part_size(size, k, x.dtype)
     if not part:
         return _sorted(x, k)
+
+    def within(rows: Any) -> Any:
+        return _sorted(rows, k) if rows.shape[-1] <= soon else _places(rows, k, soon)
+
     count = -(-size // part)
     # What is added comes after all elements that are as small.
     low = -math.inf if x.dtype.is_float else iinfo(x.dtype).min
     rows = pad(x, low, [0] * x.ndim, [0] * at + [count * part - size])
     tops = reduce.max_(reshape(rows, (*lead, count, part)), [at + 1])
     # In the order of the row, so that the first of equal elements stays the first.
-    (first,) = sort((_places(tops, k),), at, 1)
+    (first,) = sort((within(tops),), at, 1)
     shape = (*lead, k, part)
     index = ops.mul(broadcast(first, shape, range(at + 1)), part)
     index = reshape(ops.add(index, iota(shape, at + 1, int64)), (*lead, k * part))
-    places = _places(take_along(rows, index, at), k)
+    places = within(take_along(rows, index, at))
     return take_along(index, places, at)
 
 
-def _part_size(size: int, k: int, dtype: DType) -> int:
+def _part_size(size: Dim, k: int, dtype: DType) -> int:
     """Elements of a part of a row; 0 where the row is rather sorted as a whole."""
+    if not isinstance(size, int):
+        return 0
     if not 1 <= k <= size // LEAST_PARTS or size < LEAST_ROW:
         return 0
     if dtype.is_float and dtype.bits < 16:

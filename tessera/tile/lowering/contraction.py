@@ -14,7 +14,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import linear_in, sym
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
-from tessera.schedule.dependence import inputs
+from tessera.schedule.dependence import behind
 from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.tile import ops as t
@@ -81,7 +81,7 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     shape = (*(rows.shape or (1,)), *(cols.shape or (1,)))
     sides = ((left, cols), (right, rows))
     left_ops, right_ops = [
-        _watched(low, op.body, _slice(op.body, v), set(other.names)) for v, other in sides
+        _watched(low, op.body, behind(op.body.ops, (v,)), set(other.names)) for v, other in sides
     ]
     neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
 
@@ -203,19 +203,6 @@ def _multiply(
     return [re, im]
 
 
-def _slice(block: Block, value: Value) -> list[Op]:
-    """The ops of a block that a value needs."""
-    needed = {value}
-    kept: list[Op] = []
-    for op in reversed(block.ops):
-        if needed.isdisjoint(op.results):
-            continue
-        kept.append(op)
-        needed.update(inputs(op))
-    kept.reverse()
-    return kept
-
-
 def _watched(low: State, block: Block, ops: Sequence[Op], other: set[str]) -> list[Op]:
     """Some ops of a block with the sentinels that look at nothing else that is read, nor at what
     depends on some other axes."""
@@ -223,7 +210,7 @@ def _watched(low: State, block: Block, ops: Sequence[Op], other: set[str]) -> li
     for op in block.ops:
         if not isinstance(op, Sentinel) or not other.isdisjoint(low.deps[op.bad]):
             continue
-        needed = _slice(block, op.bad)
+        needed = behind(block.ops, (op.bad,))
         if all(one in ops for one in needed if isinstance(one, s.Load)):
             found += [one for one in needed if one not in found]
             found.append(op)

@@ -37,7 +37,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, lengths, loop_ops
 from tessera.schedule import ops as s
-from tessera.schedule.fetching import behind
+from tessera.schedule.dependence import behind
 from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType

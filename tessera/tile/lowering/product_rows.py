@@ -17,7 +17,7 @@ from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
-from tessera.schedule.fetching import behind
+from tessera.schedule.dependence import behind
 from tessera.tile import ops as t
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
 from tessera.tile.ops import tile_type
