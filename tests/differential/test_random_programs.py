@@ -6,21 +6,30 @@ more.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import tessera as ts
+from tessera.dtypes import bool_, float32, int32
+from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func
+from tessera.ir.types import TensorType
 from tessera.schedule import grains, heuristics, plan, split, streaming, together
+from tessera.schedule.cost import tensor
 from tessera.schedule.rebuild import kernels
 from tessera.schedule.types import PlaceKind
+from tests.differential import programs
 from tests.differential.levels import check_donated, check_levels
-from tests.differential.programs import run_programs
+from tests.differential.programs import Program, random_program, run_programs
 
 BATCH = 10
 STATIC = 320
 SYMBOLIC = 80
 SHARED = 30
 DONATED = 80
+GRADIENTS = 320
 
 
 def check(graph: Func, inputs: list[np.ndarray], dims: dict[str, int], seed: int) -> None:
@@ -103,3 +112,43 @@ def test_shared(first: int, symbolic: bool, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(streaming, "STREAM_BYTES", 64)
     monkeypatch.setattr(split, "GRAIN", 16)
     run_programs(check, range(first, first + BATCH), symbolic)
+
+
+def gradient(program: Program) -> Func | None:
+    """The Graph of the gradients of all that a program computes in floating point, for what it
+    takes; None where neither is any, or a loop ends when it likes."""
+    types = [TensorType(x.shape, x.dtype) for x in program.inputs]
+    places = tuple([k for k, type in enumerate(types) if type.dtype is float32])
+
+    def loss(*inputs: Any) -> Any:
+        outputs = program.run(inputs)
+        found = [x for x in outputs if x.dtype is float32]
+        return sum([ts.sum(ts.sin(x * (0.3 + 0.1 * k))) for k, x in enumerate(found)])
+
+    found = [tensor(x).dtype for x in program.graph().outputs]
+    if not places or float32 not in found or "while" in program.names:
+        return None
+    graph, _ = trace_function(
+        lambda *inputs: list(ts.grad(loss, argnums=places)(*inputs)), types, "jit", "gradient"
+    )
+    return graph
+
+
+# Of what is rounded alike everywhere: where numbers are equal, gradients of extremes jump.
+@pytest.mark.parametrize("first", range(60_000, 60_000 + GRADIENTS, 2 * BATCH))
+def test_gradients(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "FLOATS", (float32,))
+    monkeypatch.setattr(programs, "DTYPES", (float32, float32, int32, bool_))
+    checked = 0
+    for seed in range(first, first + 2 * BATCH):
+        program = random_program(seed)
+        graph = gradient(program)
+        if graph is None:
+            continue
+        try:
+            check_levels(graph, program.arrays(np.random.default_rng(seed)))
+        except Exception as err:
+            err.add_note(f"seed {seed}: {', '.join(program.names)}")
+            raise
+        checked += 1
+    assert checked > BATCH // 2
