@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import os
 import signal
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -47,11 +48,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skip_marked(items, "gpu", reason)
 
 
-def pytest_collection_finish() -> None:
-    # Tests are millions of objects, none of which goes before the end: each full collection, which
-    # some tests ask for, would look at all of them.
-    gc.collect()
+@pytest.fixture
+def few_objects() -> Iterator[None]:
+    """For tests that ask for garbage to be collected: it is looked for among what they make, not
+    among the millions of objects of all tests, which takes seconds."""
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

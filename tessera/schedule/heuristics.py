@@ -131,6 +131,7 @@ class Choice:
         heavy: whether the body keeps many temporaries in registers.
         down: as in `streaming.is_far`.
         least: what threads share at least.
+        updates: whether it combines rows with others anywhere, one after the other.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Choice:
         self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
         self.costly = any(op.fn.cost >= lengths.HEAVY_COST for op in maps)
         self.heavy = self.costly or len(self.code) > HEAVY_OPS
+        self.updates = any(isinstance(op, ops.Store) and op.combine and op.dyn for op in self.code)
         self.width = self.lanes * (2 if self.heavy else 4)
         self.tiles: dict[str, int] = {}
         self.limits: dict[str, int] = {}
@@ -207,14 +209,14 @@ class Choice:
         if across is not None:
             self.turn(axis, across)
             return
-        side = narrow.rows_of(self, axis)
+        side = None if self.updates else narrow.rows_of(self, axis)
         if side is not None:
             self.turn(side, axis)
             self.reason = f"lanes along {side.name}, as {axis.name} is short"
             return
         small = self.tiles[axis.name]
         rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
-        if small * 2 <= self.width and rows:
+        if small * 2 <= self.width and rows and not self.updates:
             count = min(self.width // small, 8, power_below(size_of(rows[-1].extent)))
             self.tiles[rows[-1].name] = count
             self.last.insert(0, rows[-1].name)
@@ -354,9 +356,7 @@ class Choice:
         (op,) = [op for op in self.code if isinstance(op, ops.Contract)]
         byname = {axis.name: axis for axis in self.nest.axes}
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
-        depth = 1
-        for axis in op.axes:
-            depth *= size_of(axis.extent)
+        depth = math.prod(size_of(axis.extent) for axis in op.axes)
         self.cost = 2 * depth
         if not (rows and cols):
             self.sequence(depth, rows or cols)
@@ -367,7 +367,13 @@ class Choice:
         col = max(cols, key=lambda c: (sum(a.stride(c.name) == 1 for a in sides), cols.index(c)))
         row = rows[-1]
         across = all(a.stride(col.name) == 1 for a in sides)
-        if op.order is None and not across and all(a.stride(last) == 1 for a in inside):
+        along = not across and all(a.stride(last) == 1 for a in inside)
+        if op.order is None and narrow.is_product(self, row, col, depth, along):
+            self.reduce_tile = 1
+            self.tiles = {row.name: self.lanes, col.name: power_above(size_of(col.extent))}
+            self.reason = f"lanes along {row.name}, as {col.name} is short"
+            row, col = col, row
+        elif op.order is None and along and not narrow.has_long_rows(self, row, col):
             self.reduce_tile = min(self.width, power_above(size_of(op.axes[-1].extent)))
             self.reason = "both operands run along the reduction: lanes along it"
         else:
@@ -487,6 +493,8 @@ class Choice:
             extent = axis.extent
             if axis.name in self.nest.ordered or axis.name in self.whole:
                 chunks.append(0)
+                if self.updates and isinstance(extent, int):
+                    room = max(room // max(extent, 1), 1)
                 continue
             if axis.name in self.limits:
                 own = max(self.limits[axis.name] // step, 1) * step
@@ -554,13 +562,13 @@ class Choice:
         """The body, which stores past the caches what is large, in lines. Long computations are
         not bound by memory, and the branch at such a store would keep vectors from overlapping.
         What follows passes over a row is short beside them."""
-        loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
         if self.whole:
             is_bound = self.reduce_tile > 1 and not self.costly
         else:
             # What loops keep of each step is several times what they read.
             keeps = any(isinstance(op, loop_ops.Recur) for op in self.code)
             is_bound = keeps or not self.heavy
+            loops = (ops.Reduce, ops.ArgReduce, ops.Contract, ops.Scan)
             is_bound &= not any(isinstance(op, loops) for op in self.code)
         if not is_bound:
             return list(self.nest.body.ops)

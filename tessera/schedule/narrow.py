@@ -27,6 +27,12 @@ quarter longer to read and to write."""
 COSTLY = 2
 """The same where a function is long."""
 
+LEAST_DEPTH = 8
+"""A depth that is as long is worth lanes of its own."""
+
+MOST_DEPTH = 32
+"""The deepest product of few columns that has lanes along rows."""
+
 MOST_VECTORS = 2
 """Registers that the elements of a column take at most, unless a function is long. Of places (i64)
 beside bfloat16 they would take four: to part five columns of these is a thousand instructions."""
@@ -63,6 +69,29 @@ def runs_down(choice: Choice, columns: Axis, moving: Sequence[Access], longest: 
     strides = [access.stride(access.inner[-1].name) for access in moving if access.inner]
     near = all([isinstance(stride, int) and abs(stride) <= FEW for stride in strides])
     return near and longest > choice.lanes and is_narrow(choice, columns)
+
+
+def is_product(choice: Choice, rows: Axis, columns: Axis, depth: int, along: bool) -> bool:
+    """Whether the lanes of a product are rows.
+
+    Args:
+        choice: what is known of the nest.
+        rows: of the product.
+        columns: of the product.
+        depth: of the product.
+        along: whether both operands run along it.
+    """
+    if not is_narrow(choice, columns, COSTLY) or not _fill(choice, rows):
+        return False
+    if not choice.costly:
+        return along and depth < LEAST_DEPTH
+    return depth <= MOST_DEPTH if along else depth < LEAST_DEPTH and is_narrow(choice, columns)
+
+
+def has_long_rows(choice: Choice, rows: Axis, columns: Axis) -> bool:
+    """Whether what follows a product takes long, and its columns are few: with lanes along the
+    depth it would be done for one sum at a time."""
+    return choice.costly and is_narrow(choice, columns, COSTLY) and _fill(choice, rows)
 
 
 def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:

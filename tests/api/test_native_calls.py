@@ -29,6 +29,7 @@ from tessera.runtime.memory import LISTED_LINES, pool
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
     pytest.mark.unchecked,
+    pytest.mark.usefixtures("few_objects"),
 ]
 
 Pair = namedtuple("Pair", "a b")

@@ -18,6 +18,7 @@ from tessera.runtime.dispatch.native import native
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
     pytest.mark.unchecked,
+    pytest.mark.usefixtures("few_objects"),
 ]
 
 

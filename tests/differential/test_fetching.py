@@ -166,11 +166,11 @@ def test_squares_that_are_turned(shape: tuple[int, int], level: str) -> None:
 
 @pytest.mark.unchecked
 def test_rows_of_a_square_that_are_not_there_are_looked_for_nowhere() -> None:
-    """They lie behind the array, and are masked off at the place of the first one."""
+    """How many there are is known, so nothing is read for them, and no condition is tested."""
     turned = ts.matrix_transpose
     shapes = typed(41, 48), typed(48, 41)
     target = run(lambda x, y: ts.add(turned(x), y), *shapes).stage("target")
-    assert target.count("{fn=select}") == 7
+    assert "{fn=select}" not in target
     # Where the result does not lie on what is read, the last square begins early enough.
     assert "{fn=select}" not in run(lambda x: turned(x), typed(41, 48)).stage("target")
 

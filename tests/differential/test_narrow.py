@@ -121,3 +121,46 @@ def test_what_is_chosen() -> None:
     assert "short" not in reasons(stencil, (300, 9))
     assert "short" not in reasons(stencil, (10, 2))
 
+
+
+def linear(x: Any, w: Any) -> Any:
+    return x @ w.T
+
+
+def dense(x: Any, w: Any) -> Any:
+    return ts.tanh(x @ w.T) - 0.5
+
+
+def dense_straight(x: Any, w: Any) -> Any:
+    return ts.tanh(x @ ts.reshape(w, w.shape[::-1])) + x[:, :1]
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("fn", [linear, dense, dense_straight])
+def test_products_of_few_columns(fn: Callable[..., Any], level: str) -> None:
+    for rows, depth, columns in ((16, 1, 2), (35, 3, 5), (100, 7, 3), (49, 40, 4), (33, 4, 8)):
+        shapes = (rows, depth), (columns, depth)
+        check_levels(graph_of(fn, shapes), values(shapes), machine=machine(level))
+
+
+@pytest.mark.parametrize("dtype", [float64, bfloat16, int32])
+def test_products_of_few_columns_and_dtypes(dtype: DType) -> None:
+    shapes = (70, 3), (2, 3)
+    for fn in (linear,) if dtype is int32 else (linear, dense):
+        check_levels(graph_of(fn, shapes, dtype), values(shapes, dtype))
+
+
+def test_products_whose_lanes_are_rows() -> None:
+    def chosen(fn: Callable[..., Any], rows: int, depth: int, columns: int) -> str:
+        shapes = (rows, depth), (columns, depth)
+        graph = graph_of(fn, shapes)
+        lowered = check_levels(graph, values(shapes), machine=machine("x86-64-v4"))
+        return " | ".join([kernel.reason for kernel in lowered.kernels()])
+
+    assert "lanes along i0, as i1 is short" in chosen(linear, 100, 3, 5)
+    assert "lanes along it" in chosen(linear, 100, 40, 5)
+    assert "lanes along i0, as i1 is short" in chosen(dense, 100, 32, 5)
+    assert "accumulators in registers" in chosen(dense, 100, 40, 5)
+    assert "lanes along i0, as i1 is short" in chosen(dense_straight, 100, 4, 4)
+    assert "accumulators in registers" in chosen(dense_straight, 100, 4, 7)
+    assert "short" not in chosen(linear, 12, 3, 5)

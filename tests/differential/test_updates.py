@@ -74,3 +74,25 @@ def test_what_is_not_shared() -> None:
     x, i = np.arange(97, dtype=np.float32), np.arange(97, dtype=np.int32) % 3
     graph = traced(fn, TensorType(x.shape, float32), TensorType(i.shape, int32))
     assert not is_shared(check_levels(graph, [x, i]))
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("row", [(2,), (3,), (8,), (12,), (17,), (4, 4), (3, 7), (2, 48)])
+def test_rows_are_added_as_vectors(row: tuple[int, ...], level: str) -> None:
+    rng = np.random.default_rng(3)
+    u, i = rng.normal(size=(97, *row)).astype(np.float32), rng.integers(-1, 6, 97).astype(np.int32)
+    graph = traced(
+        lambda u, i: ts.segment_sum(u, i, 5),
+        TensorType(u.shape, float32), TensorType(i.shape, int32),
+    )  # fmt: skip
+    lowered = check_levels(graph, [u, i], machine=machine(level))
+    assert is_shared(lowered)
+    assert "tile.scatter" not in str(lowered.tile)
+
+
+def test_parts_of_updates_are_programs() -> None:
+    """A part goes over all of its updates, however few elements a row has."""
+    u, i = np.ones((50_000, 3), np.float32), np.arange(50_000, dtype=np.int32) % 100
+    lowered = ts.jit(lambda u, i: ts.segment_sum(u, i, 100)).lower(u, i)
+    shared = [line for line in str(lowered.schedule).splitlines() if "ordered" in line]
+    assert "threads share its programs" in shared[0]

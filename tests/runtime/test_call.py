@@ -19,6 +19,8 @@ from tessera.runtime.cpu import NativeModule, compile_text
 from tessera.runtime.memory import pointer
 from tessera.target.machine import machine
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 # Copies words[2:] to the memory at words[0]; words[1] says how many.
 COPY = """
 define void @run(ptr %words) {

@@ -22,6 +22,8 @@ from tessera.runtime.cpu import NativeModule, compile_text
 from tessera.runtime.memory import aligned_empty
 from tessera.target.machine import machine, supported_levels
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 OFF = ObjectCache(None)
 
 F4 = np.dtype("f4")

@@ -20,6 +20,8 @@ from tessera.runtime import memory
 from tessera.runtime.memory import Pool, aligned_empty, empty, pointer
 from tests.schedule.lowering import traced, typed
 
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 MIB = 1 << 20
 
 

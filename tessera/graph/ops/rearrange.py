@@ -214,6 +214,11 @@ class Pad(Rearrange):
         shape = tensor(self, 0).shape
         for k, (i, lo, step) in enumerate(zip(index, self.lo, self.interiors(), strict=True)):
             j, step = i - lo, step + 1
+            found = _in_steps(i, lo, step, shape[k], self.hi[k])
+            if found is not None:
+                inside.append(found[0])
+                where += found[1]
+                continue
             if lo != 0:
                 where.append(j)
             if self.hi[k] != 0:
@@ -263,6 +268,33 @@ class Pad(Rearrange):
         out = pad(x, 0, lo, hi, inner)
         mask = broadcast(self._mask(x.shape[1:]), out.shape, tuple(range(1, out.ndim)))
         return (call("select", mask, out, broadcast(value, out.shape, (0,))),), (0,)
+
+
+def _in_steps(
+    i: Dim, lo: Dim, step: Dim, count: Dim, hi: Dim
+) -> tuple[Dim, tuple[Dim, ...]] | None:
+    """The element at place `i` of elements that stand `step` apart, and the conditions under which
+    there is one, by the digits of `i`: which step, and where in it. None where all are not whole
+    steps."""
+    if not (isinstance(lo, int) and isinstance(hi, int)):
+        return None
+    if not (isinstance(step, int) and isinstance(count, int)) or step == 1 or count == 0:
+        return None
+    steps, rest = divmod(lo + (count - 1) * step + 1 + hi, step)
+    if rest:
+        return None
+    first, place = divmod(lo, step)
+    number = i // step - first
+    where: list[Dim] = []
+    if first:
+        where.append(number)
+    if first + count < steps:
+        where.append(count - 1 - number)
+    if place:
+        where.append(i % step - place)
+    if place < step - 1:
+        where.append(place - i % step)
+    return number, tuple(where)
 
 
 def spaced(dim: Dim, interior: Dim) -> Dim:

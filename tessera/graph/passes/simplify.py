@@ -25,6 +25,7 @@ from tessera.graph.ops.control import Call
 from tessera.graph.ops.custom import CustomLinear
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reduce import Reduce
+from tessera.graph.ops.sort import Sort
 from tessera.graph.ops.windows import Windows
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
@@ -391,6 +392,21 @@ def concatenate_one(op: r.Concatenate, w: Rewriter) -> Value | None:
     return _same(op, op.xs[0]) if len(op.xs) == 1 else None
 
 
+@rule(Sort)
+def sort_one(op: Sort, w: Rewriter) -> Sequence[Value] | None:
+    """Along an axis of one element there is nothing to sort.
+
+    func @f(%x: f32[1, 4]) { %r = graph.sort([%x]) {axis=0} : f32[1, 4] return %r }
+    ==>
+    func @f(%x: f32[1, 4]) { return %x }
+    """
+    x = op.xs[0].type
+    assert isinstance(x, TensorType)
+    is_sorted = x.shape[op.axis] == 1
+    same = all(a.type == b.type for a, b in zip(op.xs, op.results, strict=True))
+    return op.xs if is_sorted and same else None
+
+
 @rule(Reduce)
 def reduce_nothing(op: Reduce, w: Rewriter) -> Value | None:
     """A reduction over no axes is the operand.
@@ -514,6 +530,7 @@ CANONICAL = RuleSet(
         windows_of_one,
         slice_all,
         concatenate_one,
+        sort_one,
         reduce_nothing,
         neg_twice,
         add_zero,

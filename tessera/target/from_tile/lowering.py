@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ from tessera.target.machine import Machine
 from tessera.target.types import PtrType, VecType
 from tessera.tile.types import TileType
 
-I64 = ScalarType(int64)
+I32, I64 = ScalarType(int32), ScalarType(int64)
+BOOL = ScalarType(bool_)
 PTR = PtrType()
 
 
@@ -77,6 +79,17 @@ def constant_of(value: Value) -> int | None:
     if isinstance(value.op, t.Const) and isinstance(value.op.value, int):
         return int(value.op.value)
     return None
+
+
+FOLDED: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max,
+}  # fmt: skip
+"""Functions of two known integers, which are constants."""
+
+COMPARED: Mapping[str, Callable[[int, int], bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+"""The same for comparisons."""
 
 
 def is_power(n: int) -> bool:
@@ -140,16 +153,23 @@ class Lowering:
     def map(self, fn: str | ScalarFn, *args: Value) -> Value:
         """A scalar function; integer identities are folded."""
         fn = scalar(fn) if isinstance(fn, str) else fn
-        if len(args) == 2 and args[0].type == I64:
+        folded: Value | None = None
+        if fn.name == "select" and isinstance(args[0].op, t.Const):
+            folded = args[1] if args[0].op.value else args[2]
+        elif fn.name == "neg" and args[0].type == I64:
+            folded = self._fold("sub", self.index(0), args[0])
+        elif len(args) == 2 and args[0].type in (I64, I32):
             folded = self._fold(fn.name, args[0], args[1])
-            if folded is not None:
-                return folded
-        return self.emit(t.Map(args, fn, loc=self.loc))
+        return folded or self.emit(t.Map(args, fn, loc=self.loc))
 
     def _fold(self, name: str, a: Value, b: Value) -> Value | None:
         x, y = constant_of(a), constant_of(b)
-        if x is not None and y is not None and name in ("add", "sub", "mul", "min"):
-            return self.index({"add": x + y, "sub": x - y, "mul": x * y, "min": min(x, y)}[name])
+        if x is not None and y is not None and name in COMPARED:
+            return self.const(COMPARED[name](x, y), BOOL)
+        if a.type != I64:
+            return None
+        if x is not None and y is not None and name in FOLDED:
+            return self.index(FOLDED[name](x, y))
         if (name == "add" and x == 0) or (name == "mul" and x == 1):
             return b
         if (name in ("add", "sub") and y == 0) or (name == "mul" and y == 1):

@@ -300,6 +300,10 @@ def _turned_mask(s: Lowering, rows: Sequence[Value]) -> list[Value]:
 def _load_row(
     s: Lowering, box: _Box, index: tuple[int, ...], extra: Value | None, fill: Value
 ) -> Value:
+    if extra is not None and isinstance(extra.op, t.Const):
+        if not extra.op.value:
+            return fill
+        extra = None
     mask = box.mask(index, extra)
     ptr, offset = box.view.ptr, box.place(index, extra)
     scalar_type = ScalarType(box.view.dtype)

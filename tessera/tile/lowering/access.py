@@ -319,14 +319,23 @@ def _structured(
     others = [k for k, dim in enumerate(point.dims) if k not in dims and dim.size > 1]
     if any(_varies(x, k) for x in (*value.parts, *masks) for k in others):
         return None
-    if combine is not None and (others or not _is_injective(index, point.dims)):
+    if combine is not None and (others or not _is_injective(address, index, point.dims)):
         return None
     return dims
 
 
-def _is_injective(index: Sequence[Dim], dims: Iterable[TileDim]) -> bool:
-    """Whether points of a tile are distinct elements: each dim moves an index of its own."""
-    names = [d.name for d in dims if d.size > 1]
+def _is_injective(address: _Address, index: Sequence[Dim], dims: Sequence[TileDim]) -> bool:
+    """Whether points of a tile are distinct elements: each dim steps over all of those that have
+    shorter steps, or moves an index of its own."""
+    assert address.coefs is not None
+    wide = [d for d in dims if d.size > 1]
+    steps = [(address.coefs[d.name], d.size) for d in wide]
+    known = sorted([(abs(step), size) for step, size in steps if isinstance(step, int)])
+    reached = [sum([step * (size - 1) for step, size in known[:k]]) for k in range(len(known))]
+    far = all(step > last for (step, _), last in zip(known, reached, strict=True))
+    if far and len(known) == len(wide):
+        return True
+    names = [d.name for d in wide]
     owners: set[str] = set()
     for e in index:
         mentioned = symbols(e) & set(names)
