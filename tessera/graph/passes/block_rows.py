@@ -341,9 +341,11 @@ class _Rows:
         for op in sorted(self.steps, key=self.program.places.__getitem__, reverse=True):
             step = self.steps[op]
             if any(self.is_wide(v) for v in self.own(op)):
+                # Rows that wait for what they are reduced to, as those of a softmax do.
+                waits = op in self.kept and isinstance(op, Reduce) and not step.summed
+                reduces = reduces or waits
                 self.kept.add(op)
                 products += isinstance(op, DotGeneral)
-                reduces = reduces or (isinstance(op, Reduce) and not step.summed)
             if op in self.kept or op is self.seed:
                 self.kept.add(op)
                 self.kept.update([v.op for v in self.own(op) if v.op is not None])
