@@ -38,6 +38,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.scalar import scalar
+from tessera.schedule.across import lies_across
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
 from tessera.schedule.cost import Costs, is_stored, is_widened, points, repeats_nothing, tensor
 from tessera.schedule.cost import reused as reused_by
@@ -191,6 +192,8 @@ class Fusion:
         contracts = self.costs.contracts if self.strategy.computes_operands else set[Value]()
         if isinstance(op, Concatenate) and contracts.issuperset(op.xs):
             return "contractions store their parts of it"
+        if self.strategy.computes_operands and lies_across(value, self.uses):
+            return "it is reduced with what lies the other way in memory"
         if self._is_slow_in_order(value, uses):
             return "its use goes from one element to the next, where vectors are short"
         limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES

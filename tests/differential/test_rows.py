@@ -148,3 +148,45 @@ def test_what_is_read_between_stays_before() -> None:
     places = np.array([0, 3, 5, 5, 7, 11, 2, 1])
     types = typed(12, 128), TensorType((8,), int64)
     check_levels(traced(ts.grad(loss), *types), [values((12, 128)), places])
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64-v3"])
+def test_rows_that_lie_the_other_way_are_turned_first(level: str) -> None:
+    """As where the next layer wants channels first."""
+
+    def gradient(x: Any, w: Any) -> Any:
+        return ts.grad(lambda x: ts.sum(ts.matrix_transpose(layer_norm(x)) * w))(x)
+
+    for rows, columns, is_turned in ((40, 33, True), (33, 100, True), (20, 40, False)):
+        graph = traced(gradient, typed(rows, columns), typed(columns, rows))
+        given = [values((rows, columns)), values((columns, rows))]
+        lowered = check_levels(graph, given, machine=machine(level))
+        assert any(kernel.label == "transpose" for kernel in lowered.kernels()) == is_turned
+
+
+def test_rows_that_all_lie_the_other_way_are_not() -> None:
+    def fn(x: Any) -> Any:
+        return softmax(ts.matrix_transpose(x))
+
+    lowered = check_levels(traced(fn, typed(64, 70)), [values((64, 70))])
+    assert all(kernel.label != "transpose" for kernel in lowered.kernels())
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_sums_of_what_lies_either_way(axis: int | None) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return ts.sum(ts.abs(x - ts.matrix_transpose(y)), axis=axis)
+
+    lowered = check_levels(
+        traced(fn, typed(48, 65), typed(65, 48)), [values((48, 65)), values((65, 48))]
+    )
+    assert "gather" not in str(lowered.tile)
+
+
+def test_channels_that_lie_first_beside_channels_that_lie_last() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return ts.mean(x + ts.permute_dims(y, (0, 3, 1, 2)), axis=(2, 3))
+
+    shapes = (2, 33, 6, 7), (2, 6, 7, 33)
+    graph = traced(fn, *[typed(*shape) for shape in shapes])
+    check_levels(graph, [values(shape) for shape in shapes])

@@ -158,10 +158,10 @@ def test_a_turned_output_may_not() -> None:
         b = e.tanh(e.add(a, transpose(a, (1, 0))))
         return red.sum_(b, (0,)), red.max_(b, (1,))
 
-    func, size = planned(fn, typed(32, 32))
+    func, size = planned(fn, typed(16, 16))
     assert_disjoint(func, size)
-    assert size == 2 * 4096
-    check(fn, typed(32, 32))
+    assert size == 2 * 1024
+    check(fn, typed(16, 16))
 
 
 @pytest.mark.parametrize("is_before", [True, False])
