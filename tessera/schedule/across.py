@@ -48,9 +48,14 @@ def lies_across(value: Value, uses: Mapping[Value, Iterable[Use]]) -> bool:
     if not nests:
         return False
     loads = [(nest, one.key) for nest in nests for one in nest.members if one.op is None]
-    later = [(v, own) for v, own in uses.items() if v is not value and _reads_straight(v, DEEP)]
-    given = [use for _, own in later for use in own if use[0] in nests]
-    return any(_is_whole(nest, key) for nest, key in (*loads, *given))
+    if any(_is_whole(nest, key) for nest, key in loads):
+        return True
+    return any(
+        nest in nests and _is_whole(nest, key) and _reads_straight(v, DEEP)
+        for v, own in uses.items()
+        if v is not value
+        for nest, key in own
+    )
 
 
 def _is_whole(nest: NestPlan, key: Key) -> bool:

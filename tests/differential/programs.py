@@ -754,15 +754,22 @@ Check = Callable[[Func, list[np.ndarray], dict[str, int], int], int | None]
 """Takes a Graph, its inputs, values of its dims and the seed; may count something."""
 
 
-def run_programs(check: Check, seeds: Iterable[int], symbolic: bool = False) -> int:
-    """Checks the programs of some seeds, with symbolic sizes where asked; an error says which one
-    it is of. Returns how much the checks counted.
+def run_programs(
+    check: Check,
+    seeds: Iterable[int],
+    symbolic: bool = False,
+    derive: Callable[[Program], Func | None] | None = None,
+) -> int:
+    """Checks the programs of some seeds, with symbolic sizes where asked, or what is derived of
+    them, if it is anything; an error says which one it is of. Returns how much the checks counted.
     """
     total = 0
     for seed in seeds:
         program = random_program(seed, symbolic)
         try:
-            graph = program.graph(symbolic)
+            graph = derive(program) if derive else program.graph(symbolic)
+            if graph is None:
+                continue
             inputs = program.arrays(np.random.default_rng(seed))
             sizes = {f"n{size}": size for x in program.inputs for size in x.shape}
             total += check(graph, inputs, {name: sizes[name] for name in graph.dims}, seed) or 0

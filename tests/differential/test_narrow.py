@@ -122,7 +122,6 @@ def test_what_is_chosen() -> None:
     assert "short" not in reasons(stencil, (10, 2))
 
 
-
 def linear(x: Any, w: Any) -> Any:
     return x @ w.T
 
