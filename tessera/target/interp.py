@@ -29,6 +29,7 @@ from tessera.ir.intexpr import evaluate
 from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
+from tessera.target import interp_panels
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue, Permute
 from tessera.target.lookup_ops import Lookup
@@ -108,6 +109,8 @@ class Interpreter:
         self.module = module
         self.values: dict[Value, Any] = {}
         self.plans: dict[Op, Callable[..., Any]] = {}
+        # Rows and their bytes, for which registers for matrices are set up.
+        self.panels: tuple[int, int] | None = None
 
     def call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Runs one function; pointers are `Pointer`s, numbers are NumPy or Python ones. What it
@@ -494,6 +497,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     t.BadAccess: _bad_access,
     t.Sentinel: _sentinel,
     Prefetch: _prefetch,
+    **interp_panels.RULES,
     t.For: run_for,
     t.While: run_while,
     t.If: run_if,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -100,6 +101,8 @@ _V4 = (
     Feature.AVX512VL,
 )
 
+_AMX = (Feature.AVX512_BF16, Feature.AMX_TILE, Feature.AMX_INT8, Feature.AMX_BF16)
+
 # LLVM tunes some CPUs to avoid 512-bit registers even for vectors of that width. A lowering that
 # asks for 16 lanes has decided already; it must not be split behind its back.
 _KEEP_512 = "-prefer-256-bit"
@@ -172,6 +175,11 @@ class Machine:
         of one in an instruction."""
         return self.has(Feature.AVX512F, Feature.AVX512VL) and self.vector_bits == 512
 
+    @property
+    def has_panels(self) -> bool:
+        """Whether it has registers for matrices, and multiplies those of bfloat16 and of bytes."""
+        return self.has(*_AMX)
+
     def has(self, *features: Feature) -> bool:
         """Whether it has all of these features."""
         return self.features.issuperset(features)
@@ -240,6 +248,7 @@ _TABLE: dict[str, Machine] = {
         _row("x86-64-v3", "x86-64-v3", 256, _V3),
         _row("x86-64-v4", "x86-64-v4", 512, _V4),
         _row("x86-64-v4-vnni", "x86-64-v4", 512, (*_V4, Feature.AVX512_VNNI)),
+        _row("x86-64-v4-amx", "x86-64-v4", 512, (*_V4, Feature.AVX512_VNNI, *_AMX)),
         _AARCH64,
     )
 }
@@ -338,8 +347,30 @@ def _host_description() -> tuple[str, str, frozenset[str], str]:
         )
     arch, always = known
     flags = ",".join(filter(None, (always, str(llvm.get_host_cpu_features().flatten()))))
+    if "+amx-tile" in flags and not _may_use_tiles():
+        flags = flags.replace("+amx-", "-amx-")
     have = frozenset(flag[1:] for flag in flags.split(",") if flag[:1] == "+")
     return arch, str(llvm.get_host_cpu_name()), have, flags
+
+
+_ARCH_PRCTL = 158
+"""The number of Linux's system call on x86-64."""
+
+_ASK_FOR, _TILE_DATA = 0x1023, 18
+"""What it is asked: that this process may use a part of the registers, and the number of that."""
+
+
+def _may_use_tiles() -> bool:
+    """Asks Linux for the registers for matrices: 8 KB that each thread of the process then has.
+    Where it is refused, as where a thread's stack for signals is too small, they are not used."""
+    import ctypes
+
+    if sys.platform != "linux":
+        return False
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    args = [ctypes.c_long(n) for n in (_ARCH_PRCTL, _ASK_FOR, _TILE_DATA)]
+    return int(call(*args)) == 0
 
 
 def _cache_bytes(level: int, default: int) -> int:
@@ -385,6 +416,7 @@ _INTRINSICS: dict[str, tuple[Feature, ...]] = {
     "avx512bf16.": (Feature.AVX512_BF16,),
     "avx512.vpshufbitqmb": (Feature.AVX512_BITALG,),
     "avx512fp16.": (Feature.AVX512_FP16,),
+    "ldtilecfg": (Feature.AMX_TILE,),
     "tilezero": (Feature.AMX_TILE,),
     "tileload": (Feature.AMX_TILE,),
     "tilestore": (Feature.AMX_TILE,),

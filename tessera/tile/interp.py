@@ -35,7 +35,7 @@ from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.verify import fail
-from tessera.tile import entry_ops, interp_lanes, interp_words
+from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_words
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
@@ -571,6 +571,7 @@ RULES: dict[type[Op], Callable[..., None]] = {
     **interp_lanes.RULES,
     t.Launch: _launch,
     Together: _together,
+    **interp_panels.RULES,
     **interp_words.RULES,
     t.HostCall: _host_call,
     entry_ops.Offload: _copy,

@@ -30,6 +30,7 @@ from tessera.target.machine import (
         ("x86-64-v3", 256, 16, True),
         ("x86-64-v4", 512, 32, True),
         ("x86-64-v4-vnni", 512, 32, True),
+        ("x86-64-v4-amx", 512, 32, True),
         ("aarch64", 128, 32, True),
     ],
 )
@@ -104,6 +105,8 @@ def test_an_unknown_machine_is_refused_with_the_known_ones() -> None:
         ("avx512bf16.dpbf16ps.512", {Feature.AVX512_BF16}),
         ("tdpbf16ps.internal", {Feature.AMX_BF16}),
         ("tdpbssd.internal", {Feature.AMX_INT8}),
+        ("ldtilecfg", {Feature.AMX_TILE}),
+        ("tileloadd64", {Feature.AMX_TILE}),
     ],
 )
 def test_intrinsics_need(name: str, needs: set[Feature]) -> None:
@@ -151,6 +154,7 @@ declare {v} @llvm.fma.v{n}f32({v}, {v}, {v})
         ("x86-64-v3", "%ymm", True),
         ("x86-64-v4", "%zmm", True),
         ("x86-64-v4-vnni", "%zmm", True),
+        ("x86-64-v4-amx", "%zmm", True),
         ("aarch64", ".4s", True),
     ],
 )

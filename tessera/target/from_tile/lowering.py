@@ -123,6 +123,8 @@ class Lowering:
         self.host_calls = 0
         # Functions of the program that no kernel is lowered to.
         self.made: dict[str, Func] = {}
+        # Whether registers for matrices are set up, for all products of the kernel.
+        self.has_panels = False
         # The rows of scans, by block, operand, function and axis: their ends are the totals.
         self.scans: dict[tuple[object, ...], tuple[list[Value], bool]] = {}
         # Where the program uses a GPU: the record of its run.

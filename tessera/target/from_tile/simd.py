@@ -27,7 +27,7 @@ from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.target import ops as t
-from tessera.target.from_tile import lanes, loops, memory
+from tessera.target.from_tile import lanes, loops, memory, panels
 from tessera.target.from_tile.calls import host_call
 from tessera.target.from_tile.extremes import extreme_number
 from tessera.target.from_tile.lowering import (
@@ -44,8 +44,10 @@ from tessera.target.from_tile.lowering import (
 from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import select_words, sort_words
 from tessera.target.machine import Machine
+from tessera.target.panel_ops import EndPanels
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import SelectWords, SortWords, Together
+from tessera.tile.panel_ops import DotPanels
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
@@ -403,6 +405,7 @@ RULES: Mapping[type[Op], Rule] = {
     Sentinel: _sentinel,
     Prefetch: memory.prefetch,
     Scratch: _scratch,
+    DotPanels: panels.dot_panels,
     **lanes.RULES,
     tile.Launch: _launch,
     Together: _together,
@@ -424,9 +427,10 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
             s.env[op.result] = s.emit(t.Alloca(op.dtype, op.count, loc=op.loc))
     names = [*[f"n{k}" for k in range(1, grid_rank)], "lo", "hi"] if grid_rank else []
     *extents, lo, hi = [s.entry.arg(I64, name) for name in names] or [None, None]
+    is_set_up = panels.set_up(s, func)
     if lo is None or hi is None:
         s.run(func.body)
-        return Func(func.name, s.entry.block(()), attrs=func.attrs)
+        return _function(s, func, is_set_up)
 
     steps = _shared_steps(func) if grid_rank == 1 else None
 
@@ -450,6 +454,12 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.run_ops(steps.common)
         bounds = [s.scalar(v) for v in (steps.loop.lo, steps.loop.hi, steps.loop.step)]
         s.emit(t.For(*bounds, (), 0, s.region([I64], step), loc=steps.loop.loc))
+    return _function(s, func, is_set_up)
+
+
+def _function(s: Lowering, func: Func, is_set_up: bool) -> Func:
+    if is_set_up:
+        s.emit(EndPanels(loc=Loc.unknown))
     return Func(func.name, s.entry.block(()), attrs=func.attrs)
 
 

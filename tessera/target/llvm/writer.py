@@ -15,7 +15,7 @@ from tessera.ir.core import Module, Op, Value
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.llvm import bad_access, control, host, lanes, memory, parallel
+from tessera.target.llvm import bad_access, control, host, lanes, memory, panels, parallel
 from tessera.target.llvm.invariants import known_lanes
 from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
 from tessera.target.llvm.text import (
@@ -340,6 +340,7 @@ RULES: Mapping[type[Op], Rule] = {
     t.BadAccess: bad_access.bad_access,
     t.Sentinel: bad_access.sentinel,
     **control.RULES,
+    **panels.RULES,
     **host.RULES,
 }
 

@@ -29,8 +29,10 @@ from tessera.ir.scalar import scalar
 from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.build import Build
+from tessera.target.panel_ops import DotPanels
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType
+from tessera.tile.panel_ops import GROUP_BYTES
 
 Access: TypeAlias = t.Load | t.Store | t.Gather | t.Scatter
 
@@ -114,6 +116,8 @@ class _Checking:
             self.reach[fresh] = _Reach(self.index(0), operands[1])
         elif isinstance(op, (t.Load, t.Store, t.Gather, t.Scatter)):
             self.access(op, operands)
+        elif isinstance(op, DotPanels):
+            self.panels(op, operands)
         elif isinstance(op, (t.Call, t.Parallel)):
             front = [v for arg in op.args for v in self.reaches(self.value(arg), op)]
             fresh = (
@@ -199,6 +203,26 @@ class _Checking:
         fresh = t.If(bad, then, Block([], [inner], inner.results), loc=op.loc)
         b.ops.append(fresh)
         self.env.update(zip(op.results, fresh.results, strict=True))
+
+    def panels(self, op: DotPanels, operands: Sequence[Value]) -> None:
+        """A product of panels, if both and its sums are inside of their buffers."""
+        b, zero, steps = self.b, self.index(0), operands[3]
+        row, item = (op.rows - 1) * op.row + op.depth, op.a.itemsize
+        last = b.map("mul", b.map("sub", steps, self.index(1)), self.index(op.step * item))
+        right = b.map("mul", steps, self.index(op.columns * op.depth * op.b.itemsize))
+        wanted = [
+            ("reads", item, b.map("add", last, self.index(row * item))),
+            ("reads", op.b.itemsize, right),
+            ("writes", GROUP_BYTES, self.index(op.rows * op.columns * GROUP_BYTES)),
+        ]
+        fresh: Block = Block([], [op.rebuild(operands)], [])
+        for pointer, (what, size, end) in zip(operands, wanted, strict=False):
+            low, high = self.reaches(pointer, op)
+            bad = b.map("or", b.map("lt", zero, low), b.map("gt", end, high))
+            call = t.BadAccess(zero, low, high, len(self.sites), loc=op.loc)
+            self.sites.append(Site(self.func.name, what, size, op.loc))
+            fresh = Block([], [t.If(bad, Block([], [call], []), fresh, loc=op.loc)], [])
+        b.ops += fresh.ops
 
     def lanes(
         self, op: Access, operands: Sequence[Value], at: Value, lanes: int, report: _Report

@@ -38,6 +38,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import keeping, lengths, loop_ops
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
+from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.schedule.types import Axis, BufType
@@ -47,6 +48,7 @@ from tessera.tile.lowering import (
     access,
     contraction,
     drawing,
+    panels,
     pointwise,
     product_rows,
     recurring,
@@ -78,6 +80,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.ArgReduce: searching.arg_reduce,
     s.Contract: contraction.contract,
     ContractFrom: contraction.contract,
+    ContractPanels: panels.contract,
     s.Scan: scanning.scan,
     s.ScanFrom: scanning.scan,
     Sentinel: pointwise.sentinel,

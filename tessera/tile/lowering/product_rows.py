@@ -2,7 +2,8 @@
 
 A tile of a product takes up most registers. What follows it keeps values of its own, and written
 out for all rows at once it waits for memory at every step, in code that is as many times as long.
-Long code is written down once, in a loop over rows that reads them from scratch memory.
+Long code is written down once, in a loop over rows that reads them from scratch memory, where
+registers for matrices leave them anyway.
 
     c[6, 64] = sums of products             c[6, 64] = sums of products
     store gelu(c[6, 64] + b[64])    ==>     for r in 0 .. 6:
@@ -18,7 +19,9 @@ from tessera.ir.core import Op, Value
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
+from tessera.schedule.panel_ops import ContractPanels
 from tessera.tile import ops as t
+from tessera.tile.lowering import panels
 from tessera.tile.lowering.state import Point, State, Val, dtype_of
 from tessera.tile.ops import tile_type
 from tessera.tile.scratch_ops import Scratch
@@ -37,7 +40,8 @@ def product_of(ops: Sequence[Op]) -> int | None:
     rest = ops[found[0] + 1 :]
     if not all(isinstance(op, _FOLLOWS) for op in (*ops[: found[0]], *rest)):
         return None
-    return found[0] if lengths.of(rest) >= LONG else None
+    is_there = isinstance(ops[found[0]], ContractPanels)
+    return found[0] if is_there or lengths.of(rest) >= LONG else None
 
 
 def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
@@ -50,18 +54,18 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
         point: the tile.
     """
     em, product = low.em, ops[at]
-    low.run(ops[: at + 1], point)
-    value = low.env[product.result]
     rows, cols = point.dims
-    if value.shape != point.shape or value.names != point.names:
-        low.run(ops[at + 1 :], point)
-        return
-    (tile,) = value.parts
-    zero, one, width = [em.const(k, int64) for k in (0, 1, cols.size)]
-    height = em.const(rows.size, int64)
-    (room,) = em.add(Scratch(tile_type(tile).dtype, rows.size * cols.size, loc=em.loc))
-    view = em.pure(t.View, room, zero, (height, width), (width, one))
-    em.add(t.Store(view, tile, (zero, zero), (), loc=em.loc))
+    low.run(ops[:at], point)
+    if isinstance(product, ContractPanels):
+        view = panels.into_memory(low, product, point)
+    else:
+        low.run([product], point)
+        value = low.env[product.result]
+        if value.shape != point.shape or value.names != point.names:
+            low.run(ops[at + 1 :], point)
+            return
+        view = _stored(low, value.parts[0], point)
+    zero, one, height = [em.const(k, int64) for k in (0, 1, rows.size)]
     rest = ops[at + 1 :]
     rest = [*behind(ops[:at], [v for op in rest for v in op.operands]), *rest]
     before = dict(low.env)
@@ -75,3 +79,13 @@ def run(low: State, ops: Sequence[Op], at: int, point: Point) -> None:
 
     em.loop((zero, height, one), (), row)
     low.env = before
+
+
+def _stored(low: State, tile: Value, point: Point) -> Value:
+    """A view of a tile that is put into scratch memory."""
+    em, (rows, cols) = low.em, point.dims
+    zero, one, height, width = [em.const(k, int64) for k in (0, 1, rows.size, cols.size)]
+    (room,) = em.add(Scratch(tile_type(tile).dtype, rows.size * cols.size, loc=em.loc))
+    view = em.pure(t.View, room, zero, (height, width), (width, one))
+    em.add(t.Store(view, tile, (zero, zero), (), loc=em.loc))
+    return view

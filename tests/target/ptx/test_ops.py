@@ -21,6 +21,7 @@ from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue, Permute
 from tessera.target.gpu import GPUS, Gpu, GpuFeature, gpu
 from tessera.target.lookup_ops import Lookup
+from tessera.target.panel_ops import BeginPanels, DotPanels, EndPanels
 from tessera.target.passes.allocate_shared import allocate_shared
 from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.prefetch_ops import Prefetch
@@ -360,10 +361,10 @@ def test_every_op_of_the_layer_has_a_rule() -> None:
     classes = {n: c for n, c in op_classes().items() if n.startswith("target.")}
     kernels = {n: c for n, c in classes.items() if "host" not in c.__module__}
     # Programs with calls of the host are cut at them; sums of products of neighbours, and fetching
-    # what is read later, are instructions of CPUs, which alone transform lines, and sort vectors.
-    # So no kernel has these.
+    # what is read later, are instructions of CPUs, which alone transform lines, sort vectors, and
+    # have registers for matrices of their kind. So no kernel has these.
     others = {t.HostCall, t.DotGroups, t.Scale, Lookup, Prefetch, Roots}
-    others |= {Compress, CountTrue, Permute}
+    others |= {Compress, CountTrue, Permute, BeginPanels, DotPanels, EndPanels}
     assert {n for n, c in kernels.items() if c not in RULES} == {c.name for c in others}
 
 

@@ -1,0 +1,40 @@
+"""The CPU lowering of products of packed panels: registers for matrices are set up once for a
+kernel, which takes as long as 30 of their products."""
+
+from __future__ import annotations
+
+from tessera.dtypes import DType
+from tessera.ir.core import Func, Value
+from tessera.ir.walk import walk
+from tessera.target import ops as t
+from tessera.target import panel_ops
+from tessera.target.from_tile.lowering import Lowering
+from tessera.tile.panel_ops import DotPanels
+from tessera.tile.types import MemType
+
+
+def set_up(s: Lowering, func: Func) -> bool:
+    """Sets the registers up where all products of a kernel need the same; whether it did."""
+    found = {op.set_up for op in walk(func.body) if isinstance(op, DotPanels)}
+    s.has_panels = len(found) == 1
+    if s.has_panels:
+        s.emit(panel_ops.BeginPanels(*found.pop(), loc=s.loc))
+    return s.has_panels
+
+
+def dot_panels(s: Lowering, op: DotPanels) -> None:
+    """A product; where others need other registers, these are set up for it alone."""
+    pointers: list[Value] = []
+    dtypes: list[DType] = []
+    for mem, start in ((op.left, op.left_at), (op.right, op.right_at)):
+        assert isinstance(mem.type, MemType)
+        dtypes.append(mem.type.dtype)
+        at = s.map("mul", s.scalar(start), s.index(mem.type.dtype.itemsize))
+        pointers.append(s.emit(t.PtrAdd(s.ptr(mem), at, loc=s.loc)))
+    operands = (*pointers, s.ptr(op.out), s.scalar(op.steps))
+    fields = (*dtypes, op.rows, op.columns, op.depth, op.step, op.row)
+    if not s.has_panels:
+        s.emit(panel_ops.BeginPanels(*op.set_up, loc=s.loc))
+    s.emit(panel_ops.DotPanels(*operands, *fields, loc=s.loc))
+    if not s.has_panels:
+        s.emit(panel_ops.EndPanels(loc=s.loc))

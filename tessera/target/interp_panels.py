@@ -1,0 +1,60 @@
+"""What registers for matrices do, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tessera.dtypes import DType
+from tessera.ir.core import Op, Value
+from tessera.ir.verify import fail
+from tessera.target.panel_ops import BeginPanels, DotPanels, EndPanels
+from tessera.tile.interp_panels import dot_panels, places_of
+from tessera.tile.panel_ops import sum_dtype
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tessera.target.interp import Interpreter, Pointer
+
+    Array = npt.NDArray[Any]
+
+
+def _begin_panels(s: Interpreter, op: BeginPanels) -> None:
+    if s.panels is not None:
+        raise fail(op, "the registers are set up already")
+    s.panels = op.rows, op.bytes
+
+
+def _end_panels(s: Interpreter, op: EndPanels) -> None:
+    if s.panels is None:
+        raise fail(op, "the registers are not set up")
+    s.panels = None
+
+
+def _dot_panels(s: Interpreter, op: DotPanels) -> None:
+    if s.panels != op.set_up:
+        raise fail(op, f"the registers are set up for {s.panels}, not {op.set_up}")
+    steps = s.values[op.steps]
+    at = places_of(op, steps)
+    elements = _elements(s, op, op.left, int(at.max()) + 1 if at.size else 0, op.a)
+    right = _elements(s, op, op.right, steps * op.columns * op.depth, op.b)
+    dtype = sum_dtype(op.a, op.b)
+    assert dtype is not None
+    out = _elements(s, op, op.out, op.rows * op.columns, dtype)
+    out[...] = dot_panels(elements[at], right, op.columns, dtype).reshape(-1)
+
+
+def _elements(s: Interpreter, op: Op, value: Value, count: int, dtype: DType) -> Array:
+    ptr: Pointer = s.values[value]
+    end = ptr.offset + count * dtype.itemsize
+    if ptr.offset < 0 or end > ptr.data.size:
+        raise fail(op, f"bytes {ptr.offset} to {end} of {ptr.name}, which has {ptr.data.size}")
+    return ptr.data[ptr.offset : end].view(dtype.np)
+
+
+RULES: Mapping[type[Op], Callable[..., None]] = {
+    BeginPanels: _begin_panels,
+    EndPanels: _end_panels,
+    DotPanels: _dot_panels,
+}
