@@ -144,3 +144,39 @@ def choose_block(
             if cycles < best.cycles:
                 best = Blocking(height, vectors * lanes, False, cycles)
     return best
+
+
+LOADED = 1.5
+"""Cycles in which a row of 64 bytes of a packed operand comes into a register for matrices, from
+the second cache."""
+
+BLOCK, ROW = 100, 5
+"""Cycles in which a block of sums in such registers is begun and stored, and in which a row of it
+is gone on with, for each register and once more."""
+
+SHAPES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1))
+"""Registers of a block, along its rows and its columns."""
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_panels(shape: tuple[int, int, int], lanes: int) -> Blocking:
+    """The block of sums in registers for matrices that takes the fewest cycles; a product of two
+    registers takes a cycle for each row.
+
+    Args:
+        shape: rows, columns and steps of the product; in a step rows of both operands are taken.
+        lanes: columns of a register, and the rows that it has at most.
+    """
+    rows, columns, steps = shape
+    best = Blocking(2, lanes, True, float("inf"))
+    for down, across in SHAPES:
+        row_blocks, col_blocks = ceil(rows / (down * lanes)), ceil(columns / (across * lanes))
+        height = max(ceil(rows / (row_blocks * down)), 2)
+        if ceil(down * height / lanes) < down:
+            continue
+        step = max(down * across * height, LOADED * (down * height + across * lanes))
+        each = steps * step + BLOCK + down * height * ROW * (across + 1)
+        cycles = row_blocks * col_blocks * each
+        if cycles < best.cycles:
+            best = Blocking(down * height, across * lanes, True, cycles)
+    return best

@@ -23,7 +23,16 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Sym, evaluate
 from tessera.ir.scalar import SCALARS, ScalarFn
-from tessera.schedule import copy_ops, loop_ops, ops, part_ops, sentinel_ops, sort_ops, window_ops
+from tessera.schedule import (
+    copy_ops,
+    loop_ops,
+    ops,
+    panel_ops,
+    part_ops,
+    sentinel_ops,
+    sort_ops,
+    window_ops,
+)
 from tessera.schedule.block_ops import Each
 from tessera.schedule.sorting import run_sort
 from tessera.schedule.types import Axis, BufType
@@ -464,6 +473,7 @@ RULES: Mapping[
     ops.ArgReduce: _arg_reduce,
     ops.Contract: _contract,
     part_ops.ContractFrom: _contract,
+    panel_ops.ContractPanels: _contract,
     ops.Scan: _scan,
     ops.ScanFrom: _scan,
     sentinel_ops.Sentinel: _sentinel,

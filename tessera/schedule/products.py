@@ -4,36 +4,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Protocol
 
-from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
+from tessera.dtypes import int8, uint8
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
-from tessera.schedule.blocking import FAR_PACKING, PACKING, REUSED, Operands, choose_block, ways_of
+from tessera.schedule.blocking import (
+    FAR_PACKING,
+    PACKING,
+    REUSED,
+    Operands,
+    choose_block,
+    choose_panels,
+    ways_of,
+)
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
 from tessera.schedule.grains import FEW, PROGRAMS, Shared, grain_of, idle, share
 from tessera.schedule.machines import Cpu
+from tessera.schedule.narrow_products import NarrowCpu, groups_of
+from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
-from tessera.schedule.product_sides import BESIDE, Side
+from tessera.schedule.product_sides import BESIDE, LINE, Side
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
 
 NEAR = 4
 """An operand of no more than such a part of the second cache leaves room for others in it."""
-
-LINE = 16
-"""Neighbours along the depth that packing a first operand keeps together: copying is then moving
-vectors."""
 
 TURNED = 1.03
 """So many times as fast a product is whose blocks are turned, or they are not."""
@@ -50,7 +55,7 @@ COPIED = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cas
 """What may stand beside a product."""
 
 
-class CachedCpu(Cpu, Protocol):
+class CachedCpu(Cpu, NarrowCpu, Protocol):
     """What products ask of a machine."""
 
     @property
@@ -73,11 +78,6 @@ class CachedCpu(Cpu, Protocol):
         """Whether products are fused into sums."""
         ...
 
-    def group(self, a: DType, b: DType) -> int:
-        """How many products of two narrow dtypes one instruction adds to a lane of 32 bits; 1 where
-        there is none."""
-        ...
-
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask."""
         ...
@@ -92,12 +92,14 @@ class Context:
         facts: what is known of symbolic dims.
         taken: names that no axis may have.
         shifts: whether the last block of rows may begin among those of the one before.
+        panels: whether registers for matrices may be used.
     """
 
     machine: CachedCpu
     facts: Facts
     taken: frozenset[str]
     shifts: bool = True
+    panels: bool = True
 
 
 class Product:
@@ -108,7 +110,8 @@ class Product:
         col: the axis that is cut into their columns.
         block: the register block.
         elements: the dtypes in which operands are packed and multiplied.
-        group: how many products one instruction adds.
+        groups: how products of narrow operands are added up.
+        group: how many one instruction adds.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
         cuts: into how many parts each axis along the depth is cut.
         memory: besides results, where sums wait for the next part of the depth.
@@ -129,7 +132,8 @@ class Product:
         byname = {axis.name: axis for axis in nest.axes}
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
         values = op.body.outputs
-        self.elements, self.group = self.groups()
+        self.groups = groups_of(op, context.machine, context.panels)
+        self.elements, self.group = self.groups.elements, self.groups.size
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
         inner = [a for a in self.accesses if a.inner]
@@ -190,6 +194,11 @@ class Product:
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
+        if self.groups.is_panels:
+            steps = ceil(self.depth / (LINE * self.group))
+            best = choose_panels((height, width, steps), self.lanes)
+            self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
+            return
         packing = self.packing()
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         lie = Operands(
@@ -251,28 +260,11 @@ class Product:
         stores = [a for a in self.accesses if a.is_store]
         return any(a.stride(axis.name) == 1 for a in stores for axis in axes)
 
-    def groups(self) -> tuple[tuple[DType, DType], int]:
-        """The dtypes in which the operands are multiplied, narrow ones if the machine adds products
-        of groups of these; and how many a group has."""
-        found = {narrow(value) for value in self.op.body.outputs}
-        options: list[tuple[DType, DType]] = []
-        # Instructions that add pairs of products round otherwise than one product after the other.
-        if self.op.dtype is float32 and found == {bfloat16} and self.op.order is None:
-            options = [(bfloat16, bfloat16)]
-        elif self.op.dtype is int32 and found == {int8}:
-            options = [(uint8, int8), (int16, int16)]
-        elif self.op.dtype is int32 and found <= {int8, uint8, int16}:
-            options = [(int16, int16)]
-        for pair in options:
-            if self.machine.group(*pair) > 1:
-                return pair, self.machine.group(*pair)
-        return (self.op.dtype, self.op.dtype), 1
-
     @property
     def is_moved(self) -> bool:
         """Whether 128 is added to each element of the first operand: bytes are multiplied by signed
         ones as unsigned ones only."""
-        return self.elements == (uint8, int8)
+        return self.elements == (uint8, int8) and not self.groups.is_panels
 
     # --- decisions ----------------------------------------------------------------------------
 
@@ -295,14 +287,14 @@ class Product:
             self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
         )
         packs_right = not (in_place and (right.bytes() <= near or row_blocks < self.reused))
-        packs_left = self.block.packs_left
-        if self.group > 1:
-            packs_left = packs_right = True
+        packs_left = self.block.packs_left or (self.group > 1 and not self.groups.is_panels)
+        packs_right = packs_right or self.group > 1
         along = left.runs_along(last) and not left.runs_along(self.row)
-        if packs_left and (along or self.group > 1):
+        if self.group > 1 or (packs_left and along):
             line = LINE * self.group
             extent = last.extent
-            if isinstance(extent, int) and extent < 2 * line:
+            least = line if self.groups.is_panels else 2 * line
+            if isinstance(extent, int) and extent < least:
                 line = ceil(extent / self.group) * self.group
             packs_right = packs_right or not divides(line, extent, self.facts)
             self.line = line
@@ -484,8 +476,10 @@ class Product:
             chunk.append(0 if whole else size)
         pairs = zip(found, chunk, strict=False)
         programs = prod([ceil(size_of(axis.extent) / size) for axis, size in pairs if size])
-        work = 2 * self.depth * count * block.rows * wide * block.columns
-        grain = grain_of(programs, work)
+        work = 2 * self.depth * block.rows * block.columns
+        if self.groups.is_panels:
+            work = 4 * self.lanes * self.cycles
+        grain = grain_of(programs, work * count * wide)
         sides = [name for name, side in (("left", self.left), ("right", self.right)) if side.packed]
         return ops.Nest(
             found,
@@ -493,7 +487,7 @@ class Product:
             tile=(*[1] * (len(found) - 2), block.rows, block.columns),
             chunk=(*chunk, 0, 0),
             reduce_tile=self.group,
-            reason=f"{block.rows} x {block.columns} accumulators in registers, "
+            reason=f"{block.rows} x {block.columns} accumulators in {self.groups.registers}, "
             + (f"{' and '.join(sides)} operand packed" if sides else "operands read in place"),
             body=Block([], without_dead(code), ()),
             loc=self.nest.loc,
@@ -523,13 +517,21 @@ class Product:
         panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
         most = max(self.machine.l2 // 2 // panel, 1)
         if self.cores > FEW:
-            work = self.block.rows * self.block.columns * self.depth / self.lanes / self.group
             right = self.block.columns * self.depth * self.elements[1].itemsize // self.parts
             return share(
-                Shared(self.copies, self.cores, work / 2, panel, right), (rows, columns), most
+                Shared(self.copies, self.cores, self.cycles, panel, right), (rows, columns), most
             )
         count = self.rows_of_program(rows, most)
         return count, self.columns_of_program(ceil(rows / count), columns)
+
+    @property
+    def cycles(self) -> float:
+        """Of a block."""
+        rows, columns = self.block.rows, self.block.columns
+        if not self.groups.is_panels:
+            return rows * columns * self.depth / self.lanes / self.group / 2
+        blocks = ceil(size_of(self.row.extent) / rows) * ceil(size_of(self.col.extent) / columns)
+        return self.block.cycles / blocks
 
     def rows_of_program(self, blocks: int, most: int) -> int:
         """Blocks along the rows that a program has, of so many at most: there are some programs."""
@@ -587,13 +589,8 @@ class Product:
         cols = (*[n for n in cols if n != self.col.name], *names[1])
         body, loc = Block([], code, sides), self.op.loc
         fields = (rows, cols, self.op.dtype, body, self.op.order, self.op.fused)
+        if self.groups.is_panels:
+            return ContractPanels(deep, *fields, *self.left.steps(), loc=loc)
         if start is None:
             return ops.Contract(deep, *fields, loc=loc)
         return part_ops.ContractFrom(deep, *fields, start, loc=loc)
-
-
-def narrow(value: Value) -> DType:
-    """The dtype of a scalar before it was widened."""
-    op = value.op.x if isinstance(value.op, ops.Cast) else value
-    assert isinstance(op.type, ScalarType)
-    return op.type.dtype

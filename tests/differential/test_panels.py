@@ -1,0 +1,191 @@
+"""Matrix products in registers for matrices: by interpreters on every machine, and natively where
+there are such registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import config
+from tessera import dtypes as dt
+from tessera.compile import Lowered
+from tessera.graph.ops import elementwise as e
+from tessera.graph.ops.contract import dot_general
+from tessera.graph.ops.rearrange import broadcast
+from tessera.ir.intexpr import sym
+from tessera.target.machine import machine
+from tests.differential.levels import check_levels
+from tests.differential.test_products import FORMS, operands, product
+from tests.schedule.lowering import traced, typed
+
+PANELS = machine("x86-64-v4-amx")
+
+
+def bytes_or_halves(rng: np.random.Generator, types: list[Any]) -> list[np.ndarray]:
+    """Arrays of narrow numbers, the largest ones among them."""
+    found: list[np.ndarray] = []
+    for t in types:
+        if t.dtype.is_integer and t.dtype.bits == 8:
+            info = np.iinfo(t.dtype.np)
+            found.append(rng.choice([info.min, info.max, 1, 3], t.shape).astype(t.dtype.np))
+        else:
+            found.append(rng.standard_normal(t.shape).astype(t.dtype.np))
+    return found
+
+
+def panelled(fn: Any, types: list[Any], dims: dict[str, int] | None = None) -> Lowered:
+    """Runs a product in registers for matrices."""
+    graph = traced(fn, *types)
+    sizes = dims or {}
+    shapes = [typed(*[sizes.get(str(n), n) for n in t.shape], dtype=t.dtype) for t in types]
+    inputs = bytes_or_halves(np.random.default_rng(7), shapes)
+    lowered = check_levels(graph, inputs, dims, machine=PANELS)
+    assert "target.dot_panels" in str(lowered.target)
+    return lowered
+
+
+def widened(form: str, x: Any, y: Any) -> Any:
+    """A product of int32 for bytes."""
+    if x.dtype is dt.bfloat16:
+        return product(form, x, y)
+    return product(form, e.cast(x, dt.int32), e.cast(y, dt.int32))
+
+
+BYTES = [dt.int8, dt.uint8]
+NARROW = [(dt.bfloat16, dt.bfloat16), *[(a, b) for a in BYTES for b in BYTES]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtypes", NARROW)
+def test_panels(dtypes: tuple[dt.DType, dt.DType], form: str) -> None:
+    left, right = operands(form, (21, 50, 70), dt.float32)
+    types = [typed(*t.shape, dtype=d) for t, d in zip((left, right), dtypes, strict=True)]
+    panelled(lambda x, y: widened(form, x, y), types)
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("shape", [(9, 16, 33), (16, 100, 64), (70, 33, 40), (8, 8, 300)])
+def test_sizes_of_panels(shape: tuple[int, int, int], dtype: dt.DType) -> None:
+    panelled(lambda x, y: widened("nn", x, y), operands("nn", shape, dtype))
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("rows", [64, 37])
+def test_panels_are_read_in_place(rows: int, dtype: dt.DType) -> None:
+    """Rows that are whole lines; the last block begins among those of the one before."""
+    types = operands("nn", (rows, 40, 128), dtype)
+    lowered = panelled(lambda x, y: widened("nn", x, y), types)
+    assert "right operand packed" in str(lowered.schedule)
+    assert "left and right" not in str(lowered.schedule)
+
+
+def test_prologue_and_epilogue_of_panels() -> None:
+    def fn(x: Any, y: Any, bias: Any) -> Any:
+        z = product("nn", e.mul(x, x), y)
+        return e.add(e.tanh(z), broadcast(bias, z.shape, (1,)))
+
+    panelled(fn, [*operands("nn", (37, 50, 64), dt.bfloat16), typed(50, dtype=dt.bfloat16)])
+
+
+def test_batches_of_panels() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        x, y = e.cast(x, dt.int32), e.cast(y, dt.int32)
+        return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))
+
+    panelled(fn, [typed(2, 9, 70, dtype=dt.int8), typed(2, 70, 66, dtype=dt.int8)])
+
+
+def test_panels_of_any_number_of_rows() -> None:
+    types = [typed(sym("S"), 64, dtype=dt.bfloat16), typed(64, 40, dtype=dt.bfloat16)]
+    panelled(lambda x, y: product("nn", x, y), types, {"S": 45})
+
+
+def test_panels_check_their_memory() -> None:
+    with config.update(debug_bounds=True):
+        panelled(lambda x, y: widened("nn", x, y), operands("nn", (37, 40, 64), dt.int8))
+        panelled(lambda x, y: product("nn", x, y), operands("nn", (37, 40, 70), dt.bfloat16))
+
+
+def test_stated_orders_are_kept_out_of_panels() -> None:
+    """Registers for matrices add in an order of their own."""
+    x, y = [ts.ones(n, dtype=ts.bfloat16) for n in ((32, 64), (64, 32))]
+    for change, there in ((lambda f: f, True), (ts.deterministic, False)):
+        graph = ts.make_graph(change(lambda x, y: x @ y))(x, y)
+        assert ("dot_panels" in str(Lowered(graph, PANELS).target)) is there
+
+
+HALVES = (2, 40, 64), (64, 40)
+LAST, FIRST = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
+
+
+def convolution(dims: Any, **options: Any) -> Callable[..., Any]:
+    return lambda x, w: ts.conv_general(x, w, (1, 1), "SAME", dimension_numbers=dims, **options)
+
+
+def gradients(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Of the sum of squares, for all arguments."""
+
+    def back(*args: Any) -> Any:
+        def loss(*args: Any) -> Any:
+            return ts.sum(ts.astype(fn(*args), ts.float32) ** 2)
+
+        return ts.grad(loss, argnums=tuple(range(len(args))))(*args)
+
+    return back
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    scores = ts.einsum("hqd,hkd->hqk", q, k) * 0.125
+    return ts.einsum("hqk,hkd->hqd", ts.softmax(scores, axis=-1), v)
+
+
+def quantized(x: Any, w: Any) -> Any:
+    """Rows of bytes, with a scale each."""
+    scale = ts.max(ts.abs(x), axis=1, keepdims=True) / 127 + 1e-2
+    rows, cols = [ts.astype(ts.round(y), ts.int8) for y in (x / scale, w * 20)]
+    sums = ts.matmul(ts.astype(rows, ts.int32), ts.astype(cols, ts.int32))
+    return ts.astype(sums, ts.float32) * ts.astype(scale, ts.float32)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]], int]] = {
+    "rows of two axes": (lambda x, w: x @ w, HALVES, 1),
+    "heads": (lambda x, w: ts.einsum("btd,dhk->bhtk", x, w), ((2, 9, 64), (64, 2, 16)), 1),
+    "heads as the depth": (
+        lambda x, w: ts.einsum("bhtk,hkd->btd", x, w),
+        ((2, 2, 9, 32), (2, 32, 40)),
+        1,
+    ),
+    "part of an array": (lambda x, w: x[1:, 32:96] @ w, ((41, 128), (64, 40)), 1),
+    "rows turned": (lambda x, w: x[::-1] @ w, ((40, 64), (64, 40)), 1),
+    "one row many times": (lambda x, w: ts.broadcast_to(x, (20, 64)) @ w, ((1, 64), (64, 40)), 1),
+    "a layer's gradients": (
+        gradients(lambda x, w, b: ts.nn.gelu(x @ w + b)),
+        ((40, 64), (64, 48), (48,)),
+        3,
+    ),
+    "attention": (attention, ((2, 40, 64), (2, 40, 64), (2, 40, 64)), 2),
+    "quantized": (quantized, ((40, 64), (64, 48)), 1),
+    "channels last": (convolution(LAST), ((1, 6, 7, 32), (3, 3, 32, 40)), 1),
+    "one place": (convolution(LAST), ((2, 8, 10, 64), (1, 1, 64, 40)), 1),
+    "groups": (
+        convolution(LAST, feature_group_count=2),
+        ((1, 6, 8, 64), (3, 3, 32, 64)),
+        1,
+    ),
+    "a convolution's gradients": (gradients(convolution(LAST)), ((1, 4, 8, 32), (3, 3, 32, 40)), 2),
+    "channels first": (convolution(FIRST), ((1, 32, 6, 8), (40, 32, 3, 3)), 0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    fn, shapes, products = FUNCTIONS[name]
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal(shape).astype(dt.bfloat16.np) for shape in shapes]
+    graph = ts.make_graph(fn)(*[ts.asarray(x) for x in inputs])
+    lowered = check_levels(graph, inputs, machine=PANELS)
+    assert str(lowered.target).count("target.dot_panels") == products
