@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from cpu.program import Cost
+from tessera.target.machine import host
 
 # Working sets, all threads together: in L1, in L2, in L3, about as large as that, in memory.
 WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 25, 1 << 26, 1 << 28)
@@ -26,6 +28,9 @@ DOTS = {
     "int8": ("avx512vnni", "llvm.x86.avx512.vpdpbusd.512", "<64 x i8>", 4),
     "bf16": ("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>", 2),
 }
+
+# The same for registers of 16 rows of 64 bytes, whose products are 16 x 16 sums.
+TILE_DOTS = {"int8": ("llvm.x86.tdpbssd", 64), "bf16": ("llvm.x86.tdpbf16ps", 32)}
 
 
 @dataclass
@@ -97,6 +102,8 @@ class _Kernels:
         self.width = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
         wide = self.width == 64
         self.dots = {kind for kind, (name, *_) in DOTS.items() if wide and features.get(name)}
+        # Asks Linux for these registers, too.
+        self.has_tiles = host().has_panels
         self.features = features.flatten()
         self.llvm = llvm
         self.engines: list[Any] = []
@@ -113,8 +120,43 @@ class _Kernels:
         self.engines.append(engine)
         return ctypes.CFUNCTYPE(None, *types)(engine.get_function_address("f"))
 
+    def tile_chains(self, kind: str) -> tuple[Callable[..., Any], int]:
+        """Four sums in registers for matrices, and the operations of one turn of the loop."""
+        name, depth = TILE_DOTS[kind]
+        setting = struct.pack("<B15x8H16x8B8x", 1, *[64] * 8, *[16] * 8).hex("\\")
+        load = "call void @llvm.x86.tileloadd64(i8 {0}, ptr %data, i64 64)"
+        loads = "\n".join(load.format(k) for k in range(8))
+        picks = [f"i8 {k}, i8 {4 + k // 2}, i8 {6 + k % 2}" for k in range(4)]
+        steps = "\n".join(f"call void @{name}({registers})" for registers in picks)
+        text = f"""
+        @setting = internal constant [64 x i8] c"\\{setting}", align 64
+        declare void @llvm.x86.ldtilecfg(ptr)
+        declare void @llvm.x86.tilerelease()
+        declare void @llvm.x86.tileloadd64(i8, ptr, i64)
+        declare void @{name}(i8, i8, i8)
+        define void @f(ptr %data, i64 %n) {{
+        entry:
+          call void @llvm.x86.ldtilecfg(ptr @setting)
+          {loads}
+          br label %loop
+        loop:
+          %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+          {steps}
+          %j = add i64 %i, 1
+          %more = icmp ult i64 %j, %n
+          br i1 %more, label %loop, label %end
+        end:
+          call void @llvm.x86.tilerelease()
+          ret void
+        }}
+        """
+        compiled = self.compile(text, ctypes.c_void_p, ctypes.c_int64)
+        return compiled, 4 * 2 * 16 * 16 * depth
+
     def chains(self, kind: str) -> tuple[Callable[..., Any], int]:
         """Independent chains of multiply-adds, and the operations of one turn of the loop."""
+        if kind in TILE_DOTS and self.has_tiles:
+            return self.tile_chains(kind)
         element, size = {"f64": ("double", 8), "int8": ("i32", 4)}.get(kind, ("float", 4))
         lanes = self.width // size
         vector, chains = f"<{lanes} x {element}>", 12
