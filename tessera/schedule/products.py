@@ -521,6 +521,10 @@ class Product:
             return share(
                 Shared(self.copies, self.cores, self.cycles, panel, right), (rows, columns), most
             )
+        wanted, near = ceil(PROGRAMS / self.copies), self.machine.l2 // NEAR
+        if rows > 1 and columns >= wanted and self.left.bytes() <= near < self.right.bytes():
+            # Few rows go over one panel after the other, which nobody else reads.
+            return rows, ceil(columns / wanted)
         count = self.rows_of_program(rows, most)
         return count, self.columns_of_program(ceil(rows / count), columns)
 

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from tessera.dtypes import DType
+from tessera.dtypes import DType, int8, int16, uint8
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, linear_in, simplify, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
@@ -37,8 +37,10 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.cost import LEAST_BLOCK
+from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
+from tessera.schedule.narrow_products import Groups, groups_of, narrowed
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite
@@ -138,7 +140,8 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
         if runs_along(axis, op.axes[0], reads, machine):
-            return _RowSum(nest, op, axis, reads, context, machine).run()
+            found = _RowSum(nest, op, axis, reads, context, machine)
+            return found.run() if found.is_fit else None
     return None
 
 
@@ -180,7 +183,7 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     if any(a.stride(deep.name) != 1 for a in reads):
         if others or count_of([few]) < LEAST_TURNED:
             return None
-        nest = _with_turned(nest, op, few, pieces)
+        nest = _with_turned(nest, op, few, pieces, op.dtype)
     new = nest.rebuild(
         axes=(*others, many, few),
         tile=(*[1] * len(others), width, height),
@@ -194,14 +197,24 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     return pieces
 
 
-def _with_turned(nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces) -> ops.Nest:
+def _with_turned(
+    nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces, dtype: DType
+) -> ops.Nest:
     """The nest on a copy of its small operand that runs along the depth; the copy's nest is the
-    first piece."""
+    first piece.
+
+    Args:
+        nest: the nest.
+        op: its product.
+        few: the axis of the small operand.
+        pieces: where the copy is written down.
+        dtype: of the copy.
+    """
     depends = dependence_of(nest.body).values
     (deep,) = op.axes
     first = few.name in depends[op.body.outputs[0]]
     small, large = op.body.outputs if first else op.body.outputs[::-1]
-    turned = pieces.buffer(BufType((few.extent, deep.extent), op.dtype))
+    turned = pieces.buffer(BufType((few.extent, deep.extent), dtype))
     place = (sym(few.name), sym(deep.name))
     copy = Copy()
     before = nest.body.ops[: nest.body.ops.index(op)]
@@ -209,7 +222,7 @@ def _with_turned(nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces) ->
     for one in (*before, *op.body.ops):
         if not isinstance(one, ops.Store):
             code.append(copy.op(one))
-    code.append(ops.Cast(copy.find(small), op.dtype, loc=op.loc))
+    code.append(ops.Cast(copy.find(small), dtype, loc=op.loc))
     code.append(ops.Store(turned, code[-1].result, (), place, loc=op.loc))
     body = Block([], without_dead(code), ())
     pieces.nests.append(ops.Nest((few, deep), body=body, loc=nest.loc))
@@ -373,7 +386,12 @@ class _RowSum:
         rows = [a for a in others if all(x.stride(a.name) == 0 for x in large)]
         self.row = rows[-1] if isinstance(op, ops.Contract) and len(rows) == 1 else None
         size = sum(count_of([col, self.deep]) * a.dtype.itemsize for a in large)
-        most = MORE if size >= SHARED_CACHE * machine.l2 else FEW
+        is_remote = size >= SHARED_CACHE * machine.l2
+        most = MORE if is_remote else FEW
+        groups = groups_of(op, machine, True) if isinstance(op, ops.Contract) else None
+        if groups is not None and groups.size > 2 - groups.is_panels:
+            # In packed operands four products are added at once, here two.
+            most = FEW if is_remote and not groups.is_panels else LEAST_BLOCK - 1
         if any(rows_of(a, self.deep)[1] > 2 for a in reads):
             most = ONE_BLOCK
         self.is_fit = not rows or (self.row is not None and count_of([self.row]) <= most)
@@ -385,11 +403,13 @@ class _RowSum:
         shared = any(rows_of(a, self.deep)[1] > 1 for a in reads)
         self.is_apart = op.order is None and not shared and count_of(rows) == 1
         self.lanes = max(1, machine.vector_bits // self.type.bits)
+        self.groups = self.groups_of_rows(machine) if self.is_fit and not shared else None
         # What is done to an element besides makes eight streams wait for arithmetic, too.
         streams = self.is_apart and any(not isinstance(one, ops.Load) for one in op.body.ops)
         self.height, self.tile = 1, (STREAM_VECTORS if streams else 4) * self.lanes
         if self.row is not None and not streams:
-            shape = (count_of([self.row]), count_of([col]), ROWS)
+            size = self.groups.size if self.groups else 1
+            shape = (count_of([self.row]), count_of([col]), ROWS // size)
             block = choose_block(shape, self.lanes, machine.registers)
             self.height, self.tile = block.rows, block.columns
         self.tile = min(self.tile, power_above(count_of([col])))
@@ -398,11 +418,25 @@ class _RowSum:
         known = (col, self.deep, self.others, self.tile, self.type.itemsize, machine.cores)
         self.cut = cut_of(*known, self.in_order, STREAMS if streams else ROWS)
 
+    def groups_of_rows(self, machine: CachedCpu) -> Groups | None:
+        """How products of some narrow rows are added up by neighbours of the depth; None where they
+        are not."""
+        op, row = self.op, self.row
+        if not isinstance(op, ops.Contract) or row is None or count_of([row]) == 1 or self.others:
+            return None
+        found = groups_of(op, machine, panels=False)
+        if found.elements == (uint8, int8):
+            # As bytes of which one is moved they would have sums of columns besides.
+            found = Groups((int16, int16), machine.group(int16, int16))
+        return found if found.size > 1 else None
+
     def run(self) -> Pieces | None:
         """The nests."""
-        if not self.is_fit or self.cut.places < LEAST_PLACES:
+        if self.cut.places < LEAST_PLACES:
             return None
         pieces = Pieces()
+        if self.groups is not None:
+            self.read_along(pieces, self.groups.elements[0])
         dims = (self.cut.parts, *[axis.extent for axis in self.axes])
         sums = pieces.buffer(BufType(dims, self.type))
         part = Axis(self.names.fresh("p"), self.cut.parts)
@@ -410,6 +444,18 @@ class _RowSum:
         rows, parts = self.cut.rows, self.cut.parts
         pieces.reason = f"{rows} rows read side by side, in {parts} parts of the depth"
         return pieces
+
+    def read_along(self, pieces: Pieces, element: DType) -> None:
+        """Has the small operand run along the depth, as elements of groups."""
+        assert isinstance(self.op, ops.Contract) and self.row is not None
+        depends = dependence_of(self.nest.body).values
+        first = self.row.name in depends[self.op.body.outputs[0]]
+        small = narrowed(self.op.body.outputs[0 if first else 1])
+        reads = [a for a in accesses(self.nest) if a.op is small.op]
+        if small.type == ScalarType(element) and [a.stride(self.deep.name) for a in reads] == [1]:
+            return
+        self.nest = _with_turned(self.nest, self.op, self.row, pieces, element)
+        (self.op,) = [op for op in self.nest.body.ops if isinstance(op, ops.Contract)]
 
     def zeros(self, sums: Value, part: Axis) -> ops.Nest:
         """The sums of nothing."""
@@ -430,7 +476,7 @@ class _RowSum:
             sum_ = [load, *self.chain(load.result, place, self.cut.rows)]
             store = ops.Store(sums, sum_[-1].result, (), index, loc=loc)
         else:
-            sum_ = self.sum(place, self.cut.rows)
+            sum_ = self.sum(place, self.cut.rows, self.groups)
             store = ops.Store(sums, sum_[-1].result, (), index, combine=self.fn, loc=loc)
         rows = () if self.row is None else (self.row,)
         axes = (part, *self.others, step, *rows, self.col)
@@ -444,18 +490,24 @@ class _RowSum:
         wide = min(self.cut.wide, count_of([self.col]))
         work = 2 * self.cut.places * count_of(rows) * wide
         return ops.Nest(
-            axes, ordered=(step.name,), tile=tile, chunk=chunk, reduce_tile=1,
+            axes, ordered=(step.name,), tile=tile, chunk=chunk,
+            reduce_tile=self.groups.size if self.groups else 1,
             reason=f"{self.cut.rows} rows read side by side are added to sums in the first cache",
             body=Block([], without_dead([*sum_, store]), ()), loc=self.nest.loc,
             grain=grain_of_rows(self.cut, programs, work),
         )  # fmt: skip
 
-    def sum(self, place: Dim, count: int) -> list[Op]:
-        """The sum over some places of the depth, and what it needs."""
+    def sum(self, place: Dim, count: int, groups: Groups | None = None) -> list[Op]:
+        """The sum over some places of the depth, perhaps by groups of them, and what it needs."""
         copy = Copy({self.deep.name: place})
         before = self.nest.body.ops[: self.nest.body.ops.index(self.op)]
         code = [copy.op(op) for op in before if not isinstance(op, ops.Store)]
         body = copy.block(self.op.body)
+        if groups is not None:
+            sides = zip(body.outputs, groups.elements, strict=True)
+            casts = [ops.Cast(narrowed(v), dtype, loc=self.op.loc) for v, dtype in sides]
+            outputs = [op.x if op.x.type == op.result.type else op.result for op in casts]
+            body = Block([], behind([*body.ops, *casts], outputs), outputs)
         short = (Axis(self.deep.name, count),)
         code.append(self.op.rebuild((), [body], axes=short))
         return code

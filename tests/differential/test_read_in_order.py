@@ -17,7 +17,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast
 from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.schedule import ops
-from tessera.target.machine import machine, supported_levels
+from tessera.target.machine import Feature, machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import all_ops, traced, typed
 from tests.tolerance import assert_close
@@ -175,3 +175,59 @@ def test_threads_do_not_change_a_bit() -> None:
                 found.append(np.asarray(f(x, y)))
         assert_close(found[0], np.tanh(x @ y), length=1100)
         assert all(np.array_equal(found[0], one) for one in found[1:])
+
+
+AMX = machine("x86-64-v4-amx")
+GROUPS = replace(AMX, l2=32 * 1024, features=AMX.features - {Feature.AMX_TILE})
+"""A machine that adds products of neighbours at once; interpreters run its code anywhere."""
+
+NARROW = {
+    "in place": lambda x, y: product(x, y),
+    "turned": lambda x, y: dot_general(x, y, ((0,), (0,))),
+    "computed": lambda x, y: product(e.add(x, x), y),
+    "from the right": lambda x, y: dot_general(y, x, ((0,), (1,))),
+    "and followed": lambda x, y: e.neg(product(x, y)),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8])
+def test_few_rows_of_narrow_numbers(dtype: dt.DType, name: str) -> None:
+    """Neighbours along the depth are mixed as they are read, and added by one instruction."""
+
+    def fn(x: Any, y: Any) -> Any:
+        wide = [v if dtype is dt.bfloat16 else e.cast(v, dt.int32) for v in (x, y)]
+        return NARROW[name](*wide)
+
+    small = (66, 5) if name == "turned" else (5, 66)
+    types = [typed(*small, dtype=dtype), typed(66, 2048 // dtype.itemsize + 2, dtype=dtype)]
+    rng = np.random.default_rng(6)
+    inputs = [
+        rng.choice([np.iinfo(t.dtype.np).min, 1, np.iinfo(t.dtype.np).max], t.shape)
+        if dtype.is_integer
+        else rng.standard_normal(t.shape)
+        for t in types
+    ]
+    arrays = [x.astype(dtype.np) for x in inputs]
+    lowered = check_levels(traced(fn, *types), arrays, machine=GROUPS)
+    nests = [nest for nest in all_ops(lowered.schedule, ops.Nest) if nest.ordered]
+    # Numbers that are computed first are no narrow ones.
+    count = 1 if name == "computed" and dtype.is_integer else 2
+    assert [nest.reduce_tile for nest in nests] == [count]
+    assert ("target.dot_groups" in str(lowered.target)) is (count > 1)
+
+
+@pytest.mark.parametrize("rows", [2, 7, 8, 13])
+def test_rows_of_bytes_that_are_not_packed(rows: int) -> None:
+    """Packed operands have four products added at once, so that few rows alone are read in order;
+    more of them where the other operand is in memory."""
+    graph = traced(
+        lambda x, y: product(e.cast(x, dt.int32), e.cast(y, dt.int32)),
+        typed(rows, 64, dtype=dt.int8),
+        typed(64, 2050, dtype=dt.int8),
+    )
+    small = replace(GROUPS, l2=8 * 1024)
+    for target, most in ((GROUPS, 7), (small, 16), (replace(small, features=AMX.features), 7)):
+        lowered = Lowered(graph, target)
+        is_in_order = any(nest.ordered for nest in all_ops(lowered.schedule, ops.Nest))
+        assert is_in_order is (rows <= most)
