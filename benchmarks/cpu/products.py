@@ -25,8 +25,8 @@ def _square(dtype: Any) -> Any:
     return make
 
 
-def _bytes_in(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
-    return tuple(rng.integers(-128, 128, (n, n), np.int8) for _ in range(2))
+def _bytes_in(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[Any, ...]:
+    return tuple(rng.integers(-128, 128, shape, np.int8) for shape in ((m, k), (k, n)))
 
 
 def _cost(m: int, n: int, k: int, size: int = 4, kind: str = "f32", out: int = 0) -> Cost:
@@ -46,17 +46,17 @@ def _transposed(xp: Any, form: str, **size: Any) -> Any:
     return programs[form]
 
 
-def _ours_int8(lib: Any, n: int) -> Any:
+def _ours_int8(lib: Any, **size: Any) -> Any:
     ts = lib.module
     return lib.jit(lambda a, b: ts.astype(a, ts.int32) @ ts.astype(b, ts.int32))
 
 
-def _jax_int8(lib: Any, n: int) -> Any:
+def _jax_int8(lib: Any, **size: Any) -> Any:
     jnp = lib.xp
     return lib.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.int32))
 
 
-def _numpy_int8(lib: Any, n: int) -> Any:
+def _numpy_int8(lib: Any, **size: Any) -> Any:
     return lambda a, b: a.astype(np.int32) @ b.astype(np.int32)
 
 
@@ -81,6 +81,20 @@ def _dense_gelu_data(rng: np.random.Generator, m: int, n: int, k: int) -> tuple[
 
 MATMUL = {**shared(_matmul), **torch_program(_matmul)}
 NARROW = {**shared(_matmul, "tessera", "jax"), **torch_program(_matmul)}
+
+INT8 = {
+    "tessera": _ours_int8,
+    "jax": _jax_int8,
+    "numpy": _numpy_int8,
+    **torch_program(lambda torch, **size: torch._int_mm),
+}
+
+NARROW_SHAPES = [
+    {"m": 4, "n": 4096, "k": 1024},
+    {"m": 32, "n": 1024, "k": 1024},
+    {"m": 512, "n": 3072, "k": 768},
+    {"m": 1001, "n": 999, "k": 1003},
+]
 
 PROGRAMS = [
     Program(
@@ -147,19 +161,36 @@ PROGRAMS = [
         tolerance=1e-2,
     ),
     Program(
+        "gemm bf16 shapes",
+        _pair(ml_dtypes.bfloat16),
+        NARROW,
+        lambda m, n, k: _cost(m, n, k, 2, "bf16"),
+        NARROW_SHAPES,
+        {"m": 9, "n": 20, "k": 34},
+        reference=lambda a, b: a @ b,
+        tolerance=1e-2,
+        quick=(0, 1),
+    ),
+    Program(
         "gemm int8",
-        _bytes_in,
-        {
-            "tessera": _ours_int8,
-            "jax": _jax_int8,
-            "numpy": _numpy_int8,
-            **torch_program(lambda torch, n: torch._int_mm),
-        },
+        lambda rng, n: _bytes_in(rng, n, n, n),
+        INT8,
         lambda n: _cost(n, n, n, 1, "int8", 4),
         [{"n": 256}, {"n": 1024}],
         {"n": 24},
         reference=lambda a, b: a.astype(float) @ b.astype(float),
         tolerance=0,
+    ),
+    Program(
+        "gemm int8 shapes",
+        _bytes_in,
+        INT8,
+        lambda m, n, k: _cost(m, n, k, 1, "int8", 4),
+        NARROW_SHAPES,
+        {"m": 24, "n": 16, "k": 40},
+        reference=lambda a, b: a.astype(float) @ b.astype(float),
+        tolerance=0,
+        quick=(0, 1),
     ),
     Program(
         "gemm + bias + gelu",

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from cpu.program import Cost
-from tessera.target.machine import host
 
 # Working sets, all threads together: in L1, in L2, in L3, about as large as that, in memory.
 WORKING_SETS = (1 << 14, 1 << 19, 1 << 23, 1 << 25, 1 << 26, 1 << 28)
@@ -102,8 +101,6 @@ class _Kernels:
         self.width = 64 if features.get("avx512f") else 32 if features.get("avx2") else 16
         wide = self.width == 64
         self.dots = {kind for kind, (name, *_) in DOTS.items() if wide and features.get(name)}
-        # Asks Linux for these registers, too.
-        self.has_tiles = host().has_panels
         self.features = features.flatten()
         self.llvm = llvm
         self.engines: list[Any] = []
@@ -155,7 +152,7 @@ class _Kernels:
 
     def chains(self, kind: str) -> tuple[Callable[..., Any], int]:
         """Independent chains of multiply-adds, and the operations of one turn of the loop."""
-        if kind in TILE_DOTS and self.has_tiles:
+        if kind in TILE_DOTS and _has_tiles():
             return self.tile_chains(kind)
         element, size = {"f64": ("double", 8), "int8": ("i32", 4)}.get(kind, ("float", 4))
         lanes = self.width // size
@@ -238,6 +235,14 @@ class _Kernels:
         !0 = !{{i32 1}}
         """
         return self.compile(text, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+
+
+def _has_tiles() -> bool:
+    """Asks Linux for registers for matrices, too."""
+    # Imported here: workers choose which version it is.
+    from tessera.target.machine import host
+
+    return host().has_panels
 
 
 def cores() -> list[int]:
