@@ -40,7 +40,16 @@ from tessera.ir.intexpr import (
 from tessera.ir.scalar import scalar
 from tessera.schedule.across import lies_across
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.cost import Costs, is_stored, is_widened, points, repeats_nothing, tensor
+from tessera.schedule.cost import (
+    EXPENSIVE,
+    Costs,
+    is_stored,
+    is_widened,
+    points,
+    reads_rows,
+    repeats_nothing,
+    tensor,
+)
 from tessera.schedule.cost import reused as reused_by
 from tessera.schedule.formulas import constant_value, formula
 from tessera.schedule.nestplan import (
@@ -189,11 +198,13 @@ class Fusion:
             return self._reason_to_store_reduced(op, value, uses)
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
-        contracts = self.costs.contracts if self.strategy.computes_operands else set[Value]()
-        if isinstance(op, Concatenate) and contracts.issuperset(op.xs):
+        in_place = self.strategy.computes_operands
+        if isinstance(op, Concatenate) and in_place and self.costs.contracts.issuperset(op.xs):
             return "contractions store their parts of it"
-        if self.strategy.computes_operands and lies_across(value, self.uses):
+        if in_place and lies_across(value, self.uses):
             return "it is reduced with what lies the other way in memory"
+        if in_place and self._is_read_in_rows(value, uses):
+            return "a contraction of few columns reads its rows faster than it computes them"
         if self._is_slow_in_order(value, uses):
             return "its use goes from one element to the next, where vectors are short"
         limit = MAX_REARRANGED_USES if isinstance(op, Rearrange) else MAX_USES
@@ -202,6 +213,11 @@ class Fusion:
         if any(len(nest.members) > MAX_MEMBERS for nest, _ in uses):
             return "its consumers are large already"
         return self._reason_by_cost(value, uses)
+
+    def _is_read_in_rows(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
+        heavy = [op for nest, key in uses if key.region is not None for op in nest.heavy]
+        is_long = self.costs.element.get(value, 0) >= EXPENSIVE
+        return is_long and any([reads_rows(op, value) for op in heavy])
 
     def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
         """Whether a scatter, or a scan down few columns, would compute something long for each of

@@ -481,3 +481,31 @@ def test_a_scan_does_not_compute_again_what_is_stored() -> None:
         return bind(CumSum, y, axis=1, reverse=False), red.sum_(transpose(y, (1, 0)), (1,)), y
 
     assert all("sin" not in label for label in labels(lowered(fn, typed(64, 256)))[1:])
+
+
+@pytest.mark.parametrize(
+    ("shape", "width", "turned", "apart"),
+    [
+        # Fewer than 8 columns have no register blocks: lanes go along them.
+        ((100, 64), 2, False, True),
+        ((3, 64), 100, False, True),
+        # Both run along the depth, and so do lanes.
+        ((100, 64), 2, True, False),
+        # Blocks would have lanes along the rows of a large operand.
+        ((2048, 256), 10, False, True),
+        ((128, 64), 10, False, False),
+    ],
+)
+def test_operands_of_few_columns(
+    shape: tuple[int, int], width: int, turned: bool, apart: bool
+) -> None:
+    """What takes long is computed before, where a contraction would take it element by element."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return matmul(e.tanh(x), transpose(w, (1, 0)) if turned else w)
+
+    depth = shape[1]
+    func = lowered(fn, typed(*shape), typed(*((width, depth) if turned else (depth, width))))
+    assert counts(func)[0] == 1 + apart
+    cheap = lowered(lambda x, w: matmul(e.mul(x, 2.0), w), typed(*shape), typed(depth, width))
+    assert counts(cheap)[0] == 1
