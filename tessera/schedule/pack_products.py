@@ -172,7 +172,7 @@ class _Packing:
         code: list[Op] = []
         for nest in op.nests:
             blocks = InBlocks(nest, op)
-            product = Product.of(blocks.spread, replace(self.context, shifts=False, panels=False))
+            product = Product.of(blocks.spread, replace(self.context, in_blocks=True))
             if product is None or not product.plan() or not blocks.cut(product):
                 code.append(nest)
                 continue

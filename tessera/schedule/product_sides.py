@@ -136,7 +136,7 @@ class Side:
             return False
         if not isinstance(op, ops.Load) or op.where or op.dyn or len(p.op.axes) > 1:
             return False
-        if not isinstance(height, int) or height < rows or (height % rows and not p.shifts):
+        if not isinstance(height, int) or height < rows or (height % rows and p.in_blocks):
             return False
         ((along, row),) = {(a.stride(last.name), a.stride(self.axis.name)) for a in self.accesses}
         is_known = along == 1 and isinstance(row, int) and row >= 0

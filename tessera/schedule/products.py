@@ -91,15 +91,13 @@ class Context:
         machine: the CPU.
         facts: what is known of symbolic dims.
         taken: names that no axis may have.
-        shifts: whether the last block of rows may begin among those of the one before.
-        panels: whether registers for matrices may be used.
+        in_blocks: whether it is one of many alike, each on blocks of rows that a near cache holds.
     """
 
     machine: CachedCpu
     facts: Facts
     taken: frozenset[str]
-    shifts: bool = True
-    panels: bool = True
+    in_blocks: bool = False
 
 
 class Product:
@@ -123,7 +121,7 @@ class Product:
         self.op = op
         self.facts = context.facts
         self.machine = context.machine
-        self.shifts = context.shifts
+        self.in_blocks = context.in_blocks
         self.cores = context.machine.cores
         self.depends = dependence_of(nest.body)
         self.accesses = accesses(nest, self.facts)
@@ -132,7 +130,7 @@ class Product:
         byname = {axis.name: axis for axis in nest.axes}
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
         values = op.body.outputs
-        self.groups = groups_of(op, context.machine, context.panels)
+        self.groups = groups_of(op, context.machine, not context.in_blocks)
         self.elements, self.group = self.groups.elements, self.groups.size
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
@@ -204,7 +202,7 @@ class Product:
         lie = Operands(
             in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned,
             far[0] and strays, ways_of(self.machine.l1),
-            self.shifts and not is_turned,
+            not self.in_blocks and not is_turned,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)
@@ -217,7 +215,8 @@ class Product:
         if right.lies_along(self.col):
             return 0
         runs = right.runs_along(self.col) or right.runs_along(self.op.axes[-1])
-        is_near = right.bytes() <= self.machine.l2 // NEAR
+        batch = [] if self.in_blocks else [size_of(axis.extent) for axis in right.batch]
+        is_near = right.bytes() <= self.machine.l2 // max(NEAR, prod(batch))
         cost = PACKING if runs and is_near else FAR_PACKING
         return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
+import tessera as ts
 from tessera.api import control
 from tessera.compile import Lowered
 from tessera.dtypes import bfloat16
 from tessera.graph.ops.contract import dot_general
 from tessera.ir.intexpr import ceildiv, minimum, sym
 from tessera.schedule import ops
-from tessera.schedule.blocking import choose_block
+from tessera.schedule.blocking import choose_block, choose_panels
 from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
+from tessera.tile import panel_ops
 from tests.schedule.lowering import all_ops, labels, traced, typed
 
 AVX2 = machine("x86-64-v3")
@@ -55,6 +57,37 @@ def test_block_fits_the_registers() -> None:
                 assert block.columns % lanes == 0
                 assert block.rows * (block.columns // lanes) <= registers * 3 // 4
                 assert block.columns // lanes * (block.rows + 1) < registers
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "steps", "block"),
+    [
+        (1024, 1024, 32, (32, 32)),
+        (9, 1024, 32, (9, 64)),
+        (20, 70, 4, (20, 32)),
+        (33, 16, 4, (33, 16)),
+        (1, 16, 4, (2, 16)),
+        (100, 16, 32, (52, 16)),
+    ],
+)
+def test_block_of_panels(
+    rows: int, columns: int, steps: int, block: tuple[int, int]
+) -> None:
+    found = choose_panels((rows, columns, steps), 16)
+    assert (found.rows, found.columns) == block
+    assert panel_ops.registers(*block)
+
+
+@pytest.mark.parametrize("channels", [8, 24])
+def test_windows_of_channels_last_are_read_in_place(channels: int) -> None:
+    """Turned for lanes along places, those of all images are far more than a cache holds."""
+    x, w = typed(8, 28, 28, 32), typed(3, 3, 32, channels)
+    dims = ("NHWC", "HWIO", "NHWC")
+    graph = traced(
+        lambda x, w: ts.conv_general(x, w, (1, 1), "SAME", dimension_numbers=dims), x, w
+    )
+    func = Lowered(graph, replace(machine("x86-64-v4"), l2=1 << 20)).schedule
+    assert labels(func) == ["pad", "dot_windows"]
 
 
 def test_small_operands_are_read_in_place() -> None:
