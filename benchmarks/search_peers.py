@@ -1,13 +1,14 @@
 """Looks for programs that are slower than JAX's, or differ: random ones of ordinary array code.
 
 A random program is a few steps such as users write (layers, normalisations, reductions, slices,
-gathers, segment sums, scans) on arrays of float32 of any shape. It is one function of the arrays
+gathers, segment sums, scans) on arrays of any shape, of one dtype. It is one function of the arrays
 and of a library, so that both run the same; so are its gradients for all arrays, of a weighted sum
 of its last two values. Both libraries run in one process, in turn, with as many threads as they
 take. What looks slower is measured again before it is believed.
 
     python benchmarks/search_peers.py                        # 60 programs, a minute
     python benchmarks/search_peers.py --first 1000 --count 500 --json found.json
+    python benchmarks/search_peers.py --dtype bfloat16
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["TESSERA_CACHE"] = "off"
 
+import ml_dtypes  # noqa: F401 - names of dtypes
 import numpy as np
 from cpu.libraries import Library, load
 
@@ -41,10 +43,10 @@ SLOWER = 0.9
 SHORT = 1e-5
 """Seconds: shorter calls are what `cpu/costs.py` is for."""
 
-DIFFERING = 1e-2
-"""The largest difference allowed, relative to the largest magnitude. XLA may round a value that is
-compared with its own maximum otherwise the second time: such gradients differ from ours, and from
-JAX's own without `jit`."""
+DIFFERING = {"float32": 1e-2, "float64": 1e-6, "bfloat16": 0.3, "float16": 0.1}
+"""By dtype the largest difference allowed, relative to the largest magnitude. XLA may round a value
+that is compared with its own maximum otherwise the second time: such gradients differ from ours,
+and from JAX's own without `jit`. In bfloat16 it adds up what we add in float32."""
 
 Shape = tuple[int, ...]
 Step = Callable[..., Any]
@@ -54,12 +56,14 @@ class Program:
     """One random program.
 
     Attributes:
+        dtype: of all arrays.
         params: shape and scale of each array that it takes.
         steps: each makes one value, of the library, the arrays and earlier values.
         names: what the steps do.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, dtype: str = "float32") -> None:
+        self.dtype = np.dtype(dtype)
         self.rng = np.random.default_rng(seed)
         self.params: list[tuple[Shape, float]] = []
         self.steps: list[tuple[Step, tuple[int, ...]]] = []
@@ -95,8 +99,8 @@ class Program:
         import jax
 
         lib = load("jax")
-        given = [jax.ShapeDtypeStruct(self.shapes[k], np.float32) for k in args]
-        params = [jax.ShapeDtypeStruct(shape, np.float32) for shape, _ in self.params]
+        given = [jax.ShapeDtypeStruct(self.shapes[k], self.dtype) for k in args]
+        params = [jax.ShapeDtypeStruct(shape, self.dtype) for shape, _ in self.params]
         shape = jax.eval_shape(lambda p, v: step(lib, p, *v), params, given).shape
         if np.prod(shape) > 4 * ELEMENTS or 0 in shape:
             return False
@@ -108,7 +112,7 @@ class Program:
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray]:
         """What it takes."""
         found = [rng.standard_normal(shape) * scale for shape, scale in self.params]
-        return [x.astype(np.float32) for x in found]
+        return [x.astype(self.dtype) for x in found]
 
     def run(self, lib: Library, params: Sequence[Any]) -> tuple[Any, Any]:
         """The last two values."""
@@ -320,12 +324,12 @@ def seconds(run: Callable[[], Any]) -> list[float]:
     return found
 
 
-def measure(seed: int, libs: Sequence[Library]) -> list[dict[str, Any]]:
+def measure(seed: int, libs: Sequence[Library], dtype: str = "float32") -> list[dict[str, Any]]:
     """Ours and JAX's times of a program and of its gradients, and how far results differ."""
-    program = Program(seed)
+    program = Program(seed, dtype)
     rng = np.random.default_rng(seed + 1)
     arrays = program.arrays(rng)
-    weights = [rng.standard_normal(program.shapes[k]).astype(np.float32) for k in (-1, -2)]
+    weights = [rng.standard_normal(program.shapes[k]).astype(program.dtype) for k in (-1, -2)]
     rows: list[dict[str, Any]] = []
     for what in ("values", "gradients"):
         calls: list[Callable[[], Any]] = []
@@ -364,17 +368,23 @@ def main() -> None:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=60, help="how many programs")
+    parser.add_argument(
+        "--dtype", default="float32", choices=tuple(DIFFERING), help="of all arrays"
+    )
     parser.add_argument("--json", type=Path, help="write all figures here")
     asked = parser.parse_args()
+    if asked.dtype == "float64":
+        os.environ["JAX_ENABLE_X64"] = "1"
     libs = [load("tessera"), load("jax")]
     rows: list[dict[str, Any]] = []
     for seed in range(asked.first, asked.first + asked.count):
-        for row in measure(seed, libs):
+        for row in measure(seed, libs, asked.dtype):
             rows.append(row)
             is_slow = row["jax"] < SLOWER * row["ours"] and row["ours"] > SHORT
-            if is_slow or row["error"] > DIFFERING:
+            is_other = row["error"] > DIFFERING[asked.dtype]
+            if is_slow or is_other:
                 times = f"ours {1e6 * row['ours']:.0f} us, jax {1e6 * row['jax']:.0f}"
-                differs = f"  DIFFERS by {row['error']:.1e}" if row["error"] > DIFFERING else ""
+                differs = f"  DIFFERS by {row['error']:.1e}" if is_other else ""
                 steps = "; ".join(row["steps"])
                 print(f"{seed} {row['what']}: {times}{differs}  {steps}", flush=True)
     for what in ("values", "gradients"):
