@@ -215,9 +215,9 @@ class Fusion:
         return self._reason_by_cost(value, uses)
 
     def _is_read_in_rows(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
-        heavy = [op for nest, key in uses if key.region is not None for op in nest.heavy]
         is_long = self.costs.element.get(value, 0) >= EXPENSIVE
-        return is_long and any([reads_rows(op, value) for op in heavy])
+        is_long = is_long and points(tensor(value).shape) >= IN_ORDER
+        return is_long and any([reads_rows(op, value) for nest, _ in uses for op in nest.heavy])
 
     def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
         """Whether a scatter, or a scan down few columns, would compute something long for each of

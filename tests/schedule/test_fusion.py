@@ -488,7 +488,8 @@ def test_a_scan_does_not_compute_again_what_is_stored() -> None:
     [
         # Fewer than 8 columns have no register blocks: lanes go along them.
         ((100, 64), 2, False, True),
-        ((3, 64), 100, False, True),
+        ((3, 100), 90, False, True),
+        ((20, 8), 2, False, False),
         # Both run along the depth, and so do lanes.
         ((100, 64), 2, True, False),
         # Blocks would have lanes along the rows of a large operand.
