@@ -36,7 +36,7 @@ def _dot_panels(s: Interpreter, op: DotPanels) -> None:
     if s.panels != op.set_up:
         raise fail(op, f"the registers are set up for {s.panels}, not {op.set_up}")
     steps = s.values[op.steps]
-    at = places_of(op, steps)
+    at = places_of((steps, op.rows, op.depth), op.step, op.row)
     elements = _elements(s, op, op.left, int(at.max()) + 1 if at.size else 0, op.a)
     right = _elements(s, op, op.right, steps * op.columns * op.depth, op.b)
     dtype = sum_dtype(op.a, op.b)

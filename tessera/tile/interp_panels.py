@@ -16,16 +16,20 @@ from tessera.tile.panel_ops import GROUP_BYTES, DotPanels
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tessera.target.panel_ops import DotPanels as TargetDotPanels
     from tessera.tile.interp import Interpreter, Memory
 
     Array = npt.NDArray[Any]
 
 
-def places_of(op: DotPanels | TargetDotPanels, steps: int) -> Array:
-    """Where elements of the first panel are, by step, row and place along the depth."""
-    sizes = steps, op.rows, op.depth
-    along = [np.arange(n) * by for n, by in zip(sizes, (op.step, op.row, 1), strict=True)]
+def places_of(shape: tuple[int, int, int], step: int, row: int) -> Array:
+    """Where elements of the first panel are, by step, row and place along the depth.
+
+    Args:
+        shape: steps, rows and products that a step adds.
+        step: elements from one step to the next.
+        row: elements from one row to the next.
+    """
+    along = [np.arange(n) * by for n, by in zip(shape, (step, row, 1), strict=True)]
     return np.add.outer(np.add.outer(along[0], along[1]), along[2])
 
 
@@ -50,7 +54,8 @@ def dot_panels(left: Array, right: Array, columns: int, dtype: DType) -> Array:
 
 def _dot_panels(s: Interpreter, op: DotPanels) -> None:
     steps, left_at, right_at = s.ints((op.steps, op.left_at, op.right_at))
-    left = _elements(s, op, op.left, left_at + places_of(op, steps))
+    places = places_of((steps, op.rows, op.depth), op.step, op.row)
+    left = _elements(s, op, op.left, left_at + places)
     count = steps * op.columns * op.depth
     right = _elements(s, op, op.right, right_at + np.arange(count))
     out: Memory = s.values[op.out]
