@@ -8,7 +8,8 @@ from tessera.schedule import ops
 
 
 class ContractPanels(ops.Contract):
-    """A product of two packed operands that a CPU multiplies in registers for matrices.
+    """A product that a CPU multiplies in registers for matrices; its second operand is packed, the
+    first one may be.
 
     As `schedule.contract` of a block, whose operands are read as they lie: for each step along the
     depth, rows of 64 bytes at most of the first one, and groups of 4 bytes of all columns of the

@@ -140,8 +140,7 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
         if runs_along(axis, op.axes[0], reads, machine):
-            found = _RowSum(nest, op, axis, reads, context, machine)
-            return found.run() if found.is_fit else None
+            return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
 
 
@@ -432,7 +431,7 @@ class _RowSum:
 
     def run(self) -> Pieces | None:
         """The nests."""
-        if self.cut.places < LEAST_PLACES:
+        if not self.is_fit or self.cut.places < LEAST_PLACES:
             return None
         pieces = Pieces()
         if self.groups is not None:

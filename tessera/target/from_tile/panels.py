@@ -3,9 +3,11 @@ kernel, which takes as long as 30 of their products."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tessera.dtypes import DType
-from tessera.ir.core import Func, Value
-from tessera.ir.walk import walk
+from tessera.ir.core import Value
+from tessera.ir.loc import Loc
 from tessera.target import ops as t
 from tessera.target import panel_ops
 from tessera.target.from_tile.lowering import Lowering
@@ -13,13 +15,18 @@ from tessera.tile.panel_ops import DotPanels
 from tessera.tile.types import MemType
 
 
-def set_up(s: Lowering, func: Func) -> bool:
-    """Sets the registers up where all products of a kernel need the same; whether it did."""
-    found = {op.set_up for op in walk(func.body) if isinstance(op, DotPanels)}
+def begin(s: Lowering, dots: Iterable[DotPanels]) -> None:
+    """Sets the registers up where all products of a kernel need the same."""
+    found = {op.set_up for op in dots}
     s.has_panels = len(found) == 1
     if s.has_panels:
         s.emit(panel_ops.BeginPanels(*found.pop(), loc=s.loc))
-    return s.has_panels
+
+
+def end(s: Lowering) -> None:
+    """Gives them back."""
+    if s.has_panels:
+        s.emit(panel_ops.EndPanels(loc=Loc.unknown))
 
 
 def dot_panels(s: Lowering, op: DotPanels) -> None:

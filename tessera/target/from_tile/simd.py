@@ -44,7 +44,6 @@ from tessera.target.from_tile.lowering import (
 from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import select_words, sort_words
 from tessera.target.machine import Machine
-from tessera.target.panel_ops import EndPanels
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import SelectWords, SortWords, Together
 from tessera.tile.panel_ops import DotPanels
@@ -422,15 +421,18 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.env[arg] = s.entry.arg(PTR, arg.name)
     for name in func.dims:
         s.dims[name] = s.entry.arg(I64, name)
+    dots: list[DotPanels] = []
     for op in walk(func.body):
         if isinstance(op, Scratch):
             s.env[op.result] = s.emit(t.Alloca(op.dtype, op.count, loc=op.loc))
+        elif isinstance(op, DotPanels):
+            dots.append(op)
     names = [*[f"n{k}" for k in range(1, grid_rank)], "lo", "hi"] if grid_rank else []
     *extents, lo, hi = [s.entry.arg(I64, name) for name in names] or [None, None]
-    is_set_up = panels.set_up(s, func)
+    panels.begin(s, dots)
     if lo is None or hi is None:
         s.run(func.body)
-        return _function(s, func, is_set_up)
+        return _function(s, func)
 
     steps = _shared_steps(func) if grid_rank == 1 else None
 
@@ -454,12 +456,11 @@ def lower_kernel(func: Func, grid_rank: int, machine: Machine) -> Func:
         s.run_ops(steps.common)
         bounds = [s.scalar(v) for v in (steps.loop.lo, steps.loop.hi, steps.loop.step)]
         s.emit(t.For(*bounds, (), 0, s.region([I64], step), loc=steps.loop.loc))
-    return _function(s, func, is_set_up)
+    return _function(s, func)
 
 
-def _function(s: Lowering, func: Func, is_set_up: bool) -> Func:
-    if is_set_up:
-        s.emit(EndPanels(loc=Loc.unknown))
+def _function(s: Lowering, func: Func) -> Func:
+    panels.end(s)
     return Func(func.name, s.entry.block(()), attrs=func.attrs)
 
 
