@@ -7,7 +7,6 @@ import gc
 import importlib.util
 import os
 import signal
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -48,13 +47,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skip_marked(items, "gpu", reason)
 
 
-@pytest.fixture
-def few_objects() -> Iterator[None]:
-    """For tests that ask for garbage to be collected: it is looked for among what they make, not
-    among the millions of objects of all tests, which takes seconds."""
+def pytest_collection_finish() -> None:
+    """The tests themselves live until the end, so garbage is not looked for among them."""
+    gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
+
+
+@pytest.fixture
+def few_objects() -> None:
+    """For tests that ask for garbage to be collected: it is looked for among what they make."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

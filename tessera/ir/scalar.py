@@ -18,6 +18,7 @@ Rules that hold for every row:
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from tessera.dtypes import (
     real_of,
 )
 from tessera.errors import DTypeError, VerifyError
-from tessera.ir import special
+from tessera.ir import bits, special
 from tessera.ir.numerics import Rounding
 from tessera.ir.rounding import GRIDS, Grid, flush_array, round_array, saturate_array
 
@@ -116,10 +117,26 @@ class ScalarFn:
             An array of exactly ``result_dtype`` of the operands' dtypes, 0-d ones included.
         """
         arrays = [np.asarray(x) for x in operands]
-        result = result_dtype(self, *(dtype_of(x.dtype) for x in arrays))
         with np.errstate(all="ignore"):
-            given = [_widen(x, self.precision) for x in arrays]
-            return round_into(np.asarray(self.compute(*given)), result)
+            return self.on(*[dtype_of(x.dtype) for x in arrays])(*arrays)
+
+    @functools.cache  # noqa: B019 - rows of the table live as long as the process
+    def on(self, *dtypes: DType) -> Callable[..., Array]:
+        """What `evaluate` does with operands of these dtypes, which are not looked at again.
+
+        Values are as NumPy has them, or Python's; NumPy may warn of them.
+        """
+        result, compute = result_dtype(self, *dtypes), self.compute
+        widths = [_width(d, self.precision) for d in dtypes]
+
+        def found(*operands: npt.ArrayLike) -> Array:
+            given = [
+                np.asarray(x) if width is None else np.asarray(x).astype(width)
+                for x, width in zip(operands, widths, strict=True)
+            ]
+            return round_into(np.asarray(compute(*given)), result)
+
+        return found
 
 
 def result_dtype(fn: ScalarFn, *dtypes: DType) -> DType:
@@ -175,15 +192,16 @@ def _wrong_kind(fn: ScalarFn, dtype: DType) -> DTypeError:
     )
 
 
-def _widen(x: Array, precision: Precision) -> Array:
+def _width(dtype: DType, precision: Precision) -> type[np.generic] | None:
+    """What values of a dtype are converted to before they are computed with; None is nothing."""
     if precision is Precision.BITS:
-        return x
-    dtype = dtype_of(x.dtype)
+        return None
     if precision is Precision.WIDE and dtype.is_inexact:
-        return x.astype(np.complex128 if dtype.is_complex else np.float64, copy=False)
+        wide = np.complex128 if dtype.is_complex else np.float64
+        return None if dtype.np == wide else wide
     if dtype.is_float and dtype.bits < 32:
-        return x.astype(np.float32)
-    return x.astype(np.int8) if dtype.bits < 8 else x
+        return np.float32
+    return np.int8 if dtype.bits < 8 else None
 
 
 def round_into(x: Array, dtype: DType) -> Array:
@@ -222,72 +240,12 @@ def _pow(a: Array, b: Array) -> Array:
     return np.where(b < 0, reciprocal, result).astype(a.dtype)
 
 
-def _shl(a: Array, b: Array) -> Array:
-    inside = _unsigned(b) < 8 * a.dtype.itemsize
-    return np.where(inside, np.left_shift(a, np.where(inside, b, 0).astype(b.dtype)), 0)
-
-
-def _shr(a: Array, b: Array) -> Array:
-    inside = _unsigned(b) < 8 * a.dtype.itemsize
-    gone = np.where(a < 0, -1, 0).astype(a.dtype)
-    return np.where(inside, np.right_shift(a, np.where(inside, b, 0).astype(b.dtype)), gone)
-
-
-def _unsigned(x: Array) -> Array:
-    """The bit patterns as unsigned integers of the same width."""
-    return np.asarray(x).view(f"u{x.dtype.itemsize}")
-
-
-def _bit_pattern(x: Array) -> tuple[Array, int]:
-    """The bits of integers as uint64, and their number."""
-    bits = dtype_of(x.dtype).bits
-    if bits < 8:
-        return _unsigned(x.astype(np.int8)).astype(np.uint64) & np.uint64((1 << bits) - 1), bits
-    return _unsigned(x).astype(np.uint64), bits
-
-
-def _bit_length(x: Array) -> Array:
-    # frexp is exact on 32-bit halves; on 64 bits the conversion to float64 would round.
-    high, low = x >> np.uint64(32), x & np.uint64(0xFFFFFFFF)
-    upper = np.frexp(high.astype(np.float64))[1]
-    lower = np.frexp(low.astype(np.float64))[1]
-    return np.where(high != 0, upper + 32, lower)
-
-
-def _clz(x: Array) -> Array:
-    pattern, bits = _bit_pattern(x)
-    return (bits - _bit_length(pattern)).astype(np.int8)
-
-
-def _popcount(x: Array) -> Array:
-    return np.bitwise_count(_bit_pattern(x)[0])
-
-
-def _mulhi(a: Array, b: Array) -> Array:
-    dtype = dtype_of(a.dtype)
-    wide = np.int64 if dtype.kind is Kind.INT else np.uint64
-    x, y = a.astype(wide), b.astype(wide)
-    if dtype.bits < 64:
-        high = np.right_shift(x * y, wide(dtype.bits))
-        return high.astype(np.int8) if dtype.bits < 8 else high
-    u, v = _unsigned(x), _unsigned(y)
-    half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-    u1, u0, v1, v0 = u >> half, u & mask, v >> half, v & mask
-    middle = u1 * v0 + ((u0 * v0) >> half)
-    carry = (middle & mask) + u0 * v1
-    high = u1 * v1 + (middle >> half) + (carry >> half)
-    if wide is np.int64:
-        high = high - np.where(x < 0, v, 0).astype(np.uint64)
-        high = high - np.where(y < 0, u, 0).astype(np.uint64)
-    return high.astype(wide)
-
-
 def _signbit(x: Array) -> Array:
-    return (_unsigned(x) >> (8 * x.dtype.itemsize - 1)).astype(np.bool_)
+    return (bits.unsigned(x) >> (8 * x.dtype.itemsize - 1)).astype(np.bool_)
 
 
 def _copysign(a: Array, b: Array) -> Array:
-    u, v = _unsigned(a), _unsigned(b)
+    u, v = bits.unsigned(a), bits.unsigned(b)
     sign = u.dtype.type(1 << (8 * a.dtype.itemsize - 1))
     return np.asarray((u & ~sign) | (v & sign)).view(a.dtype)
 
@@ -296,7 +254,7 @@ def _nextafter(a: Array, b: Array) -> Array:
     a, b = np.broadcast_arrays(a, b)
     exact = np.float64 if a.dtype == np.float64 else np.float32
     x, y = a.astype(exact), b.astype(exact)
-    u, v = _unsigned(a), _unsigned(b)
+    u, v = bits.unsigned(a), bits.unsigned(b)
     one: Any = u.dtype.type(1)
     sign: Any = u.dtype.type(1 << (8 * a.dtype.itemsize - 1))
     away = np.asarray(np.where((x < y) == (x > 0), u + one, u - one), u.dtype)
@@ -440,11 +398,11 @@ _BITWISE = (
     _binary("or", "a | b", _LOGICAL, np.bitwise_or, commutative=True, identity=_no_bits),
     _binary("xor", "a ^ b", _LOGICAL, np.bitwise_xor, commutative=True, identity=_no_bits),
     _unary("not", "~x; logical on bool", _LOGICAL, np.invert),
-    _binary("shl", "a << b", _INTEGER, _shl),
-    _binary("shr", "a >> b, keeping the sign of signed integers", _INTEGER, _shr),
-    _unary("clz", "number of leading zero bits", _INTEGER, _clz, precision=Precision.BITS),
-    _unary("popcount", "number of one bits", _INTEGER, _popcount, precision=Precision.BITS),
-    _binary("mulhi", "upper half of the double-width product", _INTEGER, _mulhi,
+    _binary("shl", "a << b", _INTEGER, bits.shl),
+    _binary("shr", "a >> b, keeping the sign of signed integers", _INTEGER, bits.shr),
+    _unary("clz", "number of leading zero bits", _INTEGER, bits.clz, precision=Precision.BITS),
+    _unary("popcount", "number of one bits", _INTEGER, bits.popcount, precision=Precision.BITS),
+    _binary("mulhi", "upper half of the double-width product", _INTEGER, bits.mulhi,
             precision=Precision.BITS, commutative=True),
 )  # fmt: skip
 

@@ -119,6 +119,8 @@ def round_to_odd(wide: Floats, rest: Floats) -> Floats:
         wide: The nearest float64 to the true value.
         rest: The true value less ``wide``; only its sign matters.
     """
+    if not rest.any():
+        return wide
     even = (wide.view(np.int64) & 1) == 0
     inexact = np.isfinite(wide) & np.isfinite(rest) & (rest != 0)
     toward = np.copysign(np.inf, rest)

@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +25,8 @@ from tessera.dtypes import DType, Kind, bool_, dtype_of, float32
 from tessera.errors import VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
-from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.core import Module, Op
+from tessera.ir.interp import BlockInterpreter, Step, tree
 from tessera.ir.intexpr import evaluate
 from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
@@ -37,7 +39,7 @@ from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
 from tessera.tile.index_arithmetic import INDEX_FNS
-from tessera.tile.interp import Array, as_scalar, flat, host_call, poison, tree
+from tessera.tile.interp import Array, as_scalar, flat, host_call, poison
 from tessera.tile.types import POISON
 
 
@@ -97,18 +99,18 @@ def run_module(
     Interpreter(module).call(module.main, args)
 
 
-class Interpreter:
+class Interpreter(BlockInterpreter):
     """Runs functions of a module.
 
     Attributes:
         module: what runs.
-        values: what has been computed; nothing recurses, so that one table serves all functions.
     """
 
+    level = "Target"
+
     def __init__(self, module: Module) -> None:
+        super().__init__()
         self.module = module
-        self.values: dict[Value, Any] = {}
-        self.plans: dict[Op, Callable[..., Any]] = {}
         # Rows and their bytes, for which registers for matrices are set up.
         self.panels: tuple[int, int] | None = None
 
@@ -129,15 +131,6 @@ class Interpreter:
         with np.errstate(all="ignore"):
             return self.block(func.body)
 
-    def block(self, block: Block) -> list[Any]:
-        """Runs a block; the values of its outputs."""
-        for op in block.ops:
-            rule = RULES.get(type(op))
-            if rule is None:
-                raise VerifyError(f"{op.name} is no op of Target IR", loc=op.loc)
-            rule(self, op)
-        return [self.values[v] for v in block.outputs]
-
     def define(self, op: Op, value: Any) -> None:
         """Sets the only result."""
         result = op.results[0]
@@ -149,43 +142,39 @@ class Interpreter:
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-def _const(s: Interpreter, op: t.Const) -> None:
+def _const(s: Interpreter, op: t.Const) -> Step:
     dtype = t.element(op.type)
     value = np.asarray(op.value).astype(dtype.np)
-    s.define(op, np.full(op.type.lanes, value) if isinstance(op.type, VecType) else value)
+    if not isinstance(op.type, VecType):
+        return s.constant(op, as_scalar(value, dtype))
+    vector = np.full(op.type.lanes, value)
+    vector.flags.writeable = False
+    return s.constant(op, vector)
 
 
 def _lanes(s: Interpreter, op: t.Lanes) -> None:
     s.define(op, np.arange(op.count).astype(op.dtype.np))
 
 
-def _map(s: Interpreter, op: t.Map) -> None:
-    plan = s.plans.get(op)
-    if plan is None:
-        plan = s.plans[op] = _plan(op)
-    s.values[op.result] = plan(*[s.values[v] for v in op.args])
-
-
-def _plan(op: t.Map) -> Callable[..., Any]:
-    """How a scalar function is computed on values of an op's types, decided once."""
+def _map(s: Interpreter, op: t.Map) -> Step:
     fn, type, result = op.fn, op.args[-1].type, op.result.type
     dtype, is_vector = t.element(type), isinstance(type, VecType)
     fast = INDEX_FNS.get(fn.name)
     if fast is not None and type == t.INDEX:
-        return fast
+        return s.applied(op, fast)
     wanted = t.element(result)
-    if not _computes_natively(fn, dtype):
-        if is_vector:
-            return fn.evaluate
-        return lambda *args: as_scalar(fn.evaluate(*args), wanted)
     compute: Callable[..., Any] = np.where if fn.sig is Sig.SELECT else fn.compute
+    if not _computes_natively(fn, dtype):
+        compute = fn.on(*[t.element(v.type) for v in op.args])
+    elif not is_vector:
+        compute = partial(_of_scalars, compute)
+    if is_vector:
+        return s.applied(op, lambda *args: round_into(np.asarray(compute(*args)), wanted))
+    return s.applied(op, lambda *args: as_scalar(round_into(compute(*args), wanted), wanted))
 
-    def direct(*args: Any) -> Any:
-        given = args if is_vector else [np.asarray(x) for x in args]
-        found = round_into(np.asarray(compute(*given)), wanted)
-        return found if is_vector else as_scalar(found, wanted)
 
-    return direct
+def _of_scalars(compute: Callable[..., Any], *args: Any) -> Array:
+    return np.asarray(compute(*[np.asarray(x) for x in args]))
 
 
 def _computes_natively(fn: ScalarFn, dtype: DType) -> bool:
@@ -292,14 +281,13 @@ def _typed(data: Array, dtype: DType) -> Array:
     return data != 0 if dtype is bool_ else data.view(dtype.np)
 
 
-def _start(s: Interpreter, op: t.Load | t.Store, dtype: DType) -> tuple[Pointer, int]:
-    """The address of an access, checked for alignment."""
-    ptr: Pointer = s.values[op.ptr]
-    at = ptr.offset + s.values[op.offset] * dtype.itemsize
-    align = op.align or dtype.itemsize
+def _start(s: Interpreter, op: t.Load | t.Store, ptr: Pointer, size: int) -> int:
+    """Where an access to elements of a size begins, checked for alignment."""
+    at = ptr.offset + s.values[op.offset] * size
+    align = op.align or size
     if at % align:
         _bad_address(op, ptr, at, 0, align)
-    return ptr, at
+    return at
 
 
 def _ptr_add(s: Interpreter, op: t.PtrAdd) -> None:
@@ -313,16 +301,27 @@ def _span(mask: Array) -> tuple[int, int]:
     return (int(lanes[0]), int(lanes[-1]) + 1) if lanes.size else (0, 0)
 
 
-def _load(s: Interpreter, op: t.Load) -> None:
+def _load(s: Interpreter, op: t.Load) -> Step:
+    if op.mask:
+        return partial(_load_some, s, op)
+    dtype, values, ptr_, result = t.element(op.type), s.values, op.ptr, op.result
+    size = dtype.itemsize
+    is_vector = isinstance(op.type, VecType)
+    count = size * (op.type.lanes if isinstance(op.type, VecType) else 1)
+
+    def step() -> None:
+        ptr: Pointer = values[ptr_]
+        found = _typed(_bytes(op, ptr, _start(s, op, ptr, size), count), dtype)
+        values[result] = found.copy() if is_vector else as_scalar(found[0], dtype)
+
+    return step
+
+
+def _load_some(s: Interpreter, op: t.Load) -> None:
     dtype = t.element(op.type)
     size = dtype.itemsize
-    ptr, at = _start(s, op, dtype)
-    if not isinstance(op.type, VecType):
-        s.define(op, _typed(_bytes(op, ptr, at, size), dtype)[0])
-        return
-    if not op.mask:
-        s.define(op, _typed(_bytes(op, ptr, at, size * op.type.lanes), dtype).copy())
-        return
+    ptr: Pointer = s.values[op.ptr]
+    at = _start(s, op, ptr, size)
     mask, other = s.values[op.mask[0]], s.values[op.mask[1]]
     first, last = _span(mask)
     result = other.copy()
@@ -335,7 +334,8 @@ def _load(s: Interpreter, op: t.Load) -> None:
 def _store(s: Interpreter, op: t.Store) -> None:
     dtype = t.element(op.value.type)
     size = dtype.itemsize
-    ptr, at = _start(s, op, dtype)
+    ptr: Pointer = s.values[op.ptr]
+    at = _start(s, op, ptr, size)
     if not ptr.data.flags.writeable:
         raise fail(op, f"writes to {ptr.name}")
     value = _stored(s.values[op.value], dtype)
@@ -469,10 +469,9 @@ def _host_call(s: Interpreter, op: t.HostCall) -> None:
     host_call(op, op.function, arrays, op.inputs)
 
 
-RULES: dict[type[Op], Callable[..., None]] = {
-    t.Const: _const,
+Interpreter.plans = {t.Const: _const, t.Map: _map, t.Load: _load}
+Interpreter.rules = {
     t.Lanes: _lanes,
-    t.Map: _map,
     t.Cast: _cast,
     t.Bitcast: _bitcast,
     t.Splat: _splat,
@@ -487,7 +486,6 @@ RULES: dict[type[Op], Callable[..., None]] = {
     CountTrue: _count_true,
     t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
-    t.Load: _load,
     t.Store: _store,
     t.Gather: _gather,
     t.Scatter: _scatter,

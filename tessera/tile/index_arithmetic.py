@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 
 _LIMIT = 1 << 63
@@ -14,19 +15,34 @@ def wrap(value: int) -> int:
     return (value + _LIMIT) % (2 * _LIMIT) - _LIMIT
 
 
+def _add(a: int, b: int) -> int:
+    found = a + b
+    return found if -_LIMIT <= found < _LIMIT else wrap(found)
+
+
+def _sub(a: int, b: int) -> int:
+    found = a - b
+    return found if -_LIMIT <= found < _LIMIT else wrap(found)
+
+
+def _mul(a: int, b: int) -> int:
+    found = a * b
+    return found if -_LIMIT <= found < _LIMIT else wrap(found)
+
+
 INDEX_FNS: Mapping[str, Callable[[int, int], int | bool]] = {
-    "add": lambda a, b: wrap(a + b),
-    "sub": lambda a, b: wrap(a - b),
-    "mul": lambda a, b: wrap(a * b),
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
     "floordiv": lambda a, b: wrap(a // b) if b else 0,
     "mod": lambda a, b: a % b if b else 0,
     "min": min,
     "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
 }
 """Rows of the scalar table on Python ints: index arithmetic is most of what runs."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,11 +29,12 @@ from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
 from tessera.errors import DTypeError, ShapeError, VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
-from tessera.ir.core import Block, Func, Module, Op, Value
+from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.hostcall import HostFunction
+from tessera.ir.interp import BlockInterpreter, Step, tree
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.order import neighbours
-from tessera.ir.scalar import ScalarFn, scalar
+from tessera.ir.scalar import scalar
 from tessera.ir.verify import fail
 from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_words
 from tessera.tile import ops as t
@@ -129,19 +130,20 @@ def run_module(
     interpreter.main(arrays)
 
 
-class Interpreter:
+class Interpreter(BlockInterpreter):
     """The state of one run.
 
     Attributes:
         module: what runs.
         dims: values of symbolic dims.
         arena: the bytes of the arena.
-        values: what has been computed. Values are objects, and nothing recurses, so that one
-            table serves all functions.
         program: the coordinates of the grid point that runs.
     """
 
+    level = "Tile"
+
     def __init__(self, module: Module, dims: Mapping[str, int], arena: Array) -> None:
+        super().__init__()
         self.module = module
         self.dims = dims
         self.arena = arena
@@ -149,7 +151,6 @@ class Interpreter:
         self.host: dict[int, int] = {}
         self.ended = 0
         self.copies: list[tuple[entry_ops.Offload | entry_ops.Fetch, Array]] = []
-        self.values: dict[Value, Any] = {}
         self.program: tuple[int, ...] = ()
 
     def main(self, arrays: Sequence[Array]) -> None:
@@ -170,15 +171,6 @@ class Interpreter:
         for point in itertools.product(*map(range, grid)):
             self.program = point
             self.block(func.body)
-
-    def block(self, block: Block) -> list[Any]:
-        """Runs a block; the values of its outputs."""
-        for op in block.ops:
-            rule = RULES.get(type(op))
-            if rule is None:
-                raise VerifyError(f"{op.name} is no op of Tile IR", loc=op.loc)
-            rule(self, op)
-        return [self.values[v] for v in block.outputs]
 
     def tile(self, value: Value) -> Array:
         """A tile as an array."""
@@ -205,8 +197,8 @@ class Interpreter:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _const(s: Interpreter, op: t.Const) -> None:
-    s.define(op, np.asarray(op.value).astype(op.dtype.np))
+def _const(s: Interpreter, op: t.Const) -> Step:
+    return s.constant(op, as_scalar(np.asarray(op.value).astype(op.dtype.np), op.dtype))
 
 
 def _dim(s: Interpreter, op: t.Dim_) -> None:
@@ -226,13 +218,15 @@ def _iota(s: Interpreter, op: t.Iota) -> None:
     s.define(op, np.broadcast_to(line, op.shape))
 
 
-def _map(s: Interpreter, op: t.Map) -> None:
-    args = [s.values[v] for v in op.args]
-    fast = INDEX_FNS.get(op.fn.name)
-    if fast is not None and type(args[0]) is int:
-        s.values[op.result] = fast(args[0], args[1])
-        return
-    s.define(op, op.fn.evaluate(*args))
+def _map(s: Interpreter, op: t.Map) -> Step:
+    types, fast = [t.tile_type(v) for v in op.args], INDEX_FNS.get(op.fn.name)
+    if fast is not None and types[0] == t.INDEX:
+        return s.applied(op, fast)
+    compute = op.fn.on(*[type.dtype for type in types])
+    if types[0].shape:
+        return s.applied(op, compute)
+    wanted = t.tile_type(op.result).dtype
+    return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
 def _cast(s: Interpreter, op: t.Cast) -> None:
@@ -261,6 +255,28 @@ def _transpose(s: Interpreter, op: t.Transpose) -> None:
 def _view(s: Interpreter, op: t.View) -> None:
     memory: Memory = s.values[op.mem]
     s.values[op.result] = View(memory, s.values[op.offset], s.ints(op.sizes), s.ints(op.strides))
+
+
+def _window(
+    s: Interpreter, op: t.Load | t.Store, view: View, shape: tuple[int, ...]
+) -> Array | None:
+    """The elements of a box in memory, if all of them are accessed and none lies outside."""
+    if op.mask or 0 in shape:
+        return None
+    at, low, high = view.offset, 0, 0
+    data = view.memory.data
+    for k, coord in enumerate(s.ints(op.coords)):
+        if coord < 0 or coord + shape[k] > view.sizes[k]:
+            return None
+        stride = view.strides[k]
+        at += coord * stride
+        reach = (shape[k] - 1) * stride
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    if at + low < 0 or at + high >= data.size:
+        return None
+    item = data.itemsize
+    strides = tuple([stride * item for stride in view.strides])
+    return np.ndarray(shape, data.dtype, data.view(np.uint8), at * item, strides)
 
 
 def _box(
@@ -318,6 +334,9 @@ def _bools(x: Array) -> Array:
 
 def _load(s: Interpreter, op: t.Load) -> None:
     view: View = s.values[op.view]
+    if (window := _window(s, op, view, op.shape)) is not None:
+        s.define(op, _bools(window.copy()))
+        return
     offsets, active = _box(s, op, view, op.shape)
     s.define(op, _read(op, view.memory, offsets, active, op.fill))
 
@@ -325,6 +344,11 @@ def _load(s: Interpreter, op: t.Load) -> None:
 def _store(s: Interpreter, op: t.Store) -> None:
     view: View = s.values[op.view]
     value = s.tile(op.value)
+    if view.memory.data.flags.writeable and (
+        (window := _window(s, op, view, value.shape)) is not None
+    ):
+        window[...] = value
+        return
     offsets, active = _box(s, op, view, value.shape)
     _write(op, view.memory, offsets, active, value)
 
@@ -359,20 +383,6 @@ def _scatter(s: Interpreter, op: t.Scatter) -> None:
 
 
 # --- reductions, scans, products ------------------------------------------------------------------
-
-
-def tree(fn: ScalarFn, items: Array) -> Array:
-    """The first dim combined as `tile.reduce` says; an odd last element waits for the end."""
-    rest: list[Array] = []
-    while len(items) > 1:
-        half = len(items) // 2
-        if len(items) % 2:
-            rest.append(items[-1])
-        items = fn.evaluate(items[:half], items[half : 2 * half])
-    result = items[0]
-    for item in reversed(rest):
-        result = fn.evaluate(result, item)
-    return result
 
 
 def _reduce(s: Interpreter, op: t.Reduce) -> None:
@@ -538,12 +548,11 @@ def _wait(s: Interpreter, op: entry_ops.Wait) -> None:
             data[...] = [s.host[copy.at + k] for k in range(copy.size)]
 
 
-RULES: dict[type[Op], Callable[..., None]] = {
-    t.Const: _const,
+Interpreter.plans = {t.Const: _const, t.Map: _map}
+Interpreter.rules = {
     t.Dim_: _dim,
     t.ProgramId: _program_id,
     t.Iota: _iota,
-    t.Map: _map,
     t.Cast: _cast,
     t.Bitcast: _bitcast,
     t.Broadcast: _broadcast,

@@ -10,12 +10,12 @@ import numpy as np
 from tessera.dtypes import Kind, float32
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Op
+from tessera.ir.interp import tree
 from tessera.ir.scalar import Precision, Sig, round_into
 from tessera.target import gpu_ops as g
 from tessera.target import ops as t
 from tessera.target.simulate.state import Array, Pointer, Threads
 from tessera.target.types import VecType
-from tessera.tile.interp import tree
 
 
 def _const(s: Threads, op: t.Const) -> None:
