@@ -1,14 +1,15 @@
 """Looks for programs that are slower than JAX's, or differ: random ones of ordinary array code.
 
-A random program is a few steps such as users write (layers, normalisations, reductions, slices,
-gathers, segment sums, scans) on arrays of any shape, of one dtype. It is one function of the arrays
-and of a library, so that both run the same; so are its gradients for all arrays, of a weighted sum
-of its last two values. Both libraries run in one process, in turn, with as many threads as they
-take. What looks slower is measured again before it is believed.
+A random program is a few steps such as users write on arrays of one dtype: layers, normalisations,
+reductions, slices, gathers, segment sums and scans of any shape, or parts of models
+(`model_steps.py`). It is one function of the arrays and of a library, so that both run the same; so
+are its gradients for all arrays, of a weighted sum of its last two values. Both libraries run in
+one process, in turn, with as many threads as they take. What looks slower is measured again before
+it is believed.
 
     python benchmarks/search_peers.py                        # 60 programs, a minute
     python benchmarks/search_peers.py --first 1000 --count 500 --json found.json
-    python benchmarks/search_peers.py --dtype bfloat16
+    python benchmarks/search_peers.py --of models --dtype bfloat16
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["TESSERA_CACHE"] = "off"
 
 import ml_dtypes  # noqa: F401 - names of dtypes
+import model_steps
 import numpy as np
 from cpu.libraries import Library, load
 
@@ -62,15 +64,16 @@ class Program:
         names: what the steps do.
     """
 
-    def __init__(self, seed: int, dtype: str = "float32") -> None:
+    def __init__(self, seed: int, dtype: str = "float32", of: str = "arrays") -> None:
         self.dtype = np.dtype(dtype)
+        kinds = KINDS if of == "arrays" else model_steps.KINDS
         self.rng = np.random.default_rng(seed)
         self.params: list[tuple[Shape, float]] = []
         self.steps: list[tuple[Step, tuple[int, ...]]] = []
         self.shapes: list[Shape] = []
         self.names: list[str] = []
         while not self.params:
-            shape = tuple([self.size() for _ in range(self.rng.choice([1, 2, 2, 2, 3, 3, 3, 4]))])
+            shape = self.any_shape() if of == "arrays" else model_steps.first(self.rng)
             if np.prod(shape) <= ELEMENTS:
                 self.param(shape)
         self.add("x", lambda lib, p: p[0], ())
@@ -81,9 +84,13 @@ class Program:
             kept = len(self.params)
             latest = self.rng.random() < 0.75
             at = len(self.steps) - 1 if latest else int(self.rng.integers(len(self.steps)))
-            kind = KINDS[int(self.rng.integers(len(KINDS)))]
+            kind = kinds[int(self.rng.integers(len(kinds)))]
             if not kind(self, at, self.shapes[at]):
                 del self.params[kept:]
+
+    def any_shape(self) -> Shape:
+        """Of an array of one to four dims."""
+        return tuple([self.size() for _ in range(self.rng.choice([1, 2, 2, 2, 3, 3, 3, 4]))])
 
     def size(self) -> int:
         """Of a dim."""
@@ -324,9 +331,8 @@ def seconds(run: Callable[[], Any]) -> list[float]:
     return found
 
 
-def measure(seed: int, libs: Sequence[Library], dtype: str = "float32") -> list[dict[str, Any]]:
+def measure(program: Program, seed: int, libs: Sequence[Library]) -> list[dict[str, Any]]:
     """Ours and JAX's times of a program and of its gradients, and how far results differ."""
-    program = Program(seed, dtype)
     rng = np.random.default_rng(seed + 1)
     arrays = program.arrays(rng)
     weights = [rng.standard_normal(program.shapes[k]).astype(program.dtype) for k in (-1, -2)]
@@ -368,6 +374,7 @@ def main() -> None:
     )
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=60, help="how many programs")
+    parser.add_argument("--of", default="arrays", choices=("arrays", "models"), help="which steps")
     parser.add_argument(
         "--dtype", default="float32", choices=tuple(DIFFERING), help="of all arrays"
     )
@@ -378,7 +385,7 @@ def main() -> None:
     libs = [load("tessera"), load("jax")]
     rows: list[dict[str, Any]] = []
     for seed in range(asked.first, asked.first + asked.count):
-        for row in measure(seed, libs, asked.dtype):
+        for row in measure(Program(seed, asked.dtype, asked.of), seed, libs):
             rows.append(row)
             is_slow = row["jax"] < SLOWER * row["ours"] and row["ours"] > SHORT
             is_other = row["error"] > DIFFERING[asked.dtype]
