@@ -26,8 +26,9 @@ from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.ordering import stated_width, with_orders
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.schedule import Schedule
+from tessera.schedule.shared_lines import take_block
 from tessera.schedule.short_rows import row_width, take_together
-from tessera.schedule.side_by_side import registers_of, runs_along, side_by_side
+from tessera.schedule.side_by_side import long_line, registers_of, runs_along, side_by_side
 from tessera.schedule.sizes import power_above, power_below, size_of
 from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.types import Axis
@@ -57,9 +58,6 @@ HEAVY_OPS = 24
 
 UNKNOWN_STEPS = 64
 """What a loop with a condition counts as."""
-
-PROGRAMS = 8
-"""Programs of other axes from which those along an axis need not be many."""
 
 SHORT = 4
 """Reductions of no more elements are not worth a vector."""
@@ -265,24 +263,18 @@ class Choice:
             return
         width = self.width
         if not self.heavy and all(isinstance(op, ops.Reduce) for op in found):
-            width = self.long_line(axis, registers_of(found, inside, axis))
+            width = long_line(self, axis, registers_of(found, inside, axis))
         elif not self.heavy and len(found) == 1:
             # A search needs registers for the places, too, and masks.
-            width = self.long_line(axis, 4)
+            width = long_line(self, axis, 4)
         other = self.turned_axis(axis)
         if other is not None and longest <= self.lanes:
             self.turn(axis, other)
             return
+        if take_block(self, axis, found, moving):
+            return
         self.vectorise(axis, width)
         self.reason = f"lanes along {axis.name}, each with its own reduction"
-
-    def long_line(self, axis: Axis, count: int = 1) -> int:
-        """Lanes of a tile with so many registers each: long lines of memory, as far as registers
-        and a few programs allow."""
-        programs = math.prod(size_of(one.extent) for one in self.free if one is not axis)
-        share = power_below(size_of(axis.extent) / (1 if programs >= PROGRAMS else 4))
-        vectors = power_below(self.machine.registers / max(count, 2))
-        return max(self.width, min(self.lanes * vectors, share))
 
     def columns(self, found: Sequence[Op]) -> list[Axis]:
         """The axes on which no reduction depends."""
@@ -317,7 +309,7 @@ class Choice:
         strides = {a.stride(a.inner[-1].name) for a in inside}
         if axis is not None and any(a.stride(axis.name) == 1 for a in inside):
             is_plain = not self.heavy and len(scans) == 1
-            self.vectorise(axis, self.long_line(axis) if is_plain else self.width)
+            self.vectorise(axis, long_line(self, axis) if is_plain else self.width)
             self.reason = f"lanes along {axis.name}, each with its own scan"
             if len(scans) == 1 and 1 in strides:
                 self.tiles[axis.name] = self.reduce_tile = self.lanes

@@ -17,6 +17,7 @@ from tessera.ir.core import Op
 from tessera.schedule import ops
 from tessera.schedule.access import Access
 from tessera.schedule.machines import MOVES_LANES, Cpu
+from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:
@@ -68,6 +69,15 @@ def registers_of(found: Sequence[Op], inside: Sequence[Access], axis: Axis) -> i
     where there are several, what they have read of further arrays."""
     arrays = {a.op.buf for a in inside if a.stride(axis.name) == 1}
     return len(found) + (max(len(arrays) - 1, 0) if len(found) > 1 else 0)
+
+
+def long_line(choice: Choice, axis: Axis, count: int = 1) -> int:
+    """Lanes of a tile with so many registers each: long lines of memory, as far as registers and a
+    few programs allow."""
+    programs = prod([size_of(one.extent) for one in choice.free if one is not axis])
+    share = power_below(size_of(axis.extent) / (1 if programs >= PROGRAMS else 4))
+    vectors = power_below(choice.machine.registers / max(count, 2))
+    return max(choice.width, min(choice.lanes * vectors, share))
 
 
 def side_by_side(choice: Choice, inside: Sequence[Access], found: Sequence[Op]) -> int:
