@@ -20,7 +20,10 @@ PACKING = 2
 """Cycles in which a vector is packed."""
 
 FAR_PACKING = 15
-"""The same, where the vector comes from memory or a cache that cores share."""
+"""The same, where the vector comes from a cache that cores share, or goes there."""
+
+MEMORY_PACKING = 40
+"""The same, where it goes to memory."""
 
 TURNING = 5
 """Cycles in which a vector of a block is turned and stored."""
@@ -33,6 +36,10 @@ LATE = 6
 
 FETCHED = 4
 """Vectors side by side that are fetched ahead: for them a step hardly waits."""
+
+MEETING = 0.7
+"""Cycles for each element of rows that displace each other in the first cache, if they are just too
+many for it."""
 
 SETS, LINE_BYTES = 64, 64
 """The lines of the first cache: so many that do not displace each other, of so many bytes."""
@@ -62,7 +69,7 @@ class Operands:
     Attributes:
         in_place: whether blocks can read the first one where it is.
         stride: bytes between its rows, if memory runs along the depth.
-        left_is_far: whether the first one is larger than the second cache.
+        left_packing: cycles in which a vector of the first one is packed.
         right_is_far: whether the second one is.
         reused: row blocks from which the second one is packed where it is far.
         right_streams: whether the second one is read where it is, and is a good part of the second
@@ -79,7 +86,7 @@ class Operands:
 
     in_place: bool = False
     stride: int = 0
-    left_is_far: bool = False
+    left_packing: float = PACKING
     right_is_far: bool = False
     reused: int = REUSED
     right_streams: bool = False
@@ -114,8 +121,7 @@ def choose_block(
     rows, columns, depth = shape
     lie = operands or Operands()
     best = Blocking(1, lanes, True, float("inf"))
-    packing = (FAR_PACKING if lie.left_is_far else PACKING) * (rows * depth / lanes + 1000)
-    packing /= lie.shared
+    packing = lie.left_packing * (rows * depth / lanes + 1000) / lie.shared
     for vectors in (1, 2, 4):
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             break
@@ -139,8 +145,9 @@ def choose_block(
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
             meeting = ceil(height * gcd(max(lie.stride // LINE_BYTES, 1), SETS) / SETS)
-            if meeting > lie.ways - 2 and depth > 64:
-                cycles += 0.7 * row_blocks * col_blocks * height * depth
+            over = meeting / (lie.ways - 2)
+            if over > 1 and depth > 64:
+                cycles += MEETING * over * row_blocks * col_blocks * height * depth
             if cycles < best.cycles:
                 best = Blocking(height, vectors * lanes, False, cycles)
     return best

@@ -13,12 +13,14 @@ from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
+from tessera.schedule.blocking import FAR_PACKING, MEMORY_PACKING, PACKING
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import grain_of
 from tessera.schedule.narrow_products import narrowed
 from tessera.schedule.sizes import size_of
+from tessera.schedule.streaming import STREAM_BYTES
 from tessera.schedule.types import Axis, BufType
 
 if TYPE_CHECKING:
@@ -160,6 +162,21 @@ class Side:
     def bytes(self) -> int:
         """How large one packed operand is, for one place of the batch."""
         return size_of(self.axis.extent) * self.product.depth * self.element.itemsize
+
+    def copied(self) -> int:
+        """The bytes of the packed operands of all places of the batch."""
+        batch = () if self.product.in_blocks else self.batch
+        return self.bytes() * prod([size_of(axis.extent) for axis in batch])
+
+    def packing(self, is_near: bool) -> float:
+        """Cycles in which a vector of it is packed.
+
+        Args:
+            is_near: whether the second cache holds it, before and after.
+        """
+        if self.copied() > STREAM_BYTES:
+            return MEMORY_PACKING
+        return PACKING if is_near else FAR_PACKING
 
     @property
     def is_left(self) -> bool:

@@ -15,15 +15,7 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
-from tessera.schedule.blocking import (
-    FAR_PACKING,
-    PACKING,
-    REUSED,
-    Operands,
-    choose_block,
-    choose_panels,
-    ways_of,
-)
+from tessera.schedule.blocking import REUSED, Operands, choose_block, choose_panels, ways_of
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
@@ -155,7 +147,8 @@ class Product:
         self.kp = names.fresh("p")
         self.cuts: tuple[int, ...] = ()
         self.memory: list[Value] = []
-        row, col = max(rows, key=lambda axis: size_of(axis.extent)), widest(cols)
+        # Of places in windows the inner ones lie closer together.
+        row, col = max(rows[::-1], key=lambda axis: size_of(axis.extent)), widest(cols)
         self.orient(row, col, values)
         if self.may_turn():
             straight = self.block
@@ -199,9 +192,10 @@ class Product:
             return
         packing = self.packing()
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
+        left = self.left.packing(not far[0] and self.left.copied() <= 4 * near)
         lie = Operands(
-            in_place, stride, *far, self.reused, streams, packing, self.left.products, is_turned,
-            far[0] and strays, ways_of(self.machine.l1),
+            in_place, stride, left, far[1], self.reused, streams, packing, self.left.products,
+            is_turned, far[0] and strays, ways_of(self.machine.l1),
             not self.in_blocks and not is_turned,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
@@ -215,9 +209,8 @@ class Product:
         if right.lies_along(self.col):
             return 0
         runs = right.runs_along(self.col) or right.runs_along(self.op.axes[-1])
-        batch = [] if self.in_blocks else [size_of(axis.extent) for axis in right.batch]
-        is_near = right.bytes() <= self.machine.l2 // max(NEAR, prod(batch))
-        cost = PACKING if runs and is_near else FAR_PACKING
+        is_near = max(right.copied(), NEAR * right.bytes()) <= self.machine.l2
+        cost = right.packing(runs and is_near)
         return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
 
     def may_turn(self) -> bool:

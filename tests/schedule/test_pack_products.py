@@ -78,10 +78,15 @@ def test_block_of_panels(
     assert panel_ops.registers(*block)
 
 
-@pytest.mark.parametrize("channels", [8, 24])
-def test_windows_of_channels_last_are_read_in_place(channels: int) -> None:
-    """Turned for lanes along places, those of all images are far more than a cache holds."""
-    x, w = typed(8, 28, 28, 32), typed(3, 3, 32, channels)
+@pytest.mark.parametrize(
+    ("places", "deep", "channels"), [(28, 32, 8), (28, 32, 24), (32, 512, 16), (32, 1024, 8)]
+)
+def test_windows_of_channels_last_are_read_in_place(
+    places: int, deep: int, channels: int
+) -> None:
+    """Turned for lanes along places, or copied, those of all images are far more than a cache
+    holds."""
+    x, w = typed(8, places, places, deep), typed(3, 3, deep, channels)
     dims = ("NHWC", "HWIO", "NHWC")
     graph = traced(
         lambda x, w: ts.conv_general(x, w, (1, 1), "SAME", dimension_numbers=dims), x, w
