@@ -76,6 +76,7 @@ class Operands:
             cache.
         right_packing: cycles in which the second one is packed, if it has to be even so.
         shared: products that read the same first operand, and share its packed copy.
+        right_shared: products that read the same second one.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
             stored.
         left_strays: whether the first one is too large, and its rows do not lie one after the
@@ -92,6 +93,7 @@ class Operands:
     right_streams: bool = False
     right_packing: float = 0.0
     shared: int = 1
+    right_shared: int = 1
     is_turned: bool = False
     left_strays: bool = False
     ways: int = 8
@@ -135,8 +137,8 @@ def choose_block(
             cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20 + turning)
             if lie.right_packing:
                 cycles += lie.right_packing
-            elif lie.right_is_far and row_blocks >= lie.reused:
-                cycles += FAR_PACKING * columns * depth / lanes
+            elif lie.right_is_far and row_blocks * lie.right_shared >= lie.reused:
+                cycles += FAR_PACKING * columns * depth / lanes / lie.right_shared
             if cycles + packing < best.cycles:
                 best = Blocking(height, vectors * lanes, True, cycles + packing)
             if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):

@@ -40,6 +40,10 @@ REUSING = 512
 cores share: it takes a hundredth of their time. Threads then share what is outside of them, as they
 do in the kernels around."""
 
+REREAD = 16
+"""Blocks, of all products that read a far second operand, from which on it is packed: a Zen 4 reads
+it as fast where it is, a Xeon half as fast. Of seven blocks both do so faster than they pack it."""
+
 CERTAIN = 1 << 20
 """Multiplications of a product that threads are certain to share."""
 
@@ -185,6 +189,9 @@ class Product:
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
+        if self.right.products > 1:
+            # Where each core reads it for a block of its own, copying it takes longer.
+            self.reused = max(REREAD, self.cores + 1)
         if self.groups.is_panels:
             steps = ceil(self.depth / (LINE * self.group))
             best = choose_panels((height, width, steps), self.lanes)
@@ -195,7 +202,7 @@ class Product:
         left = self.left.packing(not far[0] and self.left.copied() <= 4 * near)
         lie = Operands(
             in_place, stride, left, far[1], self.reused, streams, packing, self.left.products,
-            is_turned, far[0] and strays, ways_of(self.machine.l1),
+            self.right.products, is_turned, far[0] and strays, ways_of(self.machine.l1),
             not self.in_blocks and not is_turned,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
@@ -268,17 +275,18 @@ class Product:
         """
         rows, cols = size_of(self.row.extent), size_of(self.col.extent)
         left, right = self.left, self.right
+        near = self.machine.l2
+        row_blocks = ceil(rows / self.block.rows) * right.products
+        is_read_far = right.bytes() > near and row_blocks >= self.reused
         # Few rows of each of several windows pay for packing what all of them are multiplied with.
-        least = rows * right.products if self.packing() else rows
+        least = rows * right.products if self.packing() or is_read_far else rows
         if least < LEAST_BLOCK or cols < LEAST_BLOCK:
             return False
         last = self.op.axes[-1]
-        near = self.machine.l2
-        row_blocks = ceil(rows / self.block.rows)
         in_place = right.lies_along(self.col) and (
             self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
         )
-        packs_right = not (in_place and (right.bytes() <= near or row_blocks < self.reused))
+        packs_right = not in_place or is_read_far
         packs_left = self.block.packs_left or (self.group > 1 and not self.groups.is_panels)
         packs_right = packs_right or self.group > 1
         along = left.runs_along(last) and not left.runs_along(self.row)

@@ -95,6 +95,23 @@ def test_windows_of_channels_last_are_read_in_place(
     assert labels(func) == ["pad", "dot_windows"]
 
 
+@pytest.mark.parametrize(
+    ("images", "places", "cores", "packs"),
+    [(8, 7, 2, True), (8, 17, 2, True), (8, 17, 16, True), (1, 7, 2, False), (1, 8, 16, False)],
+)
+def test_far_windows_are_packed_for_many_products(
+    images: int, places: int, cores: int, packs: bool
+) -> None:
+    """Weights that no second cache holds; few products read them as fast where they are."""
+    x, w = typed(images, places, places, 256), typed(3, 3, 256, 256)
+    dims = ("NHWC", "HWIO", "NHWC")
+    graph = traced(
+        lambda x, w: ts.conv_general(x, w, (1, 1), "SAME", dimension_numbers=dims), x, w
+    )
+    wide = replace(machine("x86-64-v4"), l2=1 << 20, cores=cores)
+    assert ("pack" in labels(Lowered(graph, wide).schedule)) is packs
+
+
 def test_small_operands_are_read_in_place() -> None:
     func = program(lambda x, w: dot_general(x, w, ((1,), (0,))), typed(48, 64), typed(64, 64))
     assert labels(func) == ["dot"]
