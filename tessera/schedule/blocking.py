@@ -105,6 +105,11 @@ def ways_of(cache: int) -> int:
     return cache // (SETS * LINE_BYTES)
 
 
+def meeting(stride: int) -> float:
+    """The part of rows so many bytes apart whose lines have the same place in a first cache."""
+    return gcd(max(stride // LINE_BYTES, 1), SETS) / SETS
+
+
 @functools.lru_cache(maxsize=1024)  # layers of a network are alike
 def choose_block(
     shape: tuple[int, int, int], lanes: int, registers: int, operands: Operands | None = None
@@ -146,8 +151,7 @@ def choose_block(
             if rows % height and not (lie.shifts and height < rows):
                 continue
             # Rows at distances of a power of two meet in the same lines of the first cache.
-            meeting = ceil(height * gcd(max(lie.stride // LINE_BYTES, 1), SETS) / SETS)
-            over = meeting / (lie.ways - 2)
+            over = ceil(height * meeting(lie.stride)) / (lie.ways - 2)
             if over > 1 and depth > 64:
                 cycles += MEETING * over * row_blocks * col_blocks * height * depth
             if cycles < best.cycles:

@@ -12,14 +12,13 @@ what neighbours read alike is read once, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 from typing import TYPE_CHECKING
 
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim
 from tessera.schedule import ops
 from tessera.schedule.access import Access
-from tessera.schedule.blocking import LINE_BYTES, SETS
+from tessera.schedule.blocking import meeting
 from tessera.schedule.types import Axis
 
 if TYPE_CHECKING:
@@ -75,5 +74,4 @@ def take_block(
 def _meet(choice: Choice, step: Dim | None) -> bool:
     """Whether lines so many elements apart have one of two places in the first cache."""
     size = choice.machine.vector_bits // choice.lanes // 8
-    lines = step * size // LINE_BYTES if isinstance(step, int) else 0
-    return lines > 0 and gcd(lines, SETS) * 2 >= SETS
+    return isinstance(step, int) and meeting(step * size) >= 1 / 2

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -28,7 +28,6 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Module, Op
 from tessera.ir.interp import BlockInterpreter, Step, tree
 from tessera.ir.intexpr import evaluate
-from tessera.ir.scalar import Precision, ScalarFn, Sig, round_into
 from tessera.ir.types import ScalarType
 from tessera.ir.verify import fail
 from tessera.target import interp_panels
@@ -158,29 +157,14 @@ def _lanes(s: Interpreter, op: t.Lanes) -> None:
 
 def _map(s: Interpreter, op: t.Map) -> Step:
     fn, type, result = op.fn, op.args[-1].type, op.result.type
-    dtype, is_vector = t.element(type), isinstance(type, VecType)
     fast = INDEX_FNS.get(fn.name)
     if fast is not None and type == t.INDEX:
         return s.applied(op, fast)
+    compute = fn.on(*[t.element(v.type) for v in op.args])
+    if isinstance(result, VecType):
+        return s.applied(op, compute)
     wanted = t.element(result)
-    compute: Callable[..., Any] = np.where if fn.sig is Sig.SELECT else fn.compute
-    if not _computes_natively(fn, dtype):
-        compute = fn.on(*[t.element(v.type) for v in op.args])
-    elif not is_vector:
-        compute = partial(_of_scalars, compute)
-    if is_vector:
-        return s.applied(op, lambda *args: round_into(np.asarray(compute(*args)), wanted))
-    return s.applied(op, lambda *args: as_scalar(round_into(compute(*args), wanted), wanted))
-
-
-def _of_scalars(compute: Callable[..., Any], *args: Any) -> Array:
-    return np.asarray(compute(*[np.asarray(x) for x in args]))
-
-
-def _computes_natively(fn: ScalarFn, dtype: DType) -> bool:
-    """Whether `compute` may be given values of the dtype as they are."""
-    is_native = dtype.bits >= (32 if dtype.is_float else 8)
-    return fn.sig is Sig.SELECT or (fn.precision is Precision.NATIVE and is_native)
+    return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
 def _cast(s: Interpreter, op: t.Cast) -> None:

@@ -15,25 +15,10 @@ def wrap(value: int) -> int:
     return (value + _LIMIT) % (2 * _LIMIT) - _LIMIT
 
 
-def _add(a: int, b: int) -> int:
-    found = a + b
-    return found if -_LIMIT <= found < _LIMIT else wrap(found)
-
-
-def _sub(a: int, b: int) -> int:
-    found = a - b
-    return found if -_LIMIT <= found < _LIMIT else wrap(found)
-
-
-def _mul(a: int, b: int) -> int:
-    found = a * b
-    return found if -_LIMIT <= found < _LIMIT else wrap(found)
-
-
 INDEX_FNS: Mapping[str, Callable[[int, int], int | bool]] = {
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
+    "add": lambda a, b: wrap(a + b),
+    "sub": lambda a, b: wrap(a - b),
+    "mul": lambda a, b: wrap(a * b),
     "floordiv": lambda a, b: wrap(a // b) if b else 0,
     "mod": lambda a, b: a % b if b else 0,
     "min": min,
