@@ -133,13 +133,15 @@ def choose_block(
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             break
         most = min(registers * 3 // 4, registers - 1 - vectors) // vectors
+        last, left = vectors, (columns - 1) % (vectors * lanes) + 1
+        # An operand that is packed is best packed in whole panels.
+        while last > 1 and last // 2 * lanes >= left and not lie.right_packing:
+            last //= 2
         for height in range(1, most + 1):
             row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
-            step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
-            if lie.right_streams and vectors * lanes * depth > PANEL:
-                step += LATE if vectors < FETCHED else LATE / 8
-            turning = TURNING * vectors * lanes if lie.is_turned else 0
-            cycles = row_blocks * col_blocks * (step * (depth + STORE_STEPS) + 20 + turning)
+            each = [_block_cycles(height, n, depth, lanes, lie) for n in (vectors, last)]
+            # A shorter block at the end leaves one of two threads idle for half of the difference.
+            cycles = row_blocks * ((col_blocks - 1) * each[0] + each[1]) + (each[0] - each[1]) / 2
             if lie.right_packing:
                 cycles += lie.right_packing
             elif lie.right_is_far and row_blocks * lie.right_shared >= lie.reused:
@@ -157,6 +159,15 @@ def choose_block(
             if cycles < best.cycles:
                 best = Blocking(height, vectors * lanes, False, cycles)
     return best
+
+
+def _block_cycles(height: int, vectors: int, depth: int, lanes: int, lie: Operands) -> float:
+    """Of one block."""
+    step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
+    if lie.right_streams and vectors * lanes * depth > PANEL:
+        step += LATE if vectors < FETCHED else LATE / 8
+    turning = TURNING * vectors * lanes if lie.is_turned else 0
+    return step * (depth + STORE_STEPS) + 20 + turning
 
 
 LOADED = 1.5

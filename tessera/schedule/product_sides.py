@@ -13,6 +13,7 @@ from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
+from tessera.schedule.axes import collapse
 from tessera.schedule.blocking import FAR_PACKING, MEMORY_PACKING, PACKING
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import behind
@@ -333,7 +334,9 @@ class Side:
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())
         if not guard:
-            return ops.Nest(tuple(made), grain=p.is_shared, body=body, loc=p.op.loc)
+            # As one axis, those of a window that lie one after the other are turned in squares.
+            nest = collapse(ops.Nest(tuple(made), body=body, loc=p.op.loc), p.facts)
+            return ops.Nest(nest.axes, grain=p.is_shared, body=nest.body, loc=p.op.loc)
         # Seldom run, and soon compiled.
         tile = (*[1] * (len(made) - 1), p.lanes)
         if not self.is_left and p.group > 1:

@@ -38,7 +38,7 @@ def turned(x: Any, w: Any) -> Any:
     [
         (1024, 1024, 16, 32, (6, 64)),
         (64, 64, 16, 32, (4, 64)),
-        (100, 100, 16, 32, (20, 16)),
+        (100, 100, 16, 32, (10, 32)),
         (1024, 1024, 8, 16, (6, 16)),
         (6000, 6000, 8, 16, (6, 16)),
         (8, 4096, 16, 32, (4, 64)),
@@ -195,3 +195,17 @@ def test_what_a_loop_does_not_change_is_packed_once() -> None:
 def test_few_rows_are_no_blocks() -> None:
     func = program(turned, typed(2, 64), typed(64, 64))
     assert labels(func) == ["dot"]
+
+
+def test_places_of_windows_that_lie_in_order_are_packed_as_one_axis() -> None:
+    """Squares of as many places as lanes, and not of the three along a window's row."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return ts.conv_general(x, w, (1, 1), "SAME")
+
+    graph = traced(fn, typed(1, 64, 14, 14), typed(64, 64, 3, 3))
+    func = Lowered(graph, machine("x86-64-v4")).schedule
+    packed = [op for op in kernels(func.body) if op.label == "pack"]
+    (nest,) = [nest for op in packed for nest in op.body.ops]
+    assert [axis.extent for axis in nest.axes[-2:]] == [64 * 3 * 3, 32]
+    assert nest.tile[-2:] == (16, 16)

@@ -59,6 +59,7 @@ from tessera.tile.lowering import (
     windows,
 )
 from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.last_columns import LastColumns
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 from tessera.tile.scratch_ops import Scratch
 
@@ -310,6 +311,7 @@ class _Loops:
         stages: the ops of the body by the number of axes that are fixed when they run.
         is_once: whether the body is not written down again for what is left at the end.
         slides: whether the last tile of an axis begins early enough to be a full one.
+        last: the last columns of a product, of which there are fewer.
         product: the place of a product among the ops, where what follows it goes row by row.
     """
 
@@ -328,6 +330,7 @@ class _Loops:
         self.next_row = _next_row(nest)
         self.begun = 0
         self.code = nest.body.ops
+        self.last = None if self.by_row else LastColumns.of(nest, [plan.tile for plan in plans])
         self.product = None if self.by_row else product_rows.product_of(self.code)
         depths = {plan.axis.name: k + 1 for k, plan in enumerate(plans)}
         for op in nest.body.ops:
@@ -366,6 +369,12 @@ class _Loops:
             self.fetch_square(point)
         for name, op in self.next_row[: len(self.next_row) - self.begun]:
             self.fetch_next(name, op, point, point.dims[-1].start, point.dims[-1].size)
+        last = self.last if len(point.dims) == 2 else None
+        if last is not None:
+            narrow = last.at(point)
+            is_last = last.is_there(self.low)
+            em.when(is_last, lambda: self.run(code, narrow), lambda: self.run(code, point))
+            return
         if not self.inner or any(dim.checked for dim in point.dims):
             self.run(code, point)
             return
@@ -381,21 +390,17 @@ class _Loops:
 
         def inner() -> tuple[Value, ...]:
             with self.low.inside_of(self.inner):
-                self.run(code, point)
-            return ()
+                return self.run(code, point)
 
-        def outer() -> tuple[Value, ...]:
-            self.run(code, point)
-            return ()
+        em.when(every, inner, lambda: self.run(code, point))
 
-        em.when(every, inner, outer)
-
-    def run(self, code: Sequence[Op], point: Point) -> None:
-        """Evaluates the body at a point."""
+    def run(self, code: Sequence[Op], point: Point) -> tuple[()]:
+        """Evaluates the body at a point, perhaps as a branch, which yields nothing."""
         if self.product is not None and len(point.dims) == 2 and not point.dims[0].checked:
             product_rows.run(self.low, code, self.product, point)
         else:
             row_passes.run(self.low, code, point)
+        return ()
 
     def fetch_block(self, point: Point) -> None:
         """Fetches what is read beside the product of a block."""
