@@ -194,7 +194,7 @@ class _Packing:
         """The packed operand; in front of a loop whose steps all need the same."""
         assert side.packed is not None
         target = Value(side.packed.type)
-        nests = side.copy_nests(target)
+        nests = side.kernel_nests(target)
         args = [v for v in free_values(Block([], nests, ())) if v is not target]
         inputs = [outer[v] for v in args]
         while scope.outer is not None and scope.values.isdisjoint(inputs):

@@ -246,6 +246,16 @@ class Side:
             return (*found[:-1], self.product.place_in_line)
         return tuple(found)
 
+    def kernel_nests(self, target: Value) -> list[ops.Nest]:
+        """The nests of a kernel that packs the operand. Axes that lie one after the other, as those
+        of a window do, are one: it is turned in squares."""
+        found = self.copy_nests(target)
+        for k, nest in enumerate(found):
+            one = nest if nest.tile else collapse(nest, self.product.facts)
+            if one is not nest:
+                found[k] = ops.Nest(one.axes, grain=nest.grain, body=one.body, loc=nest.loc)
+        return found
+
     def copy_nests(self, target: Value) -> list[ops.Nest]:
         """The nests that pack the operand: whole panels without conditions, then what is left."""
         p = self.product
@@ -334,9 +344,7 @@ class Side:
         code.append(ops.Store(target, value, (), index, loc=p.op.loc))
         body = Block([], without_dead(code), ())
         if not guard:
-            # As one axis, those of a window that lie one after the other are turned in squares.
-            nest = collapse(ops.Nest(tuple(made), body=body, loc=p.op.loc), p.facts)
-            return ops.Nest(nest.axes, grain=p.is_shared, body=nest.body, loc=p.op.loc)
+            return ops.Nest(tuple(made), grain=p.is_shared, body=body, loc=p.op.loc)
         # Seldom run, and soon compiled.
         tile = (*[1] * (len(made) - 1), p.lanes)
         if not self.is_left and p.group > 1:
