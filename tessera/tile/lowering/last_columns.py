@@ -54,6 +54,8 @@ class LastColumns:
         sums = [op for op in code if isinstance(op, s.Contract)]
         if len(sums) != 1 or isinstance(sums[0], ContractPanels) or lengths.of(code) >= LONG:
             return None
+        if not nest.axes:
+            return None
         axis, tile = nest.axes[-1], tiles[-1]
         stores = [op for op in code if isinstance(op, s.Store)]
         is_along = all(op.index and axis.name in symbols(op.index[-1]) for op in stores)
