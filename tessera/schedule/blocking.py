@@ -17,10 +17,11 @@ REUSED = 4
 """Blocks that read an operand, below which copying it does not pay."""
 
 PACKING = 2
-"""Cycles in which a vector is packed."""
+"""Cycles in which a vector is packed that lies in memory as it is packed."""
 
 FAR_PACKING = 15
-"""The same, where the vector comes from a cache that cores share, or goes there."""
+"""The same, where it comes from a cache that cores share, or goes there, or its elements lie apart:
+to turn them takes a Zen 4 15 to 19 cycles."""
 
 MEMORY_PACKING = 40
 """The same, where it goes to memory."""

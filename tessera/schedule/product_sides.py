@@ -173,7 +173,8 @@ class Side:
         """Cycles in which a vector of it is packed.
 
         Args:
-            is_near: whether the second cache holds it, before and after.
+            is_near: whether the second cache holds it, before and after, and it need not be
+                turned.
         """
         if self.copied() > STREAM_BYTES:
             return MEMORY_PACKING

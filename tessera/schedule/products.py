@@ -215,9 +215,8 @@ class Product:
         right = self.right
         if right.lies_along(self.col):
             return 0
-        runs = right.runs_along(self.col) or right.runs_along(self.op.axes[-1])
         is_near = max(right.copied(), NEAR * right.bytes()) <= self.machine.l2
-        cost = right.packing(runs and is_near)
+        cost = right.packing(is_near and right.runs_along(self.col))
         return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
 
     def may_turn(self) -> bool:

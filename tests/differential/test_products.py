@@ -19,7 +19,7 @@ from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
 from tessera.schedule import ops
 from tessera.target.machine import Machine, machine, supported_levels
-from tests.differential.levels import check_donated, check_levels
+from tests.differential.levels import check_donated, check_levels, has_pairs
 from tests.schedule.lowering import traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
@@ -89,10 +89,6 @@ def test_groups(dtype: dt.DType, form: str) -> None:
         inputs = [rng.choice([info.min, info.max, 1], t.shape).astype(dtype.np) for t in types]
     lowered = check_levels(graph, inputs, machine=machine(level))
     assert any(f"target.dot_{name}" in str(lowered.target) for name in ("groups", "panels"))
-
-
-def has_pairs(level: str, dtype: dt.DType) -> bool:
-    return level in (*supported_levels(), "host") and machine(level).group(dtype, dtype) > 1
 
 
 @pytest.mark.parametrize("form", FORMS)

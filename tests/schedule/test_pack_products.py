@@ -174,7 +174,7 @@ def test_one_copy_serves_all_products() -> None:
     def fn(x: Any, y: Any, w: Any) -> Any:
         return turned(x, w), turned(y, w)
 
-    func = program(fn, typed(16, 32), typed(16, 32), typed(32, 32))
+    func = program(fn, typed(64, 32), typed(64, 32), typed(32, 32))
     assert labels(func).count("pack") == 1
     assert labels(func).count("dot") == 2
 
@@ -183,7 +183,7 @@ def test_what_a_loop_does_not_change_is_packed_once() -> None:
     def fn(x: Any, w: Any) -> Any:
         return control.fori_loop(0, 5, lambda _, y: turned(y, w), x)
 
-    func = program(fn, typed(16, 32), typed(32, 32))
+    func = program(fn, typed(64, 32), typed(32, 32))
     outside = [op.label for op in func.body.ops if isinstance(op, ops.Kernel)]
     assert "pack" in outside
     (loop,) = [op for op in func.body.ops if isinstance(op, ops.While)]
