@@ -15,22 +15,27 @@ from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
-from tessera.schedule.blocking import REUSED, Operands, choose_block, choose_panels, ways_of
+from tessera.schedule.blocking import (
+    NEAR,
+    REUSED,
+    Operands,
+    choose_block,
+    choose_panels,
+    ways_of,
+)
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
-from tessera.schedule.grains import FEW, PROGRAMS, Shared, grain_of, idle, share
+from tessera.schedule.grains import FEW, grain_of
 from tessera.schedule.machines import Cpu
 from tessera.schedule.narrow_products import NarrowCpu, groups_of
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
+from tessera.schedule.product_programs import program
 from tessera.schedule.product_sides import BESIDE, LINE, Side
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
-
-NEAR = 4
-"""An operand of no more than such a part of the second cache leaves room for others in it."""
 
 TURNED = 1.03
 """So many times as fast a product is whose blocks are turned, or they are not."""
@@ -186,6 +191,7 @@ class Product:
         # them.
         lies = len(self.op.axes) == 1 and self.left.stride(last) == 1
         strays = not lies or self.left.stride(row) != self.depth
+        in_place = in_place and not (self.cores > FEW and far[0] and self.left.displaces(last))
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
@@ -203,7 +209,7 @@ class Product:
         lie = Operands(
             in_place, stride, left, far[1], self.reused, streams, packing, self.left.products,
             self.right.products, is_turned, far[0] and strays, ways_of(self.machine.l1),
-            not self.in_blocks and not is_turned,
+            not self.in_blocks and not is_turned, self.sharing,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)
@@ -448,7 +454,7 @@ class Product:
         col_axis = Axis(self.jo, ceildiv(self.col.extent, block.columns))
         inner = (Axis(self.ii, block.rows), Axis(self.ji, block.columns))
         turns = (part.axis,) if part and part.axis.extent > 1 else ()
-        count, wide = self.program(ceil(rows / block.rows), ceil(cols / block.columns))
+        count, wide = program(self, ceil(rows / block.rows), ceil(cols / block.columns))
         if turns:
             # What waits for the next part of the depth stays in the second cache too.
             sums = count * block.rows * block.columns * self.op.dtype.itemsize
@@ -504,29 +510,6 @@ class Product:
         code += [load, rest]
         return rest.result
 
-    def program(self, rows: int, columns: int) -> tuple[int, int]:
-        """Blocks along the rows that a program computes side by side, and along the columns.
-
-        What it reads of the first operand stays in the second cache.
-
-        Args:
-            rows: blocks along them.
-            columns: the same.
-        """
-        panel = self.block.rows * self.depth * self.elements[0].itemsize // self.parts
-        most = max(self.machine.l2 // 2 // panel, 1)
-        if self.cores > FEW:
-            right = self.block.columns * self.depth * self.elements[1].itemsize // self.parts
-            return share(
-                Shared(self.copies, self.cores, self.cycles, panel, right), (rows, columns), most
-            )
-        wanted, near = ceil(PROGRAMS / self.copies), self.machine.l2 // NEAR
-        if rows > 1 and columns >= wanted and self.left.bytes() <= near < self.right.bytes():
-            # Few rows go over one panel after the other, which nobody else reads.
-            return rows, ceil(columns / wanted)
-        count = self.rows_of_program(rows, most)
-        return count, self.columns_of_program(ceil(rows / count), columns)
-
     @property
     def cycles(self) -> float:
         """Of a block."""
@@ -536,16 +519,6 @@ class Product:
         blocks = ceil(size_of(self.row.extent) / rows) * ceil(size_of(self.col.extent) / columns)
         return self.block.cycles / blocks
 
-    def rows_of_program(self, blocks: int, most: int) -> int:
-        """Blocks along the rows that a program has, of so many at most: there are some programs."""
-        # Programs of products that are cut should be as many for each of two threads.
-        wanted = ceil(PROGRAMS * (2 if self.parts > 1 < self.copies else 1) / self.copies)
-        programs = max(ceil(blocks / most), min(wanted, blocks))
-        count = ceil(blocks / programs)
-        if wanted == 1:
-            return count
-        return min(range(count, count // 2, -1), key=lambda size: idle(blocks, size))
-
     @property
     def is_shared(self) -> bool:
         """Whether threads are certain to share the product, and so what is packed for it."""
@@ -553,15 +526,15 @@ class Product:
         return points * self.depth >= CERTAIN
 
     @property
+    def sharing(self) -> int:
+        """How many cores share one product, if they are many; 0 if not."""
+        is_alone = self.copies == 1 and not self.in_blocks
+        return self.cores if self.cores > FEW and is_alone and self.is_shared else 0
+
+    @property
     def copies(self) -> int:
         """Products that there are side by side, each of programs of its own."""
         return prod([size_of(axis.extent) for axis in self.others])
-
-    def columns_of_program(self, programs: int, blocks: int) -> int:
-        """Blocks along the columns that a program computes one after the other: all, unless there
-        would be few programs."""
-        wanted = min(ceil(PROGRAMS / programs), blocks)
-        return ceil(blocks / wanted)
 
     def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:
         """The product of a block, or of a part of its depth, which goes on from a sum."""

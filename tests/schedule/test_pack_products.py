@@ -19,7 +19,7 @@ from tessera.schedule.blocking import choose_block, choose_panels
 from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
 from tessera.tile import panel_ops
-from tests.schedule.lowering import all_ops, labels, traced, typed
+from tests.schedule.lowering import all_ops, labels, nests_of, traced, typed
 
 AVX2 = machine("x86-64-v3")
 
@@ -190,6 +190,36 @@ def test_what_a_loop_does_not_change_is_packed_once() -> None:
     inside = [op.label for op in loop.body.ops if isinstance(op, ops.Kernel)]
     assert "dot" in inside
     assert "pack" not in inside
+
+
+@pytest.mark.parametrize(
+    ("cores", "shape", "packed"),
+    [
+        (2, (32, 960, 240), True),
+        (16, (32, 960, 240), False),  # the first operand, turned
+        (2, (64, 2032, 64), False),
+        (16, (64, 512, 2032), True),  # rather the first one than the larger second one
+    ],
+)
+def test_many_cores_wait_for_what_is_packed(
+    cores: int, shape: tuple[int, int, int], packed: bool
+) -> None:
+    m, k, n = shape
+    cpu = replace(machine("x86-64-v4"), cores=cores, l2=1 << 21)
+    func = Lowered(traced(ts.matmul, typed(m, k), typed(k, n)), cpu).schedule
+    assert ("pack" in labels(func)) == packed
+
+
+def test_many_cores_read_no_lines_that_displace_each_other() -> None:
+    """Of a far operand with columns at distances of 8192 bytes the second cache holds 256."""
+
+    def panels(columns: int) -> int:
+        cpu = replace(machine("x86-64-v4"), cores=16, l2=1 << 21)
+        func = Lowered(traced(ts.matmul, typed(64, 512), typed(512, columns)), cpu).schedule
+        return nests_of(func)[0].axes[0].extent
+
+    assert panels(2032) == 64 // 32
+    assert panels(2048) == 2048 // 64
 
 
 def test_few_rows_are_no_blocks() -> None:

@@ -1,0 +1,55 @@
+"""The programs into which a CPU's product is cut: which of its blocks a thread computes one after
+the other; see `products`."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from tessera.schedule.blocking import NEAR
+from tessera.schedule.grains import FEW, PROGRAMS, Shared, idle, share
+
+if TYPE_CHECKING:
+    from tessera.schedule.products import Product
+
+
+def program(p: Product, rows: int, columns: int) -> tuple[int, int]:
+    """Blocks along the rows that a program computes side by side, and along the columns.
+
+    What it reads of the first operand stays in the second cache.
+
+    Args:
+        p: the product.
+        rows: blocks along them.
+        columns: the same.
+    """
+    near = p.machine.l2
+    panel = p.block.rows * p.depth * p.elements[0].itemsize // p.parts
+    most = max(near // 2 // panel, 1)
+    if p.cores > FEW:
+        right = p.block.columns * p.depth * p.elements[1].itemsize // p.parts
+        return share(Shared(p.copies, p.cores, p.cycles, panel, right), (rows, columns), most)
+    wanted, near = ceil(PROGRAMS / p.copies), near // NEAR
+    if rows > 1 and columns >= wanted and p.left.bytes() <= near < p.right.bytes():
+        # Few rows go over one panel after the other, which nobody else reads.
+        return rows, ceil(columns / wanted)
+    count = _rows(p, rows, most)
+    return count, _columns(ceil(rows / count), columns)
+
+
+def _rows(p: Product, blocks: int, most: int) -> int:
+    """Blocks along the rows that a program has, of so many at most: there are some programs."""
+    # Programs of products that are cut should be as many for each of two threads.
+    wanted = ceil(PROGRAMS * (2 if p.parts > 1 < p.copies else 1) / p.copies)
+    programs = max(ceil(blocks / most), min(wanted, blocks))
+    count = ceil(blocks / programs)
+    if wanted == 1:
+        return count
+    return min(range(count, count // 2, -1), key=lambda size: idle(blocks, size))
+
+
+def _columns(programs: int, blocks: int) -> int:
+    """Blocks along the columns that a program computes one after the other: all, unless there would
+    be few programs."""
+    wanted = min(ceil(PROGRAMS / programs), blocks)
+    return ceil(blocks / wanted)
