@@ -112,6 +112,8 @@ class Product:
         groups: how products of narrow operands are added up.
         group: how many one instruction adds.
         line: neighbours along the depth that a packed first operand keeps together; 0: none.
+        rest: places at the end of the depth that are no whole line, and summed after those: the
+            second operand, which is read in place, has no zeros there.
         cuts: into how many parts each axis along the depth is cut.
         memory: besides results, where sums wait for the next part of the depth.
         cores: how many share it, if it is large enough.
@@ -150,6 +152,7 @@ class Product:
         self.depth = prod([size_of(axis.extent) for axis in op.axes])
         self.lanes = max(1, self.machine.vector_bits // op.dtype.bits)
         self.line = 0
+        self.rest = 0
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
@@ -301,7 +304,11 @@ class Product:
             least = line if self.groups.is_panels else 2 * line
             if isinstance(extent, int) and extent < least:
                 line = ceil(extent / self.group) * self.group
-            packs_right = packs_right or not divides(line, extent, self.facts)
+            if not divides(line, extent, self.facts):
+                # What no line holds takes steps of its own, where nothing else says to pack.
+                if isinstance(extent, int) and len(self.op.axes) == 1 and not packs_right:
+                    self.rest = extent % line
+                packs_right = not self.rest
             self.line = line
         if packs_left:
             left.pack()
@@ -436,7 +443,7 @@ class Product:
             if op is self.op:
                 start = part.start(copy, guards, op.loc) if part else None
                 code += [start] if start else []
-                code.append(self.contract(copy, part, start and start.result))
+                code += self.contracts(copy, part, start and start.result)
                 copy.env[op.result] = self.unmoved(code)
                 if part and not part.is_last:
                     index, where = copy.places(part.sums.index), copy.places(guards)
@@ -536,13 +543,33 @@ class Product:
         """Products that there are side by side, each of programs of its own."""
         return prod([size_of(axis.extent) for axis in self.others])
 
-    def contract(self, copy: Copy, part: Part | None, start: Value | None) -> ops.Contract:
-        """The product of a block, or of a part of its depth, which goes on from a sum."""
+    def contracts(self, copy: Copy, part: Part | None, start: Value | None) -> list[ops.Contract]:
+        """The product of a block: of whole lines, and then of the rest of the depth."""
+        lines = self.contract(copy, part, start)
+        return [lines, self.contract(copy, None, lines.result, True)] if self.rest else [lines]
+
+    def contract(
+        self, copy: Copy, part: Part | None, start: Value | None, is_rest: bool = False
+    ) -> ops.Contract:
+        """The product of a block, or of a part of its depth, which may go on from a sum.
+
+        Args:
+            copy: what the axes of the product are in a block.
+            part: the part, if the depth is cut into some.
+            start: the sum.
+            is_rest: whether it is of those places only that are no whole line.
+        """
         axes = dict(copy.axes)
         deep, at = cut(self.depth_axes, self.cuts, part.place) if part else (self.depth_axes, {})
+        if self.rest:
+            lines = self.op.axes[-1].extent // self.line
+            deep = (Axis(self.kb, lines), deep[-1])
+            if is_rest:
+                deep, at = (Axis(self.kk, self.rest),), {self.kb: lines}
         axes.update(at)
         if self.line:
-            axes[self.op.axes[-1].name] = sym(self.kb) * self.line + self.place_in_line
+            deepest = sym(self.kb) * self.line + self.place_in_line
+            axes[self.op.axes[-1].name] = substitute(deepest, at)
         code: list[Op] = []
         sides: list[Value] = []
         for side in (self.left, self.right):

@@ -18,9 +18,10 @@ from tessera.graph.ops.rearrange import broadcast, slice_axis, transpose
 from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
 from tessera.schedule import ops
+from tessera.schedule.part_ops import ContractFrom
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_donated, check_levels, has_pairs
-from tests.schedule.lowering import traced, typed
+from tests.schedule.lowering import nests_of, traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
 SHAPES = [(9, 17, 20), (24, 33, 35), (12, 64, 16), (25, 16, 40)]
@@ -120,6 +121,40 @@ def test_the_last_block_begins_among_the_rows_before(rows: int, level: str) -> N
     rng = np.random.default_rng(rows)
     inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
     assert check_donated(graph, inputs, machine=machine(level)) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("depth", [85, 100])
+def test_the_end_of_the_depth_reads_no_zeros(depth: int, level: str) -> None:
+    """Its places are no whole line of the first operand, which is packed: a sum goes on."""
+
+    def fn(x: Any, y: Any, rest: Any) -> Any:
+        return e.add(product("tt", x, y), rest)
+
+    types = [*operands("tt", (128, 37, depth), dt.float32), typed(128, 37)]
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(depth)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    inputs[0][-1, 3], inputs[1][5, -1] = np.inf, np.nan
+    lowered = check_levels(graph, inputs, machine=replace(machine(level), cores=2, l2=1 << 20))
+    nests = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    assert "left operand packed" in nests[-1].reason
+    (last,) = [op for op in nests[-1].body.ops if isinstance(op, ContractFrom)]
+    assert last.axes[-1].extent == depth % 16
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(128, 37, 85), (100, 37, 33), (90, 45, 70), (33, 67, 40)])
+def test_turned_blocks_are_stored_in_squares_at_their_ends(
+    shape: tuple[int, int, int], level: str
+) -> None:
+    """No element by itself, and none beyond the ends."""
+    rows, cols, _ = shape
+    types = [*operands("tt", shape, dt.float32), typed(rows, cols)]
+    lowered = run(lambda x, y, z: e.mul(product("tt", x, y), z), types, level)
+    (store,) = [op for op in nests_of(lowered.schedule)[-1].body.ops if isinstance(op, ops.Store)]
+    assert store.where
+    assert "target.scatter" not in str(lowered.target)
 
 
 def test_batches() -> None:

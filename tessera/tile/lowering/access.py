@@ -5,13 +5,13 @@ A complex buffer is memory of its real dtype: element k is at 2k and 2k + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Value
-from tessera.ir.intexpr import Dim, linear_in, simplify, symbols
+from tessera.ir.intexpr import Dim, is_nonneg, linear_in, simplify, symbols
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
@@ -67,9 +67,23 @@ def _varies(value: Value, k: int) -> bool:
 
 
 def _view(
-    low: State, address: _Address, point: Point, dims: Sequence[int], part: int
+    low: State,
+    address: _Address,
+    point: Point,
+    dims: Sequence[int],
+    part: int,
+    ends: Mapping[str, Dim] | None = None,
 ) -> tuple[Value, tuple[Value, ...]]:
-    """A view on one part of the elements along some dims, and the coordinates of the tile."""
+    """A view on one part of the elements along some dims, and the coordinates of the tile.
+
+    Args:
+        low: the lowering.
+        address: of an element.
+        point: the tile.
+        dims: those that elements differ along.
+        part: of a complex number.
+        ends: where dims end before their extents.
+    """
     em = low.em
     scale = 2 if low.buffer(address.buf).dtype.is_complex else 1
     leaf = low.leaf(point, address.dyn)
@@ -77,7 +91,15 @@ def _view(
     coefs = address.coefs
     assert coefs is not None
     strides = tuple([em.index(coefs[d.name] * scale, leaf) for d in along])
-    sizes = tuple([em.index(d.extent) for d in along])
+    ends = ends or {}
+    sizes = tuple(
+        [
+            em.map("min", em.index(d.extent), em.index(ends[d.name], leaf))
+            if d.name in ends
+            else em.index(d.extent)
+            for d in along
+        ]
+    )
     offset = em.index(address.rest * scale + part, leaf)
     view = em.pure(t.View, low.memory[address.buf], offset, sizes, strides)
     return view, tuple([d.start for d in along])
@@ -97,9 +119,12 @@ def _mask(
     return (low.em.reshape(spread, tuple([shape[k] for k in dims])),)
 
 
-def _checks(point: Point, dims: Sequence[int]) -> tuple[int, ...]:
+def _checks(
+    point: Point, dims: Sequence[int], ends: Mapping[str, Dim] | None = None
+) -> tuple[int, ...]:
     found = [point.dims[k] for k in dims]
-    return tuple([at for at, dim in enumerate(found) if dim.checked and dim.count is None])
+    checked = [(d.checked and d.count is None) or d.name in (ends or {}) for d in found]
+    return tuple([at for at, is_checked in enumerate(checked) if is_checked])
 
 
 # --- loads ------------------------------------------------------------------------------------
@@ -281,10 +306,12 @@ def write(
     streaming: bool = False,
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
+    address = _address(low, buf, index, dyn, point)
+    is_plain = combine is None and not atomic
+    ends, where = _ends(low, address, where, point) if is_plain else ({}, where)
     conditions = low.conditions(where, point, dyn)
     if conditions is None:
         return
-    address = _address(low, buf, index, dyn, point)
     guards = [c for c in conditions if not tile_type(c).shape]
     masks = [c for c in conditions if tile_type(c).shape]
 
@@ -293,7 +320,7 @@ def write(
         if dims is None:
             _scatter(low, address, value, masks, point, combine, atomic)
         else:
-            _write_box(low, address, value, masks, point, dims, combine, streaming)
+            _write_box(low, address, value, masks, point, dims, ends, combine, streaming)
         return ()
 
     guard = low.em.all_of(guards)
@@ -301,6 +328,27 @@ def write(
         action()
     else:
         low.em.when(guard, action)
+
+
+def _ends(
+    low: State, address: _Address, where: Sequence[Dim], point: Point
+) -> tuple[dict[str, Dim], Sequence[Dim]]:
+    """Where a block of a CPU that is turned as it is stored, ends along its dims, and the other
+    conditions: squares have ends, but no masks."""
+    coefs = address.coefs
+    steps = [] if coefs is None else [coefs[dim.name] for dim in point.dims]
+    if low.is_block or len(steps) != 2 or steps[0] not in (1, -1) or steps[1] in (0, 1, -1):
+        return {}, where
+    ends: dict[str, Dim] = {}
+    others: list[Dim] = []
+    for e in where:
+        names = [dim.name for dim in point.dims if dim.name in symbols(e)]
+        form = linear_in(e, names) if len(names) == 1 and not isinstance(e, int) else None
+        if form is None or form[0][names[0]] != -1 or names[0] in ends:
+            others.append(e)
+        elif not (low.is_inner and is_nonneg(e, low.facts)):
+            ends[names[0]] = form[1] + 1
+    return ends, others
 
 
 def _structured(
@@ -355,16 +403,17 @@ def _write_box(
     masks: Sequence[Value],
     point: Point,
     dims: Sequence[int],
+    ends: Mapping[str, Dim],
     combine: ScalarFn | None,
     streaming: bool,
 ) -> None:
     em = low.em
     shape = tuple([point.shape[k] for k in dims])
     full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
-    check = _checks(point, dims)
+    check = _checks(point, dims, ends)
     mask = _mask(low, masks, point, dims)
     parts = 2 if low.buffer(address.buf).dtype.is_complex else 1
-    views = [_view(low, address, point, dims, part) for part in range(parts)]
+    views = [_view(low, address, point, dims, part, ends) for part in range(parts)]
     if combine is not None:
         found = [
             em.add(t.Load(view, coords, mask, shape, check, 0, loc=em.loc))[0]
