@@ -24,6 +24,10 @@ MOST_FETCHED = 2048
 """Bytes of a row that are fetched ahead: by then a prefetcher knows where it goes on."""
 
 
+_Ends = Mapping[str, Sequence[Dim]]
+"""Places before which dims of a box end."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Address:
     """The place of an element in its buffer, over a tile.
@@ -72,7 +76,7 @@ def _view(
     point: Point,
     dims: Sequence[int],
     part: int,
-    ends: Mapping[str, Dim] | None = None,
+    ends: _Ends | None = None,
 ) -> tuple[Value, tuple[Value, ...]]:
     """A view on one part of the elements along some dims, and the coordinates of the tile.
 
@@ -91,17 +95,12 @@ def _view(
     coefs = address.coefs
     assert coefs is not None
     strides = tuple([em.index(coefs[d.name] * scale, leaf) for d in along])
-    ends = ends or {}
-    sizes = tuple(
-        [
-            em.map("min", em.index(d.extent), em.index(ends[d.name], leaf))
-            if d.name in ends
-            else em.index(d.extent)
-            for d in along
-        ]
-    )
+    sizes = [em.index(d.extent) for d in along]
+    for k, dim in enumerate(along):
+        for end in (ends or {}).get(dim.name, ()):
+            sizes[k] = em.map("min", sizes[k], em.index(end, leaf))
     offset = em.index(address.rest * scale + part, leaf)
-    view = em.pure(t.View, low.memory[address.buf], offset, sizes, strides)
+    view = em.pure(t.View, low.memory[address.buf], offset, tuple(sizes), strides)
     return view, tuple([d.start for d in along])
 
 
@@ -119,9 +118,7 @@ def _mask(
     return (low.em.reshape(spread, tuple([shape[k] for k in dims])),)
 
 
-def _checks(
-    point: Point, dims: Sequence[int], ends: Mapping[str, Dim] | None = None
-) -> tuple[int, ...]:
+def _checks(point: Point, dims: Sequence[int], ends: _Ends | None = None) -> tuple[int, ...]:
     found = [point.dims[k] for k in dims]
     checked = [(d.checked and d.count is None) or d.name in (ends or {}) for d in found]
     return tuple([at for at, is_checked in enumerate(checked) if is_checked])
@@ -307,8 +304,9 @@ def write(
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
     address = _address(low, buf, index, dyn, point)
-    is_plain = combine is None and not atomic
-    ends, where = _ends(low, address, where, point) if is_plain else ({}, where)
+    ends: _Ends = {}
+    if combine is None and not atomic:
+        ends, where = _ends(low, address, where, point)
     conditions = low.conditions(where, point, dyn)
     if conditions is None:
         return
@@ -332,22 +330,22 @@ def write(
 
 def _ends(
     low: State, address: _Address, where: Sequence[Dim], point: Point
-) -> tuple[dict[str, Dim], Sequence[Dim]]:
+) -> tuple[_Ends, Sequence[Dim]]:
     """Where a block of a CPU that is turned as it is stored, ends along its dims, and the other
     conditions: squares have ends, but no masks."""
     coefs = address.coefs
     steps = [] if coefs is None else [coefs[dim.name] for dim in point.dims]
     if low.is_block or len(steps) != 2 or steps[0] not in (1, -1) or steps[1] in (0, 1, -1):
         return {}, where
-    ends: dict[str, Dim] = {}
+    ends: dict[str, list[Dim]] = {}
     others: list[Dim] = []
     for e in where:
         names = [dim.name for dim in point.dims if dim.name in symbols(e)]
         form = linear_in(e, names) if len(names) == 1 and not isinstance(e, int) else None
-        if form is None or form[0][names[0]] != -1 or names[0] in ends:
+        if form is None or form[0][names[0]] != -1:
             others.append(e)
         elif not (low.is_inner and is_nonneg(e, low.facts)):
-            ends[names[0]] = form[1] + 1
+            ends.setdefault(names[0], []).append(form[1] + 1)
     return ends, others
 
 
@@ -403,7 +401,7 @@ def _write_box(
     masks: Sequence[Value],
     point: Point,
     dims: Sequence[int],
-    ends: Mapping[str, Dim],
+    ends: _Ends,
     combine: ScalarFn | None,
     streaming: bool,
 ) -> None:
