@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, gcd
 
@@ -53,6 +54,9 @@ MEETING = 0.7
 """Cycles for each element of rows that displace each other in the first cache, if they are just too
 many for it."""
 
+MET = 2
+"""Cycles that a step waits for a line that has been displaced."""
+
 SETS, LINE_BYTES = 64, 64
 """The lines of the first cache: so many that do not displace each other, of so many bytes."""
 
@@ -66,12 +70,14 @@ class Blocking:
         columns: of the block, whole vectors.
         packs_left: whether the first operand is packed for it.
         cycles: that the product takes.
+        packs_right: whether the second one is, though blocks could read it where it is.
     """
 
     rows: int
     columns: int
     packs_left: bool = True
     cycles: float = 0.0
+    packs_right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,12 @@ class Operands:
         right_streams: whether the second one is read where it is, and is a good part of the second
             cache.
         right_packing: cycles in which the second one is packed, if it has to be even so.
+        right_copying: cycles in which a vector of the second one is packed, where that may pay though
+            blocks could read it where it is; 0 where it does not.
+        has_masks: whether what is left of its columns is read under masks as fast as all of them.
+        left_meets: whether lines of the first one displace each other in the first cache, from one
+            place of the depth to the next, and blocks wait for them.
+        right_meets: whether those of the second one do.
         shared: products that read the same first operand, and share its packed copy.
         right_shared: products that read the same second one.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
@@ -105,6 +117,10 @@ class Operands:
     reused: int = REUSED
     right_streams: bool = False
     right_packing: float = 0.0
+    right_copying: float = 0.0
+    has_masks: bool = True
+    left_meets: bool = False
+    right_meets: bool = False
     shared: int = 1
     right_shared: int = 1
     is_turned: bool = False
@@ -163,35 +179,70 @@ def choose_block(
             last //= 2
         for height in range(1, most + 1):
             row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
-            each = [_block_cycles(height, n, depth, lanes, lie) for n in (vectors, last)]
-            # A shorter block at the end leaves one of two threads idle for half of the difference.
-            cycles = row_blocks * ((col_blocks - 1) * each[0] + each[1]) + (each[0] - each[1]) / 2
-            right = columns * depth / lanes
-            if lie.right_packing:
-                cycles += lie.right_packing + lie.handing(right, col_blocks)
-            elif lie.right_is_far and row_blocks * lie.right_shared >= lie.reused:
-                cycles += FAR_PACKING * right / lie.right_shared
-                cycles += lie.handing(right, col_blocks)
-            packed = packing + lie.handing(rows * depth / lanes, row_blocks)
-            if cycles + packed < best.cycles:
-                best = Blocking(height, vectors * lanes, True, cycles + packed)
-            if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):
-                continue
-            if rows % height and not (lie.shifts and height < rows):
-                continue
-            # Rows at distances of a power of two meet in the same lines of the first cache.
-            over = ceil(height * meeting(lie.stride)) / (lie.ways - 2)
-            if over > 1 and depth > 64:
-                cycles += MEETING * over * row_blocks * col_blocks * height * depth
-            if cycles < best.cycles:
-                best = Blocking(height, vectors * lanes, False, cycles)
+            for cycles, packs_right in _right(lie, shape, lanes, height, vectors, last):
+                packed = cycles + packing + lie.handing(rows * depth / lanes, row_blocks)
+                if packed < best.cycles:
+                    best = Blocking(height, vectors * lanes, True, packed, packs_right)
+                if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):
+                    continue
+                if rows % height and not (lie.shifts and height < rows):
+                    continue
+                # Rows at distances of a power of two meet in the same lines of the first cache.
+                over = ceil(height * meeting(lie.stride)) / (lie.ways - 2)
+                if over > 1 and depth > 64:
+                    cycles += MEETING * over * row_blocks * col_blocks * height * depth
+                if lie.left_meets:
+                    cycles += MET * row_blocks * col_blocks * depth
+                if cycles < best.cycles:
+                    best = Blocking(height, vectors * lanes, False, cycles, packs_right)
     return best
 
 
-def _block_cycles(height: int, vectors: int, depth: int, lanes: int, lie: Operands) -> float:
-    """Of one block."""
+def _right(
+    lie: Operands, shape: tuple[int, int, int], lanes: int, height: int, vectors: int, last: int
+) -> Iterator[tuple[float, bool]]:
+    """The ways to come by the second operand: the cycles of a product, besides packing the first
+    one, and whether the second one is packed though it could be read where it is.
+
+    Args:
+        lie: how the operands lie.
+        shape: of the product.
+        lanes: elements of a vector.
+        height: rows of a block.
+        vectors: of its columns.
+        last: vectors of the last columns.
+    """
+    rows, columns, depth = shape
+    row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
+    right = columns * depth / lanes
+
+    def blocks(is_packed: bool) -> float:
+        each = [_block_cycles(height, n, depth, lanes, lie, is_packed) for n in (vectors, last)]
+        # A shorter block at the end leaves one of two threads idle for half of the difference.
+        return row_blocks * ((col_blocks - 1) * each[0] + each[1]) + (each[0] - each[1]) / 2
+
+    if lie.right_packing:
+        yield blocks(True) + lie.right_packing + lie.handing(right, col_blocks), False
+        return
+    if lie.right_is_far and row_blocks * lie.right_shared >= lie.reused:
+        copying = FAR_PACKING * right / lie.right_shared + lie.handing(right, col_blocks)
+        yield blocks(True) + copying, False
+        return
+    is_whole = columns % (vectors * lanes) == 0
+    if is_whole or lie.has_masks:
+        yield blocks(False), False
+    if lie.right_copying:
+        copying = lie.right_copying * (right + 1000) / lie.right_shared
+        yield blocks(True) + copying + lie.handing(right, col_blocks), True
+
+
+def _block_cycles(
+    height: int, vectors: int, depth: int, lanes: int, lie: Operands, is_packed: bool
+) -> float:
+    """Of one block, which may read a second operand that is packed though it need not be."""
     step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
-    if lie.right_streams and vectors * lanes * depth > PANEL:
+    is_late = lie.right_meets or (lie.right_streams and vectors * lanes * depth > PANEL)
+    if is_late and not is_packed:
         step += LATE if vectors < FETCHED else LATE / 8
     turning = TURNING * vectors * lanes if lie.is_turned else 0
     return step * (depth + STORE_STEPS) + 20 + turning

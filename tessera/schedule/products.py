@@ -79,6 +79,11 @@ class CachedCpu(Cpu, NarrowCpu, Protocol):
         """Whether products are fused into sums."""
         ...
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether memory under a mask is as fast as without."""
+        ...
+
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask."""
         ...
@@ -194,7 +199,8 @@ class Product:
         # them.
         lies = len(self.op.axes) == 1 and self.left.stride(last) == 1
         strays = not lies or self.left.stride(row) != self.depth
-        in_place = in_place and not (self.cores > FEW and far[0] and self.left.displaces(last))
+        is_slow = self.cores > FEW or not self.machine.has_masks
+        in_place = in_place and not (is_slow and far[0] and self.left.displaces(last))
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
@@ -210,8 +216,8 @@ class Product:
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         left = self.left.packing(not far[0] and self.left.copied() <= 4 * near)
         lie = Operands(
-            in_place, stride, left, far[1], self.reused, streams, packing, self.left.products,
-            self.right.products, is_turned, far[0] and strays, ways_of(self.machine.l1),
+            in_place, stride, left, far[1], self.reused, streams, packing, self.copying(),
+            self.machine.has_masks, self.left.meets(last), self.right.meets(last), self.left.products, self.right.products, is_turned, far[0] and strays, ways_of(self.machine.l1),
             not self.in_blocks and not is_turned, self.sharing,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
@@ -227,6 +233,15 @@ class Product:
         is_near = max(right.copied(), NEAR * right.bytes()) <= self.machine.l2
         cost = right.packing(is_near and right.runs_along(self.col))
         return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
+
+    def copying(self) -> float:
+        """Cycles in which a vector of the second operand is packed, where that may pay though blocks
+        could read it as it is. Registers for masks come with enough others for blocks of four
+        vectors side by side, which do not wait for a second cache."""
+        right = self.right
+        if self.machine.has_masks or not right.lies_along(self.col):
+            return 0
+        return right.packing(right.copied() <= self.machine.l2)
 
     def may_turn(self) -> bool:
         """Whether lanes could run along the rows just as well: the first operand is small, and what
@@ -291,9 +306,9 @@ class Product:
         if least < LEAST_BLOCK or cols < LEAST_BLOCK:
             return False
         last = self.op.axes[-1]
-        in_place = right.lies_along(self.col) and (
-            self.machine.masks(self.op.dtype.bits) or self.is_whole(self.col, self.block.columns)
-        )
+        is_read_whole = self.machine.masks(self.op.dtype.bits) and self.machine.has_masks
+        is_read_whole = is_read_whole or self.is_whole(self.col, self.block.columns)
+        in_place = right.lies_along(self.col) and is_read_whole and not self.block.packs_right
         packs_right = not in_place or is_read_far
         packs_left = self.block.packs_left or (self.group > 1 and not self.groups.is_panels)
         packs_right = packs_right or self.group > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -115,17 +116,36 @@ class _Box:
 
     def mask(self, index: tuple[int, ...], extra: Value | None) -> Value | None:
         """The whole mask of a row: a scalar bool for scalar rows, a vector otherwise, or None."""
-        s = self.s
         guard = self.guard(index)
         if self.lanes > 1 and guard is not None:
-            guard = s.splat(guard, self.lanes)
-        parts = [m for m in (self.lane_mask, guard, extra) if m is not None]
-        if not parts:
-            return None
-        result = parts[0]
-        for part in parts[1:]:
-            result = s.map("and", result, part)
-        return result
+            guard = self.s.splat(guard, self.lanes)
+        return self.every([self.lane_mask, guard, extra])
+
+    def condition(
+        self, index: tuple[int, ...], extra: Value | None
+    ) -> tuple[Value | None, Value | None]:
+        """The mask of a row in two parts: a scalar for all of its lanes, and what differs between
+        them."""
+        of_row, of_lanes = [self.guard(index)], [self.lane_mask]
+        for part in () if extra is None else _factors(extra):
+            if isinstance(part.type, ScalarType):
+                of_row.append(part)
+            else:
+                of_lanes.append(part)
+        return self.every(of_row), self.every(of_lanes)
+
+    def every(self, parts: Sequence[Value | None]) -> Value | None:
+        """The conjunction of those masks that there are."""
+        found = [part for part in parts if part is not None]
+        return functools.reduce(lambda a, b: self.s.map("and", a, b), found) if found else None
+
+
+def _factors(mask: Value) -> list[Value]:
+    """What has to hold for a mask to, scalars where it is the same in all lanes."""
+    op = mask.op
+    if isinstance(op, t.Map) and op.fn.name == "and":
+        return [part for arg in op.args for part in _factors(arg)]
+    return [op.x if isinstance(op, t.Splat) else mask]
 
 
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -422,15 +442,23 @@ def _store_row(
     extra: Value | None,
     streaming: bool,
 ) -> None:
-    mask = box.mask(index, extra)
-    ptr, offset = box.view.ptr, box.place(index, extra)
-    if box.lanes == 1:
-        _when(s, mask, lambda: s.emit(t.Store(ptr, offset, value, (), loc=s.loc)))
+    if box.lanes == 1 or not s.machine.has_masks:
+        # Where a mask costs more than a branch, a row that is stored or not has none.
+        guard, mask = box.condition(index, extra)
+        _when(s, guard, lambda: _store_lanes(s, box, box.offset(index), value, mask, streaming))
         return
-    stride = box.view.strides[-1]
+    mask = box.mask(index, extra)
+    _store_lanes(s, box, box.place(index, extra), value, mask, streaming)
+
+
+def _store_lanes(
+    s: Lowering, box: _Box, offset: Value, value: Value, mask: Value | None, streaming: bool
+) -> None:
+    ptr, stride = box.view.ptr, box.view.strides[-1] if box.view.strides else s.index(1)
     masks = () if mask is None else (mask,)
-    if constant_of(stride) == 1:
-        s.emit(t.Store(ptr, offset, value, masks, 0, streaming and not masks, loc=s.loc))
+    if box.lanes == 1 or constant_of(stride) == 1:
+        streaming = streaming and not masks and box.lanes > 1
+        s.emit(t.Store(ptr, offset, value, masks, 0, streaming, loc=s.loc))
         return
     if constant_of(stride) == -1:
         first = s.map("sub", offset, s.index(box.lanes - 1))

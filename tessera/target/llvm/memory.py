@@ -186,8 +186,13 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
     while k < known:
         # Vectors of the machine, as many as are a power of two.
         count = known - k
-        count = width << ((count // width).bit_length() - 1) if count >= width else count
-        is_whole = count >= width or _is_whole(count, VecType(width, memory.dtype))
+        if count >= width:
+            count = width << ((count // width).bit_length() - 1)
+        elif not w.has_masks:
+            # A mask costs more than some stores of what is left, cut into powers of two.
+            count = 1 << (count.bit_length() - 1)
+        is_whole = not w.has_masks or count >= width
+        is_whole = is_whole or _is_whole(count, VecType(width, memory.dtype))
         part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
         text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
         to, align = _behind(w, at, k * size), size if k else op.align or size

@@ -127,7 +127,7 @@ class Writer:
     ) -> None:
         self.machine = machine
         # Whether masks are registers of their own.
-        self.has_masks = machine.has(Feature.AVX512F)
+        self.has_masks = machine.has_masks
         self.rules = rules
         self.frame = frame
         self.lines: list[str] = []
