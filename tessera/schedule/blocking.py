@@ -93,8 +93,8 @@ class Operands:
         right_streams: whether the second one is read where it is, and is a good part of the second
             cache.
         right_packing: cycles in which the second one is packed, if it has to be even so.
-        right_copying: cycles in which a vector of the second one is packed, where that may pay though
-            blocks could read it where it is; 0 where it does not.
+        right_copying: cycles in which a vector of the second one is packed, where that may pay
+            though blocks could read it where it is; 0 where it does not.
         has_masks: whether what is left of its columns is read under masks as fast as all of them.
         left_meets: whether lines of the first one displace each other in the first cache, from one
             place of the depth to the next, and blocks wait for them.

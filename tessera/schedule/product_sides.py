@@ -18,6 +18,7 @@ from tessera.schedule.blocking import (
     FAR_PACKING,
     LINE_BYTES,
     MEMORY_PACKING,
+    NEAR,
     PACKING,
     meeting,
     ways_of,
@@ -216,6 +217,25 @@ class Side:
         if self.copied() > STREAM_BYTES:
             return MEMORY_PACKING
         return PACKING if is_near else FAR_PACKING
+
+    def packing_of_all(self) -> float:
+        """Cycles in which all of a second operand is packed for one product; 0 where blocks can
+        read it as it is."""
+        p = self.product
+        if self.lies_along(self.axis):
+            return 0
+        is_near = max(self.copied(), NEAR * self.bytes()) <= p.machine.l2
+        cost = self.packing(is_near and self.runs_along(self.axis))
+        return cost * size_of(self.axis.extent) * p.depth / p.lanes / self.products
+
+    def copying(self) -> float:
+        """Cycles in which a vector of a second operand is packed, where that may pay though blocks
+        could read it as it is. Registers for masks come with enough others for blocks of four
+        vectors side by side, which do not wait for a second cache."""
+        machine = self.product.machine
+        if machine.has_masks or not self.lies_along(self.axis):
+            return 0
+        return self.packing(self.copied() <= machine.l2)
 
     @property
     def is_left(self) -> bool:

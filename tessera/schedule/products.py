@@ -212,36 +212,18 @@ class Product:
             best = choose_panels((height, width, steps), self.lanes)
             self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
             return
-        packing = self.packing()
+        packing = self.right.packing_of_all()
         streams = not packing and not far[1] and self.right.bytes() > near // NEAR
         left = self.left.packing(not far[0] and self.left.copied() <= 4 * near)
         lie = Operands(
-            in_place, stride, left, far[1], self.reused, streams, packing, self.copying(),
-            self.machine.has_masks, self.left.meets(last), self.right.meets(last), self.left.products, self.right.products, is_turned, far[0] and strays, ways_of(self.machine.l1),
-            not self.in_blocks and not is_turned, self.sharing,
+            in_place, stride, left, far[1], self.reused, streams, packing, self.right.copying(),
+            self.machine.has_masks, self.left.meets(last), self.right.meets(last),
+            self.left.products, self.right.products, is_turned, far[0] and strays,
+            ways_of(self.machine.l1), not self.in_blocks and not is_turned, self.sharing,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)
         self.block = best if is_turned else block_of(self, best, in_place)
-
-    def packing(self) -> float:
-        """Cycles in which the second operand is packed for one product; 0 where blocks can read it
-        as it is."""
-        right = self.right
-        if right.lies_along(self.col):
-            return 0
-        is_near = max(right.copied(), NEAR * right.bytes()) <= self.machine.l2
-        cost = right.packing(is_near and right.runs_along(self.col))
-        return cost * size_of(self.col.extent) * self.depth / self.lanes / right.products
-
-    def copying(self) -> float:
-        """Cycles in which a vector of the second operand is packed, where that may pay though blocks
-        could read it as it is. Registers for masks come with enough others for blocks of four
-        vectors side by side, which do not wait for a second cache."""
-        right = self.right
-        if self.machine.has_masks or not right.lies_along(self.col):
-            return 0
-        return right.packing(right.copied() <= self.machine.l2)
 
     def may_turn(self) -> bool:
         """Whether lanes could run along the rows just as well: the first operand is small, and what
@@ -302,7 +284,7 @@ class Product:
         row_blocks = ceil(rows / self.block.rows) * right.products
         is_read_far = right.bytes() > near and row_blocks >= self.reused
         # Few rows of each of several windows pay for packing what all of them are multiplied with.
-        least = rows * right.products if self.packing() or is_read_far else rows
+        least = rows * right.products if right.packing_of_all() or is_read_far else rows
         if least < LEAST_BLOCK or cols < LEAST_BLOCK:
             return False
         last = self.op.axes[-1]

@@ -20,7 +20,7 @@ from tessera.target import ops as t
 from tessera.target.llvm.fences import LIMITS, fence_type
 from tessera.target.llvm.invariants import invariants, masks
 from tessera.target.llvm.rows import ROWS
-from tessera.target.machine import Feature, Machine
+from tessera.target.machine import Machine
 from tessera.target.types import PtrType, VecType
 
 STACK_BITS = 128
