@@ -181,6 +181,12 @@ def erfc_scaled(u: mp.mpf) -> mp.mpf:
     return mp.erfc(x) * mp.exp(x * x) * x
 
 
+def erfcx_bulge(u: mp.mpf) -> mp.mpf:
+    """(1 + 2 x) * exp(x**2) * erfc(x) - 1 in u = (x - 2) / (x + 2)."""
+    x = 2 * (1 + u) / (1 - u)
+    return (1 + 2 * x) * mp.erfc(x) * mp.exp(x * x) - 1
+
+
 def erfinv_ratio(w: mp.mpf) -> mp.mpf:
     """erfinv(x) / x in w = -log(1 - x**2)."""
     x = mp.sqrt(-mp.expm1(-w))
@@ -331,6 +337,16 @@ ROWS = [
         lambda u: 1 / erfc_scaled(u),
         ("short", "double"),
         intervals={"short": (mp.mpf("-2.501") / mp.mpf("3.499"), mp.mpf("8.01") / mp.mpf("14.01"))},
+    ),
+    Row(
+        "ERFC_BULGE",
+        "(1 + 2 x) * exp(x**2) * erfc(x) - 1 in (x - 2) / (x + 2) for x from 0 to 10.1",
+        erfcx_bulge,
+        mp.mpf(-1),
+        mp.mpf("8.1") / mp.mpf("12.1"),
+        lambda u: 1 / (1 + erfcx_bulge(u)),
+        ("single",),
+        {"single": 1.8},
     ),
     Row(
         "ERFINV_CENTRE",

@@ -83,6 +83,31 @@ def _erfc_in_pieces(x: Num) -> Num:
     return where(x < 0.0, 2.0 - large, large)
 
 
+def _erfc_by_parts(x: Num) -> Num:
+    """exp(-x**2) * (1 + bulge(x)) / (1 + 2 |x|) (Shepherd and Laframboise, "Chebyshev approximation
+    of (1 + 2x) exp(x**2) erfc(x)", 1981), of which only the last sum is rounded where it is large.
+    """
+
+    def inside(a: Num) -> Num:
+        # (x - 2) / (x + 2), as exact near 0 as elsewhere.
+        bulge = tables.ERFC_BULGE(fma(a / (a + 2.0), 2.0, -1.0))
+        twice = a * 2.0
+        below = twice + 1.0
+        gone = below - twice
+        lost = (twice - (below - gone)) + (1.0 - gone)
+        inverse = 1.0 / below
+        rest = inverse * fma(-lost, inverse, fma(-below, inverse, 1.0))
+        small = fma(inverse, bulge, fma(rest, bulge, rest))
+        square, behind = two_product(a, a)
+        parts = reduce(-square, -behind)
+        growth = parts.r + parts.tail
+        return parts.scaled(fma(inverse, growth, fma(small, growth, small)) + inverse)
+
+    a = abs(x)
+    large = vanishing(a, a > ERFC_END, ERFC_END, inside)
+    return where(x < 0.0, 2.0 - large, large)
+
+
 def erf(x: Num) -> Num:
     """The error function."""
     if x.looks_up:
@@ -102,7 +127,7 @@ def erfc(x: Num) -> Num:
     if x.looks_up:
         return _erfc_in_pieces(x)
     if x.grade is Grade.SINGLE:
-        return erfc(x.widen()).narrow()
+        return _erfc_by_parts(x) if x.b.fused else erfc(x.widen()).narrow()
     a = abs(x)
     limit = 11.0 if x.grade is Grade.SHORT else 28.0
     large = vanishing(a, a > limit, limit, _complement)
