@@ -27,6 +27,9 @@ FAR_PACKING = 15
 """The same, where it comes from a cache that cores share, or goes there, or its elements lie apart:
 to turn them takes a Zen 4 15 to 19 cycles."""
 
+FAR_READING = 6
+"""Cycles in which one is read where it is, from such a cache."""
+
 MEMORY_PACKING = 40
 """The same, where it goes to memory."""
 
@@ -43,6 +46,10 @@ TURNING = 5
 
 PANEL = 4096
 """Elements of the second operand that stay in the first cache from one block to the next."""
+
+PASSING = 3
+"""Cycles in which a vector of a panel that the first cache does not hold comes from the second one,
+where that gives 32 bytes in two of them (a Zen 3)."""
 
 LATE = 6
 """Cycles that a step along the depth waits for elements that do not, and are not packed."""
@@ -224,13 +231,15 @@ def _right(
     if lie.right_packing:
         yield blocks(True) + lie.right_packing + lie.handing(right, col_blocks), False
         return
-    if lie.right_is_far and row_blocks * lie.right_shared >= lie.reused:
+    is_far = lie.right_is_far and row_blocks * lie.right_shared >= lie.reused
+    if is_far and lie.has_masks:
         copying = FAR_PACKING * right / lie.right_shared + lie.handing(right, col_blocks)
         yield blocks(True) + copying, False
         return
-    is_whole = columns % (vectors * lanes) == 0
-    if is_whole or lie.has_masks:
-        yield blocks(False), False
+    # All blocks of rows go over one panel: what the first cache holds is read once from afar.
+    is_held = vectors * lanes * depth <= PANEL and not lie.right_meets
+    if (columns % (vectors * lanes) == 0 or lie.has_masks) and (is_held or not is_far):
+        yield blocks(False) + (FAR_READING * right if is_far else 0), False
     if lie.right_copying:
         copying = lie.right_copying * (right + 1000) / lie.right_shared
         yield blocks(True) + copying + lie.handing(right, col_blocks), True
@@ -241,6 +250,8 @@ def _block_cycles(
 ) -> float:
     """Of one block, which may read a second operand that is packed though it need not be."""
     step = max(height * vectors, STEPS, height + vectors) + (height + vectors) / 10
+    if not lie.has_masks and vectors * lanes * depth > PANEL:
+        step = max(step, PASSING * vectors)
     is_late = lie.right_meets or (lie.right_streams and vectors * lanes * depth > PANEL)
     if is_late and not is_packed:
         step += LATE if vectors < FETCHED else LATE / 8

@@ -291,7 +291,7 @@ class Product:
         is_read_whole = self.machine.masks(self.op.dtype.bits) and self.machine.has_masks
         is_read_whole = is_read_whole or self.is_whole(self.col, self.block.columns)
         in_place = right.lies_along(self.col) and is_read_whole and not self.block.packs_right
-        packs_right = not in_place or is_read_far
+        packs_right = not in_place or (is_read_far and self.machine.has_masks)
         packs_left = self.block.packs_left or (self.group > 1 and not self.groups.is_panels)
         packs_right = packs_right or self.group > 1
         along = left.runs_along(last) and not left.runs_along(self.row)

@@ -11,11 +11,11 @@ import pytest
 import tessera as ts
 from tessera.api import control
 from tessera.compile import Lowered
-from tessera.dtypes import bfloat16
+from tessera.dtypes import bfloat16, float32, float64
 from tessera.graph.ops.contract import dot_general
 from tessera.ir.intexpr import ceildiv, minimum, sym
 from tessera.schedule import ops
-from tessera.schedule.blocking import choose_block, choose_panels
+from tessera.schedule.blocking import Operands, choose_block, choose_panels
 from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
 from tessera.tile import panel_ops
@@ -239,3 +239,44 @@ def test_places_of_windows_that_lie_in_order_are_packed_as_one_axis() -> None:
     (nest,) = [nest for op in packed for nest in op.body.ops]
     assert [axis.extent for axis in nest.axes[-2:]] == [64 * 3 * 3, 32]
     assert nest.tile[-2:] == (16, 16)
+
+
+def sides(shape: tuple[int, int, int], level: str = "x86-64-v3", dtype: Any = float32) -> str:
+    """Which operands of a product are packed, as its nest says."""
+    rows, columns, depth = shape
+    types = [typed(rows, depth, dtype=dtype), typed(depth, columns, dtype=dtype)]
+    graph = traced(lambda x, y: dot_general(x, y, ((1,), (0,))), *types)
+    func = Lowered(graph, machine(level)).schedule
+    (nest,) = [nest for nest in all_ops(func, ops.Nest) if "accumulators" in nest.reason]
+    return nest.reason.split("registers, ")[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "packed"),
+    [
+        ((64, 64, 64), float32, "operands read in place"),
+        # Lines of the second operand have few places in the first cache.
+        ((128, 128, 128), float32, "right operand packed"),
+        ((256, 256, 256), float64, "right operand packed"),
+        # The last columns would be read under masks.
+        ((127, 255, 511), float32, "right operand packed"),
+        ((96, 100, 96), float32, "right operand packed"),
+        # A panel is read from afar once, for all rows.
+        ((64, 784, 256), float32, "operands read in place"),
+    ],
+)
+def test_second_operands_without_registers_for_masks(
+    shape: tuple[int, int, int], dtype: Any, packed: str
+) -> None:
+    assert sides(shape, dtype=dtype) == packed
+
+
+def test_second_operands_are_read_in_place_where_masks_are_registers() -> None:
+    for shape in ((128, 128, 128), (127, 255, 511), (96, 100, 96)):
+        assert sides(shape, "x86-64-v4") == "operands read in place"
+
+
+def test_low_blocks_of_wide_panels_wait_for_the_second_cache() -> None:
+    lie = Operands(True, 4, 15, right_packing=3840, is_turned=True, left_strays=True)
+    assert choose_block((784, 64, 256), 8, 16, lie).columns == 32
+    assert choose_block((784, 64, 256), 8, 16, replace(lie, has_masks=False)).columns == 16
