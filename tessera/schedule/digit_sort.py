@@ -44,10 +44,13 @@ def digits_of(keys: Sequence[DType]) -> int:
     return count if count <= MOST else 0
 
 
-def sort_by_digits(asked: Asked, numbers: Sequence[Value], names: Names) -> ops.Kernel:
+def sort_by_digits(
+    register: int, asked: Asked, numbers: Sequence[Value], names: Names
+) -> ops.Kernel:
     """The kernel of such a sort.
 
     Args:
+        register: bits of a vector register.
         asked: what is asked of the sort.
         numbers: perhaps the buffer by which threads share a row.
         names: for new axes.
@@ -55,17 +58,17 @@ def sort_by_digits(asked: Asked, numbers: Sequence[Value], names: Names) -> ops.
     op = asked.op
     count = _type(op.inputs[0]).shape[op.axis]
     until = _type(op.outputs[0]).shape[op.axis]
-    digits = _Digits.of(op, names)
+    digits = _Digits.of(op, names, register)
+
+    def sort(until: Dim) -> Op:
+        return sort_ops.SortWords(
+            digits.words, numbers, count, until, register=register, loc=op.loc
+        )
+
     code: list[Op] = [digits.pack(op.inputs[: op.num_keys])]
     for k in range(len(digits.upper)):
-        code += [
-            sort_ops.SortWords(digits.words, numbers, count, count, loc=op.loc),
-            digits.advance(k),
-        ]
-    code += [
-        sort_ops.SortWords(digits.words, numbers, count, until, loc=op.loc),
-        digits.collect(),
-    ]
+        code += [sort(count), digits.advance(k)]
+    code += [sort(until), digits.collect()]
     temps = [digits.words, *digits.upper, *digits.places, *numbers]
     what = f"words of {len(digits.upper) + 1} digits and places are sorted in vectors, one by one"
     return asked.kernel(code, temps, what)
@@ -90,7 +93,7 @@ class _Digits:
     places: tuple[Value, ...]
 
     @classmethod
-    def of(cls, op: ops.Sort, names: Names) -> _Digits:
+    def of(cls, op: ops.Sort, names: Names, register: int) -> _Digits:
         types = [_type(v) for v in op.inputs[: op.num_keys]]
         others = tuple([dim for k, dim in enumerate(types[0].shape) if k != op.axis])
         count = types[0].shape[op.axis]
@@ -99,7 +102,8 @@ class _Digits:
             for _ in range(digits_of([type.dtype for type in types]) - 1)
         ]
         places = [Value(BufType((*others, count), uint32)) for _ in upper[:2]]
-        words = Value(BufType((*others, sort_ops.room_of_row(count, uint64)), uint64))
+        room = sort_ops.room_of_row(count, uint64, register)
+        words = Value(BufType((*others, room), uint64))
         return cls(op, names, words, tuple(upper), tuple(places))
 
     def pack(self, keys: Sequence[Value]) -> ops.Nest:

@@ -25,8 +25,7 @@ class Cpu(Protocol):
 
     @property
     def compresses(self) -> bool:
-        """Whether it has vectors of 512 bits, and brings the lanes that a mask chooses to the front
-        of one in an instruction."""
+        """Whether it soon brings the lanes that a mask chooses to the front of a vector."""
         ...
 
     @property

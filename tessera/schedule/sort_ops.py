@@ -16,6 +16,9 @@ from tessera.ir.types import Type
 from tessera.schedule import ops
 from tessera.schedule.types import BufType
 
+REGISTER = 512
+"""Bits of a vector register of CPUs with AVX-512."""
+
 
 class SortRuns(ops.ScheduleOp):
     """Packs the keys of each element along an axis into words, and sorts runs of them on a GPU.
@@ -120,6 +123,7 @@ class SortWords(ops.ScheduleOp):
         count: places of a row.
         until: places whose words are asked for.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
+        register: bits of a vector register.
     """
 
     name = "schedule.sort_words"
@@ -129,6 +133,7 @@ class SortWords(ops.ScheduleOp):
     count: Dim = attr()
     until: Dim = attr()
     grain: int = attr(0)
+    register: int = attr(REGISTER)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -137,7 +142,7 @@ class SortWords(ops.ScheduleOp):
     def verify(self) -> None:
         """Words are unsigned, and have their room."""
         words = _type(self.words)
-        room = room_of_row(self.count, words.dtype)
+        room = room_of_row(self.count, words.dtype, self.register)
         if words.dtype not in (uint32, uint64) or words.shape[-1:] != (room,):
             raise VerifyError(f"rows of {self.count} words in {words}")
         if len(self.numbers) > 1 or any(_type(v).dtype is not int64 for v in self.numbers):
@@ -149,24 +154,21 @@ class SortWords(ops.ScheduleOp):
         return _rows_of(self.words)
 
 
-VECTOR_BITS = 512
-"""Bits of a vector of words."""
-
 ROWS = 16
-"""Vectors that registers hold: a network sorts them where they are."""
+"""Vectors of a row that a network sorts where it is."""
 
 
-def room_of_row(count: Dim, dtype: DType) -> Dim:
-    """Places that a row of words has in memory: twice its own, or, where registers hold all of it,
+def room_of_row(count: Dim, dtype: DType, register: int) -> Dim:
+    """Places that a row of words has in memory: twice its own, or, where a network sorts all of it,
     those of whole vectors. A load that overlaps what a masked store leaves alone waits for it."""
-    if is_held(count, dtype):
-        return ceildiv(count, VECTOR_BITS // dtype.bits) * (VECTOR_BITS // dtype.bits)
+    if is_held(count, dtype, register):
+        return ceildiv(count, register // dtype.bits) * (register // dtype.bits)
     return 2 * count
 
 
-def is_held(count: Dim, dtype: DType) -> TypeGuard[int]:
-    """Whether registers hold a row of so many words."""
-    return isinstance(count, int) and count * dtype.bits <= ROWS * VECTOR_BITS
+def is_held(count: Dim, dtype: DType, register: int) -> TypeGuard[int]:
+    """Whether a network sorts a row of so many words."""
+    return isinstance(count, int) and count * dtype.bits <= ROWS * register
 
 
 class SelectWords(ops.ScheduleOp):
@@ -180,6 +182,7 @@ class SelectWords(ops.ScheduleOp):
         until: how many places.
         grain: rows that are worth a thread's while; 0: one thread has all.
         descending: whether the largest keys come first.
+        register: bits of a vector register.
     """
 
     name = "schedule.select_words"
@@ -190,6 +193,7 @@ class SelectWords(ops.ScheduleOp):
     until: int = attr()
     grain: int = attr(0)
     descending: bool = attr(False)
+    register: int = attr(REGISTER)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -200,7 +204,7 @@ class SelectWords(ops.ScheduleOp):
         keys, words, tops = [_type(v) for v in (self.keys, self.words, self.tops)]
         if not keys.shape or self.until < 1:
             raise VerifyError(f"the first {self.until} of rows of {keys}")
-        columns = columns_of(keys.shape[-1], keys.dtype)
+        columns = columns_of(keys.shape[-1], keys.dtype, self.register)
         room = room_of(groups_of(self.until))
         for found, dtype, last in ((words, uint64, room), (tops, rank_of(keys.dtype), columns)):
             if found.dtype is not dtype or found.shape != (*keys.shape[:-1], last):
@@ -261,10 +265,10 @@ def rank_of(key: DType) -> DType:
     return uint64 if key.bits == 64 else uint32
 
 
-def columns_of(count: Dim, key: DType) -> Dim:
+def columns_of(count: Dim, key: DType, register: int) -> Dim:
     """Columns of a row: those of whole blocks, whose elements are as far apart as a register of
     ranks is long."""
-    lanes = VECTOR_BITS // rank_of(key).bits
+    lanes = register // rank_of(key).bits
     return ceildiv(count, COLUMN * lanes) * lanes
 
 

@@ -47,7 +47,8 @@ def run_sort(op: Op, memory: Mapping[Value, Array]) -> None:
         case sort_ops.SortWords():
             words = memory[op.words]
             dtype = dtype_of(words.dtype)
-            count = op.count if sort_ops.is_held(op.count, dtype) else words.shape[-1] // 2
+            is_held = sort_ops.is_held(op.count, dtype, op.register)
+            count = op.count if is_held else words.shape[-1] // 2
             words[..., :count].sort(axis=-1)
         case sort_ops.SelectWords():
             found = first_words(memory[op.keys], op.descending)

@@ -14,6 +14,7 @@ numbers. What needs more words is sorted by digits (`digit_sort.py`), or stays a
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 
 from tessera.dtypes import int64
 from tessera.graph.ops.largest import groups_of, is_selected
@@ -36,7 +37,8 @@ def split_sorts(func: Func, machine: Cpu) -> Func:
     """The program with its sorts in such steps, where the machine has vectors for them."""
     if not machine.compresses or not any(isinstance(op, ops.Sort) for op in walk(func.body)):
         return func
-    return rewrite(limit_sorts(func, Facts()), None, (), sorts=vector_sort)
+    sorts = partial(vector_sort, machine.vector_bits)
+    return rewrite(limit_sorts(func, Facts()), None, (), sorts=sorts)
 
 
 def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
@@ -75,11 +77,16 @@ def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
 
 
 def vector_sort(
-    kernel: ops.Kernel, operands: Sequence[Value], used: Container[Value], names: Names
+    register: int,
+    kernel: ops.Kernel,
+    operands: Sequence[Value],
+    used: Container[Value],
+    names: Names,
 ) -> tuple[ops.Kernel, list[int]] | None:
     """The kernel of a sort.
 
     Args:
+        register: bits of a vector register.
         kernel: the kernel.
         operands: its inputs in the new program.
         used: values that something reads.
@@ -102,18 +109,18 @@ def vector_sort(
     until = _type(op.outputs[0]).shape[op.axis]
     if has_others and has_places(count) and _selects(op, until):
         layout = layout or Layout.places(keys)
-        return _selected(asked, layout, others, names), asked.kept
+        return _selected(register, asked, layout, others, names), asked.kept
     if layout is None and not (digits_of(keys) and has_places(count)):
         return None
     length = _numbers(others, count)
     numbers = [Value(BufType((*others, length), int64))] if length != 0 else []
     if layout is None:
-        return sort_by_digits(asked, numbers, names), asked.kept
-    room = sort_ops.room_of_row(count, layout.dtypes[0])
+        return sort_by_digits(register, asked, numbers, names), asked.kept
+    room = sort_ops.room_of_row(count, layout.dtypes[0], register)
     words = Value(BufType((*others, room), layout.dtypes[0]))
     code: list[Op] = [
         _pack(op, words, layout, names),
-        sort_ops.SortWords(words, numbers, count, until, loc=op.loc),
+        sort_ops.SortWords(words, numbers, count, until, register=register, loc=op.loc),
         collect(op, [words], layout, names),
     ]
     if layout.signed_zeros:
@@ -134,7 +141,9 @@ def _selects(op: ops.Sort, until: Dim) -> bool:
     return is_selected(type.dtype, type.shape[op.axis], until)
 
 
-def _selected(asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Names) -> ops.Kernel:
+def _selected(
+    register: int, asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Names
+) -> ops.Kernel:
     """The kernel of such a sort."""
     op = asked.op
     count, until = [_type(v).shape[op.axis] for v in (op.inputs[0], op.outputs[0])]
@@ -142,13 +151,13 @@ def _selected(asked: Asked, layout: Layout, others: tuple[Dim, ...], names: Name
     room = sort_ops.room_of(groups_of(until))
     words = Value(BufType((*others, room), layout.dtypes[0]))
     key = _type(op.inputs[0]).dtype
-    tops = Value(BufType((*others, sort_ops.columns_of(count, key)), sort_ops.rank_of(key)))
-    code: list[Op] = [
-        sort_ops.SelectWords(
-            op.inputs[0], words, tops, until, descending=op.descending, loc=op.loc
-        ),
-        collect(op, [words], layout, names),
-    ]
+    columns = sort_ops.columns_of(count, key, register)
+    tops = Value(BufType((*others, columns), sort_ops.rank_of(key)))
+    falls, loc = op.descending, op.loc
+    select = sort_ops.SelectWords(
+        op.inputs[0], words, tops, until, descending=falls, register=register, loc=loc
+    )
+    code: list[Op] = [select, collect(op, [words], layout, names)]
     what = f"the first {until} of each row are selected: those that may be are sorted"
     return asked.kernel(code, [words, tops], what)
 

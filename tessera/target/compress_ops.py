@@ -1,4 +1,5 @@
-"""Ops that move lanes of a vector as a mask or numbers say: instructions of CPUs with AVX-512."""
+"""Ops that move lanes of a vector as a mask or numbers say: instructions of CPUs with AVX-512, and
+a few of those with AVX2."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ from tessera.ir.types import ScalarType, Type
 from tessera.target.ops import INDEX, TargetOp, element, lanes, with_element
 from tessera.target.types import VecType
 
-REGISTER = 512
+REGISTERS = (256, 512)
 """Bits of a register."""
 
 
 class Compress(TargetOp):
-    """The lanes of a vector whose bit is set, in order, in front of zeros.
+    """The lanes of a vector whose bit is set, in order; what is behind them is undefined.
 
-    An instruction of CPUs with AVX-512, for vectors of its registers.
+    An instruction of CPUs with AVX-512, for vectors of its registers; with AVX2 a table has the
+    places of the lanes for each mask of 4 or 8.
     """
 
     name = "target.compress"
@@ -34,7 +36,7 @@ class Compress(TargetOp):
 class Permute(TargetOp):
     """The lanes of a vector that indices choose, of which the last bits count.
 
-    An instruction of CPUs with AVX-512, for the integers of one of its registers.
+    An instruction of CPUs with AVX-512 or AVX2, for the integers of one of its registers.
     """
 
     name = "target.permute"
@@ -46,8 +48,9 @@ class Permute(TargetOp):
         count = lanes(self.x.type)
         if self.index.type != self.x.type or element(self.x.type) not in (uint32, uint64):
             raise VerifyError(f"lanes of {self.x.type} at {self.index.type}")
-        if count * element(self.x.type).bits != REGISTER:
-            raise VerifyError(f"{self.x.type} is no register of {REGISTER} bits")
+        if count * element(self.x.type).bits not in REGISTERS:
+            sizes = " or ".join(map(str, REGISTERS))
+            raise VerifyError(f"{self.x.type} is no register of {sizes} bits")
         return self.x.type
 
 

@@ -171,9 +171,11 @@ class Machine:
 
     @property
     def compresses(self) -> bool:
-        """Whether it has vectors of 512 bits, and brings the lanes that a mask chooses to the front
-        of one in an instruction."""
-        return self.has(Feature.AVX512F, Feature.AVX512VL) and self.vector_bits == 512
+        """Whether it brings the lanes that a mask chooses to the front of a vector in one
+        instruction, or in a few: by a table of where they come from."""
+        if self.vector_bits == 512:
+            return self.has(Feature.AVX512F, Feature.AVX512VL)
+        return self.vector_bits == 256 and self.has(Feature.AVX2)
 
     @property
     def has_masks(self) -> bool:

@@ -10,7 +10,7 @@ from tessera.ir.effects import READ_WRITE
 from tessera.ir.intexpr import Dim
 from tessera.ir.opdef import attr, operand, operands, region
 from tessera.ir.types import Type
-from tessera.schedule.sort_ops import rank_of, room_of, room_of_row
+from tessera.schedule.sort_ops import REGISTER, rank_of, room_of, room_of_row
 from tessera.tile.ops import Launch, TileOp
 from tessera.tile.types import MemType
 
@@ -45,6 +45,7 @@ class SortWords(TileOp):
         count: places of a row.
         until: of the places of a row from this on nobody asks for the words.
         grain: rows that are worth a thread's while; 0: one thread sorts all.
+        register: bits of a vector register.
     """
 
     name = "tile.sort_words"
@@ -55,6 +56,7 @@ class SortWords(TileOp):
     count: Dim = attr()
     until: Dim = attr()
     grain: int = attr(0)
+    register: int = attr(REGISTER)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""
@@ -73,7 +75,7 @@ class SortWords(TileOp):
     @property
     def room(self) -> Dim:
         """Places of a row in memory."""
-        return room_of_row(self.count, self.dtype)
+        return room_of_row(self.count, self.dtype, self.register)
 
 
 class SelectWords(TileOp):

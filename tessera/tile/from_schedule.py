@@ -295,7 +295,7 @@ class _Program:
                 self.em.add(
                     entry_ops.SortWords(
                         memory[unit.words], [memory[v] for v in unit.numbers], unit.rows,
-                        unit.count, unit.until, unit.grain, loc=unit.loc,
+                        unit.count, unit.until, unit.grain, unit.register, loc=unit.loc,
                     )
                 )  # fmt: skip
             elif isinstance(unit, sort_ops.SelectWords):

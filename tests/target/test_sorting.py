@@ -29,16 +29,23 @@ from tessera.target.sorting.code import ENDS, ROWS, Kind
 from tessera.target.spec import verify
 
 Array: TypeAlias = "npt.NDArray[Any]"
-Sort = Callable[[Array, int], None]
+Case: TypeAlias = "tuple[str, Kind]"
 
-LEVEL = "x86-64-v4"
-KINDS = {dtype: Kind(dtype, 512 // dtype.bits) for dtype in (uint32, uint64)}
-NATIVE = pytest.mark.skipif(LEVEL not in supported_levels(), reason="the machine has no AVX-512")
-both = pytest.mark.parametrize("dtype", [uint32, uint64], ids=str)
+LEVELS = ("x86-64-v3", "x86-64-v4")
+KINDS = [
+    (level, Kind(dtype, machine(level).vector_bits // dtype.bits))
+    for level in LEVELS
+    for dtype in (uint32, uint64)
+]
+NATIVE = [case for case in KINDS if case[0] in supported_levels()]
+NAMES = {case: f"{case[0]}-{case[1].dtype}" for case in KINDS}
+interpreters = pytest.mark.parametrize("case", KINDS, ids=NAMES.get)
+compiled = pytest.mark.parametrize("case", NATIVE, ids=NAMES.get)
 
 
-def module(kind: Kind) -> Module:
+def module(case: Case) -> Module:
     """`main(words, numbers, n, until, shares)`: sorts a row, perhaps as threads share it."""
+    level, kind = case
     names = ("words", "numbers", "n", "until", "shares")
     b = FunctionBuild((PTR, PTR, I64, I64, I64), names)
     words, numbers, n, until, shares = b.args
@@ -57,7 +64,7 @@ def module(kind: Kind) -> Module:
     funcs = [*quick.sort_functions(kind).values(), shared.share(kind), b.func("main")]
     funcs = {func.name: func for func in funcs}
     raw = Module(funcs, "main")
-    target = machine(LEVEL)
+    target = machine(level)
     verify(raw, target)
     legal = legalize(raw, target)
     verify(legal, target, legalized=True)
@@ -65,8 +72,8 @@ def module(kind: Kind) -> Module:
 
 
 @functools.cache
-def modules(dtype: DType, networks: tuple[int, ...] = ROWS) -> Module:
-    return module(replace(KINDS[dtype], networks=networks))
+def modules(case: Case, networks: tuple[int, ...] = ROWS) -> Module:
+    return module((case[0], replace(case[1], networks=networks)))
 
 
 def buffers(x: Array) -> tuple[Array, Array]:
@@ -83,19 +90,19 @@ def interpreted(code: Module, x: Array, until: int, shares: bool = False) -> Arr
 
 
 @functools.cache
-def caller(dtype: DType, networks: tuple[int, ...]) -> Callable[..., None]:
-    target = machine(LEVEL)
-    text = write_module(modules(dtype, networks), target, "run")
+def caller(case: Case, networks: tuple[int, ...]) -> Callable[..., None]:
+    target = machine(case[0])
+    text = write_module(modules(case, networks), target, "run")
     loaded = compile_text(text, target, name="test")
     return make_caller(loaded.address("run"), owner=loaded)
 
 
 def native(
-    dtype: DType, x: Array, until: int, shares: bool = False, networks: tuple[int, ...] = ROWS
+    case: Case, x: Array, until: int, shares: bool = False, networks: tuple[int, ...] = ROWS
 ) -> Array:
     words, numbers = buffers(x)
     fenced = np.concatenate([words, words[:1]])
-    caller(dtype, networks)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, shares)
+    caller(case, networks)(fenced.ctypes.data, numbers.ctypes.data, len(x), until, shares)
     np.testing.assert_array_equal(fenced[-1:], words[:1])  # nothing is written beyond the end
     return fenced[:until]
 
@@ -121,79 +128,75 @@ def patterns(dtype: DType, n: int) -> dict[str, Array]:
     }
 
 
-@both
+@interpreters
 @pytest.mark.parametrize("n", [0, 1, 2, 15, 16, 17, 64, 65, 200, 256, 257, 700])
-def test_interpreted(dtype: DType, n: int) -> None:
-    for x in patterns(dtype, n).values():
-        np.testing.assert_array_equal(interpreted(modules(dtype), x, n), np.sort(x))
+def test_interpreted(case: Case, n: int) -> None:
+    for x in patterns(case[1].dtype, n).values():
+        np.testing.assert_array_equal(interpreted(modules(case), x, n), np.sort(x))
 
 
-@both
-def test_few_networks(dtype: DType) -> None:
-    assert len(modules(dtype, ENDS).funcs) < len(modules(dtype).funcs)
-    for x in patterns(dtype, 700).values():
-        found = interpreted(modules(dtype, ENDS), x, len(x))
+@interpreters
+def test_few_networks(case: Case) -> None:
+    assert len(modules(case, ENDS).funcs) < len(modules(case).funcs)
+    for x in patterns(case[1].dtype, 700).values():
+        found = interpreted(modules(case, ENDS), x, len(x))
         np.testing.assert_array_equal(found, np.sort(x))
 
 
-@both
-@NATIVE
-def test_few_networks_native(dtype: DType) -> None:
+@compiled
+def test_few_networks_native(case: Case) -> None:
     for n in (*range(0, 300, 7), 1000, LONG + 5, 100_000):
-        for x in patterns(dtype, n).values():
-            found = native(dtype, x, n, n > LONG, ENDS)
+        for x in patterns(case[1].dtype, n).values():
+            found = native(case, x, n, n > LONG, ENDS)
             np.testing.assert_array_equal(found, np.sort(x))
 
 
-@both
-def test_parts_interpreted(dtype: DType) -> None:
-    x = patterns(dtype, LONG + 5)["random"] % dtype.np.type(1000)
-    found = interpreted(modules(dtype), x, len(x), True)
+@interpreters
+def test_parts_interpreted(case: Case) -> None:
+    x = patterns(case[1].dtype, LONG + 5)["random"] % case[1].dtype.np.type(1000)
+    found = interpreted(modules(case), x, len(x), True)
     np.testing.assert_array_equal(found, np.sort(x))
 
 
-@both
-@NATIVE
-def test_every_short_length(dtype: DType) -> None:
+@compiled
+def test_every_short_length(case: Case) -> None:
     for n in range(600):
-        x = patterns(dtype, n)["random"]
-        np.testing.assert_array_equal(native(dtype, x, n), np.sort(x))
-        few = x % dtype.np.type(7)
-        np.testing.assert_array_equal(native(dtype, few, n), np.sort(few))
+        x = patterns(case[1].dtype, n)["random"]
+        np.testing.assert_array_equal(native(case, x, n), np.sort(x))
+        few = x % case[1].dtype.np.type(7)
+        np.testing.assert_array_equal(native(case, few, n), np.sort(few))
 
 
-@both
-@NATIVE
+@compiled
 @pytest.mark.parametrize("n", [1000, 1023, 20_000, 100_001])
-def test_patterns(dtype: DType, n: int) -> None:
-    for name, x in patterns(dtype, n).items():
+def test_patterns(case: Case, n: int) -> None:
+    for name, x in patterns(case[1].dtype, n).items():
         wanted = np.sort(x)
-        np.testing.assert_array_equal(native(dtype, x, n), wanted, name)
-        np.testing.assert_array_equal(native(dtype, x, n, True), wanted, name)
+        np.testing.assert_array_equal(native(case, x, n), wanted, name)
+        np.testing.assert_array_equal(native(case, x, n, True), wanted, name)
 
 
-@both
-@NATIVE
-def test_first_places_only(dtype: DType) -> None:
-    for x in patterns(dtype, 50_000).values():
+@compiled
+def test_first_places_only(case: Case) -> None:
+    for x in patterns(case[1].dtype, 50_000).values():
         for until in (0, 1, 100, 300, 49_999):
             for shares in (False, True):
-                found = native(dtype, x, until, shares)
+                found = native(case, x, until, shares)
                 np.testing.assert_array_equal(found, np.sort(x)[:until])
 
 
-@both
-def test_no_good_pivots(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+@interpreters
+def test_no_good_pivots(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "STEPS", 0)
-    code = module(KINDS[dtype])
-    for x in patterns(dtype, 600).values():
+    code = module(case)
+    for x in patterns(case[1].dtype, 600).values():
         np.testing.assert_array_equal(interpreted(code, x, len(x)), np.sort(x))
 
 
-@NATIVE
 @given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**64 - 1]), max_size=900))
 @settings(deadline=None)
 def test_any_words(words: list[int]) -> None:
-    for dtype in (uint32, uint64):
+    for case in NATIVE:
+        dtype = case[1].dtype
         x = np.array([w % 2**dtype.bits for w in words], dtype.np)
-        np.testing.assert_array_equal(native(dtype, x, len(x)), np.sort(x))
+        np.testing.assert_array_equal(native(case, x, len(x)), np.sort(x))

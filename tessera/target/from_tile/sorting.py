@@ -24,7 +24,7 @@ def sort_words(s: Lowering, op: SortWords) -> None:
     kind = _kind(s, op)
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
-    vectors = _vectors(kind, op.count) if is_held(op.count, op.dtype) else None
+    vectors = _vectors(kind, op.count) if is_held(op.count, op.dtype, op.register) else None
     s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
 
     def alone() -> Sequence[Value]:
@@ -51,14 +51,14 @@ def sort_words(s: Lowering, op: SortWords) -> None:
 
 def _kind(s: Lowering, op: SortWords) -> Kind:
     """What is sorted."""
-    kind = Kind(op.dtype, s.machine.vector_bits // op.dtype.bits)
+    kind = Kind(op.dtype, op.register // op.dtype.bits)
     count = constant_of(s.dim(op.count))
     return replace(kind, networks=ENDS) if count and count > kind.small else kind
 
 
 def select_words(s: Lowering, op: SelectWords) -> None:
     """The first places of rows of keys."""
-    how = Selection(op.dtype, op.descending, groups_of(op.until))
+    how = Selection(op.dtype, op.descending, groups_of(op.until), s.machine.vector_bits)
     s.made.update(select_functions(how))
     args = [*[s.ptr(v) for v in (op.keys, op.words, op.tops)], s.dim(op.count), s.index(op.until)]
     _share(s, how.name, args, s.dim(op.rows), op.grain)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import DType, int32
+from tessera.dtypes import DType, int32, int64
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType, Type
+from tessera.schedule.sort_ops import REGISTER
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue
 from tessera.target.function import FunctionBuild
@@ -36,9 +37,15 @@ class Kind:
     networks: tuple[int, ...] = ROWS
 
     @property
+    def has_masks(self) -> bool:
+        """Whether masks have registers (AVX-512). Else a store with a mask may take ten times as
+        long as one without (AMD's processors with AVX2), and vectors are compared with signs."""
+        return self.lanes * self.dtype.bits == REGISTER
+
+    @property
     def small(self) -> int:
         """Words that a network sorts at most."""
-        return self.lanes * ROWS[-1]
+        return self.lanes * self.networks[-1]
 
     def name(self, what: str) -> str:
         """The name of a function."""
@@ -58,12 +65,15 @@ class Code(FunctionBuild):
         names: of the arguments.
     """
 
-    __slots__ = ("dtype", "lanes", "largest", "one", "vector")
+    __slots__ = ("dtype", "has_masks", "lanes", "largest", "numbers", "one", "vector")
 
     def __init__(self, kind: Kind, types: Sequence[Type], names: Sequence[str]) -> None:
         super().__init__(types, names)
         self.dtype = kind.dtype
         self.lanes = kind.lanes
+        self.has_masks = kind.has_masks
+        # Of lanes: a mask without a register has the width of what it was found from.
+        self.numbers = int64 if kind.dtype.bits == 64 and not kind.has_masks else int32
         self.one = ScalarType(kind.dtype)
         self.vector = VecType(kind.lanes, kind.dtype)
         self.largest = 2**kind.dtype.bits - 1
@@ -84,18 +94,37 @@ class Code(FunctionBuild):
         """Lanes of two vectors."""
         return self.emit(t.Shuffle(a, b, tuple(picks), loc=self.loc))
 
+    # --- order ---
+
+    @property
+    def sign(self) -> int:
+        """The word of a sign bit alone."""
+        return 1 << (self.dtype.bits - 1)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether there is no minimum of two vectors, and none but signed words are compared."""
+        return self.dtype.bits == 64 and not self.has_masks
+
+    def signed(self, x: Value) -> Value:
+        """Words whose comparison as signed integers is that of some words, and the other way."""
+        return self.map("xor", x, self.like(x, self.sign))
+
+    def is_less(self, a: Value, b: Value) -> Value:
+        """Compares words as signed integers."""
+        dtype = int64 if self.dtype.bits == 64 else int32
+        return self.map("lt", self.bitcast(a, dtype), self.bitcast(b, dtype))
+
     # --- masks ---
 
     def below(self, count: Value) -> Value:
         """The lanes before a place."""
-        lanes = self.emit(t.Lanes(self.lanes, int32, loc=self.loc))
-        limit = self.emit(t.Splat(self.cast(count, int32), self.lanes, loc=self.loc))
-        return self.map("lt", lanes, limit)
+        return self.below_rows(count, 1)[0]
 
     def below_rows(self, count: Value, rows: int) -> list[Value]:
         """For each of some vectors that follow each other, the lanes before a place."""
-        limit = self.emit(t.Splat(self.cast(count, int32), self.lanes, loc=self.loc))
-        lanes = self.emit(t.Lanes(self.lanes, int32, loc=self.loc))
+        limit = self.emit(t.Splat(self.cast(count, self.numbers), self.lanes, loc=self.loc))
+        lanes = self.emit(t.Lanes(self.lanes, self.numbers, loc=self.loc))
         found = [self.map("lt", lanes, limit)]
         for row in range(1, rows):
             places = self.map("add", lanes, self.like(lanes, row * self.lanes))

@@ -15,7 +15,7 @@ from tessera.ir.core import Func, Value
 from tessera.target import ops as t
 from tessera.target.compress_ops import Permute
 from tessera.target.function import I64, PTR, Values
-from tessera.target.sorting.code import Code, Kind
+from tessera.target.sorting.code import ROWS, Code, Kind
 
 
 def network_name(kind: Kind, rows: int) -> str:
@@ -24,8 +24,14 @@ def network_name(kind: Kind, rows: int) -> str:
 
 
 def networks(kind: Kind, sizes: Sequence[int]) -> dict[str, Func]:
-    """The functions that sort up to so many vectors, by name."""
-    return {func.name: func for func in [network(kind, rows) for rows in sizes]}
+    """The functions that sort up to so many vectors, and what these call, by name."""
+    found: dict[str, Func] = {}
+    for rows in sizes:
+        if rows > ROWS[-1]:
+            found.update(networks(kind, (rows // 2,)))
+        func = network(kind, rows) if rows <= ROWS[-1] else _twice(kind, rows)
+        found[func.name] = func
+    return found
 
 
 def network(kind: Kind, rows: int) -> Func:
@@ -36,10 +42,72 @@ def network(kind: Kind, rows: int) -> Func:
     places = [c.index(k * c.lanes) for k in range(rows)]
     there = c.at(ptr, source)
     given = [c.load(there, at, [m]) for at, m in zip(places, masks, strict=True)]
-    there = c.at(ptr, target)
-    for at, x, mask in zip(places, sorted_rows(c, given), masks, strict=True):
-        c.store(there, at, x, [mask])
+    there, found = c.at(ptr, target), sorted_rows(c, given)
+    if c.has_masks:
+        for at, x, mask in zip(places, found, masks, strict=True):
+            c.store(there, at, x, [mask])
+    else:
+        _store_some(c, there, found, n, masks)
     return c.func(network_name(kind, rows))
+
+
+def _twice(kind: Kind, rows: int) -> Func:
+    """The same for so many vectors that registers are too few, with room for all of them at
+    `target`: both halves are sorted, every word of the first one meets the one of the second that
+    is as far from its end, the smaller one goes to the first half, and both are sorted again."""
+    c = Code(kind, (PTR, I64, I64, I64), ("words", "source", "target", "n"))
+    ptr, source, target, n = c.args
+    name, half = network_name(kind, rows // 2), rows // 2 * c.lanes
+    size, back = c.index(half), range(c.lanes - 1, -1, -1)
+
+    def sort(source: Value, n: Value, at: int = 0) -> None:
+        c.call(name, ptr, c.plus(source, at), c.plus(target, at), n)
+
+    def meet(at: Value, _: Values) -> Values:
+        there = c.at(ptr, target)
+        other = c.map("sub", c.index(2 * half - c.lanes), at)
+        mask = c.below(c.map("sub", n, other))
+        y = c.load(there, other, [mask])
+        given = _comparable(c, [c.load(there, at), c.shuffle(y, y, back)])
+        x, y = _comparable(c, _exchanged(c, *given))
+        c.store(there, at, x)
+        c.store(there, other, y)
+        return ()
+
+    def both() -> None:
+        sort(source, size)
+        sort(source, c.map("sub", n, size), half)
+        c.carry(c.index(0), size, c.lanes, (), meet)
+        sort(target, size)
+        sort(target, size, half)
+
+    c.when(c.map("le", n, size), lambda: sort(source, n), both)
+    return c.func(network_name(kind, rows))
+
+
+def _store_some(c: Code, there: Value, found: Values, n: Value, masks: Values) -> None:
+    """Stores the first n words of some vectors, and uses a mask once at most."""
+    zero = c.index(0)
+    if len(found) == 1:
+        is_whole = c.map("eq", n, c.index(c.lanes))
+        c.when(
+            is_whole,
+            lambda: c.store(there, zero, found[0]),
+            lambda: c.store(there, zero, found[0], masks),
+        )
+        return
+    near = c.emit(t.Alloca(c.dtype, len(found) * c.lanes, loc=c.loc))
+    for k, x in enumerate(found):
+        c.store(near, c.index(k * c.lanes), x)
+    whole = c.map("and", n, c.index(-c.lanes))
+
+    def copy(at: Value, _: Values) -> Values:
+        c.store(there, at, c.load(near, at))
+        return ()
+
+    c.carry(zero, whole, c.lanes, (), copy)
+    mask = c.below(c.map("sub", n, whole))
+    c.when(c.map("lt", whole, n), lambda: c.store(there, whole, c.load(near, whole), [mask]))
 
 
 def dispatch(c: Code, kind: Kind, n: Value, call: Callable[[str], None]) -> None:
@@ -58,6 +126,15 @@ def dispatch(c: Code, kind: Kind, n: Value, call: Callable[[str], None]) -> None
 
 def sorted_rows(c: Code, rows: Values) -> list[Value]:
     """The words of some vectors, a power of two, in order."""
+    return _comparable(c, _sorted(c, _comparable(c, rows)))
+
+
+def _comparable(c: Code, rows: Values) -> list[Value]:
+    """Words as they are exchanged, from those in memory, or the other way."""
+    return [c.signed(x) if c.is_compared else x for x in rows]
+
+
+def _sorted(c: Code, rows: Values) -> list[Value]:
     found = list(rows)
     for low, high in _odd_even(len(rows)):
         found[low], found[high] = _exchanged(c, found[low], found[high])
@@ -113,12 +190,19 @@ def _across(
     upper = c.map("ne", c.map("and", lanes, c.splat(bit)), c.words(0))
     found: list[Value] = []
     for x, other in zip(rows, others, strict=True):
-        low, high = _exchanged(c, x, c.emit(Permute(other, index, loc=c.loc)))
+        met = c.emit(Permute(other, index, loc=c.loc))
+        if c.is_compared:
+            found.append(c.select(c.map("xor", c.is_less(x, met), upper), x, met))
+            continue
+        low, high = _exchanged(c, x, met)
         found.append(c.select(upper, high, low))
     return found
 
 
 def _exchanged(c: Code, a: Value, b: Value) -> tuple[Value, Value]:
+    if c.is_compared:
+        is_less = c.is_less(a, b)
+        return c.select(is_less, a, b), c.select(is_less, b, a)
     return c.map("min", a, b), c.map("max", a, b)
 
 
@@ -171,9 +255,13 @@ def _turned(c: Code, rows: Values) -> list[Value]:
             order = [_exchanged_bits(k, 0) for k in order]
         return [given[_exchanged_bits(k, bits)] for k in order]
 
-    if bits == 1:
-        rows = met(rows, 0, near, half)
-    rows = c.carry(c.index(0), c.index(2), 1, rows, turn)
+    if c.lanes == 2 * part:
+        for bit in reversed(range(bits)):
+            rows = met(rows, bit, near, half)
+        rows = met(rows, bits, far, part)
+    else:
+        rows = met(rows, 0, near, half) if bits == 1 else rows
+        rows = c.carry(c.index(0), c.index(2), 1, rows, turn)
     more = len(rows) // c.lanes
     return [rows[k // more + c.lanes * (k % more)] for k in range(len(rows))]
 

@@ -26,7 +26,8 @@ from tessera.target.sorting.code import ROWS, Code, Kind
 from tessera.target.sorting.network import dispatch, network_name, networks
 
 UNROLL = 8
-"""Vectors that are divided at a time."""
+"""Vectors that are divided at a time; one where masks have no registers, for more take as long
+there, and what is left would be stored with masks, which takes long."""
 
 STEPS = 60
 """Steps that good pivots never need."""
@@ -56,16 +57,20 @@ def divide(kind: Kind) -> Func:
         ("words", "found", "source", "home", "beside", "n", "pivot"),
     )
     ptr, found, source, home, beside, n, one = c.args
-    limit, lanes = c.splat(one), c.lanes
+    limit, lanes, unroll = c.splat(one), c.lanes, UNROLL if c.has_masks else 1
+    limit = limit if c.has_masks else c.signed(limit)
     start = c.at(ptr, source)
+
+    def is_low(x: Value) -> Value:
+        return c.map("lt", x, limit) if c.has_masks else c.is_less(c.signed(x), limit)
 
     # Carried are the places where the next words go. Were they made of the counter and how many are
     # below, LLVM would look for the best of many ways to have all addresses of a turn.
     def vectors(at: Value, carried: Values) -> Values:
         low, high = carried
         # All are read first: what is written may lie where the last ones are.
-        given = [c.load(start, c.plus(at, k * lanes)) for k in range(UNROLL)]
-        masks = [c.map("lt", x, limit) for x in given]
+        given = [c.load(start, c.plus(at, k * lanes)) for k in range(unroll)]
+        masks = [is_low(x) for x in given]
         for x, mask in zip(given, masks, strict=True):
             c.store(ptr, low, c.compress(x, mask))
             c.store(ptr, high, c.compress(x, c.map("not", mask)))
@@ -77,16 +82,16 @@ def divide(kind: Kind) -> Func:
         low, high = carried
         present = c.below(c.map("sub", n, at))
         x = c.load(start, at, [present])
-        is_low = c.map("lt", x, limit)
+        under = is_low(x)
         below, above = (
-            c.map("and", present, is_low), c.map("and", present, c.map("not", is_low))
+            c.map("and", present, under), c.map("and", present, c.map("not", under))
         )  # fmt: skip
         fewer, more = c.count(below), c.count(above)
         c.store(ptr, low, c.compress(x, below), [c.below(fewer)])
         c.store(ptr, high, c.compress(x, above), [c.below(more)])
         return [c.map("add", low, fewer), c.map("add", high, more)]
 
-    zero, size = c.index(0), UNROLL * lanes
+    zero, size = c.index(0), unroll * lanes
     whole = c.map("sub", n, c.map("and", n, c.index(size - 1)))
     carried = c.carry(zero, whole, size, [home, beside], vectors)
     low, _ = c.carry(whole, n, lanes, carried, rest)

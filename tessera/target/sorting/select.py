@@ -20,15 +20,14 @@ import numpy as np
 from tessera.dtypes import DType, Kind, int16, int32, int64, uint64
 from tessera.ir.core import Func, Value
 from tessera.ir.scalar import Number
-from tessera.schedule.sort_ops import COLUMN, VECTOR_BITS, rank_of, room_of
+from tessera.schedule.sort_ops import COLUMN, rank_of, room_of
 from tessera.schedule.words import PLACE_BITS, UNSIGNED, Coder, Layout, key_bits
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, Values
 from tessera.target.sorting import code as sorting
-from tessera.target.sorting.network import network, network_name
+from tessera.target.sorting.network import network_name, networks
 from tessera.target.types import VecType
 
-WORDS = sorting.Kind(uint64, COLUMN)
 WORD = t.with_element(I64, uint64)
 
 PAIRS = room_of(64)
@@ -48,12 +47,19 @@ class Selection:
     Attributes:
         key: dtype of the keys.
         descending: whether the largest come first.
-        groups: of which the limit is found, 16 or more times a power of two.
+        most: groups of which the limit is found, if a network sorts so many.
+        register: bits of a vector register.
     """
 
     key: DType
     descending: bool
-    groups: int
+    most: int
+    register: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of which the limit is found."""
+        return min(self.most, self.tops.small)
 
     @property
     def room(self) -> int:
@@ -64,7 +70,12 @@ class Selection:
     def tops(self) -> sorting.Kind:
         """Ranks of keys."""
         rank = rank_of(self.key)
-        return sorting.Kind(rank, VECTOR_BITS // rank.bits)
+        return sorting.Kind(rank, self.register // rank.bits)
+
+    @property
+    def words(self) -> sorting.Kind:
+        """What is sorted in the end."""
+        return sorting.Kind(uint64, self.register // uint64.bits)
 
     @property
     def name(self) -> str:
@@ -76,23 +87,26 @@ def select_functions(selection: Selection) -> dict[str, Func]:
     """`select(keys, words, tops, n, until, lo, hi)`, and what it calls, by name: in some rows the
     words of the first places, in order. `tops` is room for a number for each `COLUMN` of a row's
     places."""
-    rows = selection.groups // selection.tops.lanes
-    sort = network(WORDS, selection.room // WORDS.lanes)
-    select = (_SelectPairs if selection.key.bits == 64 else _Select)(selection)
-    funcs = [network(selection.tops, rows), sort, select.build()]
-    return {func.name: func for func in funcs}
+    tops, words = selection.tops, selection.words
+    select = (_SelectPairs if selection.key.bits == 64 else _Select)(selection).build()
+    return {
+        **networks(tops, (selection.groups // tops.lanes,)),
+        **networks(words, (selection.room // words.lanes,)),
+        select.name: select,
+    }
 
 
 class _Select(sorting.Code):
     """Builds the function."""
 
-    __slots__ = ("coder", "first", "how", "keys", "limit", "n", "tie", "tops", "until")
+    __slots__ = ("coder", "few", "first", "how", "keys", "limit", "n", "tie", "tops", "until")
 
     def __init__(self, how: Selection) -> None:
         names = ("keys", "words", "tops", "n", "until", "lo", "hi")
         super().__init__(how.tops, (PTR, PTR, PTR, I64, I64, I64, I64), names)
         self.how = how
-        self.coder = Coder(_Code(self), Layout.of([how.key], PLACE_BITS), how.descending)
+        self.few = how.words.lanes
+        self.coder = Coder(_Code(self, self.few), Layout.of([how.key], PLACE_BITS), how.descending)
 
     def build(self) -> Func:
         """The function."""
@@ -106,7 +120,7 @@ class _Select(sorting.Code):
 
         def row(number: Value) -> None:
             self.keys = self.at_of(keys, self.map("mul", number, self.n), self.how.key.itemsize)
-            self.first = self.at_of(words, self.times(number, self.how.room), WORDS.dtype.itemsize)
+            self.first = self.at_of(words, self.times(number, self.how.room), uint64.itemsize)
             self.tops = self.at(tops, self.map("mul", number, size))
             self.find_tops(whole)
             self.find_limit(scratch, size)
@@ -124,8 +138,8 @@ class _Select(sorting.Code):
 
     # --- ranks, integers: the larger one is the better, NaN and zeros in any order ---
 
-    def rank(self, x: Value) -> Value:
-        """Of keys."""
+    def rank(self, x: Value, signs: int = 0) -> Value:
+        """Of keys, perhaps with another sign bit."""
         key, lanes = self.how.key, t.lanes(x.type)
         bits = self.bitcast(x, UNSIGNED[key_bits(key)])
         if key.is_float:
@@ -134,12 +148,14 @@ class _Select(sorting.Code):
             ones = self.like(wide, 2 ** (key.bits - 1) - 1)
             flipped = self.map("xor", wide, self.select(sign, ones, self.like(wide, 0)))
             found = self.bitcast(flipped, self.dtype)
-            found = self.map("sub", found, self.like(found, _lowest(key, self.dtype.bits)))
+            found = self.map("sub", found, self.like(found, _lowest(key, self.dtype.bits) ^ signs))
         elif key.kind is Kind.INT:
             found = self.bitcast(self.cast(x, _SIGNED[self.dtype.bits]), self.dtype)
-            found = self.map("xor", found, self.like(found, 2 ** (self.dtype.bits - 1)))
+            if not signs:
+                found = self.map("xor", found, self.like(found, self.sign))
         else:
             found = self.cast(bits, self.dtype)
+            found = self.map("xor", found, self.like(found, signs)) if signs else found
         assert t.lanes(found.type) == lanes
         return found if self.how.descending else self.map("not", found)
 
@@ -171,8 +187,13 @@ class _Select(sorting.Code):
         block_size = COLUMN * self.lanes
         places = range(0, block_size, self.lanes)
         vector = VecType(self.lanes, self.how.key)
+        signs = self.sign if self.is_compared else 0
+
+        def best(a: Value, b: Value) -> Value:
+            return self.select(self.is_less(a, b), b, a) if signs else self.map("max", a, b)
 
         def put(at: Value, found: Value) -> None:
+            found = self.map("xor", found, self.words(signs)) if signs else found
             self.store(self.tops, self.map("shr", at, self.index(3)), found)
 
         def block(at: Value) -> None:
@@ -180,10 +201,10 @@ class _Select(sorting.Code):
                 self.emit(t.Load(self.keys, self.plus(at, k), (), vector, loc=self.loc))
                 for k in places
             ]
-            ranks = [self.rank(x) for x in given]
+            ranks = [self.rank(x, signs) for x in given]
             while len(ranks) > 1:
                 half = len(ranks) // 2
-                ranks = [self.map("max", ranks[k], ranks[k + half]) for k in range(half)]
+                ranks = [best(ranks[k], ranks[k + half]) for k in range(half)]
             put(at, ranks[0])
 
         def rest() -> None:
@@ -191,10 +212,10 @@ class _Select(sorting.Code):
                 present = self.below(self.map("sub", self.n, at))
                 none = self.emit(t.Const(0, vector, loc=self.loc))
                 x = self.emit(t.Load(self.keys, at, (present, none), vector, loc=self.loc))
-                rank = self.select(present, self.rank(x), self.words(0))
-                return [self.map("max", carried[0], rank)]
+                rank = self.select(present, self.rank(x, signs), self.words(signs))
+                return [best(carried[0], rank)]
 
-            put(whole, self.carry(whole, self.n, self.lanes, [self.words(0)], step)[0])
+            put(whole, self.carry(whole, self.n, self.lanes, [self.words(signs)], step)[0])
 
         zero = self.index(0)
         self.carry(zero, whole, block_size, (), lambda at, _: _none(block(at)))
@@ -243,20 +264,24 @@ class _Select(sorting.Code):
     def collect(self, columns: Value) -> None:
         """The words of elements of some columns that meet the limit, and sorts them."""
         zero = self.index(0)
-        limit = self.emit(t.Splat(self.limit, COLUMN, loc=self.loc))
-        lanes = self.emit(t.Lanes(COLUMN, I64.dtype, loc=self.loc))
+        few = self.few
+        limit = self.emit(t.Splat(self.limit, few, loc=self.loc))
+        lanes = self.emit(t.Lanes(few, I64.dtype, loc=self.loc))
         steps = self.map("mul", lanes, self.like(lanes, self.lanes))
-        n = self.emit(t.Splat(self.n, COLUMN, loc=self.loc))
-        none = self.emit(t.Const(0, VecType(COLUMN, self.how.key), loc=self.loc))
+        n = self.emit(t.Splat(self.n, few, loc=self.loc))
+        none = self.emit(t.Const(0, VecType(few, self.how.key), loc=self.loc))
 
         def read(first: Value, state: Values) -> Values:
             filled, last, best = state
-            places = self.map("add", self.emit(t.Splat(first, COLUMN, loc=self.loc)), steps)
-            present = self.map("lt", places, n)
-            x = self.emit(t.Gather(self.keys, places, (present, none), self.how.key, loc=self.loc))
-            meets = self.map("and", present, self.map("ge", self.rank(x), limit))
-            meets = self.append(x, places, meets, state)
-            filled = self.map("add", filled, self.count(meets))
+            for part in range(0, COLUMN, few):
+                at = self.plus(first, part * self.lanes)
+                places = self.map("add", self.emit(t.Splat(at, few, loc=self.loc)), steps)
+                present = self.map("lt", places, n)
+                given = (present, none)
+                x = self.emit(t.Gather(self.keys, places, given, self.how.key, loc=self.loc))
+                meets = self.map("and", present, self.map("ge", self.rank(x), limit))
+                meets = self.append(x, places, meets, [filled, last, best])
+                filled = self.map("add", filled, self.count(meets))
 
             def less() -> Values:
                 self.sort(filled)
@@ -280,7 +305,7 @@ class _Select(sorting.Code):
         """Appends the words of some elements that are before the last one; which these are."""
         filled, _, best = state
         (word,) = self.coder.pack([x], places)
-        under = self.map("lt", word, self.emit(t.Splat(best, COLUMN, loc=self.loc)))
+        under = self.map("lt", word, self.emit(t.Splat(best, self.few, loc=self.loc)))
         meets = self.map("and", meets, under)
         self.store(self.first, filled, self.compress(word, meets))
         return meets
@@ -302,7 +327,8 @@ class _Select(sorting.Code):
     def sort(self, count: Value) -> None:
         """Sorts the words."""
         zero = self.index(0)
-        self.call(network_name(WORDS, self.how.room // WORDS.lanes), self.first, zero, zero, count)
+        sort = network_name(self.how.words, self.how.room // self.few)
+        self.call(sort, self.first, zero, zero, count)
 
 
 class _SelectPairs(_Select):
@@ -388,7 +414,7 @@ class _SelectPairs(_Select):
         start = self.index(FOUND)
         for step in (lower, upper, part):
             if step is not lower:
-                name = network_name(WORDS, PAIRS // WORDS.lanes)
+                name = network_name(self.how.words, PAIRS // self.few)
                 self.call(name, self.scratch, start, start, count)
             self.carry(self.index(0), count, self.lanes, (), step)
 
@@ -405,14 +431,15 @@ class _SelectPairs(_Select):
 
 
 class _Code:
-    """Emits the code of words on vectors of a column."""
+    """Emits the code of words on vectors of some lanes."""
 
-    def __init__(self, build: sorting.Code) -> None:
+    def __init__(self, build: sorting.Code, lanes: int) -> None:
         self.build = build
+        self.lanes = lanes
 
     def const(self, value: Number, dtype: DType) -> Value:
         """A constant."""
-        return self.build.emit(t.Const(value, VecType(COLUMN, dtype), loc=self.build.loc))
+        return self.build.emit(t.Const(value, VecType(self.lanes, dtype), loc=self.build.loc))
 
     def map(self, fn: str, *args: Value) -> Value:
         """A row of the scalar table."""
