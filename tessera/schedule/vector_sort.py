@@ -32,6 +32,9 @@ from tessera.schedule.split_sort import Asked, NestCode, collect
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.words import Coder, Layout, has_places, one_word
 
+LEAST = 4
+"""Elements of a row that vectors of 256 bits sort sooner than a merge of words one by one does."""
+
 
 def split_sorts(func: Func, machine: Cpu) -> Func:
     """The program with its sorts in such steps, where the machine has vectors for them."""
@@ -94,7 +97,7 @@ def vector_sort(
 
     Returns:
         The kernel, and for each of its results the number of that of the old one; None if it is
-        no sort, or needs more words.
+        no sort, has very short rows, or needs more words.
     """
     asked = Asked.of(kernel, operands, used)
     if asked is None:
@@ -104,6 +107,8 @@ def vector_sort(
     has_others = any(not 0 <= k < op.num_keys for k, _ in op.moved())
     type = _type(op.inputs[0])
     count = type.shape[op.axis]
+    if register < sort_ops.REGISTER and isinstance(count, int) and count < LEAST:
+        return None
     layout = one_word(keys, int(has_others), count)
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     until = _type(op.outputs[0]).shape[op.axis]

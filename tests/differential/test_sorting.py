@@ -36,7 +36,7 @@ from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
 from tessera.schedule import ops
 from tessera.schedule.sort_ops import SelectWords, SortWords
-from tessera.target.machine import host, machine
+from tessera.target.machine import host, machine, supported_levels
 from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, typed
@@ -85,12 +85,21 @@ def test_columns(shape: tuple[int, int], level: str) -> None:
     assert all(max(op.tile) == where.vector_bits // 64 for op in turned)
 
 
-def test_rows_of_a_network() -> None:
-    for size in (15, 17, 32, 33, 65, 128, 129, 256, 257):
+@pytest.mark.parametrize("level", [n for n in supported_levels() if machine(n).compresses])
+def test_rows_of_a_network(level: str) -> None:
+    for size in (3, 4, 8, 15, 17, 32, 33, 64, 65, 128, 129, 256, 257):
         for dtype in (np.int32, np.int64):
             x = np.random.default_rng(size).integers(-99, 99, (9, size)).astype(dtype)
-            found = np.asarray(ts.jit(lambda x: ts.sort(x, axis=1))(x))
-            np.testing.assert_array_equal(found, np.sort(x, 1))
+            lowered = ts.jit(lambda x: ts.sort(x, axis=1)).lower(x, machine=level)
+            (found,) = lowered.executable().run([pointer(x)], [])
+            np.testing.assert_array_equal(np.asarray(found), np.sort(x, 1))
+
+
+def test_very_short_rows_are_merged_with_avx2() -> None:
+    for level, least in (("x86-64-v3", 4), ("x86-64-v4", 0), ("x86-64", 99)):
+        for count in (2, 3, 4, 5):
+            text = str(Lowered(traced(ts.sort, typed(9, count)), machine(level)).schedule)
+            assert ("schedule.sort_words(" in text) == (count >= least)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -25,7 +25,7 @@ def sort_words(s: Lowering, op: SortWords) -> None:
     words, rows = s.ptr(op.words), s.dim(op.rows)
     n, until = s.dim(op.count), s.dim(op.until)
     vectors = _vectors(kind, op.count) if is_held(op.count, op.dtype, op.register) else None
-    s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,)))
+    s.made.update(sort_functions(kind) if vectors is None else networks(kind, (vectors,), True))
 
     def alone() -> Sequence[Value]:
         func = sort_rows(kind, vectors)
@@ -99,7 +99,7 @@ def sort_rows(kind: Kind, vectors: int | None) -> Func:
     def row(number: Value) -> None:
         start = c.map("mul", number, room)
         if vectors:
-            c.call(network_name(kind, vectors), ptr, start, start, n)
+            c.call(network_name(kind, vectors, True), ptr, start, start, n)
             return
         end = c.map("add", start, until)
         c.call(sort_name(kind), ptr, start, start, c.map("add", start, n), n, end)

@@ -18,23 +18,30 @@ from tessera.target.function import I64, PTR, Values
 from tessera.target.sorting.code import ROWS, Code, Kind
 
 
-def network_name(kind: Kind, rows: int) -> str:
+def network_name(kind: Kind, rows: int, whole: bool = False) -> str:
     """The function for up to so many vectors."""
-    return kind.name(f"sort_{rows * kind.lanes}")
+    what = "fill" if whole and not kind.has_masks else "sort"
+    return kind.name(f"{what}_{rows * kind.lanes}")
 
 
-def networks(kind: Kind, sizes: Sequence[int]) -> dict[str, Func]:
-    """The functions that sort up to so many vectors, and what these call, by name."""
+def networks(kind: Kind, sizes: Sequence[int], whole: bool = False) -> dict[str, Func]:
+    """The functions that sort up to so many vectors, and what these call, by name.
+
+    Args:
+        kind: what is sorted.
+        sizes: vectors, powers of two.
+        whole: whether what is behind the words in the last vector may be anything.
+    """
     found: dict[str, Func] = {}
     for rows in sizes:
         if rows > ROWS[-1]:
             found.update(networks(kind, (rows // 2,)))
-        func = network(kind, rows) if rows <= ROWS[-1] else _twice(kind, rows)
+        func = network(kind, rows, whole) if rows <= ROWS[-1] else _twice(kind, rows)
         found[func.name] = func
     return found
 
 
-def network(kind: Kind, rows: int) -> Func:
+def network(kind: Kind, rows: int, whole: bool = False) -> Func:
     """`sort(words, source, target, n)`: sorts n words from place `source` on to `target`."""
     c = Code(kind, (PTR, I64, I64, I64), ("words", "source", "target", "n"))
     ptr, source, target, n = c.args
@@ -47,8 +54,8 @@ def network(kind: Kind, rows: int) -> Func:
         for at, x, mask in zip(places, found, masks, strict=True):
             c.store(there, at, x, [mask])
     else:
-        _store_some(c, there, found, n, masks)
-    return c.func(network_name(kind, rows))
+        _store_some(c, there, found, n, [] if whole else masks)
+    return c.func(network_name(kind, rows, whole))
 
 
 def _twice(kind: Kind, rows: int) -> Func:
@@ -86,26 +93,32 @@ def _twice(kind: Kind, rows: int) -> Func:
 
 
 def _store_some(c: Code, there: Value, found: Values, n: Value, masks: Values) -> None:
-    """Stores the first n words of some vectors, and uses a mask once at most."""
+    """Stores the first n words of some vectors, and uses a mask once at most; without masks all of
+    the last vector."""
     zero = c.index(0)
     if len(found) == 1:
         is_whole = c.map("eq", n, c.index(c.lanes))
-        c.when(
-            is_whole,
-            lambda: c.store(there, zero, found[0]),
-            lambda: c.store(there, zero, found[0], masks),
-        )
+
+        def store(masks: Values = ()) -> None:
+            c.store(there, zero, found[0], masks)
+
+        if masks:
+            c.when(is_whole, store, lambda: store(masks))
+        else:
+            store()
         return
     near = c.emit(t.Alloca(c.dtype, len(found) * c.lanes, loc=c.loc))
     for k, x in enumerate(found):
         c.store(near, c.index(k * c.lanes), x)
-    whole = c.map("and", n, c.index(-c.lanes))
+    whole = c.map("and", n if masks else c.plus(n, c.lanes - 1), c.index(-c.lanes))
 
     def copy(at: Value, _: Values) -> Values:
         c.store(there, at, c.load(near, at))
         return ()
 
     c.carry(zero, whole, c.lanes, (), copy)
+    if not masks:
+        return
     mask = c.below(c.map("sub", n, whole))
     c.when(c.map("lt", whole, n), lambda: c.store(there, whole, c.load(near, whole), [mask]))
 

@@ -19,6 +19,8 @@ many steps more as a word has bits.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tessera.ir.core import Func, Value
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, Values
@@ -26,8 +28,7 @@ from tessera.target.sorting.code import ROWS, Code, Kind
 from tessera.target.sorting.network import dispatch, network_name, networks
 
 UNROLL = 8
-"""Vectors that are divided at a time; one where masks have no registers, for more take as long
-there, and what is left would be stored with masks, which takes long."""
+"""Vectors that are divided at a time; half as many where masks have no registers."""
 
 STEPS = 60
 """Steps that good pivots never need."""
@@ -57,7 +58,7 @@ def divide(kind: Kind) -> Func:
         ("words", "found", "source", "home", "beside", "n", "pivot"),
     )
     ptr, found, source, home, beside, n, one = c.args
-    limit, lanes, unroll = c.splat(one), c.lanes, UNROLL if c.has_masks else 1
+    limit, lanes, unroll = c.splat(one), c.lanes, UNROLL if c.has_masks else UNROLL // 2
     limit = limit if c.has_masks else c.signed(limit)
     start = c.at(ptr, source)
 
@@ -66,10 +67,10 @@ def divide(kind: Kind) -> Func:
 
     # Carried are the places where the next words go. Were they made of the counter and how many are
     # below, LLVM would look for the best of many ways to have all addresses of a turn.
-    def vectors(at: Value, carried: Values) -> Values:
+    def vectors(at: Value, carried: Values, rows: int = unroll) -> Values:
         low, high = carried
         # All are read first: what is written may lie where the last ones are.
-        given = [c.load(start, c.plus(at, k * lanes)) for k in range(unroll)]
+        given = [c.load(start, c.plus(at, k * lanes)) for k in range(rows)]
         masks = [is_low(x) for x in given]
         for x, mask in zip(given, masks, strict=True):
             c.store(ptr, low, c.compress(x, mask))
@@ -94,6 +95,11 @@ def divide(kind: Kind) -> Func:
     zero, size = c.index(0), unroll * lanes
     whole = c.map("sub", n, c.map("and", n, c.index(size - 1)))
     carried = c.carry(zero, whole, size, [home, beside], vectors)
+    if not c.has_masks:
+        # Without masks, which take long there, as far as there are whole vectors: what is stored
+        # behind their words has been read, or is room.
+        first, whole = whole, c.map("and", n, c.index(-lanes))
+        carried = c.carry(first, whole, lanes, carried, partial(vectors, rows=1))
     low, _ = c.carry(whole, n, lanes, carried, rest)
     c.store(found, zero, c.map("sub", low, home))
     return c.func(kind.name("divide"))
