@@ -19,9 +19,10 @@ class Build:
         scales: whether it has an instruction for `target.scale`.
         looks_up: whether it has one for `target.lookup`.
         assists: whether an underflow takes it long.
+        pairs: whether polynomials are evaluated in pairs of terms.
     """
 
-    __slots__ = ("assists", "fused", "loc", "looks_up", "ops", "scales")
+    __slots__ = ("assists", "fused", "loc", "looks_up", "ops", "pairs", "scales")
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Build:
         scales: bool = False,
         looks_up: bool = False,
         assists: bool = False,
+        pairs: bool = False,
     ) -> None:
         self.ops: list[Op] = []
         self.loc: Loc = Loc.unknown
@@ -37,11 +39,16 @@ class Build:
         self.scales = scales
         self.looks_up = looks_up
         self.assists = assists
+        self.pairs = pairs
 
     def inner(self) -> Build:
         """A builder of a block inside, whose ops become a region."""
         inner = Build(
-            fused=self.fused, scales=self.scales, looks_up=self.looks_up, assists=self.assists
+            fused=self.fused,
+            scales=self.scales,
+            looks_up=self.looks_up,
+            assists=self.assists,
+            pairs=self.pairs,
         )
         inner.loc = self.loc
         return inner

@@ -170,6 +170,12 @@ class Machine:
         return self.arch == "x86-64" and not self.llvm_cpu.startswith("znver")
 
     @property
+    def pairs(self) -> bool:
+        """Whether polynomials are evaluated in pairs of terms. With 256 bits a core has as many
+        instructions to wait for as with 512, and each of them is half of the work."""
+        return self.arch == "x86-64" and self.fma and not self.scales
+
+    @property
     def compresses(self) -> bool:
         """Whether it brings the lanes that a mask chooses to the front of a vector in one
         instruction, or in a few: by a table of where they come from."""

@@ -21,7 +21,6 @@ from tessera.target.passes.expression import Num, fast_two_sum, fma, horner, whe
 from tessera.target.passes.mathematics_exponential import (
     LN2_PARTS,
     LOG2_E,
-    OFFSET,
     odd,
     power_of_two,
     reduce,
@@ -73,9 +72,9 @@ def sigmoid(x: Num) -> Num:
     """exp(-|x|) / (1 + exp(-|x|)), or 1 less that. The unit's exponential would not be exact enough
     here, and its reciprocal is corrected once.
     """
-    parts = reduce((-abs(x)).map("max", -104.0))
     # Powers of two down to 2**-150, in two steps.
-    scale = power_of_two(parts.power - (OFFSET - 64))
+    parts = reduce((-abs(x)).map("max", -104.0), start=x.format.bias + 64)
+    scale = power_of_two(parts.power)
     small = ((parts.r + parts.tail) + 1.0) * scale * 2.0**-64
     below, lost = fast_two_sum(small.const(1.0), small)
     inverse = _unit(below, "reciprocal")

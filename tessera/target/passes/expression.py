@@ -300,11 +300,15 @@ class Polynomial:
     double: tuple[float, ...] = ()
 
     def __call__(self, x: Num) -> Num:
-        """The value at x, by Horner's rule."""
-        return horner(x, self._of(x.grade))
+        """The value at x, by Horner's rule or in pairs of terms."""
+        return evaluated(x, self._of(x.grade))
+
+    def behind(self, x: Num, *first: float) -> Num:
+        """The value at x of a polynomial with other coefficients in front of these."""
+        return evaluated(x, (*first, *self._of(x.grade)))
 
     def parts(self, x: Num) -> tuple[Num, Num]:
-        """The constant coefficient and the other terms."""
+        """The constant coefficient and the other terms, by Horner's rule, which is more exact."""
         constant, *others = self._of(x.grade)
         return x.const(constant), x * horner(x, tuple(others))
 
@@ -331,6 +335,25 @@ class Pieces:
             found = c if found is None else fma(found, x, c)
         assert found is not None
         return found
+
+
+def evaluated(x: Num, coefficients: tuple[float, ...]) -> Num:
+    """A polynomial, lowest power first, in the way that suits the machine."""
+    return (in_pairs if x.b.pairs else horner)(x, coefficients)
+
+
+def in_pairs(x: Num, coefficients: tuple[float, ...]) -> Num:
+    """A polynomial, lowest power first, by Horner's rule for the square of x: one multiplication
+    more, and half as many steps that wait for one another."""
+    if len(coefficients) < 4:
+        return horner(x, coefficients)
+    square = x * x
+    result: Num | None = None
+    for k in reversed(range(0, len(coefficients), 2)):
+        pair = horner(x, coefficients[k : k + 2])
+        result = pair if result is None else fma(result, square, pair)
+    assert result is not None
+    return result
 
 
 def horner(x: Num, coefficients: tuple[float, ...]) -> Num:

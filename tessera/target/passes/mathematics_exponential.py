@@ -32,7 +32,8 @@ class Reduced:
 
     Attributes:
         k: the exponent.
-        power: bits of an unsigned integer, the exponent plus a multiple of 2**12.
+        power: bits of an unsigned integer, whose last 9 (12 in float64) are the exponent plus
+            `twice_biased` or another start.
         r: at most log(2) / 2.
         tail: exp(r) - 1 - r.
     """
@@ -47,13 +48,16 @@ class Reduced:
         return times_power(x, self.k, self.power)
 
 
-OFFSET = 1 << 12
-"""What is added to exponents so that unsigned shifts do for them."""
+def twice_biased(x: Num) -> int:
+    """Where exponents begin that `scaled` takes: each half of one has the format's bias then."""
+    return 2 * x.format.bias
 
 
-def reduce(x: Num, rest: Num | None = None) -> Reduced:
-    """The parts of exp(x + rest), where |x| is less than 2**11 and the rest is small beside it."""
-    k, power = exponent(x)
+def reduce(x: Num, rest: Num | None = None, start: int | None = None) -> Reduced:
+    """The parts of exp(x + rest), where the rest is small beside x. Of |x| so much that exponents
+    are less than twice the format's bias; of float64 in place of float32 less than 2**10.
+    """
+    k, power = exponent(x, twice_biased(x) if start is None else start)
     if rest is not None and x.grade is not Grade.SHORT:
         high, low = LN2_PARTS[x.grade]
         r, lost = fast_two_sum(fma(k, -high, x), fma(k, -low, rest))
@@ -62,18 +66,19 @@ def reduce(x: Num, rest: Num | None = None) -> Reduced:
     return Reduced(k, power, r, (r * r) * tables.EXPM1(r))
 
 
-def exponent(x: Num) -> tuple[Num, Num]:
-    """The exponent of exp(x), and its bits."""
-    magic = x.format.magic
+def exponent(x: Num, start: int) -> tuple[Num, Num]:
+    """The exponent of exp(x), and bits whose last ones are that plus a start."""
+    magic = x.format.magic + start
     shifted = fma(x, LOG2_E, magic)
-    return shifted - magic, power_bits(shifted)
+    return shifted - magic, shifted.bits()
 
 
-def parts_base2(x: Num) -> tuple[Num, Num, Num]:
-    """The exponent of exp2(x), its bits, and the rest as an argument of exp; |x| < 2**11."""
-    shifted = x + x.format.magic
-    k = shifted - x.format.magic
-    return k, power_bits(shifted), (x - k) * (1 / LOG2_E)
+def parts_base2(x: Num, start: int) -> tuple[Num, Num, Num]:
+    """The exponent of exp2(x), bits as of `exponent`, and the rest as an argument of exp."""
+    magic = x.format.magic + start
+    shifted = x + magic
+    k = shifted - magic
+    return k, shifted.bits(), (x - k) * (1 / LOG2_E)
 
 
 def remainder(x: Num, k: Num) -> Num:
@@ -89,8 +94,8 @@ PLACES = 5
 
 
 def from_table(x: Num, *, is_base2: bool = False) -> Num:
-    """exp(x) or exp2(x), into the subnormal numbers and to infinity. Either |x| is less than 2**11,
-    or x is above and there is an instruction for `scale`: the polynomial is positive there.
+    """exp(x) or exp2(x), into the subnormal numbers and to infinity. Either x is not far beyond
+    them, or x is above and there is an instruction for `scale`: the polynomial is positive there.
     """
     magic = x.format.magic / (1 << PLACES)
     shifted = x + magic if is_base2 else fma(x, LOG2_E, magic)
@@ -98,32 +103,26 @@ def from_table(x: Num, *, is_base2: bool = False) -> Num:
     r = (x - k) * (1 / LOG2_E) if is_base2 else remainder(x, k)
     start = shifted.bits().lookup(tables.POWERS)
     found = fma(tables.EXP_NEAR(r), r * start, start)
-    return found.scale(k) if x.scales else scaled(found, power_bits(shifted, PLACES))
+    if x.scales:
+        return found.scale(k)
+    return scaled(found, (shifted.bits() + (twice_biased(x) << PLACES)) >> PLACES)
 
 
 def near_one(r: Num) -> Num:
     """exp(r) for |r| <= log(2) / 2, to a unit of the last place; by Horner's rule where each step
-    is one instruction, rounded once.
+    is one instruction, rounded once. In pairs of terms to the end it is a tenth more.
     """
+    if r.b.pairs and r.grade is Grade.SINGLE:
+        return tables.EXP.behind(r, 1.0, 1.0)
     tail = tables.EXP(r)
     return fma(fma(tail, r, 1.0), r, 1.0) if r.b.fused else 1.0 + (r + (r * r) * tail)
 
 
-def power_bits(shifted: Num, places: int = 0) -> Num:
-    """The integer in the last places of a number that the magic one was added to, but for some
-    binary places behind it.
-    """
-    mantissa = shifted.format.mantissa
-    magic = (shifted.format.bias + mantissa - places << mantissa) | (1 << (mantissa - 1))
-    found = shifted.bits() - (magic - (OFFSET << places))
-    return found >> places if places else found
-
-
 def exponential(x: Num, halvings: int = 0) -> Num:
-    """exp(x) / 2**halvings to a unit of the last place, into the subnormal numbers and to infinity;
-    |x| is less than 2**11.
+    """exp(x) / 2**halvings to a unit of the last place, into the subnormal numbers and to infinity,
+    but not far beyond them.
     """
-    k, power = exponent(x)
+    k, power = exponent(x, twice_biased(x))
     result = near_one(remainder(x, k))
     if halvings:
         k, power = k - float(halvings), power - halvings
@@ -134,9 +133,9 @@ def exponential_inside(x: Num) -> Num:
     """exp(x) where it is a normal number."""
     if x.looks_up:
         return from_table(x)
-    k, power = exponent(x)
+    k, power = exponent(x, x.format.bias)
     result = near_one(remainder(x, k))
-    return result.scale(k) if x.scales else result * power_of_two(power - OFFSET)
+    return result.scale(k) if x.scales else result * power_of_two(power)
 
 
 def times_power(x: Num, k: Num, power: Num) -> Num:
@@ -145,17 +144,16 @@ def times_power(x: Num, k: Num, power: Num) -> Num:
 
 
 def scaled(x: Num, power: Num) -> Num:
-    """x * 2**(power - OFFSET), in two steps because one factor may be no normal number."""
+    """x times two to an exponent that is `twice_biased`, in two steps because one factor may be no
+    normal number.
+    """
     first = power >> 1
-    second = power - first
-    half = OFFSET // 2
-    return (x * power_of_two(first - half)) * power_of_two(second - half)
+    return (x * power_of_two(first)) * power_of_two(power - first)
 
 
 def power_of_two(exponent: Num) -> Num:
-    """The power of two with that exponent, which is an integer mod 2**32 or 2**64."""
-    form = exponent.format
-    return ((exponent + form.bias) << form.mantissa).floats()
+    """The power of two whose exponent, with its bias, the last bits of an integer are."""
+    return (exponent << exponent.format.mantissa).floats()
 
 
 def _limits(x: Num) -> tuple[float, float]:
@@ -197,7 +195,7 @@ def exp2(x: Num) -> Num:
         x = _topped(x, high)
         if x.looks_up:
             return from_table(x, is_base2=True)
-        k, power, r = parts_base2(x)
+        k, power, r = parts_base2(x, twice_biased(x))
         return times_power(near_one(r), k, power)
 
     return vanishing(x, x < low, low, inside)
@@ -206,9 +204,9 @@ def exp2(x: Num) -> Num:
 def expm1(x: Num) -> Num:
     """exp(x) - 1 = (2**k - 1) + 2**k * r + 2**k * (exp(r) - 1 - r)."""
     low, high = (-18.0, 89.0) if x.grade is Grade.SINGLE else (-39.0, 710.0)
-    parts = reduce(clamped(x, low, high))
     # Half of everything: 2**k alone would overflow where the result does not.
-    half = power_of_two(parts.power - (OFFSET + 1))
+    parts = reduce(clamped(x, low, high), start=x.format.bias - 1)
+    half = power_of_two(parts.power)
     whole, rest = fast_two_sum(half - 0.5, half * parts.r)
     result = 2.0 * (whole + fma(half, parts.tail, rest))
     return where(abs(x) < x.format.epsilon / 4, x, result)

@@ -14,13 +14,12 @@ from tessera.target.passes.expression import Grade, Num, fast_two_sum, fma, two_
 from tessera.target.passes.mathematics_exponential import (
     LN2_PARTS,
     LOG2_E,
-    OFFSET,
     Reduced,
     clamped,
     near_one,
     parts_base2,
-    power_bits,
     power_of_two,
+    twice_biased,
     vanishing,
 )
 from tessera.target.passes.mathematics_logarithm import LN2, short_log, split
@@ -83,10 +82,11 @@ def _power(base: Num, exponent: Num) -> Num:
 
     def inside(product: Num) -> Num:
         product = where(product > 1080.0, 1080.0, product)
-        shifted = product + product.format.magic
-        k = shifted - product.format.magic
+        magic = product.format.magic + twice_biased(product)
+        shifted = product + magic
+        k = shifted - magic
         r = ((product - k) + rest) * LN2
-        parts = Reduced(k, power_bits(shifted), r, (r * r) * tables.EXPM1(r))
+        parts = Reduced(k, shifted.bits(), r, (r * r) * tables.EXPM1(r))
         whole, lost = fast_two_sum(r.const(1.0), r)
         return parts.scaled(whole + (lost + parts.tail))
 
@@ -98,8 +98,8 @@ def _short_power(base: Num, exponent: Num) -> Num:
     e, f = split(base)
     binary = where(base < math.inf, fma(short_log(f), LOG2_E, e), base)
     binary = where(base.equals(0.0), -math.inf, binary)
-    _, power, r = parts_base2(clamped(exponent * binary, -200.0, 200.0))
-    return near_one(r) * power_of_two(power - OFFSET)
+    _, power, r = parts_base2(clamped(exponent * binary, -200.0, 200.0), base.format.bias)
+    return near_one(r) * power_of_two(power)
 
 
 def pow(x: Num, y: Num) -> Num:
