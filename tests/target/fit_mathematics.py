@@ -311,6 +311,15 @@ ROWS = [
         intervals={"single": (mp.mpf(0), mp.mpf("0.811"))},
     ),
     Row(
+        "ERF_WIDE",
+        "erf(x) / x - 1 in x**2 for |x| <= 1.2",
+        lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
+        mp.mpf(0),
+        mp.mpf("1.442"),
+        lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)),
+        ("single",),
+    ),
+    Row(
         "ERFC_LOG",
         "-log(erfc(x)) for x between 0.9 and 4, to compute erf(x) with",
         lambda x: -mp.log(mp.erfc(x)),
@@ -488,6 +497,93 @@ TABLES = [
     ),
 ]
 
+@dataclass(frozen=True)
+class Ratio:
+    """A quotient of two polynomials, the second of which begins with 1, for float32.
+
+    Attributes:
+        name: Of the polynomials in the table, with ``_ABOVE`` and ``_BELOW`` behind it.
+        text, f, low, high, weight: As of a row.
+        above, below: The degrees.
+    """
+
+    name: str
+    text: str
+    f: Real
+    low: mp.mpf
+    high: mp.mpf
+    weight: Real
+    above: int
+    below: int
+
+
+def solve_ratio(ratio: Ratio, points: list[mp.mpf]) -> tuple[list[mp.mpf], list[mp.mpf]]:
+    """The polynomials whose weighted errors at the points alternate, in (x - center) / half; their
+    size, which multiplies coefficients, is found by iteration."""
+    center, half = (ratio.high + ratio.low) / 2, (ratio.high - ratio.low) / 2
+    size = ratio.above + ratio.below + 2
+    values = [(ratio.f(x), ratio.weight(x), (x - center) / half) for x in points]
+    level = mp.mpf(0)
+    for _ in range(20):
+        matrix, right = mp.matrix(size, size), mp.matrix(size, 1)
+        for i, (f, weight, y) in enumerate(values):
+            sign = (-1) ** i
+            for j in range(ratio.above + 1):
+                matrix[i, j] = y**j
+            for j in range(1, ratio.below + 1):
+                matrix[i, ratio.above + j] = -(f + sign * level / weight) * y**j
+            matrix[i, size - 1] = -sign / weight
+            right[i] = f
+        found = list(mp.lu_solve(matrix, right))
+        close = abs(found[-1] - level) <= abs(level) * mp.mpf(10) ** -12
+        level = found[-1]
+        if close:
+            break
+    return found[: ratio.above + 1], [mp.mpf(1), *found[ratio.above + 1 : -1]]
+
+
+def fit_ratio(ratio: Ratio) -> tuple[list[mp.mpf], list[mp.mpf], mp.mpf]:
+    """Coefficients above and below, and the largest weighted error, by the exchange algorithm."""
+    center, half = (ratio.high + ratio.low) / 2, (ratio.high - ratio.low) / 2
+    count = ratio.above + ratio.below + 2
+
+    def chebyshev(n: int) -> list[mp.mpf]:
+        return [center - half * mp.cos(mp.pi * (k + mp.mpf("0.5")) / n) for k in range(n)]
+
+    points, grid = chebyshev(count), chebyshev(24 * count)
+    values = [(ratio.f(x), ratio.weight(x)) for x in grid]
+    best: tuple[list[mp.mpf], list[mp.mpf], mp.mpf] | None = None
+    for _ in range(8):
+        above, below = solve_ratio(ratio, points)
+        errors: list[mp.mpf] = []
+        for x, (f, weight) in zip(grid, values, strict=True):
+            y = (x - center) / half
+            errors.append((mp.polyval(above[::-1], y) / mp.polyval(below[::-1], y) - f) * weight)
+        largest = max(abs(e) for e in errors)
+        if best is None or largest < best[2]:
+            best = above, below, largest
+        following = extremes(grid, errors, count)
+        if following is None:
+            break
+        points = following
+    assert best is not None
+    above, below = (shifted(part, center, half) for part in best[:2])
+    return [c / below[0] for c in above], [c / below[0] for c in below], best[2]
+
+
+RATIOS = [
+    Ratio(
+        "ERFC_ROOT",
+        "erfc(x)**(1 / 4) for x between 1.2 and 3.92, to compute erf(x) with",
+        lambda x: mp.root(mp.erfc(x), 4),
+        mp.mpf("1.199"),
+        mp.mpf("3.921"),
+        lambda x: 4 * mp.erfc(x) ** mp.mpf("0.75") / mp.erf(x),
+        3,
+        4,
+    ),
+]
+
 COLUMNS: list[tuple[str, str, int, Callable[[int], mp.mpf]]] = [
     ("POWERS", "2**(k / 32)", 32, lambda k: mp.mpf(2) ** (mp.mpf(k) / 32)),
     ("ERF_STARTS", "erf(k / 4)", 16, lambda k: mp.erf(mp.mpf(k) / 4)),
@@ -501,16 +597,24 @@ COLUMNS: list[tuple[str, str, int, Callable[[int], mp.mpf]]] = [
 ]
 
 
-def column(values: Sequence[mp.mpf], depth: int) -> str:
-    """Numbers of float32 as a tuple."""
+def column(values: Sequence[mp.mpf], depth: int, note: str = "") -> str:
+    """Numbers of float32 as a tuple, perhaps with a note."""
     margin = " " * 4 * (depth + 1)
     numbers = ", ".join(literal(c, "single") for c in values)
     lines = textwrap.fill(numbers, 99, initial_indent=margin, subsequent_indent=margin)
-    return f"(\n{lines},\n{' ' * 4 * depth})"
+    note = f"  # {note}" if note else ""
+    return f"({note}\n{lines},\n{' ' * 4 * depth})"
 
 
 def tables() -> Iterator[str]:
     """The text of all tables."""
+    for ratio in RATIOS:
+        above, below, error = fit_ratio(ratio)
+        note = f"2**{float(mp.log(error, 2)):.1f}"
+        print(f"{ratio.name:12} single  degrees {len(above) - 1}, {len(below) - 1} error {note}")
+        for part, values in (("ABOVE", above), ("BELOW", below)):
+            yield f"{ratio.name}_{part} = Polynomial(\n    single={column(values, 1, note)},\n)\n"
+            yield f'"""{ratio.text}: what is {part.lower()} the line."""\n\n'
     for name, text, count, f in COLUMNS:
         yield f'{name} = {column([f(k) for k in range(count)], 0)}\n"""{text}."""\n\n'
     for table in TABLES:

@@ -4,7 +4,9 @@ The complement of the error function is exp(-x**2) / x times a factor that hardl
 a polynomial in (x - 3) / (x + 3). Below 1.5 it changes too much for that variable to be exact
 enough in float64, and exp(-x**2) is multiplied by a polynomial in x - 1.
 
-Where a machine picks coefficients from tables, float32 has one of 16 short polynomials instead.
+Where a machine picks coefficients from tables, float32 has one of 16 short polynomials instead. The
+fourth root of the complement is a quotient of short ones, too, to as many units as its exponential
+leaves room for if products are fused with additions.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from tessera.target.passes.mathematics_logarithm import positive_log
 
 ERF_END = 3.8749997615814209
 """From here on erf is 1: the last float32 of the last piece."""
+
+ROOT_END = 3.92
+"""From here on erf is 1, too; the fourth root of its complement is 0.013."""
 
 ERFC_END = 10.1
 """From here on erfc is 0."""
@@ -108,10 +113,22 @@ def _erfc_by_parts(x: Num) -> Num:
     return where(x < 0.0, 2.0 - large, large)
 
 
+def _erf_of_root(x: Num) -> Num:
+    """1 - (a quotient of polynomials)**4, or x + x * polynomial(x**2)."""
+    a = abs(x)
+    a = where(a > ROOT_END, ROOT_END, a)
+    root = tables.ERFC_ROOT_ABOVE(a) / tables.ERFC_ROOT_BELOW(a)
+    square = root * root
+    small = fma(a, tables.ERF_WIDE(a * a), a)
+    return where(a < 1.2, small, 1.0 - square * square).with_sign(x)
+
+
 def erf(x: Num) -> Num:
     """The error function."""
     if x.looks_up:
         return _erf_in_pieces(x)
+    if x.b.fused and x.grade is Grade.SINGLE:
+        return _erf_of_root(x)
     a = abs(x)
     square = a * a
     small = fma(a, tables.ERF(square), a)
