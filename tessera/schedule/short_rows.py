@@ -67,7 +67,9 @@ def row_width(choice: Choice, length: Dim, width: int) -> int:
         return width
     is_short = bool(choice.whole) and length <= most
     is_long = _bytes(choice, length) >= LONGEST and _is_simple(choice)
-    return max(width, most) if is_short or is_long else width
+    if is_long:
+        return max(width, most, 4 * choice.lanes)
+    return max(width, most) if is_short else width
 
 
 def _is_simple(choice: Choice) -> bool:
