@@ -141,7 +141,7 @@ def _tiled(graph: Func, machine: Machine | Gpu) -> tuple[Func, tuple[Decision, .
     chosen = in_single_vectors(share_awake(program, chosen, machine), machine)
     chosen = take_windows(chosen, machine)  # before it: what is not padded is no plane to hold
     chosen = hold_planes(chosen, machine)  # kernels have the tiles that they have by themselves
-    return fetch_ahead(chosen, machine.l1), lowered.decisions
+    return fetch_ahead(chosen, machine), lowered.decisions
 
 
 def within_budget(

@@ -21,7 +21,8 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import behind
-from tessera.schedule.next_rows import fetch_next_row
+from tessera.schedule.machines import Cpu
+from tessera.schedule.next_rows import fetch_next_line, fetch_next_row
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
 
@@ -41,21 +42,21 @@ PLAIN = (ops.Const, ops.Index, ops.Load, ops.Map, ops.Cast, ops.Bitcast)
 """What may compute a place a second time."""
 
 
-def fetch_ahead(func: Func, l1: int) -> Func:
+def fetch_ahead(func: Func, machine: Cpu) -> Func:
     """The program with `ahead` on what reads such rows, after tiles have been chosen.
 
     Args:
         func: the program.
-        l1: bytes of the first data cache.
+        machine: the CPU.
     """
 
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
         for op in kernel.body.ops:
             if isinstance(op, ops.Nest):
-                op = _marked_for(op, l1)
+                op = _marked_for(op, machine)
             elif isinstance(op, Each):
-                nests = [fetch_next_row(nest, l1) for nest in op.nests]
+                nests = [fetch_next_row(nest, machine.l1) for nest in op.nests]
                 op = op.rebuild(regions=[Block((), nests, ())])
             code.append(op)
         return Block(kernel.body.args, code, ())
@@ -66,18 +67,20 @@ def fetch_ahead(func: Func, l1: int) -> Func:
 
 def _is_meant(op: Op) -> bool:
     """Whether there is something to fetch for an op."""
-    if isinstance(op, (ops.Contract, ops.Reduce)) or _reads(op):
+    if isinstance(op, (ops.Contract, ops.Reduce, ops.ArgReduce)) or _reads(op):
         return True
     return isinstance(op, ops.Nest) and _is_square(op)
 
 
-def _marked_for(nest: ops.Nest, l1: int) -> ops.Nest:
+def _marked_for(nest: ops.Nest, machine: Cpu) -> ops.Nest:
     """A nest with marks of the one kind that suits it."""
     if _product(nest):
         return _early(nest)
     if _is_square(nest):
         return _turned(nest)
-    return fetch_next_row(_fetched(nest), l1)
+    if machine.vector_bits < 512:
+        nest = fetch_next_line(nest)
+    return fetch_next_row(_fetched(nest), machine.l1)
 
 
 def _product(nest: ops.Nest) -> ops.Contract | None:

@@ -15,6 +15,9 @@ Of rows for which there is no room the last pass has one array fetched, of the n
 
 Short rows that go together (`schedule/short_rows.py`) are read in one go, and written in one, which
 prefetchers do not follow: all arrays are fetched, what is written too, from rows further along.
+
+A search reads a block again when its line ends, which a core does not work ahead of far enough to
+have asked for the next line, if its vectors are short.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ memory is idle for as long as a pass takes; with one more, rows leave the first 
 
 SHORT = 4096
 """Bytes from short rows that go together to those that are fetched."""
+
+LINE = 4096
+"""Bytes from what a search reads to what is fetched, and the longest line that gains by it."""
 
 LARGE = 1 << 22
 """Bytes of an array whose rows are fetched so."""
@@ -69,6 +75,22 @@ def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
         return _marked(nest, {a.op: AHEAD for a in found.values()})
     is_held = lane.extent * first.dtype.itemsize <= l1 // 2
     return _marked(nest, {first.op: 1}) if is_held else nest
+
+
+def fetch_next_line(nest: ops.Nest) -> ops.Nest:
+    """A nest with `ahead` on what searches along lines of far arrays read, if they are short."""
+    along = {op.axis.name for op in nest.body.ops if isinstance(op, ops.ArgReduce)}
+    if not along or nest.warps or nest.reduce_tile < 2:
+        return nest
+    found: dict[Op, int] = {}
+    for a in accesses(nest):
+        if len(a.inner) != 1 or a.inner[0].name not in along or not _is_plain(a.op):
+            continue
+        most = LINE // a.dtype.itemsize
+        is_short = isinstance(a.inner[0].extent, int) and a.inner[0].extent <= most
+        if is_short and a.stride(a.inner[0].name) == 1 and _is_far(a, FAR):
+            found[a.op] = most
+    return _marked(nest, found)
 
 
 def _rows(nest: ops.Nest, read: Sequence[Access]) -> dict[Value, Access]:
@@ -142,12 +164,16 @@ class _Marking(Copy):
 
 def _is_read(a: Access, row: str, length: int) -> bool:
     """Whether an access of a reduction goes along a row of a far array."""
-    op = a.op
-    if not isinstance(op, ops.Load) or op.dyn or op.where or len(a.inner) != 1:
+    if not _is_plain(a.op) or len(a.inner) != 1:
         return False
     if a.stride(a.inner[0].name) != 1 or a.stride(row) == 0 or a.inner[0].extent != length:
         return False
     return _is_far(a, FAR)
+
+
+def _is_plain(op: Op) -> bool:
+    """Whether an op reads elements at places that axes tell."""
+    return isinstance(op, ops.Load) and not op.dyn and not op.where
 
 
 def _is_far(a: Access, least: int) -> bool:

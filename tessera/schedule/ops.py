@@ -369,7 +369,7 @@ class Holds(ScheduleOp):
 class Load(ScheduleOp):
     """The element of `buf` at `index`; where a condition fails (an expression < 0) memory is not
     touched: `fill`. With `ahead`, a CPU has the row fetched that is so many points further along
-    the last axis but one; with `early`, what a block reads is fetched before its product begins.
+    the last axis but one, or that of a search; with `early`, what a block reads before its product.
     """
 
     name = "schedule.load"

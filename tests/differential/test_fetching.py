@@ -14,7 +14,7 @@ from tessera.compile import Lowered
 from tessera.errors import ParseError
 from tessera.ir.intexpr import sym
 from tessera.ir.parser import parse_func
-from tessera.schedule import fetching, ops, streaming
+from tessera.schedule import fetching, next_rows, ops, streaming
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
 from tests.schedule.lowering import all_ops, traced, typed
@@ -140,6 +140,30 @@ def test_what_is_near_or_the_same_for_all_rows_is_read_late(
 def test_small_tables_and_short_rows_are_near() -> None:
     check(rows, typed(50, 70), typed(30, dtype=dt.int32), ahead=False)
     check(rows, typed(40000, 16), typed(30, dtype=dt.int32), ahead=False)
+
+
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int32, dt.bfloat16])
+@pytest.mark.parametrize("width", [300, 509, 3000])
+def test_lines_that_are_searched(
+    width: int, dtype: dt.DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a later block reads is fetched, where blocks of a line are searched, vectors are short
+    and the line is no longer than what is fetched is away."""
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    x = (RNG.standard_normal((5, width)) * 100).astype(dtype.np)
+    if not dtype.is_integer:
+        x[2, width // 2 :], x[3, -1], x[4] = np.nan, np.inf, -0.0
+    for fn in (ts.argmax, ts.argmin):
+        graph = traced(lambda x, fn=fn: fn(x * x, axis=1), typed(5, width, dtype=dtype))
+        for level in LEVELS:
+            lowered = check_levels(graph, [x], machine=machine(level))
+            marks = [op.ahead for op in all_ops(lowered.schedule, ops.Load)]
+            is_meant = level != "x86-64-v4" and width * dtype.itemsize <= next_rows.LINE
+            assert any(marks) is is_meant
+            if not is_meant:
+                assert "@llvm.prefetch" not in lowered.stage("llvm")
+            elif width * dtype.itemsize > 2048 or level == "x86-64":
+                assert "@llvm.prefetch" in lowered.stage("llvm")
 
 
 def test_places_along_the_rows_are_no_rows() -> None:

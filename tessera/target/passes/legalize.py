@@ -229,12 +229,9 @@ class Legalizer:
         """A block, the same one where all of it stays; arguments stay."""
         has = self.machine
         build = Build(
-            fused=has.fma,
-            scales=has.scales,
-            looks_up=has.looks_up,
-            assists=has.assists,
+            fused=has.fma, scales=has.scales, looks_up=has.looks_up, assists=has.assists,
             pairs=has.pairs,
-        )
+        )  # fmt: skip
         around = self.wide, self.words
         self.wide, self.words = {}, {}
         for op in block.ops:

@@ -21,6 +21,7 @@ from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
 from tessera.tile import ops as t
+from tessera.tile.lowering import access
 from tessera.tile.lowering.reduction import (
     Steps,
     frame_at,
@@ -208,6 +209,7 @@ class _Line:
 
         def one(start: Value, count: int, carried: Sequence[Value]) -> list[Value]:
             best, at, bad = carried
+            self.fetch(start, count)
             x, bad = self.extreme(start, count, bad)
             number = em.cast(em.map("floordiv", start, em.const(size, int64)), search.counter)
             wins = self.wins(x, best)
@@ -219,6 +221,15 @@ class _Line:
         if full < self.extent:
             carried = one(em.const(full, int64), self.extent - full, carried)
         return carried
+
+    def fetch(self, start: Value, count: int) -> None:
+        """Fetches what a later block reads, of this line or behind it."""
+        em, op = self.em, self.search.op
+        for load in op.body.ops:
+            if isinstance(load, s.Load) and load.ahead:
+                later = em.map("add", start, em.const(load.ahead, int64))
+                with em.bound({op.axis.name: later}):
+                    access.prefetch(self.low, load, count)
 
     def wins(self, x: Value, best: Value) -> Value:
         """Whether a number is more extreme."""
