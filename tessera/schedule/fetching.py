@@ -21,8 +21,8 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import behind
-from tessera.schedule.machines import Cpu
 from tessera.schedule.next_rows import fetch_next_line, fetch_next_row
+from tessera.schedule.products import CachedCpu
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
 
@@ -42,7 +42,7 @@ PLAIN = (ops.Const, ops.Index, ops.Load, ops.Map, ops.Cast, ops.Bitcast)
 """What may compute a place a second time."""
 
 
-def fetch_ahead(func: Func, machine: Cpu) -> Func:
+def fetch_ahead(func: Func, machine: CachedCpu) -> Func:
     """The program with `ahead` on what reads such rows, after tiles have been chosen.
 
     Args:
@@ -72,7 +72,7 @@ def _is_meant(op: Op) -> bool:
     return isinstance(op, ops.Nest) and _is_square(op)
 
 
-def _marked_for(nest: ops.Nest, machine: Cpu) -> ops.Nest:
+def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest with marks of the one kind that suits it."""
     if _product(nest):
         return _early(nest)
