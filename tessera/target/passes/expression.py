@@ -303,10 +303,6 @@ class Polynomial:
         """The value at x, by Horner's rule or in pairs of terms."""
         return evaluated(x, self._of(x.grade))
 
-    def behind(self, x: Num, *first: float) -> Num:
-        """The value at x of a polynomial with other coefficients in front of these."""
-        return evaluated(x, (*first, *self._of(x.grade)))
-
     def parts(self, x: Num) -> tuple[Num, Num]:
         """The constant coefficient and the other terms, by Horner's rule, which is more exact."""
         constant, *others = self._of(x.grade)

@@ -110,12 +110,24 @@ def from_table(x: Num, *, is_base2: bool = False) -> Num:
 
 def near_one(r: Num) -> Num:
     """exp(r) for |r| <= log(2) / 2, to a unit of the last place; by Horner's rule where each step
-    is one instruction, rounded once. In pairs of terms to the end it is a tenth more.
+    is one instruction, rounded once.
     """
-    if r.b.pairs and r.grade is Grade.SINGLE:
-        return tables.EXP.behind(r, 1.0, 1.0)
     tail = tables.EXP(r)
     return fma(fma(tail, r, 1.0), r, 1.0) if r.b.fused else 1.0 + (r + (r * r) * tail)
+
+
+def grown(r: Num, scale: Num) -> Num:
+    """exp(r) times a power of two, as exp(r) - 1 of it and itself: a step less than to multiply
+    `near_one`, and rounded where it is largest only."""
+    return fma(fma(r * r, tables.EXP(r), r), scale, scale)
+
+
+def near_power(r: Num, k: Num, power: Num) -> Num:
+    """exp(r) * 2**k for |r| <= log(2) / 2; `power` is `twice_biased`."""
+    if not r.b.pairs:
+        return times_power(near_one(r), k, power)
+    first = power >> 1
+    return grown(r, power_of_two(first)) * power_of_two(power - first)
 
 
 def exponential(x: Num, halvings: int = 0) -> Num:
@@ -123,10 +135,10 @@ def exponential(x: Num, halvings: int = 0) -> Num:
     but not far beyond them.
     """
     k, power = exponent(x, twice_biased(x))
-    result = near_one(remainder(x, k))
+    r = remainder(x, k)
     if halvings:
         k, power = k - float(halvings), power - halvings
-    return times_power(result, k, power)
+    return near_power(r, k, power)
 
 
 def exponential_inside(x: Num) -> Num:
@@ -134,8 +146,10 @@ def exponential_inside(x: Num) -> Num:
     if x.looks_up:
         return from_table(x)
     k, power = exponent(x, x.format.bias)
-    result = near_one(remainder(x, k))
-    return result.scale(k) if x.scales else result * power_of_two(power)
+    r = remainder(x, k)
+    if x.b.pairs:
+        return grown(r, power_of_two(power))
+    return near_one(r).scale(k) if x.scales else near_one(r) * power_of_two(power)
 
 
 def times_power(x: Num, k: Num, power: Num) -> Num:
@@ -196,7 +210,7 @@ def exp2(x: Num) -> Num:
         if x.looks_up:
             return from_table(x, is_base2=True)
         k, power, r = parts_base2(x, twice_biased(x))
-        return times_power(near_one(r), k, power)
+        return near_power(r, k, power)
 
     return vanishing(x, x < low, low, inside)
 
