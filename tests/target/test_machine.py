@@ -164,3 +164,7 @@ def test_llvm_agrees_on_width_and_fma(level: str, register: str, fused: bool) ->
     )
     assert register in done.stdout
     assert any(name in done.stdout for name in ("vfmadd", "fmla")) == fused
+
+
+def test_polynomials_go_in_pairs_with_fused_products_and_short_vectors() -> None:
+    assert [name for name in LEVELS if machine(name).pairs] == ["x86-64-v3"]
