@@ -207,9 +207,9 @@ class Machine:
         there is none."""
         if a is b is bfloat16:
             return 2 if Feature.AVX512_BF16 in self.features else 1
-        if Feature.AVX512_VNNI not in self.features:
-            return 1
-        return 2 if a is b is int16 else 4 if a is uint8 and b is int8 else 1
+        if a is uint8 and b is int8:
+            return 4 if Feature.AVX512_VNNI in self.features else 1
+        return 2 if a is b is int16 and self.arch == "x86-64" else 1
 
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask by the hardware."""
@@ -422,6 +422,7 @@ _INTRINSICS: dict[str, tuple[Feature, ...]] = {
     "vgf2p8": (Feature.GFNI,),
     "avx512.": (Feature.AVX512F,),
     "avx512.conflict": (Feature.AVX512CD,),
+    "avx512.pmaddw": (Feature.AVX512BW,),
     "avx512.permvar.qi": (Feature.AVX512_VBMI,),
     "avx512.vpermi2var.qi": (Feature.AVX512_VBMI,),
     "avx512.pmultishift": (Feature.AVX512_VBMI,),

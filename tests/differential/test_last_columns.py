@@ -9,11 +9,11 @@ import pytest
 
 import tessera as ts
 from tessera.compile import Lowered
-from tessera.dtypes import DType, bfloat16, float32, float64, int16
+from tessera.dtypes import DType, bfloat16, float32, float64
 from tessera.ir.walk import walk
 from tessera.target.machine import machine, supported_levels
 from tessera.tile import ops as t
-from tests.differential.levels import check_levels, has_pairs, values
+from tests.differential.levels import check_levels, values
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
 WIDE = LEVELS[-1]
@@ -52,11 +52,8 @@ def test_columns_of_the_last_block(columns: int, found: list[int]) -> None:
     assert run(product, (36, 40), (40, columns)) == found
 
 
-def test_products_in_groups_take_whole_vectors() -> None:
-    level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, int16)), None)
-    if level is None:
-        pytest.skip("this machine has no pairs of int16")
-
+@pytest.mark.parametrize("level", LEVELS)
+def test_products_in_groups_take_whole_vectors(level: str) -> None:
     def fn(x: Any, y: Any) -> Any:
         return ts.astype(x, ts.int32) @ ts.astype(y, ts.int32)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tessera.dtypes import bfloat16, int8, int16, uint8
 from tessera.errors import CompileError
 from tessera.target.machine import (
     LEVELS,
@@ -40,6 +41,26 @@ def test_rows(level: str, bits: int, registers: int, fma: bool) -> None:
     assert row.vector_lanes(32) == bits // 32
     assert row.cacheline == 64
     assert hash(row) == hash(machine(level))
+
+
+@pytest.mark.parametrize(
+    ("level", "words", "bytes_", "halves"),
+    [
+        ("x86-64", 2, 1, 1),
+        ("x86-64-v2", 2, 1, 1),
+        ("x86-64-v3", 2, 1, 1),
+        ("x86-64-v4", 2, 1, 1),
+        ("x86-64-v4-vnni", 2, 4, 1),
+        ("x86-64-v4-amx", 2, 4, 2),
+        ("aarch64", 1, 1, 1),
+    ],
+)
+def test_groups(level: str, words: int, bytes_: int, halves: int) -> None:
+    row = machine(level)
+    assert row.group(int16, int16) == words
+    assert row.group(uint8, int8) == bytes_
+    assert row.group(bfloat16, bfloat16) == halves
+    assert row.group(int8, int8) == row.group(int16, int8) == 1
 
 
 def test_lanes_are_at_least_one() -> None:
@@ -101,6 +122,7 @@ def test_an_unknown_machine_is_refused_with_the_known_ones() -> None:
         ("avx512.mask.scalef.ps.256", {Feature.AVX512F, Feature.AVX512VL}),
         ("avx512.vpdpbusd.512", {Feature.AVX512_VNNI}),
         ("avx512.vpdpbusd.128", {Feature.AVX512_VNNI, Feature.AVX512VL}),
+        ("avx512.pmaddw.d.512", {Feature.AVX512BW}),
         ("avx512.pmul.hr.sw.512", {Feature.AVX512F, Feature.AVX512BW}),
         ("avx512bf16.dpbf16ps.512", {Feature.AVX512_BF16}),
         ("tdpbf16ps.internal", {Feature.AMX_BF16}),

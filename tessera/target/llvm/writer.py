@@ -8,6 +8,7 @@ bool is an i1 in registers and a byte in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tessera.dtypes import Kind, bfloat16, bool_, float16, float32, int16, uint8, uint32
 from tessera.errors import CompileError
@@ -264,34 +265,60 @@ def _widened(w: Writer, value: Value, at: int, width: int) -> str:
     return piece(w, w.name(value), type, at, width)
 
 
-GROUP_LANES = 16
-"""Lanes of the instructions that add products of groups."""
+@dataclass(frozen=True, slots=True)
+class GroupCall:
+    """An instruction that adds products of groups.
+
+    Attributes:
+        name: of the intrinsic.
+        lanes: of 32 bits.
+        group: the type that it takes groups as.
+        adds: whether it adds them to sums, too.
+    """
+
+    name: str
+    lanes: int
+    group: str
+    adds: bool = True
+
 
 GROUP_CALLS = {
-    bfloat16: ("llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"),
-    int16: ("llvm.x86.avx512.vpdpwssd.512", "<16 x i32>"),
-    uint8: ("llvm.x86.avx512.vpdpbusd.512", "<16 x i32>"),
+    bfloat16: GroupCall("llvm.x86.avx512bf16.dpbf16ps.512", 16, "<32 x bfloat>"),
+    int16: GroupCall("llvm.x86.avx512.vpdpwssd.512", 16, "<16 x i32>"),
+    uint8: GroupCall("llvm.x86.avx512.vpdpbusd.512", 16, "<16 x i32>"),
 }
-"""Their names, and the type that they take groups as."""
+"""By the dtype of the first operand."""
+
+PAIR_CALLS = {
+    128: GroupCall("llvm.x86.sse2.pmadd.wd", 4, "<8 x i16>", adds=False),
+    256: GroupCall("llvm.x86.avx2.pmadd.wd", 8, "<16 x i16>", adds=False),
+    512: GroupCall("llvm.x86.avx512.pmaddw.d.512", 16, "<32 x i16>", adds=False),
+}
+"""Of int16 without AVX-512 VNNI, by the bits of vectors. Two products of -32768 squared are 2^31,
+which wraps around, as a sum of int32 does."""
 
 
 def _dot_groups(w: Writer, op: t.DotGroups) -> None:
     lanes, dtype = t.lanes(op.acc.type), t.element(op.acc.type)
-    size = t.lanes(op.a.type) // lanes
-    name, group = GROUP_CALLS[t.element(op.a.type)]
-    acc = f"<{GROUP_LANES} x {element_text(dtype)}>"
-    w.declare(name, f"declare {acc} @{name}({acc}, {group}, {group})")
+    size, element = t.lanes(op.a.type) // lanes, t.element(op.a.type)
+    call = GROUP_CALLS[element]
+    if element is int16 and not w.machine.has(Feature.AVX512_VNNI):
+        call = PAIR_CALLS[w.machine.vector_bits]
+    acc, name = f"<{call.lanes} x {element_text(dtype)}>", call.name
+    taken = f"{acc}, " if call.adds else ""
+    w.declare(name, f"declare {acc} @{name}({taken}{call.group}, {call.group})")
     pieces: list[str] = []
-    for at in range(0, lanes, GROUP_LANES):
-        total = piece(w, w.name(op.acc), op.acc.type, at, GROUP_LANES)
-        sides: list[str] = []
+    for at in range(0, lanes, call.lanes):
+        total = piece(w, w.name(op.acc), op.acc.type, at, call.lanes)
+        sides: list[str] = [f"{acc} {total}"] if call.adds else []
         for value in (op.a, op.b):
-            count = size * GROUP_LANES
+            count = size * call.lanes
             part = piece(w, w.name(value), value.type, size * at, count)
             source = type_text(VecType(count, t.element(value.type)))
-            sides.append(f"{group} {w.assign(f'bitcast {source} {part} to {group}')}")
-        pieces.append(w.assign(f"call {acc} @{name}({acc} {total}, {', '.join(sides)})"))
-    w.names[op.result] = joined(w, pieces, VecType(GROUP_LANES, dtype))
+            sides.append(f"{call.group} {w.assign(f'bitcast {source} {part} to {call.group}')}")
+        found = w.assign(f"call {acc} @{name}({', '.join(sides)})")
+        pieces.append(found if call.adds else w.assign(f"add {acc} {total}, {found}"))
+    w.names[op.result] = joined(w, pieces, VecType(call.lanes, dtype))
 
 
 def _prefetch(w: Writer, op: Prefetch) -> None:
