@@ -67,28 +67,72 @@ def test_dtypes(dtype: dt.DType) -> None:
     run(lambda x, y: product("nt", x, y), operands("nt", (11, 18, 21), dtype))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8, dt.int16])
-def test_groups(dtype: dt.DType, form: str) -> None:
-    pair = dtype if dtype is dt.bfloat16 else dt.int16
-    level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, pair)), None)
-    if level is None:
-        pytest.skip(f"this machine has no pairs of {pair}")
+GROUPED = sorted({*LEVELS, "x86-64-v2", "x86-64-v4-vnni"} & {*supported_levels()})
+"""Levels that run here: all of them add the products of two int16."""
 
+NARROW = {
+    "bytes": (dt.int8, dt.int8),
+    "unsigned bytes": (dt.uint8, dt.uint8),
+    "mixed bytes": (dt.uint8, dt.int8),
+    "mixed the other way": (dt.int8, dt.uint8),
+    "int16": (dt.int16, dt.int16),
+    "int16 and bytes": (dt.int16, dt.uint8),
+}
+
+
+def extremes(types: list[Any]) -> list[np.ndarray]:
+    """Arrays of the least and the largest integers, and ones; two products of -32768 squared are
+    2^31."""
+    rng = np.random.default_rng(7)
+    found: list[np.ndarray] = []
+    for t in types:
+        info = np.iinfo(t.dtype.np)
+        found.append(rng.choice([info.min, info.min, info.max, 1], t.shape).astype(t.dtype.np))
+    return found
+
+
+def check_groups(types: list[Any], form: str, level: str) -> Any:
     def fn(x: Any, y: Any) -> Any:
-        if dtype is dt.bfloat16:
-            return product(form, x, y)
         return product(form, e.cast(x, dt.int32), e.cast(y, dt.int32))
 
-    types = operands(form, (9, 35, 37), dtype)
-    graph = traced(fn, *types)
+    lowered = check_levels(traced(fn, *types), extremes(types), machine=machine(level))
+    assert "target.dot_groups" in str(lowered.target)
+    assert any(name in lowered.llvm for name in ("pmadd", "vpdp"))
+    return lowered
+
+
+@pytest.mark.parametrize("level", GROUPED)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NARROW)
+def test_groups(name: str, form: str, level: str) -> None:
+    first, second = NARROW[name]
+    types = [operands(form, (9, 35, 37), dtype)[k] for k, dtype in enumerate((first, second))]
+    check_groups(types, form, level)
+
+
+@pytest.mark.parametrize("level", GROUPED)
+@pytest.mark.parametrize("shape", [(9, 48, 96), (13, 35, 85), (8, 16, 12)])
+@pytest.mark.parametrize("dtype", [dt.int8, dt.int16])
+def test_groups_are_turned_in_squares(
+    dtype: dt.DType, shape: tuple[int, int, int], level: str
+) -> None:
+    """Whole panels of an operand that runs along the depth."""
+    lowered = check_groups(operands("nt", shape, dtype), "nt", level)
+    nests = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    turned = any(sum(size > 1 for size in nest.tile) == 3 for nest in nests)
+    if machine(level).vector_bits > 128:  # else panels may have four columns only
+        assert turned is (shape[2] > 64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_groups_of_bfloat16(form: str) -> None:
+    if not has_pairs("host", dt.bfloat16):
+        pytest.skip("this machine has no pairs of bfloat16")
+    graph = traced(lambda x, y: product(form, x, y), *operands(form, (9, 35, 37), dt.bfloat16))
     rng = np.random.default_rng(7)
-    if dtype is dt.bfloat16:
-        inputs = [rng.standard_normal(t.shape).astype(dtype.np) for t in types]
-    else:
-        info = np.iinfo(dtype.np)
-        inputs = [rng.choice([info.min, info.max, 1], t.shape).astype(dtype.np) for t in types]
-    lowered = check_levels(graph, inputs, machine=machine(level))
+    types = operands(form, (9, 35, 37), dt.bfloat16)
+    inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+    lowered = check_levels(graph, inputs, machine=machine("host"))
     assert any(f"target.dot_{name}" in str(lowered.target) for name in ("groups", "panels"))
 
 
@@ -287,11 +331,8 @@ def test_infinities_and_nan_stay_where_they_are() -> None:
     check_levels(graph, [x, y], machine=machine("x86-64-v3"))
 
 
-def test_batches_of_groups() -> None:
-    level = next((name for name in ("x86-64-v4-vnni", "host") if has_pairs(name, dt.int16)), None)
-    if level is None:
-        pytest.skip("this machine has no pairs of int16")
-
+@pytest.mark.parametrize("level", GROUPED)
+def test_batches_of_groups(level: str) -> None:
     def fn(x: Any, y: Any) -> Any:
         x, y = e.cast(x, dt.int32), e.cast(y, dt.int32)
         return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))

@@ -101,6 +101,10 @@ Rule = Callable[..., None]
 """Lowers one op: `rule(lowering, op)`."""
 
 
+INTERLEAVED = 128
+"""Bits of a vector whose halves are mixed with those of another one in an instruction."""
+
+
 class Lowering:
     """Lowers one function."""
 
@@ -222,10 +226,22 @@ class Lowering:
         """The transpose of as many vectors as they have lanes, a power of two.
 
         In the step for a bit, rows whose numbers differ in it exchange the lanes in which it
-        differs from their own: the bit is exchanged between number and lane.
+        differs from their own: the bit is exchanged between number and lane. Vectors of no more
+        than 128 bits are interleaved instead, which is an instruction for each of them: the bits of
+        number and lane, one behind the other, go round.
         """
         n = len(rows)
         found = list(rows)
+        if n * t.element(rows[0].type).bits <= INTERLEAVED:
+            halves = [tuple([k // 2 + k % 2 * n for k in range(m, m + n)]) for m in (0, n)]
+            for _ in range(n.bit_length() - 1):
+                pairs = zip(found[: n // 2], found[n // 2 :], strict=True)
+                found = [
+                    self.emit(t.Shuffle(a, b, picks, loc=self.loc))
+                    for a, b in pairs
+                    for picks in halves
+                ]
+            return found
         bit = 1
         while bit < n:
             low = tuple([k if not k & bit else n + k - bit for k in range(n)])

@@ -75,9 +75,11 @@ class _Box:
         for coord, stride in zip(self.coords, view.strides, strict=True):
             self.base = s.map("add", self.base, s.map("mul", coord, stride))
         self.lane_mask: Value | None = None
+        self.is_full: Value | None = None
         last = len(shape) - 1
         if last in check and self.lanes > 1:
             rest = s.map("sub", view.sizes[-1], self.coords[-1])
+            self.is_full = s.map("ge", rest, s.index(self.lanes))
             left = s.map("min", rest, s.index(self.lanes))
             limit = s.splat(s.cast(left, int32), self.lanes)
             self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
@@ -286,10 +288,35 @@ def _store_mixed(s: Lowering, op: tile.Store, view: View, value: Rows) -> None:
         s.emit(t.Store(view.ptr, at, mixed, masks, 0, streaming, loc=s.loc))
 
 
+def _has_groups(view: View, op: tile.Load) -> bool:
+    """Whether a box is a square that runs along its columns, whose rows are in order by their
+    places in groups."""
+    if len(op.shape) != 3 or op.mask or op.check:
+        return False
+    size, count, lanes = op.shape
+    if size * count != lanes or not is_power(lanes):
+        return False
+    first, second, last = [constant_of(stride) for stride in view.strides]
+    return (first, second) == (1, size) and last != 1
+
+
+def _load_groups(s: Lowering, op: tile.Load, view: View) -> None:
+    """Such a square is turned in registers."""
+    size, count, lanes = op.shape
+    start, type = _Box(s, view, op.coords, op.shape, ()).base, VecType(lanes, view.dtype)
+    steps = [s.map("mul", s.index(k), view.strides[-1]) for k in range(lanes)]
+    places = [s.map("add", start, step) for step in steps]
+    rows = s.turn([s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places])
+    s.define(op.result, [rows[k * size + g] for g in range(size) for k in range(count)])
+
+
 def load(s: Lowering, op: tile.Load) -> None:
     """A box of elements."""
     view = s.env[op.view]
     assert isinstance(view, View) and not isinstance(op.fill, complex)
+    if _has_groups(view, op):
+        _load_groups(s, op, view)
+        return
     if len(op.shape) == 2 and not op.mask and 1 not in op.check:
         count = _rows_inside(s, view, op, op.shape[0])
         if _is_mixed(view, (count, op.shape[1])):
@@ -430,8 +457,25 @@ def store(s: Lowering, op: tile.Store) -> None:
         return
     box = _Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
-    for k, index in enumerate(_indices(value.shape)):
-        _store_row(s, box, index, value.values[k], extra[k] if extra else None, op.streaming)
+
+    def rows() -> tuple[()]:
+        for k, index in enumerate(_indices(value.shape)):
+            _store_row(s, box, index, value.values[k], extra[k] if extra else None, op.streaming)
+        return ()
+
+    is_full, mask = box.is_full, box.lane_mask
+    is_known = is_full is None or constant_of(is_full) is not None
+    if is_full is None or is_known or len(value.values) == 1 or s.machine.has_masks:
+        rows()
+        return
+
+    def all_lanes() -> tuple[()]:
+        box.lane_mask = None
+        rows()
+        box.lane_mask = mask
+        return ()
+
+    s.branch(is_full, all_lanes, rows)
 
 
 def _store_row(

@@ -211,7 +211,7 @@ def _chunks(nest: s.Nest, tiles: Sequence[int]) -> list[int]:
 
 
 def _tiles(nest: s.Nest) -> list[int]:
-    """The tile of each axis: two axes at most have one, except in a block; ordered axes have
+    """The tile of each axis: three axes at most have one, except in a block; ordered axes have
     none."""
     tiles = [max(tile, 1) for tile in nest.tile or (1,) * len(nest.axes)]
     tiles = [
@@ -221,7 +221,7 @@ def _tiles(nest: s.Nest) -> list[int]:
     if any(_needs_points(op) for op in walk(nest.body)):
         return [1] * len(tiles)
     tiled = [k for k, tile in enumerate(tiles) if tile > 1]
-    for k in tiled[:-2] if nest.warps == 0 else ():
+    for k in tiled[:-3] if nest.warps == 0 else ():
         tiles[k] = 1
     return tiles
 
