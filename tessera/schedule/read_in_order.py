@@ -32,7 +32,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, linear_in, simplify, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
-from tessera.schedule import ops
+from tessera.schedule import ops, small_operands
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy, identity
@@ -138,8 +138,9 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     if not all(isinstance(extent, int) and extent > 0 for extent in extents):
         return None
     reads = [a for a in accesses(nest, context.facts) if a.inner]
+    sums = _sum_type(op).itemsize if _adds_pairs(op, machine) else 1
     for axis in reversed(nest.axes):
-        if runs_along(axis, op.axes[0], reads, machine):
+        if runs_along(axis, op.axes[0], reads, machine, sums):
             return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
 
@@ -179,10 +180,12 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     chunk = ceil(count_of([many]) / programs / width) * width
     work = 2 * chunk * count_of([few, deep])
     pieces = Pieces()
-    if any(a.stride(deep.name) != 1 for a in reads):
-        if others or count_of([few]) < LEAST_TURNED:
-            return None
-        nest = _with_turned(nest, op, few, pieces, op.dtype)
+    is_turned = any(a.stride(deep.name) != 1 for a in reads)
+    if is_turned and (others or count_of([few]) < LEAST_TURNED):
+        return None
+    if is_turned or (not others and small_operands.is_widened_often(nest, op, few)):
+        nest = small_operands.with_turned(nest, op, few, pieces, op.dtype)
+    nest = small_operands.widened(nest)
     new = nest.rebuild(
         axes=(*others, many, few),
         tile=(*[1] * len(others), width, height),
@@ -196,47 +199,17 @@ def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces |
     return pieces
 
 
-def _with_turned(
-    nest: ops.Nest, op: ops.Contract, few: Axis, pieces: Pieces, dtype: DType
-) -> ops.Nest:
-    """The nest on a copy of its small operand that runs along the depth; the copy's nest is the
-    first piece.
+def _adds_pairs(op: Op, machine: CachedCpu) -> bool:
+    """Whether a product of narrow integers is added by two, as the machine adds no more of any.
 
-    Args:
-        nest: the nest.
-        op: its product.
-        few: the axis of the small operand.
-        pieces: where the copy is written down.
-        dtype: of the copy.
+    Copies of operands cost it less than what is read and mixed again for each block of rows, if a
+    cache holds them (16 x 1024 times 1024 x 1024 297 us of a Zen 3, not 413). Its rows need not be
+    as long as others: as one nest its operands would be widened one by one (of 4 rows 172 us, not
+    97).
     """
-    depends = dependence_of(nest.body).values
-    (deep,) = op.axes
-    first = few.name in depends[op.body.outputs[0]]
-    small, large = op.body.outputs if first else op.body.outputs[::-1]
-    turned = pieces.buffer(BufType((few.extent, deep.extent), dtype))
-    place = (sym(few.name), sym(deep.name))
-    copy = Copy()
-    before = nest.body.ops[: nest.body.ops.index(op)]
-    code: list[Op] = []
-    for one in (*before, *op.body.ops):
-        if not isinstance(one, ops.Store):
-            code.append(copy.op(one))
-    code.append(ops.Cast(copy.find(small), dtype, loc=op.loc))
-    code.append(ops.Store(turned, code[-1].result, (), place, loc=op.loc))
-    body = Block([], without_dead(code), ())
-    pieces.nests.append(ops.Nest((few, deep), body=body, loc=nest.loc))
-
-    load = ops.Load(turned, (), place, loc=op.loc)
-    sides = (load.result, large) if first else (large, load.result)
-    inner = Block([], [*op.body.ops, load], sides)
-    copy, code = Copy(), list[Op]()
-    for one in nest.body.ops:
-        code.append(copy.op(one) if one is not op else op.rebuild((), [copy.block(inner)]))
-        if one is op:
-            copy.env[op.result] = code[-1].result
-    new = nest.rebuild((), [Block([], without_dead(code), ())])
-    assert isinstance(new, ops.Nest)
-    return new
+    if not isinstance(op, ops.Contract) or machine.group(uint8, int8) > 1:
+        return False
+    return groups_of(op, machine, True).elements == (int16, int16)
 
 
 def _sum_type(op: Op) -> DType:
@@ -246,18 +219,27 @@ def _sum_type(op: Op) -> DType:
     return type.dtype
 
 
-def runs_along(col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu) -> bool:
-    """Whether long rows of a large operand run along an axis, and no operand runs elsewhere."""
+def runs_along(
+    col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu, sums: int = 1
+) -> bool:
+    """Whether long rows of a large operand run along an axis, and no operand runs elsewhere.
+
+    Args:
+        col: the axis.
+        deep: the axis of the sum.
+        reads: what is read.
+        machine: the CPU.
+        sums: bytes of a sum, if these say how long a row is.
+    """
     is_large = False
     for read in reads:
         stride, (jump, shared) = read.stride(col.name), rows_of(read, deep)
         if stride not in (0, 1) or jump is None:
             return False
         if stride == 1:
-            row = count_of([col]) * read.dtype.itemsize
-            size = row * (count_of([deep]) // shared)
-            is_far = jump * read.dtype.itemsize >= LEAST_BYTES
-            is_large |= is_far and row >= LEAST_BYTES and size >= machine.l2
+            size = count_of([col]) * (count_of([deep]) // shared) * read.dtype.itemsize
+            least = -(-LEAST_BYTES // max(read.dtype.itemsize, sums))
+            is_large |= jump >= least and count_of([col]) >= least and size >= machine.l2
     return is_large
 
 
@@ -391,6 +373,8 @@ class _RowSum:
         if groups is not None and groups.size > 2 - groups.is_panels:
             # In packed operands four products are added at once, here two.
             most = FEW if is_remote and not groups.is_panels else LEAST_BLOCK - 1
+        elif _adds_pairs(op, machine) and not is_remote:
+            most = LEAST_BLOCK - 1
         if any(rows_of(a, self.deep)[1] > 2 for a in reads):
             most = ONE_BLOCK
         self.is_fit = not rows or (self.row is not None and count_of([self.row]) <= most)
@@ -429,6 +413,14 @@ class _RowSum:
             found = Groups((int16, int16), machine.group(int16, int16))
         return found if found.size > 1 else None
 
+    @property
+    def is_widened_often(self) -> bool:
+        """Whether a copy of the small operand pays that is as wide as sums."""
+        op, row = self.op, self.row
+        if not isinstance(op, ops.Contract) or row is None or count_of([row]) == 1 or self.others:
+            return False
+        return small_operands.is_widened_often(self.nest, op, row)
+
     def run(self) -> Pieces | None:
         """The nests."""
         if not self.is_fit or self.cut.places < LEAST_PLACES:
@@ -436,6 +428,8 @@ class _RowSum:
         pieces = Pieces()
         if self.groups is not None:
             self.read_along(pieces, self.groups.elements[0])
+        elif self.is_widened_often:
+            self.read_along(pieces, self.type)
         dims = (self.cut.parts, *[axis.extent for axis in self.axes])
         sums = pieces.buffer(BufType(dims, self.type))
         part = Axis(self.names.fresh("p"), self.cut.parts)
@@ -447,13 +441,11 @@ class _RowSum:
     def read_along(self, pieces: Pieces, element: DType) -> None:
         """Has the small operand run along the depth, as elements of groups."""
         assert isinstance(self.op, ops.Contract) and self.row is not None
-        depends = dependence_of(self.nest.body).values
-        first = self.row.name in depends[self.op.body.outputs[0]]
-        small = narrowed(self.op.body.outputs[0 if first else 1])
+        small = narrowed(small_operands.small_first(self.nest, self.op, self.row)[0])
         reads = [a for a in accesses(self.nest) if a.op is small.op]
         if small.type == ScalarType(element) and [a.stride(self.deep.name) for a in reads] == [1]:
             return
-        self.nest = _with_turned(self.nest, self.op, self.row, pieces, element)
+        self.nest = small_operands.with_turned(self.nest, self.op, self.row, pieces, element)
         (self.op,) = [op for op in self.nest.body.ops if isinstance(op, ops.Contract)]
 
     def zeros(self, sums: Value, part: Axis) -> ops.Nest:

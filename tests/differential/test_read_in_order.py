@@ -16,8 +16,11 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import broadcast
 from tessera.graph.ops.reduce import max_, min_, sum_
+from tessera.ir.order import Tree
+from tessera.ir.types import ScalarType
+from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.target.machine import Feature, machine, supported_levels
+from tessera.target.machine import Feature, Machine, machine, supported_levels
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import all_ops, traced, typed
 from tests.tolerance import assert_close
@@ -181,6 +184,9 @@ AMX = machine("x86-64-v4-amx")
 GROUPS = replace(AMX, l2=32 * 1024, features=AMX.features - {Feature.AMX_TILE})
 """A machine that adds products of neighbours at once; interpreters run its code anywhere."""
 
+PAIRS = replace(machine("x86-64-v3"), l2=32 * 1024)
+"""One that adds those of two int16, and no more."""
+
 NARROW = {
     "in place": lambda x, y: product(x, y),
     "turned": lambda x, y: dot_general(x, y, ((0,), (0,))),
@@ -190,9 +196,10 @@ NARROW = {
 }
 
 
+@pytest.mark.parametrize("target", [GROUPS, PAIRS], ids=str)
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8])
-def test_few_rows_of_narrow_numbers(dtype: dt.DType, name: str) -> None:
+def test_few_rows_of_narrow_numbers(dtype: dt.DType, name: str, target: Machine) -> None:
     """Neighbours along the depth are mixed as they are read, and added by one instruction."""
 
     def fn(x: Any, y: Any) -> Any:
@@ -209,10 +216,11 @@ def test_few_rows_of_narrow_numbers(dtype: dt.DType, name: str) -> None:
         for t in types
     ]
     arrays = [x.astype(dtype.np) for x in inputs]
-    lowered = check_levels(traced(fn, *types), arrays, machine=GROUPS)
+    lowered = check_levels(traced(fn, *types), arrays, machine=target)
     nests = [nest for nest in all_ops(lowered.schedule, ops.Nest) if nest.ordered]
     # Numbers that are computed first are no narrow ones.
-    count = 1 if name == "computed" and dtype.is_integer else 2
+    is_wide = name == "computed" if dtype.is_integer else target is PAIRS
+    count = 1 if is_wide else 2
     assert [nest.reduce_tile for nest in nests] == [count]
     assert ("target.dot_groups" in str(lowered.target)) is (count > 1)
 
@@ -231,3 +239,44 @@ def test_rows_of_bytes_that_are_not_packed(rows: int) -> None:
         lowered = Lowered(graph, target)
         is_in_order = any(nest.ordered for nest in all_ops(lowered.schedule, ops.Nest))
         assert is_in_order is (rows <= most)
+
+
+@pytest.mark.parametrize("rows", [2, 7, 8, 13])
+def test_rows_of_pairs_that_are_not_packed(rows: int) -> None:
+    """As many as those of groups of four, but rows need not be as long."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return product(e.cast(x, dt.int32), e.cast(y, dt.int32))
+
+    types = [typed(rows, 66, dtype=dt.int8), typed(66, 514, dtype=dt.int8)]
+    rng = np.random.default_rng(6)
+    inputs = [rng.choice([-128, 1, 127], t.shape).astype(np.int8) for t in types]
+    graph = traced(fn, *types)
+    lowered = check_levels(graph, inputs, machine=PAIRS)
+    assert any(nest.ordered for nest in all_ops(lowered.schedule, ops.Nest)) is (rows <= 7)
+    assert "target.dot_groups" in str(lowered.target)
+    others = all_ops(Lowered(graph, GROUPS).schedule, ops.Nest)
+    assert not any(nest.ordered for nest in others)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.float16])
+def test_a_small_narrow_operand_is_widened_once(dtype: dt.DType, rows: int) -> None:
+    """Before it is multiplied with each block of the large one."""
+    lowered = check(product, typed(rows, 66, dtype=dtype), typed(66, 1026, dtype=dtype))
+    (nest,) = [nest for nest in all_ops(lowered.schedule, ops.Nest) if nest.ordered]
+    loads = [op for op in walk(nest.body) if isinstance(op, ops.Load)]
+    (small,) = [op for op in loads if op.buf.type.shape[:2] == (rows, 66)]
+    assert small.result.type == ScalarType(dtype if rows == 1 else dt.float32)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.float16])
+def test_narrow_numbers_have_lanes_along_the_depth(dtype: dt.DType, rows: int) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((1,), (1,)))
+
+    types = [typed(rows, 516, dtype=dtype), typed(70, 516, dtype=dtype)]
+    lowered = check(fn, *types, cut=False)
+    products = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Contract)]
+    assert [op.order.tree for op in products if op.order] == [Tree.HALVES]
