@@ -324,7 +324,8 @@ class Product:
         """
         panel = self.block.columns * self.depth * self.elements[1].itemsize
         machine = self.machine
-        parts = round(panel / (machine.l2 // NEAR if machine.has_masks else machine.l1))
+        near = machine.l2 // NEAR
+        parts = round(panel / (near if machine.has_masks else min(near, machine.l1)))
         extents = [axis.extent for axis in self.op.axes]
         fixed = [n for n in extents if isinstance(n, int)]
         if parts < 2 or self.group > 1 or len(fixed) < len(extents) or self.sums() is None:

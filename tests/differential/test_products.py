@@ -182,6 +182,11 @@ def test_the_end_of_the_depth_reads_no_zeros(depth: int, level: str) -> None:
     inputs[0][-1, 3], inputs[1][5, -1] = np.inf, np.nan
     lowered = check_levels(graph, inputs, machine=replace(machine(level), cores=2, l2=1 << 20))
     nests = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.Nest)]
+    if not machine(level).has_masks:
+        # The last columns would be read under masks: the second operand is packed, with zeros.
+        assert "right operand packed" in nests[-1].reason
+        assert not any(isinstance(op, ContractFrom) for op in nests[-1].body.ops)
+        return
     assert "left operand packed" in nests[-1].reason
     (last,) = [op for op in nests[-1].body.ops if isinstance(op, ContractFrom)]
     assert last.axes[-1].extent == depth % 16
