@@ -121,10 +121,10 @@ def patterns(dtype: DType, n: int) -> dict[str, Array]:
         "largest": np.full(n, top, dtype.np),
         "smallest": np.zeros(n, dtype.np),
         "few": rng.integers(0, 4, n).astype(dtype.np),
-        "ends": np.where(rng.random(n) < 0.5, top, 0).astype(dtype.np),
+        "ends": np.where(rng.random(n) < 0.5, dtype.np.type(top), dtype.np.type(0)),
         "organ pipe": np.minimum(k, k[::-1]),
         "saw": k % dtype.np.type(100),
-        "one beyond": np.where(k == n // 2, top, 3).astype(dtype.np),
+        "one beyond": np.where(k == n // 2, dtype.np.type(top), dtype.np.type(3)),
     }
 
 
