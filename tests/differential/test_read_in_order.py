@@ -31,8 +31,8 @@ LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in suppo
 def check(
     fn: Any, *types: Any, level: str = "x86-64-v3", cut: bool | None = True
 ) -> Lowered:
-    """Runs a program at all levels, on a machine with a second cache of 32 KiB; whether its depth is
-    cut, if that is asked."""
+    """Runs a program at all levels, on a machine with a second cache of 32 KiB; its depth is cut or
+    not, if that is asked."""
     graph = traced(fn, *types)
     rng = np.random.default_rng(5)
     inputs = [(rng.standard_normal(t.shape) * 3).astype(t.dtype.np) for t in types]
