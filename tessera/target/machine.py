@@ -186,7 +186,7 @@ class Machine:
     @property
     def has_masks(self) -> bool:
         """Whether it has registers for masks, so that under one memory is as fast as without. A
-        Zen 3, which has none, takes 42 operations to store a vector under a mask."""
+        Zen 3, which has none, takes dozens of operations to store a vector under one."""
         return self.has(Feature.AVX512F)
 
     @property
