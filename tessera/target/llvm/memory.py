@@ -10,7 +10,15 @@ from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.llvm.invariants import known_lanes
 from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
-from tessera.target.llvm.text import Rule, Writer, literal, memory_text, suffix, type_text
+from tessera.target.llvm.text import (
+    Rule,
+    Writer,
+    element_text,
+    literal,
+    memory_text,
+    suffix,
+    type_text,
+)
 from tessera.target.types import VecType
 
 
@@ -194,7 +202,12 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
         is_whole = not w.has_masks or count >= width
         is_whole = is_whole or _is_whole(count, VecType(width, memory.dtype))
         part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
-        text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
+        if part.lanes > 1:
+            text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
+        else:
+            # A vector of one lane ends a pass of LLVM 22's over vectors, and the process.
+            lane = w.value(f"extractelement {type_text(memory)} {value}, i64 {k}")
+            text = f"{element_text(part.dtype)} {lane}"
         to, align = _behind(w, at, k * size), size if k else op.align or size
         if is_whole:
             w.put(f"store {text}, ptr {to}, align {align}")
