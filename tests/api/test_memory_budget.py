@@ -42,7 +42,7 @@ def attention(params: Any, x: Any) -> Any:
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
     "perceptron": (perceptron, ([normal(64, 64, scale=0.1) for _ in range(4)], normal(512, 64))),
-    "attention": (attention, ([normal(64, 64, scale=0.1) for _ in range(3)], normal(192, 64))),
+    "attention": (attention, ([normal(64, 64, scale=0.1) for _ in range(3)], normal(128, 64))),
 }
 
 
@@ -132,8 +132,7 @@ def test_loops_are_left_as_they_are() -> None:
 
 
 def test_with_donated_arguments_and_annotated_ones() -> None:
-    f, (every, x) = PROGRAMS["perceptron"]
-    params = every[:3]
+    f, (params, x) = PROGRAMS["perceptron"]
     size = ts.dim("N", 1, 10_000)
 
     def step(params: Any, x: Any) -> Any:
