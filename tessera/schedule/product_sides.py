@@ -12,7 +12,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
-from tessera.schedule import ops
+from tessera.schedule import ops, streaming
 from tessera.schedule.axes import collapse
 from tessera.schedule.blocking import (
     FAR_PACKING,
@@ -29,7 +29,6 @@ from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import grain_of
 from tessera.schedule.narrow_products import narrowed
 from tessera.schedule.sizes import size_of
-from tessera.schedule.streaming import STREAM_BYTES
 from tessera.schedule.types import Axis, BufType
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ class Side:
             is_near: whether the second cache holds it, before and after, and it need not be
                 turned.
         """
-        if self.copied() > STREAM_BYTES:
+        if self.copied() > streaming.STREAM_BYTES:
             return MEMORY_PACKING
         return PACKING if is_near else FAR_PACKING
 
