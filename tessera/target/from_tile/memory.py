@@ -75,12 +75,11 @@ class _Box:
         for coord, stride in zip(self.coords, view.strides, strict=True):
             self.base = s.map("add", self.base, s.map("mul", coord, stride))
         self.lane_mask: Value | None = None
-        self.is_full: Value | None = None
+        self.left: Value | None = None
         last = len(shape) - 1
         if last in check and self.lanes > 1:
-            rest = s.map("sub", view.sizes[-1], self.coords[-1])
-            self.is_full = s.map("ge", rest, s.index(self.lanes))
-            left = s.map("min", rest, s.index(self.lanes))
+            self.left = s.map("sub", view.sizes[-1], self.coords[-1])
+            left = s.map("min", self.left, s.index(self.lanes))
             limit = s.splat(s.cast(left, int32), self.lanes)
             self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
 
@@ -463,9 +462,9 @@ def store(s: Lowering, op: tile.Store) -> None:
             _store_row(s, box, index, value.values[k], extra[k] if extra else None, op.streaming)
         return ()
 
-    is_full, mask = box.is_full, box.lane_mask
-    is_known = is_full is None or constant_of(is_full) is not None
-    if is_full is None or is_known or len(value.values) == 1 or s.machine.has_masks:
+    left, mask = box.left, box.lane_mask
+    is_known = left is None or constant_of(left) is not None
+    if left is None or is_known or len(value.values) == 1 or s.machine.has_masks:
         rows()
         return
 
@@ -475,7 +474,7 @@ def store(s: Lowering, op: tile.Store) -> None:
         box.lane_mask = mask
         return ()
 
-    s.branch(is_full, all_lanes, rows)
+    s.branch(s.map("ge", left, s.index(box.lanes)), all_lanes, rows)
 
 
 def _store_row(

@@ -12,6 +12,7 @@ leaves room for if products are fused with additions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tessera.target.passes import mathematics_tables as tables
 from tessera.target.passes.expression import (
@@ -70,13 +71,11 @@ def _erf_in_pieces(x: Num) -> Num:
     return fma(tables.ERF_PIECES(rest, index), rest, base).with_sign(x)
 
 
-def _erfc_in_pieces(x: Num) -> Num:
-    """exp(-x**2) times polynomials, four for each power of two of |x| + 3 / 4."""
+def _erfc_of(x: Num, scaled: Callable[[Num], tuple[Num, Num]]) -> Num:
+    """exp(-x**2) times what is given of |x| in two parts, of which the second one is small."""
 
     def inside(a: Num) -> Num:
-        index = (a + 0.75).bits() >> 21
-        rest = a - index.lookup(tables.ERFCX_CENTRES)
-        factor, small = index.lookup(tables.ERFCX_STARTS), tables.ERFCX_PIECES(rest, index)
+        factor, small = scaled(a)
         square, lost = two_product(a, a)
         parts = reduce(-square, -lost)
         growth = parts.r + parts.tail
@@ -88,29 +87,26 @@ def _erfc_in_pieces(x: Num) -> Num:
     return where(x < 0.0, 2.0 - large, large)
 
 
-def _erfc_by_parts(x: Num) -> Num:
-    """exp(-x**2) * (1 + bulge(x)) / (1 + 2 |x|) (Shepherd and Laframboise, "Chebyshev approximation
-    of (1 + 2x) exp(x**2) erfc(x)", 1981), of which only the last sum is rounded where it is large.
+def _erfcx_in_pieces(a: Num) -> tuple[Num, Num]:
+    """exp(x**2) * erfc(x) by polynomials, four for each power of two of x + 3 / 4."""
+    index = (a + 0.75).bits() >> 21
+    rest = a - index.lookup(tables.ERFCX_CENTRES)
+    return index.lookup(tables.ERFCX_STARTS), tables.ERFCX_PIECES(rest, index)
+
+
+def _erfcx_by_parts(a: Num) -> tuple[Num, Num]:
+    """The same as (1 + bulge(x)) / (1 + 2 x) (Shepherd and Laframboise, "Chebyshev approximation
+    of (1 + 2x) exp(x**2) erfc(x)", 1981), without what the roundings of the divisor lose.
     """
-
-    def inside(a: Num) -> Num:
-        # (x - 2) / (x + 2), as exact near 0 as elsewhere.
-        bulge = tables.ERFC_BULGE(fma(a / (a + 2.0), 2.0, -1.0))
-        twice = a * 2.0
-        below = twice + 1.0
-        gone = below - twice
-        lost = (twice - (below - gone)) + (1.0 - gone)
-        inverse = 1.0 / below
-        rest = inverse * fma(-lost, inverse, fma(-below, inverse, 1.0))
-        small = fma(inverse, bulge, fma(rest, bulge, rest))
-        square, behind = two_product(a, a)
-        parts = reduce(-square, -behind)
-        growth = parts.r + parts.tail
-        return parts.scaled(fma(inverse, growth, fma(small, growth, small)) + inverse)
-
-    a = abs(x)
-    large = vanishing(a, a > ERFC_END, ERFC_END, inside)
-    return where(x < 0.0, 2.0 - large, large)
+    # (x - 2) / (x + 2), as exact near 0 as elsewhere.
+    bulge = tables.ERFC_BULGE(fma(a / (a + 2.0), 2.0, -1.0))
+    twice = a * 2.0
+    below = twice + 1.0
+    gone = below - twice
+    lost = (twice - (below - gone)) + (1.0 - gone)
+    inverse = 1.0 / below
+    rest = inverse * fma(-lost, inverse, fma(-below, inverse, 1.0))
+    return inverse, fma(inverse, bulge, fma(rest, bulge, rest))
 
 
 def _erf_of_root(x: Num) -> Num:
@@ -142,9 +138,9 @@ def erf(x: Num) -> Num:
 def erfc(x: Num) -> Num:
     """1 - erf(x)."""
     if x.looks_up:
-        return _erfc_in_pieces(x)
+        return _erfc_of(x, _erfcx_in_pieces)
     if x.grade is Grade.SINGLE:
-        return _erfc_by_parts(x) if x.b.fused else erfc(x.widen()).narrow()
+        return _erfc_of(x, _erfcx_by_parts) if x.b.fused else erfc(x.widen()).narrow()
     a = abs(x)
     limit = 11.0 if x.grade is Grade.SHORT else 28.0
     large = vanishing(a, a > limit, limit, _complement)
