@@ -21,6 +21,7 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import behind
+from tessera.schedule.next_panels import fetch_next_panel
 from tessera.schedule.next_rows import fetch_next_line, fetch_next_row
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.rebuild import with_bodies
@@ -75,7 +76,7 @@ def _is_meant(op: Op) -> bool:
 def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest with marks of the one kind that suits it."""
     if _product(nest):
-        return _early(nest)
+        return fetch_next_panel(_early(nest), machine)
     if _is_square(nest):
         return _turned(nest)
     if machine.vector_bits < 512:

@@ -29,6 +29,7 @@ from tessera.schedule import (
     ops,
     panel_ops,
     part_ops,
+    prefetch_ops,
     sentinel_ops,
     sort_ops,
     window_ops,
@@ -365,6 +366,11 @@ def _sentinel(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, 
         raise VerifyError(f"{op.name}: a value is bad", loc=op.loc)
 
 
+
+def _prefetch(points: Points, op: Any, env: Mapping[str, Any], grid: tuple[int, ...]) -> None:
+    del points, op, env, grid
+
+
 def combine_all(fn: ScalarFn, value: Array, count: int) -> Array:
     """The first `count` dims of an array, combined; the identity of nothing."""
     dtype = dtype_of(value.dtype)
@@ -477,6 +483,7 @@ RULES: Mapping[
     ops.Scan: _scan,
     ops.ScanFrom: _scan,
     sentinel_ops.Sentinel: _sentinel,
+    prefetch_ops.Prefetch: _prefetch,
     loop_ops.Recur: _recur,
     loop_ops.Repeat: _repeat,
 }

@@ -160,6 +160,17 @@ class Side:
         cache = self.product.machine.l2 // LINE_BYTES
         return lines > 0 and self.product.depth * gcd(lines, cache // WAYS) > cache
 
+    def is_cut_apart(self, parts: int) -> bool:
+        """Whether lines of one part of a first operand's rows, which is read where it is, displace
+        each other in the second cache, as those between them belong to other parts.
+
+        Args:
+            parts: of the depth.
+        """
+        p = self.product
+        stride, size = self.stride(self.axis), self.element.itemsize
+        return p.depth // parts * size < gcd(stride * size, p.machine.l2 // WAYS)
+
     def meets(self, axis: Axis) -> bool:
         """Whether elements along an axis, each in a line of its own, displace each other in the
         first cache, and blocks wait for them: where they have four vectors side by side, as there

@@ -307,10 +307,9 @@ class Product:
                     self.rest = extent % line
                 packs_right = not self.rest
             self.line = line
-        if packs_left:
-            left.pack()
         if packs_right and cuts:
             self.cuts = self.cuts_of_depth()
+            packs_left = packs_left or (self.parts > 1 and left.is_cut_apart(self.parts))
         if packs_left:
             left.pack()
         if packs_right:
@@ -319,13 +318,13 @@ class Product:
 
     def cuts_of_depth(self) -> tuple[int, ...]:
         """Cuts of the depth into parts that run one after the other, so that what a block reads of
-        the second operand stays in the second cache. Narrow blocks read what fills a good part of
-        it so often that it is too slow: then the first one (4096 cubed take a Zen 3 0.86 of that).
+        the second operand stays in the second cache. Where blocks are narrow, what they read of the
+        first one is most of what is there: half as much then (2000 cubed take a Zen 3 0.93 of the
+        time).
         """
         panel = self.block.columns * self.depth * self.elements[1].itemsize
-        near, first = self.machine.l2 // NEAR, self.machine.l1
-        in_second = self.machine.has_masks or panel < near
-        parts = round(panel / (near if in_second else min(near, first)))
+        near = self.machine.l2 // NEAR
+        parts = round(panel / near) if self.machine.has_masks else ceil(2 * panel / near)
         extents = [axis.extent for axis in self.op.axes]
         fixed = [n for n in extents if isinstance(n, int)]
         if parts < 2 or self.group > 1 or len(fixed) < len(extents) or self.sums() is None:

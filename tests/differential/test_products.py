@@ -251,6 +251,24 @@ def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     check_parts(fn, operands(form, (13, 27, 100), dtype), level)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("form", FORMS)
+def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> None:
+    """Which changes nothing, wherever it points."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x, y = (e.cast(a, dt.int32) if dtype is dt.int8 else a for a in (x, y))
+        return product(form, x, y)
+
+    types = operands(form, (61, 130, 77), dtype)
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(4)
+    inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
+    lowered = check_levels(graph, inputs, machine=small(level))
+    assert "schedule.prefetch" in str(lowered.schedule)
+
+
 @pytest.mark.parametrize("depth", [160, 130])
 @pytest.mark.parametrize("form", FORMS)
 def test_parts_of_the_depth_with_an_epilogue(form: str, depth: int) -> None:

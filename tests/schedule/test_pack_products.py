@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tessera as ts
@@ -13,9 +14,11 @@ from tessera.api import control
 from tessera.compile import Lowered
 from tessera.dtypes import bfloat16, float32, float64
 from tessera.graph.ops.contract import dot_general
-from tessera.ir.intexpr import ceildiv, minimum, sym
+from tessera.ir.intexpr import ceildiv, evaluate, minimum, sym
+from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.blocking import Operands, choose_block, choose_panels
+from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine
 from tessera.tile import panel_ops
@@ -26,6 +29,11 @@ AVX2 = machine("x86-64-v3")
 
 def program(fn: Any, *types: Any) -> Any:
     return Lowered(traced(fn, *types), AVX2).schedule
+
+
+def straight(x: Any, w: Any) -> Any:
+    """A product of operands as they lie."""
+    return dot_general(x, w, ((1,), (0,)))
 
 
 def turned(x: Any, w: Any) -> Any:
@@ -279,6 +287,47 @@ def test_second_operands_without_registers_for_masks(
 def test_second_operands_are_read_in_place_where_masks_are_registers() -> None:
     for shape in ((128, 128, 128), (127, 255, 511), (96, 100, 96)):
         assert sides(shape, "x86-64-v4") == "operands read in place"
+
+
+def test_rows_whose_parts_displace_each_other_are_packed() -> None:
+    """Parts of rows at a distance of a power of two have few places in the second cache."""
+    assert sides((2048, 2048, 2048)) == "left and right operand packed"
+    assert sides((2000, 2000, 2000)) == "right operand packed"
+    assert sides((1024, 1024, 1024)) == "right operand packed"
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("shape", [(512, 512, 512), (1001, 999, 1003), (2048, 1024, 2048)])
+def test_blocks_fetch_all_of_the_next_panel(shape: tuple[int, int, int], level: str) -> None:
+    rows, columns, depth = shape
+    graph = traced(straight, typed(rows, depth), typed(depth, columns))
+    schedule = Lowered(graph, replace(machine(level), l2=1 << 19)).schedule
+    for nest in nests_of(schedule):
+        found = [op for op in walk(nest.body) if isinstance(op, Prefetch)]
+        products = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
+        assert len(found) == len(products)
+        for fetch, product in zip(found, products, strict=True):
+            panel, row = nest.axes[-4], nest.axes[-3]
+            blocks = nest.chunk[-3] or row.extent
+            names = [row.name, *[axis.name for axis in product.axes]]
+            extents = [blocks, *[axis.extent for axis in product.axes]]
+            places = [
+                np.arange(n).reshape([-1 if j == k else 1 for j in range(len(extents))])
+                for k, n in enumerate(extents)
+            ]
+            at = {**dict.fromkeys([axis.name for axis in nest.axes], 0), panel.name: 2}
+            offset = evaluate(fetch.offset, {**at, **dict(zip(names, places, strict=True))})
+            lines = np.unique(np.broadcast_to(np.asarray(offset) // 16, extents))
+            first = 3 * prod(fetch.buf.type.shape[1:]) // 16
+            each = prod(extents[1:]) * nest.tile[-1] // 16
+            assert set(range(first, first + each)) <= set(lines.tolist())
+
+
+def test_few_rows_and_near_operands_fetch_no_panels() -> None:
+    for shape in ((6, 2048, 2048), (256, 256, 256)):
+        rows, columns, depth = shape
+        found = program(straight, typed(rows, depth), typed(depth, columns))
+        assert "prefetch" not in str(found)
 
 
 def test_low_blocks_of_wide_panels_wait_for_the_second_cache() -> None:

@@ -14,6 +14,7 @@ from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, is_nonneg, linear_in, simplify, symbols
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
+from tessera.schedule import prefetch_ops
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape, common_shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val
@@ -172,6 +173,13 @@ def prefetch(low: State, op: s.Load | s.Store, count: Dim) -> None:
     most = MOST_FETCHED // dtype.itemsize
     count = parts * (min(count, most) if isinstance(count, int) else most)
     em.add(Prefetch(low.memory[op.buf], offset, count, loc=em.loc))
+
+
+def prefetch_place(low: State, op: prefetch_ops.Prefetch, point: Point) -> None:
+    """Has the line fetched of a place, at the first point of a tile."""
+    em = low.em
+    with em.bound({dim.name: dim.start for dim in point.dims}):
+        em.add(Prefetch(low.memory[op.buf], em.index(op.offset), 1, loc=op.loc))
 
 
 def _read(

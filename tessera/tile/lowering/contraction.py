@@ -16,6 +16,7 @@ from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
 from tessera.schedule.part_ops import ContractFrom
+from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape
@@ -83,6 +84,7 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     left_ops, right_ops = [
         _watched(low, op.body, behind(op.body.ops, (v,)), set(other.names)) for v, other in sides
     ]
+    right_ops += [one for one in op.body.ops if isinstance(one, Prefetch)]
     neutral = low.constant(0.0 if op.dtype.is_inexact else 0, op.dtype)
 
     def matrix(ops: Sequence[Op], value: Value, at: Point, full: Shape) -> list[Value]:

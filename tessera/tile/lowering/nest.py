@@ -35,7 +35,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, lengths, loop_ops
+from tessera.schedule import keeping, lengths, loop_ops, prefetch_ops
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
 from tessera.schedule.panel_ops import ContractPanels
@@ -77,6 +77,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Load: access.load,
     WindowLoad: windows.load,
     s.Store: access.store,
+    prefetch_ops.Prefetch: access.prefetch_place,
     s.Reduce: reduction.reduce,
     s.ArgReduce: searching.arg_reduce,
     s.Contract: contraction.contract,
