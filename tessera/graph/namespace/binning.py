@@ -40,6 +40,10 @@ __all__ = [
     "interp",
 ]
 
+CLOSE = 1 / 8
+"""So many bins from an edge, an element is nearer to no other one, however that has been rounded.
+"""
+
 
 @api_boundary
 def interp(
@@ -289,32 +293,44 @@ def _computed(x: Any, edges: Any, low: Any, high: Any) -> Any:
     """The bin of each element between edges at equal distances; the number of bins for others.
 
     One that is computed to lie near an edge, with regard to all that has been rounded, is compared
-    with the edges on both sides: what counts is on which side of the rounded edge it is.
+    with that edge: what counts is on which side of the rounded edge it is. Where it is not known
+    that no other edge is as near, it is compared with those on both sides of its bin.
     """
     count = edges.shape[0] - 1
     exact = _wide(x.dtype)
+    error = 4 * count * finfo(x.dtype).eps
+    is_close = isinstance(low, float) and (
+        error * (max(abs(low), abs(high)) / (high - low) + 1) < CLOSE
+    )
     low, high = (
         number(v, exact) if isinstance(v, float) else ops.cast(ops.cast(v, x.dtype), exact)
         for v in (low, high)
     )
     span = ops.sub(high, low)
     size = ops.maximum(ops.abs_(low), ops.abs_(high))
-    slack = ops.mul(ops.add(ops.div(size, span), 1), 4 * count * finfo(x.dtype).eps)
+    slack = ops.mul(ops.add(ops.div(size, span), 1), error)
     shape = x.shape
     wide = ops.cast(x, exact)
     inside = ops.and_(ops.ge(wide, spread(low, shape)), ops.le(wide, spread(high, shape)))
     place = ops.mul(ops.div(ops.sub(wide, spread(low, shape)), spread(span, shape)), count)
     place = ops.select(inside, place, 0)
-    near = ops.le(ops.abs_(ops.sub(place, ops.round_(place))), spread(slack, shape))
+    nearest = ops.round_(place)
+    near = ops.le(ops.abs_(ops.sub(place, nearest)), spread(slack, shape))
     # Places are stored before they are counted.
     short = int16 if count < 1 << 15 else int32
-    found = ops.minimum(ops.cast(place, int32), count - 1)
-    # Elsewhere nothing is read.
-    left, right = (
-        gather(edges, [ops.select(near, ops.add(found, k), -1)], [0], IndexMode.DROP)
-        for k in (0, 1)
-    )
-    below = ops.and_(near, ops.lt(x, left))
-    above = ops.and_(ops.and_(near, ops.ge(x, right)), ops.lt(found, count - 1))
-    found = ops.sub(ops.add(found, ops.cast(above, int32)), ops.cast(below, int32))
+
+    def edge(at: Any) -> Any:
+        """The edge of a number where an element lies near one; elsewhere nothing is read."""
+        return gather(edges, [ops.select(near, at, -1)], [0], IndexMode.DROP)
+
+    if is_close:
+        found = ops.cast(ops.select(near, nearest, place), int32)
+        below = ops.and_(near, ops.lt(x, edge(found)))
+        found = ops.minimum(ops.sub(found, ops.cast(below, int32)), count - 1)
+    else:
+        found = ops.minimum(ops.cast(place, int32), count - 1)
+        left, right = edge(found), edge(ops.add(found, 1))
+        below = ops.and_(near, ops.lt(x, left))
+        above = ops.and_(ops.and_(near, ops.ge(x, right)), ops.lt(found, count - 1))
+        found = ops.sub(ops.add(found, ops.cast(above, int32)), ops.cast(below, int32))
     return ops.cast(ops.select(inside, found, count), short)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.dtypes import DType, bool_, int32, int64, real_of
+from tessera.dtypes import DType, bool_, iinfo, int32, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, symbols
@@ -258,6 +258,7 @@ class State:
             if self.is_inner and is_nonneg(e, self.facts):
                 continue
             holds = None if self.is_block else self.from_a_lane_on(e, point, dyn)
+            holds = holds or narrow_condition(em, e, dyn)
             if holds is None:
                 holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
             if all(n == 1 for n in tile_type(holds).shape):
@@ -384,3 +385,22 @@ def dtype_of(value: Value) -> DType:
     """The dtype of a scalar of the nest."""
     assert isinstance(value.type, ScalarType)
     return value.type.dtype
+
+
+def narrow_condition(em: Emitter, e: Dim, dyn: Sequence[Value]) -> Value | None:
+    """The condition `e >= 0` on one index that has been widened, as one on the narrow index, of
+    which a register has more. None if it is another, or another number would have to be narrow."""
+    name = next(iter(symbols(e)), "")
+    form = linear_in(e, (name,)) if name.startswith("$") and len(symbols(e)) == 1 else None
+    if form is None or form[0][name] not in (1, -1) or not isinstance(form[1], int):
+        return None
+    op = dyn[int(name[1:])].op
+    if not isinstance(op, t.Cast) or not tile_type(op.x).shape:
+        return None
+    narrow, is_least = tile_type(op.x).dtype, form[0][name] == 1
+    bound = -form[1] if is_least else form[1]
+    if not narrow.is_integer or narrow.bits == 64:
+        return None
+    if not iinfo(narrow).min <= bound <= iinfo(narrow).max:
+        return None
+    return em.map("ge" if is_least else "le", op.x, em.const(bound, narrow))
