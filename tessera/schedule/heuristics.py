@@ -201,7 +201,7 @@ class Choice:
             self.cost *= math.prod(size_of(one.extent) for one in ordered)
             self.last = [one.name for one in ordered]
             return
-        self.vectorise(axis, self.width)
+        self.vectorise(axis, narrow.bordered_width(self, axis))
         self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
         across = self.turned_axis(axis)
         if across is not None:
