@@ -395,6 +395,9 @@ class Settings:
     @contextmanager
     def using(self, snapshot: Config) -> Generator[Config, None, None]:
         """Put a snapshot in force within a ``with`` block."""
+        if snapshot is self.current():
+            yield snapshot  # so calls from then on need not ask what is in force
+            return
         OVERRIDDEN.value = 1
         snapshot = _one(snapshot)
         token = self.override.set(snapshot)
