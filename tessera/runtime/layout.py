@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +11,99 @@ from typing import Any
 from tessera.runtime.memory import KNOWN_LAYOUT
 
 _WORD = 8
+_MEMBERS = 72  # Py_tp_members
+_SIGNED_SIZE, _READ_ONLY = 19, 1  # T_PYSSIZET, READONLY
+_MAY_BE_BASE, _HAS_VECTORCALL = 1 << 10, 1 << 11  # Py_TPFLAGS_BASETYPE, Py_TPFLAGS_HAVE_VECTORCALL
 
 
 def _is_known() -> bool:
     """Whether objects are laid out as they are with a global lock: free-threaded builds say so in
     their flags. `sysconfig` knows too, under a lock that another thread may hold in a fork."""
     return KNOWN_LAYOUT and "t" not in sys.abiflags
+
+
+class _Member(ctypes.Structure):
+    """CPython's ``PyMemberDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("kind", ctypes.c_int),
+        ("offset", ctypes.c_ssize_t),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Slot(ctypes.Structure):
+    """CPython's ``PyType_Slot``."""
+
+    _fields_ = (("slot", ctypes.c_int), ("value", ctypes.c_void_p))
+
+
+class _Spec(ctypes.Structure):
+    """CPython's ``PyType_Spec``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("size", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.POINTER(_Slot)),
+    )
+
+
+VECTORCALL = object.__basicsize__
+"""Where instances of classes that `vectorcall_base` is a base of have the code that calls them."""
+
+_SPECS: list[object] = []  # which types refer to
+
+
+@functools.cache
+def vectorcall_base() -> type:
+    """A class whose instances have a word for code that calls them, null at first, which takes
+    arguments as CPython's vector calls give them; `object` where objects are not known.
+
+    The word counts for a class once `vectorcall_flags` of it says so. Until then, and where it is
+    null, calls make a tuple of their arguments, and run `__call__`.
+    """
+    if not _is_known():
+        return object
+    member = _Member(b"__vectorcalloffset__", _SIGNED_SIZE, VECTORCALL, _READ_ONLY, None)
+    members = (_Member * 2)(member)
+    slots = (_Slot * 2)(_Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p)))
+    spec = _Spec(b"tessera.Called", VECTORCALL + _WORD, 0, _MAY_BE_BASE, slots)
+    _SPECS.extend([members, slots, spec])
+    make = ctypes.pythonapi.PyType_FromSpec
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p]
+    made: type = make(ctypes.addressof(spec))
+    return made
+
+
+class VectorcallFlag:
+    """Whether calls of the instances of a class look at their own word for code."""
+
+    def __init__(self, word: ctypes.c_uint64) -> None:
+        self._word = word
+
+    def set(self, is_set: bool) -> None:
+        """Says so, or not."""
+        word = self._word
+        word.value = word.value | _HAS_VECTORCALL if is_set else word.value & ~_HAS_VECTORCALL
+
+
+def vectorcall_flag(cls: type) -> VectorcallFlag | None:
+    """The flag of a class, or None where it is not known.
+
+    Args:
+        cls: a class that `vectorcall_base` is a base of.
+    """
+    if vectorcall_base() not in cls.__mro__[:-1]:
+        return None
+    size: Any = type.__basicsize__
+    words = [ctypes.c_uint64.from_address(id(cls) + at) for at in range(2 * _WORD, size, _WORD)]
+    found = [word for word in words if word.value == cls.__flags__]
+    has_place = any(word.value == VECTORCALL for word in words)
+    return VectorcallFlag(found[0]) if len(found) == 1 and has_place else None
 
 
 def slot_offsets(cls: type) -> Mapping[str, int] | None:
@@ -25,13 +113,15 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     out in the same way.
 
     Args:
-        cls: a class with `__slots__`, whose bases add no fields.
+        cls: a class with `__slots__`, whose bases add no fields but `vectorcall_base`'s.
     """
     declared: tuple[str, ...] = vars(cls).get("__slots__", ())
     names = [name for name in declared if name not in ("__weakref__", "__dict__")]
     if not (_is_known() and names):
         return None
-    sample_class: Any = type("Sample", (), {"__slots__": declared})
+    is_called = vectorcall_base() in cls.__mro__[:-1]
+    bases = (vectorcall_base(),) if is_called else ()
+    sample_class: Any = type("Sample", bases, {"__slots__": declared})
     # Instances begin with the count of references and the type.
     head = object.__basicsize__
     if sample_class.__basicsize__ != cls.__basicsize__ or head != 2 * _WORD:

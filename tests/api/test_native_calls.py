@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import subprocess
@@ -21,9 +22,15 @@ from tessera import pytree
 from tessera.errors import DonatedError, NonFiniteError, RetraceError, TesseraError
 from tessera.runtime.dispatch import native as native_module
 from tessera.runtime.dispatch import words as w
-from tessera.runtime.dispatch.native import Table, native
+from tessera.runtime.dispatch.native import Called, Table, native
 from tessera.runtime.dispatch.signatures import key_hash
-from tessera.runtime.layout import method_word, sequences_are_known
+from tessera.runtime.layout import (
+    VECTORCALL,
+    method_word,
+    sequences_are_known,
+    slot_offsets,
+    vectorcall_flag,
+)
 from tessera.runtime.memory import LISTED_LINES, pool
 
 pytestmark = [
@@ -878,6 +885,52 @@ def test_layouts_are_checked() -> None:
     assert sequences_are_known()
     assert native_module._arrays_are_known()
     assert method_word(Table, "__call__") is None
+
+
+def test_calls_without_a_tuple() -> None:
+    """Known calls, keywords, unknown ones and mistakes, all through CPython's vector calls."""
+    word = ctypes.c_uint64.from_address
+    f = ts.jit(lambda x, y=1, **more: x * y + sum(more.values()))
+    flag = vectorcall_flag(type(f))
+    assert flag is not None
+    assert type(f).__flags__ & 1 << 11
+    assert not word(id(f) + VECTORCALL).value
+    x, y = ts.ones(3), ts.full((3,), 2.0)
+    values = (x, y)
+    counts = [sys.getrefcount(v) for v in values]
+    for _ in range(5):
+        assert float(f(x)[0]) == 1
+        assert float(f(x, y)[0]) == 2
+        assert float(f(x, y=y)[0]) == 2
+        assert float(f(x, y, z=y, w=x)[0]) == 5
+        assert float(f(*values, **{"z": y})[0]) == 4
+        assert word(id(f) + VECTORCALL).value
+        assert float(f(ts.ones((3, 1)), y=ts.ones(2))[0, 0]) == 1
+    gc.collect()
+    assert [sys.getrefcount(v) for v in values] == counts
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            f()
+        with pytest.raises(TypeError):
+            f(x, x=x)
+    calls = f._table.calls
+    f(x, y)
+    f(x, y=y)
+    assert f._table.calls == calls + 2
+    flag.set(False)
+    try:
+        f(x, y)
+        f(x, y=y)
+    finally:
+        flag.set(True)
+    assert f._table.calls == calls + 4
+
+
+def test_classes_without_a_word_for_code() -> None:
+    assert vectorcall_flag(int) is None
+    assert vectorcall_flag(Table) is None
+    assert slot_offsets(Called) == {"_table": VECTORCALL + 8}
+    assert Called.__basicsize__ == VECTORCALL + 16
 
 
 @pytest.mark.parametrize("name", ["DIMS", "DTYPE", "FLAGS", "HANDLER", "RANK", "FLOAT_VALUE"])

@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,13 @@ from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, Loading
-from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
+from tessera.runtime.layout import (
+    method_word,
+    sequences_are_known,
+    slot_offsets,
+    vectorcall_base,
+    vectorcall_flag,
+)
 from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized, pool
 from tessera.target.machine import machine
 
@@ -36,7 +42,13 @@ MOST_STRUCTURES = 32
 """A function with more structures of arguments leaves the others to Python."""
 
 
-class Called:
+if TYPE_CHECKING:
+    _Base = object
+else:
+    _Base = vectorcall_base()
+
+
+class Called(_Base):
     """A class whose instances native code may call. `_table` is what it looks at."""
 
     __slots__ = ("_table",)
@@ -261,11 +273,15 @@ def _install(cls: type[Called]) -> bool:
     slot = method_word(cls, "__call__")
     if loaded is None or slot is None:
         return False
-    slow = slot.value
+    slow, flag = slot.value, vectorcall_flag(cls)
     slot.value = loaded.addresses[_CALL]
+    if flag is not None:
+        flag.set(True)
 
     def restore() -> None:
         # What native code looks at goes away.
+        if flag is not None:
+            flag.set(False)
         slot.value = slow
         _CALLED[cls] = False
 

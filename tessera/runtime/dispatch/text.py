@@ -13,6 +13,7 @@ from tessera.runtime.dispatch.held_text import held_text
 from tessera.runtime.dispatch.run_text import run_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
 from tessera.runtime.dispatch.words import ENTRY, PLAN, STRUCTURE, TABLE, Offsets
+from tessera.runtime.layout import VECTORCALL
 
 
 def dispatch_text(offsets: Offsets) -> str:
@@ -25,7 +26,8 @@ def dispatch_text(offsets: Offsets) -> str:
     words = offsets["Table"]["words"]
     return (
         _ENTRIES.format(
-            OR_DECLINE=_OR_DECLINE, table=table, TYPE=w.TYPE, SIZE=w.SIZE, ITEMS=w.TUPLE_ITEMS
+            OR_DECLINE=_OR_DECLINE, table=table, TYPE=w.TYPE, SIZE=w.SIZE, ITEMS=w.TUPLE_ITEMS,
+            VECTORCALL=VECTORCALL,
         )
         + _DISPATCH.format(
             words=words, DATA=w.DATA, CALL=w.CALL_WORDS, FIRST=TABLE.index("first"), KEY=w.KEY,
@@ -71,6 +73,9 @@ look:
   %known = icmp eq ptr %type, @tessera_table_class
   br i1 %known, label %go, label %slow, !prof !1
 go:
+  ; From now on without a tuple.
+  %own.code = getelementptr i8, ptr %self, i64 {VECTORCALL}
+  store ptr @tessera_vectorcall, ptr %own.code
   %count.at = getelementptr i8, ptr %args, i64 {SIZE}
   %count = load i64, ptr %count.at
   %items = getelementptr i8, ptr %args, i64 {ITEMS}
@@ -82,6 +87,89 @@ done:
 slow:
   %result = tail call ptr @tessera_slow_call(ptr %self, ptr %args, ptr %kwargs)
   ret ptr %result
+}}
+
+; The same as CPython's vector calls have arguments: the names of the last ones are in a tuple.
+define ptr @tessera_vectorcall(ptr %self, ptr %args, i64 %number, ptr %names) nounwind {{
+entry:
+  %count = and i64 %number, 9223372036854775807
+  %no.names = icmp eq ptr %names, null
+  br i1 %no.names, label %ask, label %tuple, !prof !1
+ask:
+  %table.at = getelementptr i8, ptr %self, i64 {table}
+  %table = load ptr, ptr %table.at
+  %missing = icmp eq ptr %table, null
+  br i1 %missing, label %tuple, label %look, !prof !0
+look:
+  %type.at = getelementptr i8, ptr %table, i64 {TYPE}
+  %type = load ptr, ptr %type.at
+  %known = icmp eq ptr %type, @tessera_table_class
+  br i1 %known, label %go, label %tuple, !prof !1
+go:
+  %found = call ptr @dispatch(ptr %table, ptr %args, i64 %count, ptr null, ptr null)
+  %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
+  br i1 %declined, label %tuple, label %done, !prof !0
+done:
+  ret ptr %found
+
+tuple:
+  %positional = call ptr @PyTuple_New(i64 %count)
+  %no.tuple = icmp eq ptr %positional, null
+  br i1 %no.tuple, label %fail, label %item, !prof !0
+item:
+  %i = phi i64 [ 0, %tuple ], [ %i.next, %put ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %put, label %perhaps.named
+put:
+  %item.at = getelementptr ptr, ptr %args, i64 %i
+  %value = load ptr, ptr %item.at
+  call void @Py_IncRef(ptr %value)
+  %status = call i32 @PyTuple_SetItem(ptr %positional, i64 %i, ptr %value)
+  %i.next = add i64 %i, 1
+  br label %item
+perhaps.named:
+  br i1 %no.names, label %call, label %named
+named:
+  %dict = call ptr @PyDict_New()
+  %no.dict = icmp eq ptr %dict, null
+  br i1 %no.dict, label %drop, label %measure, !prof !0
+measure:
+  %length.at = getelementptr i8, ptr %names, i64 {SIZE}
+  %length = load i64, ptr %length.at
+  %keys = getelementptr i8, ptr %names, i64 {ITEMS}
+  %values = getelementptr ptr, ptr %args, i64 %count
+  br label %name
+name:
+  %k = phi i64 [ 0, %measure ], [ %k.next, %put.name ]
+  %bad = phi i32 [ 0, %measure ], [ %bad.next, %put.name ]
+  %more.names = icmp ult i64 %k, %length
+  br i1 %more.names, label %put.name, label %all.named
+put.name:
+  %key.at = getelementptr ptr, ptr %keys, i64 %k
+  %key = load ptr, ptr %key.at
+  %named.at = getelementptr ptr, ptr %values, i64 %k
+  %named.value = load ptr, ptr %named.at
+  %named.status = call i32 @PyDict_SetItem(ptr %dict, ptr %key, ptr %named.value)
+  %bad.next = or i32 %bad, %named.status
+  %k.next = add i64 %k, 1
+  br label %name
+all.named:
+  %is.bad = icmp ne i32 %bad, 0
+  br i1 %is.bad, label %drop.both, label %call, !prof !0
+call:
+  %kwargs = phi ptr [ null, %perhaps.named ], [ %dict, %all.named ]
+  %result = call ptr @tessera_call(ptr %self, ptr %positional, ptr %kwargs)
+  call void @Py_DecRef(ptr %kwargs)
+  call void @Py_DecRef(ptr %positional)
+  ret ptr %result
+drop.both:
+  call void @Py_DecRef(ptr %dict)
+  br label %drop
+drop:
+  call void @Py_DecRef(ptr %positional)
+  br label %fail
+fail:
+  ret ptr null
 }}
 
 define ptr @tessera_start(ptr %self, ptr %args, i64 %count) nounwind {{
@@ -368,10 +456,21 @@ verify:
 contents:
   %its.key.at = getelementptr i64, ptr %words, i64 1
   %its.key = load ptr, ptr %its.key.at
-  %bytes = shl i64 %length, 3
-  %order = call i32 @memcmp(ptr %its.key, ptr %key, i64 %bytes)
-  %equal = icmp eq i32 %order, 0
-  br i1 %equal, label %hit, label %collided, !prof !1
+  br label %same
+same:  ; a call of memcmp takes as long as ten words
+  %j = phi i64 [ 0, %contents ], [ %j.next, %equal ]
+  %left = icmp ult i64 %j, %length
+  br i1 %left, label %pair, label %hit
+pair:
+  %its.word.at = getelementptr i64, ptr %its.key, i64 %j
+  %its.word = load i64, ptr %its.word.at
+  %own.word.at = getelementptr i64, ptr %key, i64 %j
+  %own.word = load i64, ptr %own.word.at
+  %is.equal = icmp eq i64 %its.word, %own.word
+  br i1 %is.equal, label %equal, label %collided, !prof !1
+equal:
+  %j.next = add i64 %j, 1
+  br label %same
 collided:
   %place.next = add i64 %place, 1
   br label %probe
@@ -411,7 +510,6 @@ _DECLARATIONS = """
 @PyBool_Type = external global i8
 declare ptr @tessera_slow_call(ptr, ptr, ptr)
 declare ptr @tessera_new_array(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr)
-declare i32 @memcmp(ptr, ptr, i64)
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare i32 @PyContextVar_Get(ptr, ptr, ptr)
@@ -426,6 +524,7 @@ declare ptr @PyObject_CallObject(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyTuple_New(i64)
+declare ptr @PyDict_New()
 declare ptr @PyDict_Copy(ptr)
 declare i32 @PyDict_SetItem(ptr, ptr, ptr)
 declare i32 @PyTuple_SetItem(ptr, i64, ptr)
