@@ -42,6 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skip_marked(items, "long", "a long run: pass --long")
     if os.environ.get("TESSERA_DEBUG_BOUNDS"):
         skip_marked(items, "unchecked", "code and calls differ where memory is checked")
+        skip_other_levels(items)
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
@@ -72,6 +73,23 @@ def skip_marked(items: list[pytest.Item], marker: str, reason: str) -> None:
     for item in items:
         if item.get_closest_marker(marker):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def skip_other_levels(items: list[pytest.Item]) -> None:
+    """Skips tests of compiled code for a level where the same test is there for a higher one: what
+    checks memory is the same at all of them."""
+    from tessera.target.machine import supported_levels
+
+    order = [*supported_levels(), "host"]
+    params = [(item, getattr(getattr(item, "callspec", None), "params", {})) for item in items]
+    known = [(item, p["level"]) for item, p in params if isinstance(p.get("level"), str)]
+    best: dict[str, int] = {}
+    for item, level in known:
+        name = item.nodeid.partition("[")[0]
+        best[name] = max(best.get(name, -1), order.index(level) if level in order else -1)
+    for item, level in known:
+        if level not in order or order.index(level) < best[item.nodeid.partition("[")[0]]:
+            item.add_marker(pytest.mark.skip(reason="memory is checked at one level"))
 
 
 def missing_gpu() -> str | None:

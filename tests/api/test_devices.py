@@ -15,6 +15,8 @@ from tessera.graph.device import DeviceError
 from tessera.target.machine import LEVELS, supported_levels
 from tests.fake_gpu import FakeBackend, fake_gpu
 
+pytestmark = pytest.mark.unchecked
+
 
 @pytest.fixture
 def gpu() -> Generator[FakeBackend]:

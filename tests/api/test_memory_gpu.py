@@ -13,6 +13,8 @@ from tests.api.test_memory_budget import normal, perceptron
 from tests.api.test_memory_use import COLUMNS, ROWS
 from tests.fake_gpu import FakeBackend, FakeBuffer, fake_gpu
 
+pytestmark = pytest.mark.unchecked
+
 ARGS = ([normal(16, 16, scale=0.1) for _ in range(4)], normal(64, 16))
 
 

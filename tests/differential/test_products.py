@@ -248,12 +248,12 @@ def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     def fn(x: Any, y: Any) -> Any:
         return product(form, e.neg(x), e.cos(y))
 
-    check_parts(fn, operands(form, (13, 27, 100), dtype), level)
+    check_parts(fn, operands(form, (13, 27, 52), dtype), level)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.bfloat16, dt.int8])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [dt.float32, dt.bfloat16, dt.int8])
+@pytest.mark.parametrize("form", ["nn", "tt"])
 def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> None:
     """Which changes nothing, wherever it points."""
 
@@ -261,11 +261,12 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
         x, y = (e.cast(a, dt.int32) if dtype is dt.int8 else a for a in (x, y))
         return product(form, x, y)
 
-    types = operands(form, (61, 130, 77), dtype)
+    types = operands(form, (37, 130, 69), dtype)
     graph = traced(fn, *types)
     rng = np.random.default_rng(4)
     inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
-    lowered = check_levels(graph, inputs, machine=small(level))
+    cpu = replace(machine(level), cores=2, l2=8192)
+    lowered = check_levels(graph, inputs, machine=cpu)
     assert "schedule.prefetch" in str(lowered.schedule)
 
 

@@ -301,7 +301,7 @@ def test_rows_whose_parts_displace_each_other_are_packed() -> None:
 def test_blocks_fetch_all_of_the_next_panel(shape: tuple[int, int, int], level: str) -> None:
     rows, columns, depth = shape
     graph = traced(straight, typed(rows, depth), typed(depth, columns))
-    schedule = Lowered(graph, replace(machine(level), l2=1 << 19)).schedule
+    schedule = Lowered(graph, replace(machine(level), cores=2, l2=1 << 19)).schedule
     for nest in nests_of(schedule):
         found = [op for op in walk(nest.body) if isinstance(op, Prefetch)]
         products = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
