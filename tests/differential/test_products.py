@@ -265,7 +265,7 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
     graph = traced(fn, *types)
     rng = np.random.default_rng(4)
     inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
-    cpu = replace(machine(level), cores=2, l2=8192)
+    cpu = replace(machine(level), cores=2, l2=8192 * dtype.itemsize)
     lowered = check_levels(graph, inputs, machine=cpu)
     assert "schedule.prefetch" in str(lowered.schedule)
 
