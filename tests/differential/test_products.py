@@ -265,9 +265,11 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
     graph = traced(fn, *types)
     rng = np.random.default_rng(4)
     inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
-    cpu = replace(machine(level), cores=2, l2=8192 * dtype.itemsize)
+    cpu = replace(machine(level), cores=2, l2=8192)
     lowered = check_levels(graph, inputs, machine=cpu)
-    assert "schedule.prefetch" in str(lowered.schedule)
+    # There, three blocks of rows would have more than a line each to fetch in a step.
+    has_few_blocks = level == "x86-64-v4" and dtype is dt.float32
+    assert ("schedule.prefetch" in str(lowered.schedule)) is not has_few_blocks
 
 
 @pytest.mark.parametrize("depth", [160, 130])
