@@ -248,7 +248,7 @@ def test_parts_of_the_depth(form: str, dtype: dt.DType, level: str) -> None:
     def fn(x: Any, y: Any) -> Any:
         return product(form, e.neg(x), e.cos(y))
 
-    check_parts(fn, operands(form, (13, 27, 52), dtype), level)
+    check_parts(fn, operands(form, (13, 27, 60), dtype), level)
 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
