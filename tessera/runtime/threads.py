@@ -58,7 +58,8 @@ def symbols(threads: int) -> Mapping[str, int]:
 @functools.cache
 def _pool() -> Loaded:
     text = pool_text(host().arch) if has_threads(host().arch, sys.platform) else serial_text()
-    source = Source(text, machine("host"), "tessera.threads", unroll=False)
+    # Loads, stores and waiting: LLVM's other passes gain nothing, and take 40 ms of a first call.
+    source = Source(text, machine("host"), "tessera.threads", unroll=False, passes="few")
     loaded = load(source, default_cache())
     # Workers run this code until the process ends: it is never unloaded.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
