@@ -43,6 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("TESSERA_DEBUG_BOUNDS"):
         skip_marked(items, "unchecked", "code and calls differ where memory is checked")
         skip_other_levels(items)
+    skip_host_level(items)
     # Asking the driver takes a while and starts it, so only where a test will use the answer.
     if any(item.get_closest_marker("gpu") for item in items) and (reason := missing_gpu()):
         skip_marked(items, "gpu", reason)
@@ -90,6 +91,18 @@ def skip_other_levels(items: list[pytest.Item]) -> None:
     for item, level in known:
         if level not in order or order.index(level) < best[item.nodeid.partition("[")[0]]:
             item.add_marker(pytest.mark.skip(reason="memory is checked at one level"))
+
+
+def skip_host_level(items: list[pytest.Item]) -> None:
+    """Skips tests for this machine where the same test is there for its level."""
+    from tessera.target.machine import supported_levels
+
+    highest = supported_levels()[-1]
+    params = [(item, getattr(getattr(item, "callspec", None), "params", {})) for item in items]
+    there = {item.nodeid for item, p in params if p.get("level") == highest}
+    for item, p in params:
+        if p.get("level") == "host" and item.nodeid.replace("host", highest) in there:
+            item.add_marker(pytest.mark.skip(reason="its level has a test of its own"))
 
 
 def missing_gpu() -> str | None:

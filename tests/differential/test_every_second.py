@@ -29,7 +29,7 @@ def turned(x: Any, angle: Any) -> Any:
 
 @pytest.mark.parametrize("level", ["host", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("step", [2, 3, 4, 5])
-@pytest.mark.parametrize("size", [1, 12, 60, 61])
+@pytest.mark.parametrize("size", [1, 12, 61])
 def test_what_is_between_is_zero(size: int, step: int, level: str) -> None:
     for first in (0, 1, step, step + 1):
         if first < size:
