@@ -445,6 +445,10 @@ def test_histograms_of_other_elements() -> None:
     same(counts, np.asarray([0, 1]))
     counts, edges = ts.histogram(ts.asarray([2.0, 2.0]), 2)
     same(edges, np.float32([1.5, 2, 2.5]))
+    # Half a bin to both sides of such numbers is nothing, and -inf < inf are no distance.
+    for limits, wanted in (((1e20, 1e20), [0, 0]), ((-np.inf, np.inf), [3, 0])):
+        counts, _ = ts.jit(lambda x, limits=limits: ts.histogram(x, 2, limits))(ts.ones(3))
+        same(counts, np.asarray(wanted))
     for bins in (0, ts.ones(1)):
         with pytest.raises(ValueError, match="histogram: "):
             ts.histogram(ts.ones(3), bins)

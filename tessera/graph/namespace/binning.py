@@ -300,7 +300,8 @@ def _computed(x: Any, edges: Any, low: Any, high: Any) -> Any:
     exact = _wide(x.dtype)
     error = 4 * count * finfo(x.dtype).eps
     is_close = isinstance(low, float) and (
-        error * (max(abs(low), abs(high)) / (high - low) + 1) < CLOSE
+        # Half a bin to both sides of a large number is nothing.
+        error * (max(abs(low), abs(high)) + high - low) < CLOSE * (high - low)
     )
     low, high = (
         number(v, exact) if isinstance(v, float) else ops.cast(ops.cast(v, x.dtype), exact)
