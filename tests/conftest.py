@@ -76,20 +76,27 @@ def skip_marked(items: list[pytest.Item], marker: str, reason: str) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def with_levels(items: list[pytest.Item]) -> list[tuple[pytest.Item, str]]:
+    """The tests that are there for several levels, and their levels."""
+    params = [(item, getattr(getattr(item, "callspec", None), "params", {})) for item in items]
+    return [(item, p["level"]) for item, p in params if isinstance(p.get("level"), str)]
+
+
 def skip_other_levels(items: list[pytest.Item]) -> None:
     """Skips tests of compiled code for a level where the same test is there for a higher one: what
     checks memory is the same at all of them."""
     from tessera.target.machine import supported_levels
 
     order = [*supported_levels(), "host"]
-    params = [(item, getattr(getattr(item, "callspec", None), "params", {})) for item in items]
-    known = [(item, p["level"]) for item, p in params if isinstance(p.get("level"), str)]
+    found = [
+        (item, item.nodeid.partition("[")[0], order.index(level) if level in order else -1)
+        for item, level in with_levels(items)
+    ]
     best: dict[str, int] = {}
-    for item, level in known:
-        name = item.nodeid.partition("[")[0]
-        best[name] = max(best.get(name, -1), order.index(level) if level in order else -1)
-    for item, level in known:
-        if level not in order or order.index(level) < best[item.nodeid.partition("[")[0]]:
+    for _, name, rank in found:
+        best[name] = max(best.get(name, 0), rank)
+    for item, name, rank in found:
+        if rank < best[name]:
             item.add_marker(pytest.mark.skip(reason="memory is checked at one level"))
 
 
@@ -98,10 +105,10 @@ def skip_host_level(items: list[pytest.Item]) -> None:
     from tessera.target.machine import supported_levels
 
     highest = supported_levels()[-1]
-    params = [(item, getattr(getattr(item, "callspec", None), "params", {})) for item in items]
-    there = {item.nodeid for item, p in params if p.get("level") == highest}
-    for item, p in params:
-        if p.get("level") == "host" and item.nodeid.replace("host", highest) in there:
+    found = with_levels(items)
+    there = {item.nodeid for item, level in found if level == highest}
+    for item, level in found:
+        if level == "host" and item.nodeid.replace("host", highest) in there:
             item.add_marker(pytest.mark.skip(reason="its level has a test of its own"))
 
 

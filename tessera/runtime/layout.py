@@ -79,6 +79,11 @@ def vectorcall_base() -> type:
     return made
 
 
+def _has_word(cls: type) -> bool:
+    """Whether instances of a class have the word of `vectorcall_base`."""
+    return vectorcall_base() in cls.__mro__[:-1]  # which is not `object`
+
+
 class VectorcallFlag:
     """Whether calls of the instances of a class look at their own word for code."""
 
@@ -97,7 +102,7 @@ def vectorcall_flag(cls: type) -> VectorcallFlag | None:
     Args:
         cls: a class that `vectorcall_base` is a base of.
     """
-    if vectorcall_base() not in cls.__mro__[:-1]:
+    if not _has_word(cls):
         return None
     size: Any = type.__basicsize__
     words = [ctypes.c_uint64.from_address(id(cls) + at) for at in range(2 * _WORD, size, _WORD)]
@@ -119,8 +124,7 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     names = [name for name in declared if name not in ("__weakref__", "__dict__")]
     if not (_is_known() and names):
         return None
-    is_called = vectorcall_base() in cls.__mro__[:-1]
-    bases = (vectorcall_base(),) if is_called else ()
+    bases = (vectorcall_base(),) if _has_word(cls) else ()
     sample_class: Any = type("Sample", bases, {"__slots__": declared})
     # Instances begin with the count of references and the type.
     head = object.__basicsize__

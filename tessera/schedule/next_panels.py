@@ -40,8 +40,8 @@ def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     product = next(op for op in nest.body.ops if isinstance(op, ops.Contract))
     if machine.cores > FEW or len(nest.axes) < 4 or isinstance(product, ContractPanels):
         return nest
-    inside = {op: a for a in accesses(nest) if (op := a.op) in product.body.ops}
-    found = [f for a in inside.values() if (f := _fetch(nest, product, a, machine.l2))]
+    inside = [a for a in accesses(nest) if a.op in product.body.ops]
+    found = [f for a in inside if (f := _fetch(nest, product, a, machine.l2))]
     if not found:
         return nest
 

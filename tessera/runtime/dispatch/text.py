@@ -26,8 +26,8 @@ def dispatch_text(offsets: Offsets) -> str:
     words = offsets["Table"]["words"]
     return (
         _ENTRIES.format(
-            OR_DECLINE=_OR_DECLINE, table=table, TYPE=w.TYPE, SIZE=w.SIZE, ITEMS=w.TUPLE_ITEMS,
-            VECTORCALL=VECTORCALL,
+            OR_DECLINE=_OR_DECLINE, TABLE=_TABLE.format(table=table, TYPE=w.TYPE), SIZE=w.SIZE,
+            ITEMS=w.TUPLE_ITEMS, VECTORCALL=VECTORCALL,
         )
         + _DISPATCH.format(
             words=words, DATA=w.DATA, CALL=w.CALL_WORDS, FIRST=TABLE.index("first"), KEY=w.KEY,
@@ -49,6 +49,19 @@ def dispatch_text(offsets: Offsets) -> str:
     )  # fmt: skip
 
 
+# The table of what is called; it goes on at `go`, or at `slow` where there is none.
+_TABLE = """\
+  %table.at = getelementptr i8, ptr %self, i64 {table}
+  %table = load ptr, ptr %table.at
+  %missing = icmp eq ptr %table, null
+  br i1 %missing, label %slow, label %look, !prof !0
+look:
+  %type.at = getelementptr i8, ptr %table, i64 {TYPE}
+  %type = load ptr, ptr %type.at
+  %known = icmp eq ptr %type, @tessera_table_class
+  br i1 %known, label %go, label %slow, !prof !1
+"""
+
 # The end of a way in that does nothing where the call is not known: NotImplemented is borrowed.
 _OR_DECLINE = """\
   %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
@@ -63,16 +76,7 @@ done:
 # The ways in: the slot of a class that is called, and a builtin function of positional arguments.
 _ENTRIES = """
 define ptr @tessera_call(ptr %self, ptr %args, ptr %kwargs) nounwind {{
-  %table.at = getelementptr i8, ptr %self, i64 {table}
-  %table = load ptr, ptr %table.at
-  %missing = icmp eq ptr %table, null
-  br i1 %missing, label %slow, label %look, !prof !0
-look:
-  %type.at = getelementptr i8, ptr %table, i64 {TYPE}
-  %type = load ptr, ptr %type.at
-  %known = icmp eq ptr %type, @tessera_table_class
-  br i1 %known, label %go, label %slow, !prof !1
-go:
+{TABLE}go:
   ; From now on without a tuple.
   %own.code = getelementptr i8, ptr %self, i64 {VECTORCALL}
   store ptr @tessera_vectorcall, ptr %own.code
@@ -94,30 +98,21 @@ define ptr @tessera_vectorcall(ptr %self, ptr %args, i64 %number, ptr %names) no
 entry:
   %count = and i64 %number, 9223372036854775807
   %no.names = icmp eq ptr %names, null
-  br i1 %no.names, label %ask, label %tuple, !prof !1
+  br i1 %no.names, label %ask, label %slow, !prof !1
 ask:
-  %table.at = getelementptr i8, ptr %self, i64 {table}
-  %table = load ptr, ptr %table.at
-  %missing = icmp eq ptr %table, null
-  br i1 %missing, label %tuple, label %look, !prof !0
-look:
-  %type.at = getelementptr i8, ptr %table, i64 {TYPE}
-  %type = load ptr, ptr %type.at
-  %known = icmp eq ptr %type, @tessera_table_class
-  br i1 %known, label %go, label %tuple, !prof !1
-go:
+{TABLE}go:
   %found = call ptr @dispatch(ptr %table, ptr %args, i64 %count, ptr null, ptr null)
   %declined = icmp eq ptr %found, @_Py_NotImplementedStruct
-  br i1 %declined, label %tuple, label %done, !prof !0
+  br i1 %declined, label %slow, label %done, !prof !0
 done:
   ret ptr %found
 
-tuple:
+slow:
   %positional = call ptr @PyTuple_New(i64 %count)
   %no.tuple = icmp eq ptr %positional, null
   br i1 %no.tuple, label %fail, label %item, !prof !0
 item:
-  %i = phi i64 [ 0, %tuple ], [ %i.next, %put ]
+  %i = phi i64 [ 0, %slow ], [ %i.next, %put ]
   %more = icmp ult i64 %i, %count
   br i1 %more, label %put, label %perhaps.named
 put:
