@@ -57,7 +57,7 @@ def fetch_ahead(func: Func, machine: CachedCpu) -> Func:
             if isinstance(op, ops.Nest):
                 op = _marked_for(op, machine)
             elif isinstance(op, Each):
-                nests = [fetch_next_row(nest, machine.l1) for nest in op.nests]
+                nests = [_in_block(nest, machine) for nest in op.nests]
                 op = op.rebuild(regions=[Block((), nests, ())])
             code.append(op)
         return Block(kernel.body.args, code, ())
@@ -82,6 +82,13 @@ def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     if machine.vector_bits < 512:
         nest = fetch_next_line(nest)
     return fetch_next_row(_fetched(nest), machine.l1)
+
+
+def _in_block(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
+    """A nest of a block with the marks that suit it."""
+    if _product(nest):
+        return fetch_next_panel(nest, machine)
+    return fetch_next_row(nest, machine.l1)
 
 
 def _product(nest: ops.Nest) -> ops.Contract | None:

@@ -32,6 +32,7 @@ from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.in_blocks import InBlocks
+from tessera.schedule.panel_by_panel import panel_by_panel
 from tessera.schedule.part_memory import share
 from tessera.schedule.product_sides import Side
 from tessera.schedule.products import CachedCpu, Context, Product
@@ -120,13 +121,20 @@ class _Packing:
                 code.append(each)
                 continue
             product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
-            if product is None or not product.plan(cuts=True):
+            # Before a loop all of it is packed, once.
+            by_panels = scope.outer is None
+            if product is None or not product.plan(cuts=True, by_panels=by_panels):
                 code.append(part)
                 continue
             for side in (product.left, product.right):
-                if side.packed is not None:
+                if side.packed is not None and (side.is_left or not product.by_panels):
                     self.pack(side, outer, packed, scope)
-            code += product.nests()
+            if product.by_panels:
+                panels, memory = panel_by_panel(product)
+                code += panels
+                waiting.append(memory)
+            else:
+                code += product.nests()
             waiting += product.memory
         results, temps = [*results, *waiting], temps + len(waiting)
         if not code or code == list(op.body.ops):

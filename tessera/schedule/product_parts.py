@@ -13,13 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, sym
 from tessera.ir.loc import Loc
 from tessera.schedule import ops
+from tessera.schedule.blocking import NEAR
 from tessera.schedule.copying import Copy
 from tessera.schedule.types import Axis
+
+if TYPE_CHECKING:
+    from tessera.schedule.products import Product
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,23 @@ def cuts_of(extents: Sequence[int], wanted: int) -> tuple[int, ...]:
         found.append(next((n for n in range(rest, 2 * rest) if extent % n == 0), 1))
         break
     return (*found, *[1] * (len(extents) - len(found)))
+
+
+def cuts_of_depth(p: Product) -> tuple[int, ...]:
+    """Cuts of the depth into parts that run one after the other, so that what a block reads of
+    the second operand stays in the second cache. Where blocks are narrow, what they read of the
+    first one is most of what is there: half as much then (2000 cubed take a Zen 3 0.93 of the
+    time).
+    """
+    panel = p.block.columns * p.depth * p.elements[1].itemsize
+    near = p.machine.l2 // NEAR
+    parts = round(panel / near) if p.machine.has_masks else ceil(2 * panel / near)
+    extents = [axis.extent for axis in p.op.axes]
+    fixed = [n for n in extents if isinstance(n, int)]
+    if parts < 2 or p.group > 1 or len(fixed) < len(extents) or p.sums() is None:
+        return ()
+    # Lines of zeros fill the last part.
+    return (parts,) if p.line and len(fixed) == 1 else cuts_of(fixed, parts)
 
 
 def cut(

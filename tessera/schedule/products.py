@@ -30,8 +30,9 @@ from tessera.schedule.far_results import block_of, goes_along_rows, is_written_f
 from tessera.schedule.grains import FEW, grain_of
 from tessera.schedule.machines import Cpu
 from tessera.schedule.narrow_products import NarrowCpu, groups_of
+from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.schedule.product_parts import Part, Sums, cut, cuts_of
+from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import program
 from tessera.schedule.product_sides import BESIDE, LINE, Side
 from tessera.schedule.sizes import size_of
@@ -120,6 +121,7 @@ class Product:
         rest: places at the end of the depth that are no whole line, and summed after those: the
             second operand, which is read in place, has no zeros there.
         cuts: into how many parts each axis along the depth is cut.
+        by_panels: whether programs pack panels of the second operand, each for all rows.
         memory: besides results, where sums wait for the next part of the depth.
         cores: how many share it, if it is large enough.
     """
@@ -161,8 +163,9 @@ class Product:
         self.io, self.ii = names.fresh("m"), names.fresh("i")
         self.jo, self.ji = names.fresh("n"), names.fresh("j")
         self.kb, self.kk, self.kg = names.fresh("k"), names.fresh("l"), names.fresh("g")
-        self.kp = names.fresh("p")
+        self.kp, self.part = names.fresh("p"), names.fresh("q")
         self.cuts: tuple[int, ...] = ()
+        self.by_panels = False
         self.memory: list[Value] = []
         # Of places in windows the inner ones lie closer together.
         row, col = max(rows[::-1], key=lambda axis: size_of(axis.extent)), widest(cols)
@@ -199,8 +202,7 @@ class Product:
         # them.
         lies = len(self.op.axes) == 1 and self.left.stride(last) == 1
         strays = not lies or self.left.stride(row) != self.depth
-        is_slow = self.cores > FEW or not self.machine.has_masks
-        in_place = in_place and not (is_slow and far[0] and self.left.displaces(last))
+        in_place = in_place and not self.left.strays_along(last)
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
@@ -272,11 +274,12 @@ class Product:
 
     # --- decisions ----------------------------------------------------------------------------
 
-    def plan(self, cuts: bool = False) -> bool:
+    def plan(self, cuts: bool = False, by_panels: bool = False) -> bool:
         """Decides which operands are packed; whether the product is cut into blocks at all.
 
         Args:
             cuts: whether its depth may be cut.
+            by_panels: whether it may pack the second operand panel by panel: nobody else packs it.
         """
         rows, cols = size_of(self.row.extent), size_of(self.col.extent)
         left, right = self.left, self.right
@@ -308,29 +311,15 @@ class Product:
                 packs_right = not self.rest
             self.line = line
         if packs_right and cuts:
-            self.cuts = self.cuts_of_depth()
+            found = panel_cuts(self) if by_panels else None
+            self.by_panels = found is not None
+            self.cuts = cuts_of_depth(self) if found is None else found
             packs_left = packs_left or (self.parts > 1 and left.is_cut_apart(self.parts))
         if packs_left:
             left.pack()
         if packs_right:
             right.pack()
         return True
-
-    def cuts_of_depth(self) -> tuple[int, ...]:
-        """Cuts of the depth into parts that run one after the other, so that what a block reads of
-        the second operand stays in the second cache. Where blocks are narrow, what they read of the
-        first one is most of what is there: half as much then (2000 cubed take a Zen 3 0.93 of the
-        time).
-        """
-        panel = self.block.columns * self.depth * self.elements[1].itemsize
-        near = self.machine.l2 // NEAR
-        parts = round(panel / near) if self.machine.has_masks else ceil(2 * panel / near)
-        extents = [axis.extent for axis in self.op.axes]
-        fixed = [n for n in extents if isinstance(n, int)]
-        if parts < 2 or self.group > 1 or len(fixed) < len(extents) or self.sums() is None:
-            return ()
-        # Lines of zeros fill the last part.
-        return (parts,) if self.line and len(fixed) == 1 else cuts_of(fixed, parts)
 
     @property
     def parts(self) -> int:

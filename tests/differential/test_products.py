@@ -272,6 +272,44 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
     assert ("schedule.prefetch" in str(lowered.schedule)) is not has_few_blocks
 
 
+@pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="needs AVX-512")
+@pytest.mark.parametrize(
+    ("form", "rest", "dtype"),
+    [*[(form, rest, dt.float32) for form in FORMS for rest in (0, 2)], ("nt", 0, dt.float64)],
+)
+def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> None:
+    """For few rows; the last panel is not whole, and the depth is cut where that is possible."""
+
+    def fn(x: Any, y: Any, z: Any) -> Any:
+        found = product(form, e.neg(x), e.cos(y))
+        return e.tanh(e.add(found, z)), e.neg(found)
+
+    types = [*operands(form, (13, 300, 64 + rest), dtype), typed(13, 300, dtype=dtype)]
+    graph = traced(fn, *types)
+    rng = np.random.default_rng(5)
+    inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
+    cpu = replace(machine("x86-64-v4"), cores=2, l2=1 << 16)
+    panels = check_levels(graph, inputs, machine=cpu)
+    assert "schedule.each" in str(panels.schedule)
+    whole = Lowered(graph, machine("x86-64-v4"))
+    found, expected = [
+        one.executable().run([pointer(x) for x in inputs], ()) for one in (panels, whole)
+    ]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("rows", [48, 60, 100])
+def test_panels_of_rows_that_lie_across_are_packed_together(rows: int) -> None:
+    """Lines that have rows of several panels are read once."""
+    types = operands("tn", (rows, 130, 300), dt.float32)
+    graph = traced(lambda x, y: product("tn", e.neg(x), y), *types)
+    rng = np.random.default_rng(7)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    lowered = check_levels(graph, inputs, machine=machine("x86-64-v3"))
+    assert ("panels together" in str(lowered.schedule)) == (rows >= 48)
+
+
 @pytest.mark.parametrize("depth", [160, 130])
 @pytest.mark.parametrize("form", FORMS)
 def test_parts_of_the_depth_with_an_epilogue(form: str, depth: int) -> None:

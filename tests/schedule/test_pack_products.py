@@ -14,9 +14,10 @@ from tessera.api import control
 from tessera.compile import Lowered
 from tessera.dtypes import bfloat16, float32, float64
 from tessera.graph.ops.contract import dot_general
-from tessera.ir.intexpr import ceildiv, evaluate, minimum, sym
+from tessera.ir.intexpr import ceildiv, evaluate, minimum, sym, symbols
 from tessera.ir.walk import walk
 from tessera.schedule import ops
+from tessera.schedule.block_ops import Each
 from tessera.schedule.blocking import Operands, choose_block, choose_panels
 from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.rebuild import kernels
@@ -211,7 +212,6 @@ def test_what_a_loop_does_not_change_is_packed_once() -> None:
         (2, (32, 960, 240), True),
         (16, (32, 960, 240), False),  # the first operand, turned
         (2, (64, 2032, 64), False),
-        (16, (64, 512, 2032), True),  # rather the first one than the larger second one
     ],
 )
 def test_many_cores_wait_for_what_is_packed(
@@ -223,16 +223,41 @@ def test_many_cores_wait_for_what_is_packed(
     assert ("pack" in labels(func)) == packed
 
 
-def test_many_cores_read_no_lines_that_displace_each_other() -> None:
-    """Of a far operand with columns at distances of 8192 bytes the second cache holds 256."""
+@pytest.mark.parametrize("cores", [2, 16])
+@pytest.mark.parametrize("columns", [2032, 2048])
+def test_columns_of_a_far_operand_are_not_read_in_place(cores: int, columns: int) -> None:
+    """As the first one of a turned product: their lines are gone when the next block reads them."""
+    cpu = replace(machine("x86-64-v4"), cores=cores, l2=1 << 21)
+    func = Lowered(traced(ts.matmul, typed(64, 512), typed(512, columns)), cpu).schedule
+    (nest,) = [nest for nest in all_ops(func, ops.Nest) if "accumulators" in nest.reason]
+    assert nest.reason == "4 x 64 accumulators in registers, right operand packed"
 
-    def panels(columns: int) -> int:
-        cpu = replace(machine("x86-64-v4"), cores=16, l2=1 << 21)
-        func = Lowered(traced(ts.matmul, typed(64, 512), typed(512, columns)), cpu).schedule
-        return nests_of(func)[0].axes[0].extent
 
-    assert panels(2032) == 64 // 32
-    assert panels(2048) == 2048 // 64
+@pytest.mark.parametrize(("rows", "packs"), [(512, True), (1536, False)])
+def test_a_far_operand_is_packed_panel_by_panel_for_few_rows(rows: int, packs: bool) -> None:
+    cpu = replace(machine("x86-64-v4"), cores=2, l2=1 << 21)
+    func = Lowered(traced(ts.matmul, typed(rows, 1024), typed(1024, 1024)), cpu).schedule
+    assert ("pack" not in labels(func)) == packs
+    assert bool(all_ops(func, Each)) == packs
+
+
+def test_a_panel_is_packed_for_a_part_of_a_long_depth() -> None:
+    cpu = replace(machine("x86-64-v4"), cores=2, l2=1 << 21)
+    func = Lowered(traced(ts.matmul, typed(64, 4096), typed(4096, 1024)), cpu).schedule
+    found = all_ops(func, Each)
+    assert [[axis.extent for axis in each.nests[0].axes] for each in found] == [[1024, 64]] * 4
+    assert [*kernels(func)][-1].types[-1].shape == (8, 1024, 64)
+
+
+def test_what_does_not_change_in_a_loop_is_packed_before_it() -> None:
+    cpu = replace(machine("x86-64-v4"), cores=2, l2=1 << 21)
+
+    def fn(x: Any, w: Any) -> Any:
+        return control.fori_loop(0, 9, lambda _, x: ts.tanh(x @ w), x)
+
+    func = Lowered(traced(fn, typed(64, 1024), typed(1024, 1024)), cpu).schedule
+    assert "pack" in [op.label for op in func.body.ops if isinstance(op, ops.Kernel)]
+    assert not all_ops(func, Each)
 
 
 def test_few_rows_are_no_blocks() -> None:
@@ -303,7 +328,9 @@ def test_blocks_fetch_all_of_the_next_panel(shape: tuple[int, int, int], level: 
     graph = traced(straight, typed(rows, depth), typed(depth, columns))
     schedule = Lowered(graph, replace(machine(level), cores=2, l2=1 << 19)).schedule
     for nest in nests_of(schedule):
-        found = [op for op in walk(nest.body) if isinstance(op, Prefetch)]
+        fetches = [op for op in walk(nest.body) if isinstance(op, Prefetch)]
+        across = {axis.name for axis in nest.axes[-4:-2]}
+        found = [op for op in fetches if across <= symbols(op.offset)]
         products = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
         assert len(found) == len(products)
         for fetch, product in zip(found, products, strict=True):
@@ -321,6 +348,25 @@ def test_blocks_fetch_all_of_the_next_panel(shape: tuple[int, int, int], level: 
             first = 3 * prod(fetch.buf.type.shape[1:]) // 16
             each = prod(extents[1:]) * nest.tile[-1] // 16
             assert set(range(first, first + each)) <= set(lines.tolist())
+
+
+def test_steps_fetch_the_lines_of_later_ones() -> None:
+    """Those of a panel that the first cache does not hold, and of rows across the depth."""
+
+    def offsets(fn: Any, depth: int) -> list[int]:
+        func = Lowered(traced(fn, typed(128, depth), typed(depth, 128)), machine("x86-64-v4"))
+        found = [op for op in all_ops(func.schedule, Prefetch) if isinstance(op, Prefetch)]
+        return [evaluate(op.offset, dict.fromkeys(symbols(op.offset), 0)) for op in found]
+
+    assert offsets(straight, 48) == []
+    assert offsets(straight, 512) == [8 * 128 + k for k in (0, 16, 32, 48)]
+
+    def across(x: Any, w: Any) -> Any:
+        return dot_general(x, w, ((0,), (0,)))
+
+    graph = traced(across, typed(512, 128), typed(512, 128))
+    found = all_ops(Lowered(graph, machine("x86-64-v4")).schedule, Prefetch)
+    assert len(found) == 1 + 4
 
 
 def test_few_rows_and_near_operands_fetch_no_panels() -> None:
