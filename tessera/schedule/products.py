@@ -32,6 +32,7 @@ from tessera.schedule.machines import Cpu
 from tessera.schedule.narrow_products import NarrowCpu, groups_of
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
+from tessera.schedule.panel_rows import stacked
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import program
 from tessera.schedule.product_sides import BESIDE, LINE, Side
@@ -212,6 +213,7 @@ class Product:
         if self.groups.is_panels:
             steps = ceil(self.depth / (LINE * self.group))
             best = choose_panels((height, width, steps), self.lanes)
+            best = replace(best, rows=best.rows * stacked(self, best))
             self.block = replace(best, packs_left=not self.left.in_rows(best.rows))
             return
         packing = self.right.packing_of_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tessera.dtypes import DType, bfloat16, float32, int8, int32, uint8
 from tessera.errors import VerifyError
 from tessera.ir.core import Value
@@ -21,7 +23,7 @@ LONGEST = 16
 """Rows that it has."""
 
 MOST = 4
-"""Registers that a block of sums takes; the others hold operands."""
+"""Registers of sums that are in use at a time; the others hold operands."""
 
 
 def sum_dtype(left: DType, right: DType) -> DType | None:
@@ -31,12 +33,33 @@ def sum_dtype(left: DType, right: DType) -> DType | None:
     return int32 if {left, right} <= {int8, uint8} else None
 
 
-def registers(rows: int, columns: int) -> tuple[int, int] | None:
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """Registers of sums.
+
+    Attributes:
+        groups: of rows, one after the other.
+        down: registers along the rows of a group.
+        across: the same along its columns.
+        rows: of a register.
+    """
+
+    groups: int
+    down: int
+    across: int
+    rows: int
+
+
+def registers(rows: int, columns: int) -> Registers | None:
     """Into how many registers the rows and the columns of a block are cut, each of equally many;
     None where they do not fit."""
-    down, across = -(-rows // LONGEST), columns * GROUP_BYTES // ROW_BYTES
-    fits = rows > 0 and rows % down == 0 and columns * GROUP_BYTES == across * ROW_BYTES
-    return (down, across) if fits and 0 < down * across <= MOST else None
+    count, across = -(-rows // LONGEST), columns * GROUP_BYTES // ROW_BYTES
+    if rows <= 0 or rows % count or columns * GROUP_BYTES != across * ROW_BYTES:
+        return None
+    if not 0 < across <= MOST:
+        return None
+    down = min(count, MOST // across)
+    return None if count % down else Registers(count // down, down, across, rows // count)
 
 
 class DotPanels(TileOp):
@@ -44,7 +67,9 @@ class DotPanels(TileOp):
 
     The panels lie from linear offsets on, the second one without gaps, and `out` from its
     beginning; a group has g elements, 4 bytes. Integers wrap around; of floating-point numbers,
-    subnormal ones may count as 0, and the order of additions is the machine's.
+    subnormal ones may count as 0, and the order of additions is the machine's. Of more rows than
+    registers hold sums of, some go over a part of the second panel after the others, before all go
+    over the next part: it is in the first cache then.
 
     Attributes:
         rows: of the first panel and of the result.
@@ -99,4 +124,4 @@ def set_up_of(rows: int, columns: int, depth: int, dtype: DType) -> tuple[int, i
         raise VerifyError(f"{rows} x {columns} sums do not fit registers")
     if not 0 < size <= ROW_BYTES or size % GROUP_BYTES:
         raise VerifyError(f"rows of {size} bytes, not groups of {GROUP_BYTES} up to {ROW_BYTES}")
-    return rows // found[0], size
+    return found.rows, size

@@ -3,7 +3,9 @@ there are such registers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,19 @@ def test_panels_are_read_in_place(rows: int, dtype: dt.DType) -> None:
     lowered = panelled(lambda x, y: widened("nn", x, y), types)
     assert "right operand packed" in str(lowered.schedule)
     assert "left and right" not in str(lowered.schedule)
+
+
+@pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8])
+@pytest.mark.parametrize(("rows", "width"), [(128, 250), (200, 160), (100, 256), (97, 40)])
+def test_rows_lie_below_each_other(rows: int, width: int, dtype: dt.DType) -> None:
+    """More than registers hold sums of go over a part of a panel after the others."""
+    steps = 18
+    types = operands("nn", (rows, width, steps * 64 // dtype.itemsize), dtype)
+    graph = traced(lambda x, y: widened("nn", x, y), *types)
+    inputs = bytes_or_halves(np.random.default_rng(8), types)
+    lowered = check_levels(graph, inputs, machine=replace(PANELS, l1=1 << 14, cores=2))
+    found = re.findall(r"dot_panels\(.*rows=(\d+)", str(lowered.target))
+    assert [int(n) > 32 for n in found] == [rows != 97]
 
 
 def test_prologue_and_epilogue_of_panels() -> None:

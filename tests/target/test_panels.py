@@ -110,15 +110,24 @@ def test_rows_that_lie_apart(names: tuple[str, str], how: str) -> None:
 
 
 @pytest.mark.parametrize("how", [*HOWS, *NATIVE])
-def test_no_steps(how: str) -> None:
-    check((20, 32, 16), ("bf16", "bf16"), 0, 0, how)
+@pytest.mark.parametrize("steps", [1, 8, 19])
+@pytest.mark.parametrize("block", [(96, 32, 32), (60, 16, 32), (45, 48, 32), (22, 64, 32)])
+def test_rows_below_each_other(block: tuple[int, int, int], steps: int, how: str) -> None:
+    """Of more rows than registers hold sums of, all go over a part of the depth, then the next."""
+    check(block, ("bf16", "bf16"), steps, 0, how)
+
+
+@pytest.mark.parametrize("how", [*HOWS, *NATIVE])
+@pytest.mark.parametrize("rows", [20, 96])
+def test_no_steps(rows: int, how: str) -> None:
+    check((rows, 32, 16), ("bf16", "bf16"), 0, 0, how)
 
 
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "message"),
     [
         (33, 32, 32, "33 x 32 sums do not fit registers"),
-        (32, 48, 32, "32 x 48 sums do not fit registers"),
+        (32, 96, 32, "32 x 96 sums do not fit registers"),
         (32, 20, 32, "32 x 20 sums do not fit registers"),
         (0, 16, 32, "0 x 16 sums do not fit registers"),
         (16, 16, 34, "rows of 68 bytes, not groups of 4 up to 64"),

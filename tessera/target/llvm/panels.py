@@ -7,13 +7,13 @@ LLVM could choose them as it chooses others; it was not asked to, as there is no
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tessera.dtypes import DType, bfloat16, int8, uint8
 from tessera.ir.core import Op
 from tessera.target.llvm.text import Rule, Writer
 from tessera.target.panel_ops import BeginPanels, DotPanels, EndPanels
-from tessera.tile.panel_ops import GROUP_BYTES, ROW_BYTES, registers
+from tessera.tile.panel_ops import GROUP_BYTES, ROW_BYTES, Registers, registers
 
 _PRODUCTS: Mapping[tuple[DType, DType], str] = {
     (bfloat16, bfloat16): "tdpbf16ps",
@@ -25,6 +25,10 @@ _PRODUCTS: Mapping[tuple[DType, DType], str] = {
 """Instructions that multiply registers, by their elements."""
 
 _LEFT, _RIGHT = 4, 6
+
+PART = 8
+"""Steps along the depth that all groups of rows go over, before they go on: what they read of the
+second panel is a third of a first cache."""
 
 
 def _begin(w: Writer, op: BeginPanels) -> None:
@@ -48,39 +52,106 @@ def _end(w: Writer, op: EndPanels) -> None:
 def _dot(w: Writer, op: DotPanels) -> None:
     found = registers(op.rows, op.columns)
     assert found is not None
-    down, across = found
-    rows, size = op.set_up
-    width = op.columns * GROUP_BYTES
     left, right, out = [w.name(v) for v in (op.left, op.right, op.out)]
-    for k in range(down * across):
+    steps = w.name(op.steps)
+    if found.groups == 1:
+        _group(w, op, found, (left, right, out), ("0", steps), False)
+        return
+    height = found.down * found.rows
+
+    def part(first: str) -> None:
+        after = w.assign(f"add nsw i64 {first}, {PART}")
+        is_last = w.assign(f"icmp sgt i64 {after}, {steps}")
+        end = w.assign(f"select i1 {is_last}, i64 {steps}, i64 {after}")
+
+        def group(k: str) -> None:
+            sizes = (op.row * op.a.itemsize, op.columns * GROUP_BYTES)
+            a, sums = [
+                _at(w, pointer, w.assign(f"mul nsw i64 {k}, {height * size}"))
+                for pointer, size in zip((left, out), sizes, strict=True)
+            ]
+            _group(w, op, found, (a, right, sums), (first, end), True)
+
+        _loop(w, ("0", str(found.groups)), 1, group)
+
+    # Without any steps, too, sums are stored.
+    is_none = w.assign(f"icmp eq i64 {steps}, 0")
+    _loop(w, ("0", w.assign(f"select i1 {is_none}, i64 1, i64 {steps}")), PART, part)
+
+
+def _group(
+    w: Writer,
+    op: DotPanels,
+    found: Registers,
+    pointers: tuple[str, str, str],
+    steps: tuple[str, str],
+    goes_on: bool,
+) -> None:
+    """The sums of a group of rows.
+
+    Args:
+        w: the writer.
+        op: the product.
+        found: its registers.
+        pointers: to both operands and the sums.
+        steps: the first one, and the one behind the last.
+        goes_on: whether sums go on from where they are, unless it is the first step.
+    """
+    left, right, out = pointers
+    down, across, rows = found.down, found.across, found.rows
+    size, width, item = op.set_up[1], op.columns * GROUP_BYTES, op.a.itemsize
+    sums = [
+        (k, k // across * rows * width + k % across * ROW_BYTES) for k in range(down * across)
+    ]
+    n = w.next_label()
+    if goes_on:
+        begins = w.assign(f"icmp eq i64 {steps[0]}, 0")
+        w.put(f"br i1 {begins}, label %zero{n}, label %go{n}")
+        w.start(f"go{n}")
+        for k, place in sums:
+            _call(w, "tileloadd64", f"i8 {k}", f"ptr {_at(w, out, place)}", f"i64 {width}")
+        w.put(f"br label %begin{n}")
+        w.start(f"zero{n}")
+    for k, _ in sums:
         _call(w, "tilezero", f"i8 {k}")
+    if goes_on:
+        w.put(f"br label %begin{n}")
+        w.start(f"begin{n}")
+
+    def step(at: str) -> None:
+        a = _at(w, left, w.assign(f"mul nsw i64 {at}, {op.step * item}"))
+        b = _at(w, right, w.assign(f"mul nsw i64 {at}, {size // GROUP_BYTES * width}"))
+        for i in range(down):
+            place = _at(w, a, i * rows * op.row * item)
+            _call(w, "tileloadd64", f"i8 {_LEFT + i % 2}", f"ptr {place}", f"i64 {op.row * item}")
+            for j in range(across):
+                if i == 0 or across > 2:
+                    place = _at(w, b, j * ROW_BYTES)
+                    _call(w, "tileloadd64", f"i8 {_RIGHT + j % 2}", f"ptr {place}", f"i64 {width}")
+                picks = i * across + j, _LEFT + i % 2, _RIGHT + j % 2
+                _call(w, _PRODUCTS[op.a, op.b], *[f"i8 {k}" for k in picks])
+
+    _loop(w, steps, 1, step)
+    for k, place in sums:
+        _call(w, "tilestored64", f"i8 {k}", f"ptr {_at(w, out, place)}", f"i64 {width}")
+
+
+def _loop(w: Writer, bounds: tuple[str, str], by: int, body: Callable[[str], None]) -> None:
+    """A loop over an i64."""
     n, before = w.next_label(), w.label
     w.put(f"br label %head{n}")
     w.start(f"head{n}")
-    step, following = w.fresh(), w.fresh()
-    w.put(f"{step} = phi i64 [ 0, %{before} ], [ {following}, %body{n} ]")
-    going = w.assign(f"icmp slt i64 {step}, {w.name(op.steps)}")
+    place, following = w.fresh(), w.fresh()
+    w.put(f"{place} = phi i64 [ {bounds[0]}, %{before} ], [ {following}, %latch{n} ]")
+    going = w.assign(f"icmp slt i64 {place}, {bounds[1]}")
     w.put(f"br i1 {going}, label %body{n}, label %done{n}")
     w.start(f"body{n}")
-    item = op.a.itemsize
-    a = _at(w, left, w.assign(f"mul nsw i64 {step}, {op.step * item}"))
-    b = _at(w, right, w.assign(f"mul nsw i64 {step}, {size // GROUP_BYTES * width}"))
-    product = _PRODUCTS[op.a, op.b]
-    for i in range(down):
-        at = _at(w, a, i * rows * op.row * item)
-        _call(w, "tileloadd64", f"i8 {_LEFT + i % 2}", f"ptr {at}", f"i64 {op.row * item}")
-        for j in range(across):
-            if i == 0 or across > 2:
-                at = _at(w, b, j * ROW_BYTES)
-                _call(w, "tileloadd64", f"i8 {_RIGHT + j % 2}", f"ptr {at}", f"i64 {width}")
-            picks = i * across + j, _LEFT + i % 2, _RIGHT + j % 2
-            _call(w, product, *[f"i8 {k}" for k in picks])
-    w.put(f"{following} = add nsw i64 {step}, 1")
+    body(place)
+    w.put(f"br label %latch{n}")
+    w.start(f"latch{n}")
+    w.put(f"{following} = add nsw i64 {place}, {by}")
     w.put(f"br label %head{n}")
     w.start(f"done{n}")
-    for k in range(down * across):
-        at = _at(w, out, k // across * rows * width + k % across * ROW_BYTES)
-        _call(w, "tilestored64", f"i8 {k}", f"ptr {at}", f"i64 {width}")
 
 
 def _at(w: Writer, pointer: str, bytes: int | str) -> str:
