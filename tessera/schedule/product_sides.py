@@ -62,9 +62,9 @@ PANELS = 8
 of int8 take a Zen 3 10 ms rather than 15, 1024 x 1024 120 us rather than 220."""
 
 WIDE = 512
-"""Bits of vectors for which panels are packed one after the other, as was measured, but those for
-registers for matrices together: 32 x 1024 x 1024 of bfloat16 take a Xeon (Granite Rapids) 0.26 ms so
-rather than 0.39."""
+"""Bits of vectors for which panels are packed one after the other, as was measured; those for
+registers for matrices together: 32 x 1024 x 1024 of bfloat16 take a Xeon (Granite Rapids) 0.26 ms
+so, and 0.39 one by one."""
 
 WIDEST = 32
 """Numbers along the sides of what is turned for such registers."""
