@@ -45,7 +45,7 @@ def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         machine: the CPU.
     """
     product = next(op for op in nest.body.ops if isinstance(op, ops.Contract))
-    if isinstance(product, ContractPanels):
+    if isinstance(product, ContractPanels) or len(nest.axes) < 3:
         return nest
     inside = [a for a in accesses(nest) if a.op in product.body.ops]
     found: list[Op] = []

@@ -37,6 +37,21 @@ def test_what_does_not_change_stands_before_the_loop() -> None:
     assert len(parts) == 4
 
 
+@pytest.mark.parametrize(("level", "lanes"), [("x86-64-v3", 8), ("x86-64-v4", 16)])
+def test_vectors_that_do_not_begin_at_lines_are_stored_in_order(level: str, lanes: int) -> None:
+    """Left to itself, LLVM stores the halves of what it cuts in another order."""
+
+    def norm(x: Any, scale: Any) -> Any:
+        return x * (1 / ts.sum(x * x, axis=1, keepdims=True)) * scale
+
+    graph = ts.make_graph(norm)(ts.ones((16, 50257)), ts.ones(50257))
+    text = Lowered(graph, machine(level)).asm
+    found = re.findall(r"vmovups\t%[yz]mm\d+, (-?\d*)\(%(\w+),%(\w+),4\)", text)
+    first = next(k for k in range(len(found)) if len({one[1:] for one in found[k : k + 4]}) == 1)
+    places = [int(place or 0) for place, *_ in found[first : first + 4]]
+    assert places == [places[0] + 4 * lanes * k for k in range(4)]
+
+
 SIZES = (1, 3, 5, 12, 17, 28, 60, 63, 104, 250, 1000)
 
 

@@ -166,12 +166,29 @@ def _store(w: Writer, op: t.Store) -> None:
     text = memory_text(type)
     if op.streaming and not op.mask and isinstance(type, VecType):
         _stream(w, f"{text} {value}", at, align, type.lanes * dtype.itemsize)
+    elif not op.mask and isinstance(type, VecType) and 8 * align < w.machine.vector_bits:
+        _store_in_order(w, type, value, at, align)
     elif not op.mask:
         w.put(f"store {text} {value}, ptr {at}, align {align}")
     elif known_lanes(op.mask[0]) is not None and isinstance(type, VecType):
         _store_first(w, op, type, value, at)
     else:
         _masked_store(w, f"{text} {value}", type, at, align, w.typed(op.mask[0]))
+
+
+def _store_in_order(w: Writer, type: VecType, value: str, at: str, align: int) -> None:
+    """Stores vectors of the machine from the first one on. Those that LLVM cuts itself it stores in
+    an order of its own; where they do not begin at lines, each line is then written in two parts
+    that do not follow each other: rows of 50257 take 1.25 times as long."""
+    memory = VecType(type.lanes, uint8 if type.dtype is bool_ else type.dtype)
+    size = memory.dtype.itemsize
+    width = max(1, w.machine.vector_bits // (8 * size))
+    if type.lanes <= width or type.lanes % width:
+        w.put(f"store {memory_text(type)} {value}, ptr {at}, align {align}")
+        return
+    for k in range(0, type.lanes, width):
+        text = f"{type_text(VecType(width, memory.dtype))} {piece(w, value, memory, k, width)}"
+        w.put(f"store {text}, ptr {_behind(w, at, k * size)}, align {align}")
 
 
 def _masked_store(w: Writer, value: str, type: Type, at: str, align: int, mask: str) -> None:
