@@ -369,7 +369,7 @@ class Side:
             return [self.copy_nest(target, {}, is_partial, is_short)]
         found: list[ops.Nest] = []
         whole = count - is_partial
-        if self.is_left and not p.line and whole > PANELS and whole % PANELS:
+        if self.packs_together and whole > PANELS and whole % PANELS:
             few = whole % PANELS
             found.append(self.copy_nest(target, {at: (0, whole - few)}, False, False))
             found.append(self.copy_nest(target, {at: (whole - few, few)}, False, False))
@@ -391,6 +391,12 @@ class Side:
         p = self.product
         checks = bool(p.guard(self.axis, self.size)), bool(p.depth_guard)
         return self.copy_nest(target, {}, *checks)
+
+    @property
+    def packs_together(self) -> bool:
+        """Whether panels may be packed several at a time; blocks pack in nests of the axes that
+        products have."""
+        return self.is_left and not self.product.line and not self.product.in_blocks
 
     def is_soon_copied(self) -> bool:
         """Whether conditions everywhere cost next to nothing: of a small operand that lies in
@@ -456,7 +462,7 @@ class Side:
         if not guard:
             if not self.is_left and p.group > 1 and (found := self.groups_nest(made, body)):
                 return found
-            if self.is_left and not p.line and (found := self.rows_nest(made, body)):
+            if self.packs_together and (found := self.rows_nest(made, body)):
                 return found
             return ops.Nest(tuple(made), grain=p.is_shared, body=body, loc=p.op.loc)
         # Seldom run, and soon compiled.

@@ -34,7 +34,7 @@ from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.panel_rows import stacked
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
-from tessera.schedule.product_programs import program
+from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import BESIDE, LINE, Side
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
@@ -482,7 +482,7 @@ class Product:
         work = 2 * self.depth * block.rows * block.columns
         if self.groups.is_panels:
             work = 4 * self.lanes * self.cycles
-        grain = grain_of(programs, work * count * wide)
+        grain = grain_of(programs, work * count * wide) if is_worth_sharing(self) else 0
         sides = [name for name, side in (("left", self.left), ("right", self.right)) if side.packed]
         return ops.Nest(
             found,
@@ -521,7 +521,7 @@ class Product:
     def is_shared(self) -> bool:
         """Whether threads are certain to share the product, and so what is packed for it."""
         points = size_of(self.row.extent) * size_of(self.col.extent) * self.copies
-        return points * self.depth >= CERTAIN
+        return points * self.depth >= CERTAIN and is_worth_sharing(self)
 
     @property
     def sharing(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,15 @@ def test_large_operands_are_not_read_for_each_block() -> None:
     shapes = [(1024, 256), (16384, 256), (16384, 256)]
     graph = ts.make_graph(attention)(*[ts.ShapeDtypeStruct(s, ts.float32) for s in shapes])
     assert passes.run(graph) is graph
+
+
+def test_blocks_pack_in_nests_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many panels of rows that lie across as are packed together elsewhere."""
+    monkeypatch.undo()
+    given = [np.zeros((1, 8, 512, 64), np.float32) for _ in range(3)]
+    lowered = Lowered(graph_of(trained(attention), given), replace(machine("x86-64-v4"), cores=2))
+    assert blocks(lowered)
+    assert "panels together" not in str(lowered.schedule)
 
 
 def test_why() -> None:

@@ -260,6 +260,17 @@ def test_what_does_not_change_in_a_loop_is_packed_before_it() -> None:
     assert not all_ops(func, Each)
 
 
+def test_small_products_in_registers_for_matrices_stay_on_one_core() -> None:
+    def grains(size: int, cores: int) -> list[int]:
+        cpu = replace(machine("x86-64-v4-amx"), cores=cores)
+        types = [typed(size, size, dtype=bfloat16)] * 2
+        return [nest.grain for nest in nests_of(Lowered(traced(ts.matmul, *types), cpu).schedule)]
+
+    assert not any(grains(256, 2))
+    assert grains(512, 2)[-1]
+    assert grains(256, 16)[-1]
+
+
 def test_few_rows_are_no_blocks() -> None:
     func = program(turned, typed(2, 64), typed(64, 64))
     assert labels(func) == ["dot"]
