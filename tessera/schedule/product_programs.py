@@ -6,16 +6,19 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from tessera.schedule.blocking import NEAR
+from tessera.schedule.blocking import LINE_BYTES, NEAR
 from tessera.schedule.grains import FEW, PROGRAMS, Shared, idle, share
 from tessera.schedule.sizes import size_of
 
 if TYPE_CHECKING:
     from tessera.schedule.products import Product
 
-SOON = 170_000
+SOON = 190_000
 """Cycles in which one core has done a product in registers for matrices sooner than two: one of a
 Xeon (Granite Rapids) takes 27 us for 256 cubed of bfloat16, two 50."""
+
+LINE_CYCLES = 10
+"""Of them, those in which it packs a line."""
 
 
 def is_worth_sharing(p: Product) -> bool:
@@ -25,7 +28,8 @@ def is_worth_sharing(p: Product) -> bool:
         return True
     rows = ceil(size_of(p.row.extent) / p.block.rows)
     columns = ceil(size_of(p.col.extent) / p.block.columns)
-    return rows * columns * p.copies * p.cycles >= SOON
+    packed = p.right.copied() // LINE_BYTES * LINE_CYCLES
+    return rows * columns * p.copies * p.cycles + packed >= SOON
 
 
 def program(p: Product, rows: int, columns: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from tessera.schedule.blocking import (
 from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
-from tessera.schedule.grains import grain_of
+from tessera.schedule.grains import FEW, grain_of
 from tessera.schedule.narrow_products import narrowed
 from tessera.schedule.sizes import power_above, size_of
 from tessera.schedule.types import Axis, BufType
@@ -63,8 +63,8 @@ of int8 take a Zen 3 10 ms rather than 15, 1024 x 1024 120 us rather than 220.""
 
 WIDE = 512
 """Bits of vectors for which panels are packed one after the other, as was measured; those for
-registers for matrices together: 32 x 1024 x 1024 of bfloat16 take a Xeon (Granite Rapids) 0.26 ms
-so, and 0.39 one by one."""
+registers for matrices together on few cores: 32 x 1024 x 1024 of bfloat16 take one of a Xeon
+(Granite Rapids) 0.26 ms so, and 0.39 one by one. Of many, each packs what it multiplies with."""
 
 WIDEST = 32
 """Numbers along the sides of what is turned for such registers."""
@@ -522,17 +522,20 @@ class Side:
         *outer, count, place, inside = axes
         side = gcd(SQUARE, p.line, self.size)
         if self.runs_along(self.axis):
-            if p.machine.vector_bits >= WIDE and not p.groups.is_panels:
+            if p.machine.vector_bits >= WIDE and (not p.groups.is_panels or p.cores > FEW):
                 return None
-            side = gcd(WIDEST, self.size) if p.groups.is_panels else side
-            panels = outer.pop(at)
-            outer.append(panels)
+            if p.groups.is_panels:
+                # A thread then multiplies with the panels that it has packed.
+                side = gcd(WIDEST, self.size)
+            else:
+                outer.append(outer.pop(at))
+                at = len(outer) - 1
             inner, tile, wide = (count, inside, place), (1, p.group, side), PANELS
         elif self.runs_along(p.op.axes[-1]) and side >= SQUARE // 2:
             inner, tile, wide = (inside, count, place), (p.group, side // p.group, side), 1
         else:
             return None
-        chunk = [1] * (len(outer) - 1) + [wide]
+        chunk = [wide if k == at else 1 for k in range(len(outer))]
         pairs = zip(outer, chunk, strict=True)
         programs = prod([ceil(size_of(axis.extent) / size) for axis, size in pairs])
         chunk = [0 if axis.extent == 1 else size for axis, size in zip(outer, chunk, strict=True)]
