@@ -44,23 +44,28 @@ def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         nest: with its tiles.
         machine: the CPU.
     """
-    product = next(op for op in nest.body.ops if isinstance(op, ops.Contract))
-    if isinstance(product, ContractPanels) or len(nest.axes) < 3:
+    products = [op for op in nest.body.ops if isinstance(op, ops.Contract)]
+    if isinstance(products[0], ContractPanels) or len(nest.axes) < 3:
         return nest
-    inside = [a for a in accesses(nest) if a.op in product.body.ops]
-    found: list[Op] = []
-    if machine.cores <= FEW and len(nest.axes) >= 4:
-        found += [f for a in inside if (f := _fetch(nest, product, a, machine.l2))]
-    if machine.has_masks:
-        found += [f for a in inside for f in _next_steps(nest, product, a, machine.l1)]
-    if not found:
+    read = accesses(nest)
+    found: list[list[Op]] = []
+    for product in products:
+        inside = [a for a in read if a.op in product.body.ops]
+        own: list[Op] = []
+        if machine.cores <= FEW and len(nest.axes) >= 4:
+            own += [f for a in inside if (f := _fetch(nest, product, a, machine.l2))]
+        if machine.has_masks:
+            own += [f for a in inside for f in _next_steps(nest, product, a, machine.l1)]
+        found.append(own)
+    if not any(found):
         return nest
+    fetches = iter(found)
 
     def change(op: Op) -> Op:
         if not isinstance(op, ops.Contract):
             return op
         (body,) = op.regions
-        return op.rebuild(regions=[Block(body.args, [*body.ops, *found], body.outputs)])
+        return op.rebuild(regions=[Block(body.args, [*body.ops, *next(fetches)], body.outputs)])
 
     new = nest.rebuild(regions=[map_ops(nest.body, change)])
     assert isinstance(new, ops.Nest)

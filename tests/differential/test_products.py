@@ -299,6 +299,18 @@ def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> 
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_rest_of_the_depth_fetches_nothing_of_the_lines() -> None:
+    """What is left at the end of the depth is a product of its own, with axes of its own."""
+    types = operands("nn", (20, 128, 1030), dt.float32)
+    graph = traced(lambda x, y: product("nn", e.neg(x), y), *types)
+    rng = np.random.default_rng(9)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    text = str(check_levels(graph, inputs, machine=machine("x86-64-v4")).schedule)
+    lines, rest = text.split("schedule.contract(")[1], text.split("schedule.contract_from(")[1]
+    assert "prefetch" in lines.split("schedule.contract_from(")[0]
+    assert "prefetch" not in rest
+
+
 @pytest.mark.parametrize("rows", [48, 60, 100])
 def test_panels_of_rows_that_lie_across_are_packed_together(rows: int) -> None:
     """Lines that have rows of several panels are read once."""
