@@ -86,7 +86,9 @@ def _next_steps(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> 
     extents = [axis.extent for axis in steps if isinstance(axis.extent, int)]
     if not isinstance(size, int) or size == 0 or len(extents) < len(steps):
         return []
-    if a.stride(other) != 0 or not isinstance(each, int):
+    # A short innermost loop is written out; the fetches would keep it from that.
+    is_short = not extents or extents[-1] < 2 * NEAR_STEPS
+    if a.stride(other) != 0 or not isinstance(each, int) or is_short:
         return []
     lanes = LINE_BYTES // (size * a.dtype.itemsize)
     if each * a.dtype.itemsize < LINE_BYTES or lanes < 2:

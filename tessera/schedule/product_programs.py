@@ -28,8 +28,10 @@ def is_worth_sharing(p: Product) -> bool:
         return True
     rows = ceil(size_of(p.row.extent) / p.block.rows)
     columns = ceil(size_of(p.col.extent) / p.block.columns)
+    product = rows * columns * p.copies * p.cycles
     packed = p.right.copied() // LINE_BYTES * LINE_CYCLES
-    return rows * columns * p.copies * p.cycles + packed >= SOON
+    # Two pack twice as fast as one.
+    return 2 * packed >= product or packed + product >= SOON
 
 
 def program(p: Product, rows: int, columns: int) -> tuple[int, int]:
