@@ -116,7 +116,7 @@ def _fetch(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefe
     if not (isinstance(size, int) and isinstance(each, int)) or len(extents) < len(steps):
         return None
     depth = prod(extents)
-    blocks = nest.chunk[-3] or nest.axes[-3].extent
+    blocks = (nest.chunk[-3] if nest.chunk else 0) or nest.axes[-3].extent
     if size % max(depth * each, 1) or size < 1 or not isinstance(blocks, int):
         return None
     assert isinstance(a.op.buf.type, BufType)

@@ -98,6 +98,13 @@ def test_rows_lie_below_each_other(rows: int, width: int, dtype: dt.DType) -> No
     assert [int(n) > 32 for n in found] == [rows != 97]
 
 
+def test_unknown_numbers_of_rows_do_not_lie_below_each_other() -> None:
+    """There may be few of them."""
+    types = [typed(sym("S"), 576, dtype=dt.bfloat16), typed(576, 250, dtype=dt.bfloat16)]
+    lowered = panelled(lambda x, y: product("nn", x, y), types, {"S": 45})
+    assert {int(n) for n in re.findall(r"dot_panels\(.*rows=(\d+)", str(lowered.target))} <= {16, 32}
+
+
 def test_prologue_and_epilogue_of_panels() -> None:
     def fn(x: Any, y: Any, bias: Any) -> Any:
         z = product("nn", e.mul(x, x), y)
