@@ -25,13 +25,11 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from tessera.errors import CompileError
+from tessera.runtime.interrupts import uninterrupted
 from tessera.target.machine import Machine, host_arch, missing_features
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _KEY_FORMAT = "tessera object 1"
 
@@ -96,40 +94,6 @@ class Source:
             digest.update(len(data).to_bytes(8, "little"))
             digest.update(data)
         return digest.hexdigest()
-
-
-def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
-    """Has a function run to its end, in a thread of its own where Ctrl-C could stop it halfway.
-
-    llvmlite takes a lock around each call, and frees what its objects own, in Python code; stopped
-    there, it would leave the lock held or free twice. Python raises `KeyboardInterrupt` in the main
-    thread only. That one may stop waiting; then the result is dropped.
-    """
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if threading.current_thread() is not threading.main_thread():
-            return function(*args, **kwargs)
-        results: list[T] = []
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                results.append(function(*args, **kwargs))
-            except BaseException as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=work, name="tessera.llvm")
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is about to end
-            return function(*args, **kwargs)
-        thread.join()
-        if errors:
-            raise errors.pop()
-        return results.pop()
-
-    return run
 
 
 def emit(source: Source) -> bytes:

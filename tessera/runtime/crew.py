@@ -25,6 +25,7 @@ from tessera.config import usable_cpus
 from tessera.ir.interpreter import short_turns
 from tessera.runtime.cache import ObjectCache
 from tessera.runtime.codegen import Source, emit
+from tessera.runtime.interrupts import start
 
 _lock = threading.Lock()
 # Weak, so that one that an exception kept from starting takes nobody's place.
@@ -107,8 +108,8 @@ class Crew:
             thread = threading.Thread(target=self._help, name="tessera.compile")
             _helping.add(thread)
         try:
-            thread.start()
-        except RuntimeError:  # no more threads, or the interpreter is about to end
+            start(thread)
+        except RuntimeError:
             return
         self._started.append(thread)
 

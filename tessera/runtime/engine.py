@@ -25,8 +25,9 @@ from typing import Any, Self
 from tessera.errors import CompileError
 from tessera.runtime import codegen
 from tessera.runtime.cache import ObjectCache
-from tessera.runtime.codegen import Source, exported_functions, lock, uninterrupted
+from tessera.runtime.codegen import Source, exported_functions, lock
 from tessera.runtime.crew import Crew
+from tessera.runtime.interrupts import uninterrupted
 from tessera.target.machine import Machine, host, missing_on_host
 
 
