@@ -20,6 +20,7 @@ import pytest
 import tessera as ts
 from tessera import pytree
 from tessera.errors import DonatedError, NonFiniteError, RetraceError, TesseraError
+from tessera.graph.shortcut import VIEWER
 from tessera.runtime.dispatch import native as native_module
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import Called, Table, native
@@ -127,6 +128,60 @@ def test_names_in_any_order_and_dicts_in_any_order() -> None:
     assert natively(f, {"b": Y, "a": X}, y=Y, x=X)
     np.testing.assert_array_equal(f({"b": Y, "a": X}, y=Y, x=X), wanted)
     np.testing.assert_array_equal(f({"b": X, "a": Y}, y=X, x=Y), -np.asarray(wanted))
+
+
+@pytest.mark.parametrize("order", ["as noted", "sorted", "turned", "turned in part", "replaced"])
+def test_entries_are_found_in_any_order(order: str) -> None:
+    names = [f"layer{k}" for k in range(12)]  # "layer10" stands before "layer2"
+    tree = {name: (np.full(2, k, np.float32), {"b": X + k, "a": k}) for k, name in enumerate(names)}
+
+    def fn(tree: Any) -> Any:
+        return [(v[0] * 2, v[1]["b"] - v[1]["a"]) for _, v in sorted(tree.items())]
+
+    f = ts.jit(fn)
+    wanted = warm(f, tree)
+    others = {
+        "as noted": names,
+        "sorted": sorted(names),
+        "turned": names[::-1],
+        "turned in part": [*names[:5], *names[:4:-1]],
+        # Keys that are equal, and other objects.
+        "replaced": ["".join(["lay", name[3:]]) for name in names],
+    }
+    given = {name: tree[name] for name in others[order]}
+    assert natively(f, given)
+    for found, expected in zip(pytree.leaves(f(given)), pytree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_dicts_that_lack_something_give_back_what_was_found() -> None:
+    names = [f"layer{k}" for k in range(12)]
+    tree = {name: np.full(2, k, np.float32) for k, name in enumerate(names)}
+    counts = [sys.getrefcount(x) for x in tree.values()]
+    f = ts.jit(lambda tree: sum(tree.values()))
+    warm(f, tree)
+    for k, name in enumerate(names):
+        renamed = {(n if n != name else "other"): x for n, x in tree.items()}
+        wrong = {**tree, name: "text"}
+        assert not natively(f, renamed)
+        f.clear_cache()
+        warm(f, tree)
+        with pytest.raises(ts.TesseraError):
+            f(wrong)
+        assert natively(f, tree)
+        assert float(f(tree)[0]) == 66, k
+    del renamed, wrong
+    gc.collect()
+    f.clear_cache()
+    assert [sys.getrefcount(x) for x in tree.values()] == counts
+
+
+def test_dicts_with_more_entries_than_there_is_room_for() -> None:
+    f = ts.jit(lambda tree: tree["x"] * 2)
+    for count in (w.MOST_LEAVES - 1, w.MOST_LEAVES, 100_000):
+        tree = {"x": X, **{f"none{k}": None for k in range(count)}}
+        for _ in range(3):
+            np.testing.assert_array_equal(f(tree), X * 2)
 
 
 def test_static_arguments() -> None:
@@ -1092,6 +1147,61 @@ def test_operators_mean_the_same_when_they_are_native(name: str) -> None:
                         assert outcome(a, b) == wanted
         finally:
             trace.ENGINE[:] = [outer]
+
+
+INDICES = [0, -1, 2, slice(None), slice(1, 3), slice(None, None, -2), slice(5, 2), slice(9, None)]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (3, 0), (256,), (257,), (2000,), (300, 2, 5)])
+def test_elements_and_views(shape: tuple[int, ...], index: Any) -> None:
+    native()
+    for dtype in (ts.float32, ts.int8, ts.bfloat16, ts.complex128):
+        x = ts.asarray(array(*shape), dtype=dtype)
+        found = x[index]
+        is_copied = isinstance(index, int) and shape in ((257,), (2000,))
+        view = VIEWER[0](x, index)
+        assert (view is NotImplemented) == is_copied
+        assert found.shape == np.empty(shape)[index].shape
+        assert (found.dtype, found.weak) == (dtype, False)
+        np.testing.assert_array_equal(found, np.asarray(x)[index])
+        assert not np.asarray(found).flags.writeable
+        if not is_copied:
+            assert np.shares_memory(np.asarray(found), np.asarray(x)) == bool(found.size)
+            assert view.type == found.type
+
+
+def test_what_is_no_view_goes_to_python() -> None:
+    native()
+    x, twice = ts.asarray(X), ts.jit(lambda x: x * 2, donate_argnums=0)
+    for index in (True, np.int64(1), None, ..., (0, 1), [0], ts.asarray(1), "a", 2.0, 3, -4):
+        assert VIEWER[0](x, index) is NotImplemented
+    assert VIEWER[0](X, 0) is NotImplemented
+    assert VIEWER[0](ts.asarray(1.0), 0) is NotImplemented
+    with pytest.raises(TesseraError, match="3 is out of range for dim 0"):
+        x[3]
+    twice(x)
+    with pytest.raises(DonatedError):
+        x[0]
+    y = ts.asarray(X)
+    traced = ts.make_graph(lambda v: (v[0], y[0] * v[1]))(y)
+    np.testing.assert_array_equal(ts.jit(lambda v: y[0] * v[1])(y), X[0] * X[1])
+    assert len(traced.outputs) == 2
+
+
+def test_views_keep_what_they_show_and_no_more() -> None:
+    native()
+    x = ts.asarray(array(4, 5))
+    data, nothing = x.storage, sys.getrefcount(None)
+    data = data if data.base is None else data.base  # which NumPy's views refer to
+    count = sys.getrefcount(data)
+    views = [x[k % 4] for k in range(100)]
+    assert sys.getrefcount(data) == count + 100
+    del views
+    with pytest.raises(TesseraError):
+        x[4]
+    assert sys.getrefcount(data) == count
+    assert abs(sys.getrefcount(None) - nothing) < 50
 
 
 def test_bools_are_not_added() -> None:

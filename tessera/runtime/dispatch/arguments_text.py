@@ -147,6 +147,9 @@ no:
 _WALK = """
 define internal i1 @walk(ptr %call, ptr %object) nounwind {{
 entry:
+  %d.next.at = alloca i64, align 8
+  %d.its.key.at = alloca ptr, align 8
+  %d.its.value.at = alloca ptr, align 8
   %cursor.at = getelementptr i64, ptr %call, i64 {CURSOR}
   %cursor = load ptr, ptr %cursor.at
   %op = load i64, ptr %cursor
@@ -269,29 +272,80 @@ d.count:
   %d.right = icmp eq i64 %d.size, %d.wanted
   br i1 %d.right, label %d.begin, label %no
 d.begin:
-  store ptr %w2, ptr %cursor.at
   call void @Py_IncRef(ptr %object)
+  %d.slots = alloca ptr, i64 %d.wanted, align 8
+  store i64 0, ptr %d.next.at
   br label %d.next
 d.next:
-  %d.i = phi i64 [ 0, %d.begin ], [ %d.i.next, %d.fits ]
+  %d.i = phi i64 [ 0, %d.begin ], [ %d.i.next, %d.found ]
   %d.more = icmp ult i64 %d.i, %d.wanted
-  br i1 %d.more, label %d.one, label %held
+  br i1 %d.more, label %d.one, label %d.all
 d.one:
-  %d.cursor = load ptr, ptr %cursor.at
-  %d.key = load ptr, ptr %d.cursor
-  %d.cursor.next = getelementptr i64, ptr %d.cursor, i64 1
-  store ptr %d.cursor.next, ptr %cursor.at
+  %d.index = shl i64 %d.i, 1
+  %d.key.at = getelementptr i64, ptr %w2, i64 %d.index
+  %d.key = load ptr, ptr %d.key.at
+  %d.place.at = getelementptr i64, ptr %d.key.at, i64 1
+  %d.place = load i64, ptr %d.place.at
+  %d.is.there = call i32 @PyDict_Next(ptr %object, ptr %d.next.at, ptr %d.its.key.at,
+      ptr %d.its.value.at)
+  %d.none.left = icmp eq i32 %d.is.there, 0
+  br i1 %d.none.left, label %d.look.up, label %d.compare, !prof !0
+d.compare:
+  %d.its.key = load ptr, ptr %d.its.key.at
+  %d.its.value = load ptr, ptr %d.its.value.at
+  %d.same = icmp eq ptr %d.its.key, %d.key
+  br i1 %d.same, label %d.found, label %d.look.up
+d.look.up:  ; in another order, or with a key that is equal
   %d.item = call ptr @PyDict_GetItemWithError(ptr %object, ptr %d.key)
   %d.gone = icmp eq ptr %d.item, null
-  br i1 %d.gone, label %let.go.clear, label %d.follow, !prof !0
-d.follow:
-  call void @Py_IncRef(ptr %d.item)
-  %d.child = call i1 @walk(ptr %call, ptr %d.item)
-  call void @Py_DecRef(ptr %d.item)
-  br i1 %d.child, label %d.fits, label %let.go, !prof !1
-d.fits:
+  br i1 %d.gone, label %d.undo.clear, label %d.found, !prof !0
+d.found:
+  %d.value = phi ptr [ %d.its.value, %d.compare ], [ %d.item, %d.look.up ]
+  call void @Py_IncRef(ptr %d.value)
+  %d.slot = getelementptr ptr, ptr %d.slots, i64 %d.place
+  store ptr %d.value, ptr %d.slot
   %d.i.next = add i64 %d.i, 1
   br label %d.next
+d.undo.clear:
+  call void @PyErr_Clear()
+  br label %d.undo
+d.undo:
+  %d.u = phi i64 [ %d.i, %d.undo.clear ], [ %d.v, %d.undo.one ]
+  %d.undone = icmp eq i64 %d.u, 0
+  br i1 %d.undone, label %let.go, label %d.undo.one
+d.undo.one:
+  %d.v = sub i64 %d.u, 1
+  %d.undo.index = shl i64 %d.v, 1
+  %d.undo.at = getelementptr i64, ptr %w3, i64 %d.undo.index
+  %d.undo.place = load i64, ptr %d.undo.at
+  %d.undo.slot = getelementptr ptr, ptr %d.slots, i64 %d.undo.place
+  %d.undo.value = load ptr, ptr %d.undo.slot
+  call void @Py_DecRef(ptr %d.undo.value)
+  br label %d.undo
+d.all:
+  %d.words = shl i64 %d.wanted, 1
+  %d.children = getelementptr i64, ptr %w2, i64 %d.words
+  store ptr %d.children, ptr %cursor.at
+  br label %d.child
+d.child:
+  %d.j = phi i64 [ 0, %d.all ], [ %d.j.next, %d.each ]
+  %d.fits = phi i1 [ 1, %d.all ], [ %d.still.fits, %d.each ]
+  %d.left = icmp ult i64 %d.j, %d.wanted
+  br i1 %d.left, label %d.take, label %d.done
+d.take:
+  %d.own = getelementptr ptr, ptr %d.slots, i64 %d.j
+  %d.object = load ptr, ptr %d.own
+  br i1 %d.fits, label %d.follow, label %d.each, !prof !1
+d.follow:
+  %d.well = call i1 @walk(ptr %call, ptr %d.object)
+  br label %d.each
+d.each:
+  %d.still.fits = phi i1 [ %d.well, %d.follow ], [ 0, %d.take ]
+  call void @Py_DecRef(ptr %d.object)
+  %d.j.next = add i64 %d.j, 1
+  br label %d.child
+d.done:
+  br i1 %d.fits, label %held, label %let.go, !prof !1
 
 fields:
   %f.type.at = getelementptr i8, ptr %object, i64 {TYPE}

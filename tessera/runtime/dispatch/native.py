@@ -20,9 +20,11 @@ from tessera.config import OVERRIDDEN, config
 from tessera.graph import device, trace
 from tessera.graph.array import Array
 from tessera.graph.remote import Remote
+from tessera.graph.shortcut import VIEWER
 from tessera.graph.state import Cell
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
+from tessera.runtime.call import make_builtin
 from tessera.runtime.codegen import Source
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
@@ -247,6 +249,8 @@ def native() -> Loaded | None:
     # Arrays may die after everything else, and give their memory back: none of this is ever freed.
     for thing in (loaded, handler, capsule, aligned_sized, LISTED_LINES):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    VIEWER.append(make_builtin(loaded.addresses["tessera_view"], owner=loaded, name="view"))
+    atexit.register(VIEWER.clear)
     return loaded
 
 

@@ -216,7 +216,7 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
     made = work.tree if isinstance(work.tree, DictOf) else None
     head = {
         "length": len(key),
-        "key": part(key),
+        "key": part([*key, 0, 0, 0]),
         "main": work.main,
         "captured": len(work.captured),
         "captured_at": part([x.ctypes.data for x in work.captured]),
@@ -391,9 +391,12 @@ def _insert(entries: np.ndarray, key: Sequence[int], plan: Plan) -> None:
 
 def key_hash(key: Sequence[int]) -> int:
     """The hash of a key, as native code computes it."""
-    found = 0
-    for word in key:
-        found = ((found ^ word) * w.MULTIPLIER) & (1 << 64) - 1
+    lanes = [0] * 4
+    for k, word in enumerate([*key, *[0] * (-len(key) % 4)]):
+        lanes[k % 4] = ((lanes[k % 4] ^ word) * w.MULTIPLIER) & (1 << 64) - 1
+    found = lanes[0]
+    for lane in lanes[1:]:
+        found = (found * w.MULTIPLIER & (1 << 64) - 1) ^ lane
     return found ^ found >> 32
 
 

@@ -5,7 +5,8 @@ the names, each name before its ops. The words behind an op:
 
 - `LEAF`, `NONE`, `SKIP` (anything): none.
 - `TUPLE` class, length; `LIST` length: then the ops of each item.
-- `DICT` length: then for each item its key and its ops, in the order of sorted keys.
+- `DICT` length: then for each item, in the dict's own order, its key and its place among the sorted
+  ones; then the ops of each item, in the order of sorted keys.
 - `FIELDS` class, number: then for each field its name and its ops.
 - `SAME` object: this one; `EQUAL` object: one that is equal and of its class.
 """
@@ -40,9 +41,10 @@ class Structure:
             that gives the leaves as a tuple, or None where they are something else.
         keep: what the ops point to.
         has_fields: whether leaves are attributes of objects.
+        entries: how many entries its dicts have.
     """
 
-    __slots__ = ("flatten", "has_fields", "keep", "named", "ops", "positional")
+    __slots__ = ("entries", "flatten", "has_fields", "keep", "named", "ops", "positional")
 
     def __init__(
         self, positional: int, named: int = 0, flatten: Callable[..., Any] | None = None
@@ -53,6 +55,7 @@ class Structure:
         self.flatten = flatten
         self.keep: list[object] = []
         self.has_fields = False
+        self.entries = 0
 
 
 def keeps_leaves(structure: Structure) -> bool:
@@ -145,6 +148,18 @@ def _is_plain(x: Any) -> bool:
     return kind in (*_SINGLE, *_COMPARED, float)
 
 
+def _entries(found: Structure, x: Any, keys: Sequence[Any]) -> None:
+    found.entries += len(keys)
+    is_known = class_of(x) is dict and all([type(key) in (str, int) for key in keys])
+    # Native code has their values on its stack.
+    if not is_known or found.entries > w.MOST_LEAVES:
+        raise _Unknown
+    places = {key: place for place, key in enumerate(keys)}
+    found.ops += (w.DICT, len(keys))
+    for key in x:
+        found.ops += (_at(found, key), places[key])
+
+
 def _tree(found: Structure, x: Any, spec: pytree.TreeDef) -> None:
     kind = spec.kind
     cls = class_of(x)
@@ -164,11 +179,8 @@ def _tree(found: Structure, x: Any, spec: pytree.TreeDef) -> None:
         found.ops += (w.LIST, len(x))
         children = list(x)
     elif kind == _Kind.DICT:
-        keys = spec.entries()
-        if cls is not dict or not all([type(key) in (str, int) for key in keys]):
-            raise _Unknown
-        found.ops += (w.DICT, len(keys))
-        children = [x[key] for key in keys]
+        _entries(found, x, spec.entries())
+        children = [x[key] for key in spec.entries()]
     elif kind == _Kind.CUSTOM and (fields := pytree.fields_of(cls)) is not None:
         data, meta = fields
         found.ops += (w.FIELDS, _at(found, cls), len(data) + len(meta))

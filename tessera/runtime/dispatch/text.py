@@ -12,6 +12,7 @@ from tessera.runtime.dispatch.arguments_text import arguments_text
 from tessera.runtime.dispatch.held_text import held_text
 from tessera.runtime.dispatch.run_text import run_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
+from tessera.runtime.dispatch.view_text import view_text
 from tessera.runtime.dispatch.words import ENTRY, PLAN, STRUCTURE, TABLE, Offsets
 from tessera.runtime.layout import VECTORCALL
 
@@ -45,6 +46,7 @@ def dispatch_text(offsets: Offsets) -> str:
         + run_text(offsets)
         + held_text(offsets)
         + sizes_text()
+        + view_text(offsets)
         + _DECLARATIONS
     )  # fmt: skip
 
@@ -410,20 +412,47 @@ entry:
   %key = getelementptr i64, ptr %call, i64 {KEY}
   %length.at = getelementptr i64, ptr %call, i64 {LENGTH}
   %length = load i64, ptr %length.at
+  %end = getelementptr i64, ptr %key, i64 %length
+  store <4 x i64> zeroinitializer, ptr %end, align 8
   br label %mix
-mix:
+mix:  ; a product waits for the one before it, so four go side by side
   %i = phi i64 [ 0, %entry ], [ %i.next, %mix ]
-  %h = phi i64 [ 0, %entry ], [ %h.next, %mix ]
-  %word.at = getelementptr i64, ptr %key, i64 %i
-  %word = load i64, ptr %word.at
-  %mixed = xor i64 %h, %word
-  %h.next = mul i64 %mixed, {MULTIPLIER}
-  %i.next = add i64 %i, 1
+  %h0 = phi i64 [ 0, %entry ], [ %h0.next, %mix ]
+  %h1 = phi i64 [ 0, %entry ], [ %h1.next, %mix ]
+  %h2 = phi i64 [ 0, %entry ], [ %h2.next, %mix ]
+  %h3 = phi i64 [ 0, %entry ], [ %h3.next, %mix ]
+  %i0 = add i64 %i, 0
+  %word0.at = getelementptr i64, ptr %key, i64 %i0
+  %word0 = load i64, ptr %word0.at
+  %mixed0 = xor i64 %h0, %word0
+  %h0.next = mul i64 %mixed0, {MULTIPLIER}
+  %i1 = add i64 %i, 1
+  %word1.at = getelementptr i64, ptr %key, i64 %i1
+  %word1 = load i64, ptr %word1.at
+  %mixed1 = xor i64 %h1, %word1
+  %h1.next = mul i64 %mixed1, {MULTIPLIER}
+  %i2 = add i64 %i, 2
+  %word2.at = getelementptr i64, ptr %key, i64 %i2
+  %word2 = load i64, ptr %word2.at
+  %mixed2 = xor i64 %h2, %word2
+  %h2.next = mul i64 %mixed2, {MULTIPLIER}
+  %i3 = add i64 %i, 3
+  %word3.at = getelementptr i64, ptr %key, i64 %i3
+  %word3 = load i64, ptr %word3.at
+  %mixed3 = xor i64 %h3, %word3
+  %h3.next = mul i64 %mixed3, {MULTIPLIER}
+  %i.next = add i64 %i, 4
   %mixing = icmp ult i64 %i.next, %length
   br i1 %mixing, label %mix, label %probe.first
 probe.first:
-  %high = lshr i64 %h.next, 32
-  %hash = xor i64 %h.next, %high
+  %joined1 = mul i64 %h0.next, {MULTIPLIER}
+  %part1 = xor i64 %joined1, %h1.next
+  %joined2 = mul i64 %part1, {MULTIPLIER}
+  %part2 = xor i64 %joined2, %h2.next
+  %joined3 = mul i64 %part2, {MULTIPLIER}
+  %part3 = xor i64 %joined3, %h3.next
+  %high = lshr i64 %part3, 32
+  %hash = xor i64 %part3, %high
   %entries.at = getelementptr i64, ptr %structure, i64 {entries}
   %entries = load ptr, ptr %entries.at
   %mask.at = getelementptr i64, ptr %structure, i64 {mask}
@@ -455,16 +484,18 @@ contents:
 same:  ; a call of memcmp takes as long as ten words
   %j = phi i64 [ 0, %contents ], [ %j.next, %equal ]
   %left = icmp ult i64 %j, %length
-  br i1 %left, label %pair, label %hit
-pair:
-  %its.word.at = getelementptr i64, ptr %its.key, i64 %j
-  %its.word = load i64, ptr %its.word.at
-  %own.word.at = getelementptr i64, ptr %key, i64 %j
-  %own.word = load i64, ptr %own.word.at
-  %is.equal = icmp eq i64 %its.word, %own.word
+  br i1 %left, label %four, label %hit
+four:
+  %its.four.at = getelementptr i64, ptr %its.key, i64 %j
+  %its.four = load <4 x i64>, ptr %its.four.at, align 8
+  %own.four.at = getelementptr i64, ptr %key, i64 %j
+  %own.four = load <4 x i64>, ptr %own.four.at, align 8
+  %differ = xor <4 x i64> %its.four, %own.four
+  %difference = bitcast <4 x i64> %differ to i256
+  %is.equal = icmp eq i256 %difference, 0
   br i1 %is.equal, label %equal, label %collided, !prof !1
 equal:
-  %j.next = add i64 %j, 1
+  %j.next = add i64 %j, 4
   br label %same
 collided:
   %place.next = add i64 %place, 1
@@ -497,28 +528,33 @@ _DECLARATIONS = """
 @_Py_FalseStruct = external global i8
 @_Py_TrueStruct = external global i8
 @_Py_NotImplementedStruct = external global i8
+@_Py_EllipsisObject = external global i8
 @PyTuple_Type = external global i8
 @PyList_Type = external global i8
 @PyDict_Type = external global i8
 @PyFloat_Type = external global i8
 @PyLong_Type = external global i8
 @PyBool_Type = external global i8
+@PySlice_Type = external global i8
 declare ptr @tessera_slow_call(ptr, ptr, ptr)
 declare ptr @tessera_new_array(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr)
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare i32 @PyContextVar_Get(ptr, ptr, ptr)
 declare i64 @PyDict_Size(ptr)
+declare i32 @PyDict_Next(ptr, ptr, ptr, ptr)
 declare ptr @PyDict_GetItemWithError(ptr, ptr)
 declare i64 @PyList_Size(ptr)
 declare ptr @PyList_GetItem(ptr, i64)
 declare ptr @PyObject_GetAttr(ptr, ptr)
+declare ptr @PyObject_GetItem(ptr, ptr)
 declare i32 @PyObject_RichCompareBool(ptr, ptr, i32)
 declare ptr @PyObject_CallFunctionObjArgs(ptr, ...)
 declare ptr @PyObject_CallObject(ptr, ptr)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyTuple_New(i64)
+declare ptr @PyTuple_Pack(i64, ...)
 declare ptr @PyDict_New()
 declare ptr @PyDict_Copy(ptr)
 declare i32 @PyDict_SetItem(ptr, ptr, ptr)
