@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 
 STEPS = 8
@@ -57,6 +57,19 @@ LATE = 6
 FETCHED = 4
 """Vectors side by side that are fetched ahead: for them a step hardly waits."""
 
+SPLIT = 1.5
+"""Cycles that a step waits for each vector that lies in two lines. They say which block is best, and
+whether to pack; products whose lanes may run along either operand were measured without."""
+
+ALONE = 6
+"""So many times that where no other vector lies beside it."""
+
+SPLIT_PACKING = 12
+"""Cycles in which one is packed."""
+
+JOINING = 200_000
+"""Cycles that threads lose where they wait for such a copy."""
+
 MEETING = 0.7
 """Cycles for each element of rows that displace each other in the first cache, if they are just too
 many for it."""
@@ -76,7 +89,7 @@ class Blocking:
         rows: of the block.
         columns: of the block, whole vectors.
         packs_left: whether the first operand is packed for it.
-        cycles: that the product takes.
+        cycles: that the product takes at least, if no vector lies in two lines.
         packs_right: whether the second one is, though blocks could read it where it is.
     """
 
@@ -108,6 +121,7 @@ class Operands:
         right_meets: whether those of the second one do.
         shared: products that read the same first operand, and share its packed copy.
         right_shared: products that read the same second one.
+        right_splits: the part of the second one's vectors that lie in two lines each.
         is_turned: whether the result runs along the rows, so that blocks are turned as they are
             stored.
         left_strays: whether the first one is too large, and its rows do not lie one after the
@@ -115,6 +129,7 @@ class Operands:
         ways: lines of the first cache that have the same place.
         shifts: whether the last block may begin among the rows of the one before.
         cores: how many share one product, if they are many.
+        joining: cycles that cores lose where they wait for a copy of the second operand.
     """
 
     in_place: bool = False
@@ -130,11 +145,13 @@ class Operands:
     right_meets: bool = False
     shared: int = 1
     right_shared: int = 1
+    right_splits: float = 0.0
     is_turned: bool = False
     left_strays: bool = False
     ways: int = 8
     shifts: bool = False
     cores: int = 0
+    joining: float = 0.0
 
     def handing(self, vectors: float, panels: int) -> float:
         """Cycles in which many cores get an operand that some of them have packed.
@@ -174,7 +191,7 @@ def choose_block(
     """
     rows, columns, depth = shape
     lie = operands or Operands()
-    best = Blocking(1, lanes, True, float("inf"))
+    best, least, whole = Blocking(1, lanes), float("inf"), float("inf")
     packing = lie.left_packing * (rows * depth / lanes + 1000) / lie.shared
     for vectors in (1, 2, 4):
         if vectors > 1 and (vectors - 1) * lanes >= columns:
@@ -186,10 +203,12 @@ def choose_block(
             last //= 2
         for height in range(1, most + 1):
             row_blocks, col_blocks = ceil(rows / height), ceil(columns / (vectors * lanes))
-            for cycles, packs_right in _right(lie, shape, lanes, height, vectors, last):
+            for cycles, waits, packs_right in _right(lie, shape, lanes, height, vectors, last):
                 packed = cycles + packing + lie.handing(rows * depth / lanes, row_blocks)
-                if packed < best.cycles:
+                whole = min(whole, packed)
+                if packed + waits < least:
                     best = Blocking(height, vectors * lanes, True, packed, packs_right)
+                    least = packed + waits
                 if not lie.in_place or (lie.left_strays and col_blocks >= REUSED):
                     continue
                 if rows % height and not (lie.shifts and height < rows):
@@ -200,16 +219,18 @@ def choose_block(
                     cycles += MEETING * over * row_blocks * col_blocks * height * depth
                 if lie.left_meets:
                     cycles += MET * row_blocks * col_blocks * depth
-                if cycles < best.cycles:
+                whole = min(whole, cycles)
+                if cycles + waits < least:
                     best = Blocking(height, vectors * lanes, False, cycles, packs_right)
-    return best
+                    least = cycles + waits
+    return replace(best, cycles=whole)
 
 
 def _right(
     lie: Operands, shape: tuple[int, int, int], lanes: int, height: int, vectors: int, last: int
-) -> Iterator[tuple[float, bool]]:
+) -> Iterator[tuple[float, float, bool]]:
     """The ways to come by the second operand: the cycles of a product, besides packing the first
-    one, and whether the second one is packed though it could be read where it is.
+    one; those of `SPLIT`; and whether the second one is packed though it could be read where it is.
 
     Args:
         lie: how the operands lie.
@@ -229,20 +250,21 @@ def _right(
         return row_blocks * ((col_blocks - 1) * each[0] + each[1]) + (each[0] - each[1]) / 2
 
     if lie.right_packing:
-        yield blocks(True) + lie.right_packing + lie.handing(right, col_blocks), False
+        yield blocks(True) + lie.right_packing + lie.handing(right, col_blocks), 0, False
         return
     is_far = lie.right_is_far and row_blocks * lie.right_shared >= lie.reused
     if is_far and lie.has_masks:
         copying = FAR_PACKING * right / lie.right_shared + lie.handing(right, col_blocks)
-        yield blocks(True) + copying, False
+        yield blocks(True) + copying, 0, False
         return
     # All blocks of rows go over one panel: what the first cache holds is read once from afar.
     is_held = vectors * lanes * depth <= PANEL and not lie.right_meets
     if (columns % (vectors * lanes) == 0 or lie.has_masks) and (is_held or not is_far):
-        yield blocks(False) + (FAR_READING * right if is_far else 0), False
+        waits = SPLIT * lie.right_splits * row_blocks * right * (1 if vectors > 1 else ALONE)
+        yield blocks(False) + (FAR_READING * right if is_far else 0), waits, False
     if lie.right_copying:
-        copying = lie.right_copying * (right + 1000) / lie.right_shared
-        yield blocks(True) + copying + lie.handing(right, col_blocks), True
+        copying = lie.right_copying * (right + 1000) / lie.right_shared + lie.joining
+        yield blocks(True) + copying + lie.handing(right, col_blocks), 0, True
 
 
 def _block_cycles(

@@ -16,6 +16,7 @@ from tessera.ir.walk import walk
 from tessera.schedule import ops, part_ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.blocking import (
+    JOINING,
     NEAR,
     REUSED,
     Operands,
@@ -222,8 +223,9 @@ class Product:
         lie = Operands(
             in_place, stride, left, far[1], self.reused, streams, packing, self.right.copying(),
             self.machine.has_masks, self.left.meets(last), self.right.meets(last),
-            self.left.products, self.right.products, is_turned, far[0] and strays,
+            self.left.products, self.right.products, self.right.splits(), is_turned, far[0] and strays,
             ways_of(self.machine.l1), not self.in_blocks and not is_turned, self.sharing,
+            JOINING if self.machine.has_masks and self.cores > 1 else 0,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))
         best = choose_block(shape, self.lanes, self.machine.registers, lie)
