@@ -19,6 +19,7 @@ from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated
 from tessera.graph.device import CPU, default_device
+from tessera.graph.namespace.operators import PLACES
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops import windows as w
@@ -29,7 +30,7 @@ from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.hostcall import HostCall, specs
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.remote import Remote
-from tessera.graph.trace import items_of
+from tessera.graph.trace import OPERATORS, current_engine, items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
@@ -39,7 +40,7 @@ from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
-from tessera.runtime.dispatch.native import prepare
+from tessera.runtime.dispatch.native import operate_natively, prepare
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
@@ -130,12 +131,13 @@ class Eager:
         engine_for: gives the engine of the device that operands are on, where that is not the host.
 
     Attributes:
-        starters: see `Engine`.
+        starters, operators: see `Engine`.
     """
 
     def __init__(self, engine_for: Callable[[Sequence[Any]], Eager] = _no_devices) -> None:
         self._engine_for = engine_for
         self.starters: dict[type[Op], Callable[..., Any]] = {}
+        self.operators: dict[int, int] = {}
         self._checked: set[Hashable] = set()
         self._plans: dict[Hashable, Plan] = {}
         self._cache: dict[Hashable, Any] = {}
@@ -370,6 +372,12 @@ class Eager:
             start = signatures.start()
             if start is not None:
                 self.starters[cls] = start
+                place = PLACES.get(cls)
+                if place is not None:
+                    self.operators[place] = id(signatures.table)
+                    operate_natively()
+                    if current_engine() is self:
+                        OPERATORS[place] = self.operators[place]
         known = signatures.find(count)
         known = known or signatures.note(count, leaves_alone(count), lines=True)
         if known is not None:

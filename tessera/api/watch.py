@@ -70,7 +70,9 @@ class WatchedEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.starters: dict[type[Op], Callable[..., Any]] = {}  # they do not check results
+        # These do not check results.
+        self.starters: dict[type[Op], Callable[..., Any]] = {}
+        self.operators: dict[int, int] = {}
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""

@@ -59,9 +59,12 @@ class Engine(Protocol):
     Attributes:
         starters: per op class, what computes it by native code, or gives `NotImplemented` having
             done nothing: where it does not know the operands, and while anything is traced.
+        operators: by the number of an operator of arrays, the address of what native code knows of
+            it, which lives as long as the engine.
     """
 
     starters: dict[type[Op], Callable[..., Any]]
+    operators: dict[int, int]
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results: an `Array`, or a tuple of them for several results."""
@@ -111,9 +114,16 @@ STATE_RULES: list[StateRule] = []
 There is one as soon as a program has such an op; see `discharge.py`."""
 
 
+OPERATORS = (ctypes.c_uint64 * 16)()
+"""`operators` of the engine that is installed, for native code; zeros where there are none."""
+
+
 def install_engine(engine: Engine) -> None:
     """Sets what computes ops outside any trace."""
+    ctypes.memset(OPERATORS, 0, ctypes.sizeof(OPERATORS))
     ENGINE[:] = [engine]
+    for place, word in list(engine.operators.items()):
+        OPERATORS[place] = word
 
 
 def current_engine() -> Engine:

@@ -151,7 +151,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
 
     Args:
         cls: a class with such a method.
-        name: `__del__` or `__call__`.
+        name: `__del__`, `__call__` or an operator such as `__add__` and `__lt__`.
     """
     if not _is_known():
         return None
@@ -168,7 +168,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
         without, with_one, here = (
             ctypes.c_uint64.from_address(id(each) + offset) for each in (plain, able, cls)
         )
-        if not without.value and with_one.value and with_one.value == here.value:
+        if without.value != with_one.value and with_one.value == here.value:
             found.append(here)
     return found[0] if len(found) == 1 else None
 

@@ -58,8 +58,8 @@ FETCHED = 4
 """Vectors side by side that are fetched ahead: for them a step hardly waits."""
 
 SPLIT = 1.5
-"""Cycles that a step waits for each vector that lies in two lines. They say which block is best, and
-whether to pack; products whose lanes may run along either operand were measured without."""
+"""Cycles that a step waits for each vector that lies in two lines. They say which block is best,
+and whether to pack; products whose lanes may run along either operand were measured without."""
 
 ALONE = 6
 """So many times that where no other vector lies beside it."""

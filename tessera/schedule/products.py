@@ -223,8 +223,9 @@ class Product:
         lie = Operands(
             in_place, stride, left, far[1], self.reused, streams, packing, self.right.copying(),
             self.machine.has_masks, self.left.meets(last), self.right.meets(last),
-            self.left.products, self.right.products, self.right.splits(), is_turned, far[0] and strays,
-            ways_of(self.machine.l1), not self.in_blocks and not is_turned, self.sharing,
+            self.left.products, self.right.products, self.right.splits(), is_turned,
+            far[0] and strays, ways_of(self.machine.l1),
+            not self.in_blocks and not is_turned, self.sharing,
             JOINING if self.machine.has_masks and self.cores > 1 else 0,
         )  # fmt: skip
         shape = (height, width, ceil(self.depth / self.group))

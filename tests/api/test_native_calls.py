@@ -1139,14 +1139,108 @@ def test_operators_mean_the_same_when_they_are_native(name: str) -> None:
                 for b in kinds:
                     if not (isinstance(a, ts.Array) or isinstance(b, ts.Array)):
                         continue
-                    trace.ENGINE[:] = [fresh]
+                    trace.install_engine(fresh)
                     fresh.starters.clear()
                     wanted = outcome(a, b)
-                    trace.ENGINE[:] = [outer]
+                    trace.install_engine(outer)
                     for _ in range(3):
                         assert outcome(a, b) == wanted
         finally:
-            trace.ENGINE[:] = [outer]
+            trace.install_engine(outer)
+
+
+class Other:
+    """What takes arrays on either side, and says how it was asked."""
+
+    def __add__(self, other: Any) -> Any:
+        return "add", other
+
+    def __radd__(self, other: Any) -> Any:
+        return "radd", other
+
+    def __lt__(self, other: Any) -> Any:
+        return "lt", other
+
+    def __gt__(self, other: Any) -> Any:
+        return "gt", other
+
+
+def warm_operators(x: Any, y: Any) -> None:
+    for _ in range(3):
+        for fn in BINARY.values():
+            fn(x, y)
+
+
+def test_operators_are_asked_in_the_order_of_python() -> None:
+    x, y, other = ts.asarray(X), ts.asarray(Y), Other()
+    warm_operators(x, y)
+    assert x + other == ("radd", x)
+    assert other + x == ("add", x)
+    assert (x < other) == ("gt", x)
+    assert (other < x) == ("lt", x)
+    for fn in (lambda: x - other, lambda: other - x, lambda: other * x, lambda: x / other):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            fn()
+    for fn in (lambda: x + "text", lambda: None * x, lambda: x < [1]):
+        with pytest.raises(TesseraError, match="beside an array"):
+            fn()
+    np.testing.assert_array_equal(array(4) + ts.asarray(array(4)), array(4) * 2)
+    np.testing.assert_array_equal(ts.Array.__add__(x, y), X + Y)
+    assert ts.Array.__add__(x, object()) is NotImplemented
+
+
+def test_operators_of_classes_of_the_user() -> None:
+    x, y = ts.asarray(X), ts.asarray(Y)
+    warm_operators(x, y)
+
+    class Named(ts.Array):
+        __slots__ = ()
+
+        def __radd__(self, other: Any) -> Any:
+            return "named"
+
+    assert x + Named(X) == "named"
+    np.testing.assert_array_equal(Named(X) - y, X - Y)
+    np.testing.assert_array_equal(x - Named(Y), X - Y)
+
+
+def test_operators_give_references_back() -> None:
+    x, y, other = ts.asarray(X), ts.asarray(Y), Other()
+    warm_operators(x, y)
+    things = (x, y, x.storage, y.storage, other, None, NotImplemented)
+    counts = [sys.getrefcount(thing) for thing in things]
+    for _ in range(50):
+        _ = x + y, x < y, 2.5 * x, x + other, other + x, x < other
+        with pytest.raises(TypeError):
+            x - other
+    del _
+    gc.collect()
+    for count, thing in zip(counts, things, strict=True):
+        assert abs(sys.getrefcount(thing) - count) < 9
+
+
+def test_operators_of_an_engine_end_with_it() -> None:
+    from tessera import eager
+    from tessera.graph import trace
+
+    x, y = ts.asarray(X), ts.asarray(Y)
+    warm_operators(x, y)
+    before, outer = list(trace.OPERATORS), trace.current_engine()
+    assert any(before)
+    trace.install_engine(eager.Eager())
+    try:
+        assert not any(trace.OPERATORS)
+        warm_operators(x, y)
+        assert any(trace.OPERATORS)
+        assert not set(trace.OPERATORS) & set(before) - {0}
+    finally:
+        trace.install_engine(outer)
+    assert list(trace.OPERATORS) == before
+    zero = ts.zeros(3)
+    with ts.debug.nans(), pytest.raises(NonFiniteError):
+        zero / zero
+    assert list(trace.OPERATORS) == before
+    np.testing.assert_array_equal(x + y, X + Y)
 
 
 INDICES = [0, -1, 2, slice(None), slice(1, 3), slice(None, None, -2), slice(5, 2), slice(9, None)]

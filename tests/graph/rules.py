@@ -32,11 +32,13 @@ STEP = 1e-6
 def numpy_engine() -> Iterator[None]:
     """Ops outside of traces are computed by their `evaluate`."""
     saved = tracing.ENGINE[:]
-    tracing.ENGINE[:] = [NumpyEngine()]
+    tracing.install_engine(NumpyEngine())
     try:
         yield
     finally:
-        tracing.ENGINE[:] = saved
+        tracing.ENGINE.clear()
+        for engine in saved:
+            tracing.install_engine(engine)
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> None:

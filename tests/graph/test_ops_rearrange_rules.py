@@ -50,6 +50,7 @@ class Engine:
     """Computes an op by its `evaluate`."""
 
     starters: ClassVar[dict[type, Any]] = {}
+    operators: ClassVar[dict[int, int]] = {}
 
     def evaluate(self, cls: type[GraphOp], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         groups = [

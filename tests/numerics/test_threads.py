@@ -37,13 +37,13 @@ Job = Callable[[int], None]
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path) -> Generator[None]:
     """Nothing is compiled yet."""
-    saved = tracing.ENGINE[:]
+    saved = tracing.current_engine()
     with config.update(cache_dir=str(tmp_path)):
         tracing.install_engine(Eager())
         try:
             yield
         finally:
-            tracing.ENGINE[:] = saved
+            tracing.install_engine(saved)
 
 
 def together(jobs: list[Callable[[], None]]) -> None:

@@ -171,6 +171,12 @@ _COMPARISONS: dict[str, tuple[Binary, type[Op]]] = {
     "ge": (elementwise.greater_equal, Ge),
 }
 
+PLACES: dict[type[Op], int] = {
+    cls: place for place, cls in enumerate((Add, Sub, Mul, Div, Lt, Le, Eq, Ne, Gt, Ge))
+}
+"""Where the operators of these ops have their words in `trace.OPERATORS`: comparisons in the order
+of Python's numbers for them."""
+
 _UNARY: dict[str, Callable[[Any], Any]] = {
     "neg": elementwise.negative,
     "pos": elementwise.positive,

@@ -28,6 +28,7 @@ from tessera.runtime.call import make_builtin
 from tessera.runtime.codegen import Source
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.operators_text import COMPARE, NAMES
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, Loading
 from tessera.runtime.layout import (
@@ -239,6 +240,10 @@ def native() -> Loaded | None:
         "tessera_exchange": ctypes.addressof(exchange.NOTED),
         "tessera_cell_class": id(Cell),
         "tessera_pooled_class": id(PooledMemory),
+        "tessera_operators": ctypes.addressof(trace.OPERATORS),
+        "tessera_slow_compare": (operator_slots()[COMPARE] or slow).value,
+        **{f"tessera_name_{name}": id(method) for name, method in METHODS.items()},
+        **{f"tessera_reflected_{name}": id(method) for name, method in REFLECTED.items()},
     }
     with loading:
         loaded = loading.finish(imports)
@@ -270,6 +275,30 @@ def call_natively(cls: type[Called]) -> bool:
     if found is None:
         found = _CALLED[cls] = _install(cls)
     return found
+
+
+METHODS = {name: f"__{name}__" for name in NAMES}
+REFLECTED = {name: f"__r{name}__" for name in NAMES}
+
+
+@functools.cache
+def operator_slots() -> Mapping[str, ctypes.c_uint64 | None]:
+    """The words of the class of arrays that say what its operators run; None where that is not
+    known."""
+    names = {**METHODS, COMPARE: "__lt__"}
+    return {key: method_word(Array, name) for key, name in names.items()}
+
+
+@functools.cache
+def operate_natively() -> None:
+    """Puts native code into the slots of operators of arrays, until the process ends."""
+    loaded = native()
+    if loaded is None:
+        return
+    for name, slot in operator_slots().items():
+        if slot is not None:
+            atexit.register(setattr, slot, "value", slot.value)
+            slot.value = loaded.addresses[f"tessera_{name}"]
 
 
 def _install(cls: type[Called]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.arguments_text import arguments_text
 from tessera.runtime.dispatch.held_text import held_text
+from tessera.runtime.dispatch.operators_text import operators_text
 from tessera.runtime.dispatch.run_text import run_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
 from tessera.runtime.dispatch.view_text import view_text
@@ -47,6 +48,7 @@ def dispatch_text(offsets: Offsets) -> str:
         + held_text(offsets)
         + sizes_text()
         + view_text(offsets)
+        + operators_text()
         + _DECLARATIONS
     )  # fmt: skip
 
@@ -551,6 +553,7 @@ declare ptr @PyObject_GetItem(ptr, ptr)
 declare i32 @PyObject_RichCompareBool(ptr, ptr, i32)
 declare ptr @PyObject_CallFunctionObjArgs(ptr, ...)
 declare ptr @PyObject_CallObject(ptr, ptr)
+declare ptr @PyObject_CallMethodObjArgs(ptr, ptr, ...)
 declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare ptr @PyType_GenericAlloc(ptr, i64)
 declare ptr @PyTuple_New(i64)
