@@ -19,6 +19,7 @@ from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated
 from tessera.graph.device import CPU, default_device
+from tessera.graph.engine import add_operator
 from tessera.graph.namespace.operators import PLACES
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
@@ -30,7 +31,7 @@ from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.hostcall import HostCall, specs
 from tessera.graph.ops.library import LibraryCall
 from tessera.graph.remote import Remote
-from tessera.graph.trace import OPERATORS, current_engine, items_of
+from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
@@ -137,7 +138,7 @@ class Eager:
     def __init__(self, engine_for: Callable[[Sequence[Any]], Eager] = _no_devices) -> None:
         self._engine_for = engine_for
         self.starters: dict[type[Op], Callable[..., Any]] = {}
-        self.operators: dict[int, int] = {}
+        self.operators: dict[int, object] = {}
         self._checked: set[Hashable] = set()
         self._plans: dict[Hashable, Plan] = {}
         self._cache: dict[Hashable, Any] = {}
@@ -374,10 +375,8 @@ class Eager:
                 self.starters[cls] = start
                 place = PLACES.get(cls)
                 if place is not None:
-                    self.operators[place] = id(signatures.table)
                     operate_natively()
-                    if current_engine() is self:
-                        OPERATORS[place] = self.operators[place]
+                    add_operator(self, place, signatures.table)
         known = signatures.find(count)
         known = known or signatures.note(count, leaves_alone(count), lines=True)
         if known is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import tessera as ts
 from tessera import eager, eager_sizes
 from tessera.errors import IndexOutOfBoundsError, ShapeError
 from tessera.graph import trace
+from tessera.graph.engine import installed
 from tessera.graph.ops import rearrange
 from tessera.graph.ops.dynamic_slice import DynamicSlice, DynamicUpdateSlice
 from tessera.graph.ops.gather import Combine, Scatter
@@ -25,7 +26,7 @@ Case = Callable[[np.random.Generator, tuple[int, ...]], tuple[Any, Any]]
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of what is compiled by an engine that knows nothing yet."""
     names: list[str] = []
     lower = eager.lower_graph
@@ -35,13 +36,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return lower(graph, *args)
 
     monkeypatch.setattr(eager, "lower_graph", counted)
-    monkeypatch.setattr(trace, "ENGINE", [eager.Eager()])
     for fn in vars(ts).values():
         for cell in getattr(fn, "__closure__", None) or ():
             if isinstance(known := cell.cell_contents, Shortcut):
                 monkeypatch.setattr(known, "start", None)
                 monkeypatch.setattr(known, "notes", None)
-    return names
+    with installed(eager.Eager()):
+        yield names
 
 
 def array(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -44,9 +44,9 @@ from tessera.api.watch import WatchedEngine, is_watching
 from tessera.config import config
 from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
+from tessera.graph.engine import current_engine, install_engine
 from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.shortcut import WATCHER
-from tessera.graph.trace import current_engine, install_engine
 from tessera.ir.fortran import install_repeat
 from tessera.ir.numerics import Policy
 from tessera.runtime.dispatch.direct import watch

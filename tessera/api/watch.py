@@ -27,9 +27,10 @@ from tessera.dtypes import dtype_of
 from tessera.errors import NonFiniteError
 from tessera.graph import interp
 from tessera.graph.array import Array
+from tessera.graph.engine import Engine, current_engine, install_engine
 from tessera.graph.ops.checks import title
 from tessera.graph.ops.elementwise import Elementwise
-from tessera.graph.trace import Engine, as_tuple, current_engine, install_engine, items_of
+from tessera.graph.trace import as_tuple, items_of
 from tessera.graph.transforms.silence import recorded, silenced_block
 from tessera.ir import loc
 from tessera.ir.builder import Builder
@@ -72,7 +73,7 @@ class WatchedEngine:
         self.engine = engine
         # These do not check results.
         self.starters: dict[type[Op], Callable[..., Any]] = {}
-        self.operators: dict[int, int] = {}
+        self.operators: dict[int, object] = {}
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results of one op."""

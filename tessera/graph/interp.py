@@ -155,7 +155,7 @@ class NumpyEngine:
 
     def __init__(self) -> None:
         self.starters: dict[type[Op], Callable[..., Any]] = {}
-        self.operators: dict[int, int] = {}
+        self.operators: dict[int, object] = {}
 
     def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """The results: an `Array`, or a tuple of them for several results."""

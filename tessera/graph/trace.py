@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from tessera.errors import (
 )
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.effects import Occurrence, is_watched, marked, now_suspended, op_happens
+from tessera.graph.engine import ENGINE
 from tessera.graph.finalizers import in_finalizer
 from tessera.graph.leaks import DEFAULT, find_holder
 from tessera.graph.ops.checks import title
@@ -51,24 +52,6 @@ from tessera.ir.effects import Effect, covers
 from tessera.ir.intexpr import IntExpr, symbols
 from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_block
-
-
-class Engine(Protocol):
-    """Computes one op at once; installed by `tessera.api`.
-
-    Attributes:
-        starters: per op class, what computes it by native code, or gives `NotImplemented` having
-            done nothing: where it does not know the operands, and while anything is traced.
-        operators: by the number of an operator of arrays, the address of what native code knows of
-            it, which lives as long as the engine.
-    """
-
-    starters: dict[type[Op], Callable[..., Any]]
-    operators: dict[int, int]
-
-    def evaluate(self, cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-        """The results: an `Array`, or a tuple of them for several results."""
-        ...
 
 
 class _State(threading.local):
@@ -104,32 +87,11 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-ENGINE: list[Engine] = []
-"""What computes ops outside any trace, if it is installed."""
-
 StateRule = Callable[[type[Op], Sequence[Any], dict[str, Any]], Any]
 
 STATE_RULES: list[StateRule] = []
 """What becomes of ops with state, where it is not recorded as it is: gives their results, or None.
 There is one as soon as a program has such an op; see `discharge.py`."""
-
-
-OPERATORS = (ctypes.c_uint64 * 16)()
-"""`operators` of the engine that is installed, for native code; zeros where there are none."""
-
-
-def install_engine(engine: Engine) -> None:
-    """Sets what computes ops outside any trace."""
-    ctypes.memset(OPERATORS, 0, ctypes.sizeof(OPERATORS))
-    ENGINE[:] = [engine]
-    for place, word in list(engine.operators.items()):
-        OPERATORS[place] = word
-
-
-def current_engine() -> Engine:
-    """What computes ops outside any trace."""
-    return ENGINE[0]
-
 
 _TO_NUMPY = "conversion to a NumPy array"
 

@@ -457,7 +457,7 @@ def test_print_formats(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_eager_control_flow_keeps_no_programs() -> None:
-    from tessera.graph.trace import current_engine
+    from tessera.graph.engine import current_engine
 
     def count() -> int:
         return len(current_engine()._cache)  # pyright: ignore[reportAttributeAccessIssue]

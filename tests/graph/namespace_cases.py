@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.graph import trace
+from tessera.graph.engine import installed
 from tessera.graph.interp import NumpyEngine
 from tests.fake_gpu import fake_gpu
 
@@ -54,10 +54,8 @@ def engine() -> Iterator[None]:
 @contextlib.contextmanager
 def by_definition() -> Iterator[None]:
     """Ops outside of traces are computed by their definitions."""
-    outer = trace.ENGINE[0]
-    trace.install_engine(NumpyEngine())
-    yield
-    trace.install_engine(outer)
+    with installed(NumpyEngine()):
+        yield
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import dtype_of
-from tessera.graph import trace as tracing
 from tessera.graph.array import Array
+from tessera.graph.engine import installed
 from tessera.graph.interp import NumpyEngine, bind_dims, run
 from tessera.graph.spec import GRAPH
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose
@@ -31,14 +31,8 @@ STEP = 1e-6
 @contextmanager
 def numpy_engine() -> Iterator[None]:
     """Ops outside of traces are computed by their `evaluate`."""
-    saved = tracing.ENGINE[:]
-    tracing.install_engine(NumpyEngine())
-    try:
+    with installed(NumpyEngine()):
         yield
-    finally:
-        tracing.ENGINE.clear()
-        for engine in saved:
-            tracing.install_engine(engine)
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> None:

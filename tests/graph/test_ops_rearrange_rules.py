@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +10,8 @@ import pytest
 
 from tessera.dtypes import bool_, float32, float64, uint32
 from tessera.errors import AxisError, NotDifferentiableError, ShapeError
-from tessera.graph import trace as tracing
 from tessera.graph.array import Array
+from tessera.graph.engine import installed
 from tessera.graph.ops import reduce  # noqa: F401  rules bind its ops by name
 from tessera.graph.ops.base import GraphOp, Linear, Rearrange
 from tessera.graph.ops.dynamic_slice import dynamic_slice, dynamic_update_slice
@@ -50,7 +50,7 @@ class Engine:
     """Computes an op by its `evaluate`."""
 
     starters: ClassVar[dict[type, Any]] = {}
-    operators: ClassVar[dict[int, int]] = {}
+    operators: ClassVar[dict[int, object]] = {}
 
     def evaluate(self, cls: type[GraphOp], operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         groups = [
@@ -68,8 +68,9 @@ class Engine:
 
 
 @pytest.fixture(autouse=True)
-def _engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "ENGINE", [Engine()])
+def _engine() -> Iterator[None]:
+    with installed(Engine()):
+        yield
 
 
 def is_float(x: np.ndarray) -> bool:

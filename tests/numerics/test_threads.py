@@ -21,6 +21,7 @@ import tessera as ts
 from tessera import config
 from tessera.eager import Eager
 from tessera.graph import trace as tracing
+from tessera.graph.engine import installed
 from tests.tolerance import assert_close
 
 # Not the function of this name.
@@ -37,13 +38,8 @@ Job = Callable[[int], None]
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path) -> Generator[None]:
     """Nothing is compiled yet."""
-    saved = tracing.current_engine()
-    with config.update(cache_dir=str(tmp_path)):
-        tracing.install_engine(Eager())
-        try:
-            yield
-        finally:
-            tracing.install_engine(saved)
+    with config.update(cache_dir=str(tmp_path)), installed(Eager()):
+        yield
 
 
 def together(jobs: list[Callable[[], None]]) -> None:

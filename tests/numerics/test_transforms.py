@@ -18,7 +18,7 @@ from tessera.errors import (
     ShapeError,
     TracerLeakError,
 )
-from tessera.graph import trace as tracing
+from tessera.graph.engine import current_engine
 from tests.numerics.samples import call, cond, while_
 from tests.tolerance import assert_close
 
@@ -707,7 +707,7 @@ def test_gradients_are_of_real_scalars(fn: Any, message: str) -> None:
 
 def entries() -> int:
     """How many programs of single ops there are."""
-    return len(tracing.ENGINE[0]._cache)
+    return len(current_engine()._cache)
 
 
 def test_repeated_gradients_compile_nothing() -> None:

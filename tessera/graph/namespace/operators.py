@@ -24,6 +24,7 @@ from tessera.errors import (
 from tessera.graph.array import Array, ArrayBase, view_of
 from tessera.graph.array_protocols import RankError
 from tessera.graph.device import Device, parse_device
+from tessera.graph.engine import ENGINE
 from tessera.graph.namespace import (
     data_types,
     elementwise,
@@ -40,7 +41,7 @@ from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
 from tessera.graph.shortcut import shortcut
-from tessera.graph.trace import ENGINE, Tracer, bind, is_recording
+from tessera.graph.trace import Tracer, bind, is_recording
 from tessera.ir import loc
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, IntExpr, prod
@@ -174,7 +175,7 @@ _COMPARISONS: dict[str, tuple[Binary, type[Op]]] = {
 PLACES: dict[type[Op], int] = {
     cls: place for place, cls in enumerate((Add, Sub, Mul, Div, Lt, Le, Eq, Ne, Gt, Ge))
 }
-"""Where the operators of these ops have their words in `trace.OPERATORS`: comparisons in the order
+"""Where the operators of these ops have their words in `engine.OPERATORS`: comparisons in the order
 of Python's numbers for them."""
 
 _UNARY: dict[str, Callable[[Any], Any]] = {

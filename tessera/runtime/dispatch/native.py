@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tessera.config import OVERRIDDEN, config
-from tessera.graph import device, trace
+from tessera.graph import device, engine, trace
 from tessera.graph.array import Array
 from tessera.graph.remote import Remote
 from tessera.graph.shortcut import VIEWER
@@ -240,7 +240,7 @@ def native() -> Loaded | None:
         "tessera_exchange": ctypes.addressof(exchange.NOTED),
         "tessera_cell_class": id(Cell),
         "tessera_pooled_class": id(PooledMemory),
-        "tessera_operators": ctypes.addressof(trace.OPERATORS),
+        "tessera_operators": ctypes.addressof(engine.OPERATORS),
         "tessera_slow_compare": (operator_slots()[COMPARE] or slow).value,
         **{f"tessera_name_{name}": id(method) for name, method in METHODS.items()},
         **{f"tessera_reflected_{name}": id(method) for name, method in REFLECTED.items()},
