@@ -17,8 +17,8 @@ SOON = 190_000
 """Cycles in which one core has done a product in registers for matrices sooner than two: one of a
 Xeon (Granite Rapids) takes 27 us for 256 cubed of bfloat16, two 50."""
 
-LEAST = 4
-"""Programs of rows that two cores may share, if they share lines otherwise."""
+SHARED_LINE = 100
+"""Cycles that cores lose for each line of the result that two of them store to."""
 
 LINE_CYCLES = 10
 """Of them, those in which it packs a line."""
@@ -58,16 +58,21 @@ def program(p: Product, rows: int, columns: int) -> tuple[int, int]:
         return rows, ceil(columns / wanted)
     count = _rows(p, rows, most)
     programs = ceil(rows / count)
-    if programs >= LEAST and programs % p.cores == 0 and _shares_lines(p):
-        return count, columns
-    return count, _columns(programs, columns)
+    beside = _columns(programs, columns)
+    if beside < columns and _shares_lines(p):
+        product = rows * columns * p.copies * p.cycles
+        lost = product * (ceil(programs / p.cores) / programs - 1 / p.cores)
+        if lost <= rows * p.block.rows * p.copies * SHARED_LINE:
+            return count, columns
+    return count, beside
 
 
 def _shares_lines(p: Product) -> bool:
     """Whether columns of the result that lie side by side are in one line, as its rows begin
     anywhere in lines: two cores that store them wait for each other.
 
-    40 x 50 x 60 of float32 take two cores of a Xeon (Granite Rapids) 4.2 us so, 1.8 by rows.
+    40 x 50 x 60 of float32 take two cores of a Xeon (Granite Rapids) 4.2 us so, 1.8 by rows;
+    151 x 133 x 27 of another one (Emerald Rapids) 17 and 7.
     """
     rows = [(a.stride(p.row.name), a.dtype.itemsize) for a in p.accesses if a.is_store]
     return any(isinstance(stride, int) and stride * size % LINE_BYTES for stride, size in rows)

@@ -269,15 +269,12 @@ class Side:
 
     def splits(self) -> float:
         """The part of the vectors along its axis that lie in two lines each, as rows begin anywhere
-        in them; 0 on machines whose blocks wait for other things.
-
-        127 x 255 x 511 of float32 take a core of a Xeon (Granite Rapids) 280 us in blocks of 4 rows
-        where the second operand lies, 206 in blocks of 10, and 198 with it packed.
+        in them; 0 on machines whose blocks do not wait for that.
         """
         p = self.product
         stride = self.stride(p.op.axes[-1]) * self.element.itemsize
         is_plain = len(p.op.axes) == 1 and p.group == 1 and self.runs_along(self.axis)
-        is_plain = is_plain and p.machine.has_masks
+        is_plain = is_plain and p.machine.waits_for_lines
         return 1 - gcd(stride, LINE_BYTES) / LINE_BYTES if is_plain and stride else 0
 
     def copying(self) -> float:

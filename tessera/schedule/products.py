@@ -87,6 +87,11 @@ class CachedCpu(Cpu, NarrowCpu, Protocol):
         """Whether memory under a mask is as fast as without."""
         ...
 
+    @property
+    def waits_for_lines(self) -> bool:
+        """Whether products wait for vectors that lie in two lines."""
+        ...
+
     def masks(self, bits: int) -> bool:
         """Whether lanes of so many bits are loaded and stored under a mask."""
         ...
