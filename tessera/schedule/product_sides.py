@@ -205,6 +205,15 @@ class Side:
             and p.depth * meeting(stride) > ways_of(p.machine.l1)
         )
 
+    def may_stay(self) -> bool:
+        """Whether blocks could read a first operand where it is: along the depth or its rows, or,
+        where an instruction adds products in groups, along the depth as it takes them."""
+        p = self.product
+        if p.group > 1:
+            return self.in_rows(1) and self.value.type == ScalarType(self.element)
+        beside = [0 < self.stride(axis) <= BESIDE for axis in (self.axis, p.op.axes[-1])]
+        return isinstance(self.axis.extent, int) and any(beside)
+
     def in_rows(self, rows: int) -> bool:
         """Whether registers for matrices read the operand where it is, in blocks of so many rows:
         in memory, along the depth, which is whole lines, with rows in order at distances that are

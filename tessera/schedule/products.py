@@ -36,7 +36,7 @@ from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.panel_rows import stacked
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
-from tessera.schedule.product_sides import BESIDE, LINE, Side
+from tessera.schedule.product_sides import LINE, Side
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
 
@@ -198,18 +198,15 @@ class Product:
         self.others = [a for a in self.nest.axes if a is not row and a is not col]
         self.left, self.right = Side(self, values[0], row), Side(self, values[1], col)
         height, width = size_of(row.extent), size_of(col.extent)
-        bits = self.op.dtype.bits
         near = self.machine.l2
         last = self.op.axes[-1]
-        in_place = self.group == 1 and isinstance(row.extent, int)
-        in_place = in_place and any(0 < self.left.stride(axis) <= BESIDE for axis in (row, last))
-        stride = self.left.stride(row) * bits // 8 if self.left.stride(last) else 0
+        stride = self.left.stride(row) * self.elements[0].itemsize if self.left.stride(last) else 0
         far = (self.left.bytes() > near, self.right.bytes() > near)
         # Rows one after the other, or parts of them, stay in the second cache while a program needs
         # them.
         lies = len(self.op.axes) == 1 and self.left.stride(last) == 1
         strays = not lies or self.left.stride(row) != self.depth
-        in_place = in_place and not self.left.strays_along(last)
+        in_place = self.left.may_stay() and not self.left.strays_along(last)
         # What is larger than the second cache is not read from memory twice.
         is_remote = len(self.op.axes) == 1 and self.right.bytes() > self.machine.l2
         self.reused = 2 if is_remote else REUSED
@@ -305,7 +302,7 @@ class Product:
         is_read_whole = is_read_whole or self.is_whole(self.col, self.block.columns)
         in_place = right.lies_along(self.col) and is_read_whole and not self.block.packs_right
         packs_right = not in_place or (is_read_far and self.machine.has_masks)
-        packs_left = self.block.packs_left or (self.group > 1 and not self.groups.is_panels)
+        packs_left = self.block.packs_left
         packs_right = packs_right or self.group > 1
         along = left.runs_along(last) and not left.runs_along(self.row)
         if self.group > 1 or (packs_left and along):
