@@ -64,8 +64,13 @@ def groups_of(op: ops.Contract, machine: NarrowCpu, panels: bool) -> Groups:
     # Instructions that add pairs of products round otherwise than one product after the other.
     if op.dtype is float32 and found == {bfloat16} and op.order is None:
         options = [(bfloat16, bfloat16)]
+    elif op.dtype is int32 and found == {int8, uint8}:
+        options = [(first, second), (int16, int16)]
     elif op.dtype is int32 and found == {int8}:
-        options = [(uint8, int8), (int16, int16)]
+        # One of them is moved by 128; what that adds, sums of the other one, is subtracted again.
+        # The second one is packed anyway, and may be for a whole loop, with its sums; but blocks
+        # that compute the first one would have to sum its rows besides.
+        options = [(int8, uint8) if panels else (uint8, int8), (int16, int16)]
     elif op.dtype is int32 and found <= {int8, uint8, int16}:
         options = [(int16, int16)]
     if options and panels and machine.has_panels and int16 not in found:

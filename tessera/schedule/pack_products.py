@@ -35,6 +35,7 @@ from tessera.schedule.in_blocks import InBlocks
 from tessera.schedule.panel_by_panel import panel_by_panel
 from tessera.schedule.part_memory import share
 from tessera.schedule.product_sides import Side
+from tessera.schedule.product_sums import column_sums, row_sums
 from tessera.schedule.products import CachedCpu, Context, Product
 from tessera.schedule.types import BufType
 
@@ -129,6 +130,8 @@ class _Packing:
             for side in (product.left, product.right):
                 if side.packed is not None and (side.is_left or not product.by_panels):
                     self.pack(side, outer, packed, scope)
+                elif side.sums is not None:
+                    packed[side.sums] = self.row_sums(side, outer, scope)
             if product.by_panels:
                 panels, memory = panel_by_panel(product)
                 code += panels
@@ -162,7 +165,9 @@ class _Packing:
         """Packs an operand in front of the kernel, and notes what it is there."""
         assert side.packed is not None
         packed[side.packed] = self.copy(side, outer, scope)
-        if side.sums is not None:
+        if side.sums is not None and side.is_left:
+            packed[side.sums] = self.row_sums(side, outer, scope)
+        elif side.sums is not None:
             packed[side.sums] = self.sums(side, packed[side.packed], scope)
 
     def each(
@@ -202,21 +207,48 @@ class _Packing:
         """The packed operand; in front of a loop whose steps all need the same."""
         assert side.packed is not None
         target = Value(side.packed.type)
-        nests = side.kernel_nests(target)
+        return self.beside(target, side.kernel_nests(target), ("pack", side.reason), outer, scope)
+
+    def row_sums(self, side: Side, outer: Mapping[Value, Value], scope: _Scope) -> Value:
+        """The sums of the rows of a first operand, likewise."""
+        assert side.sums is not None
+        target = Value(side.sums.type)
+        names = ("pack_sums", "sums of an operand's rows")
+        return self.beside(target, [row_sums(side, target)], names, outer, scope)
+
+    def beside(
+        self,
+        target: Value,
+        nests: Sequence[Op],
+        names: tuple[str, str],
+        outer: Mapping[Value, Value],
+        scope: _Scope,
+    ) -> Value:
+        """A kernel that needs nothing of the product's; in front of a loop whose steps all need the
+        same.
+
+        Args:
+            target: what it makes.
+            nests: its code.
+            names: its label and its reason.
+            outer: what the values are outside of the product's kernel.
+            scope: of the kernel.
+        """
         args = [v for v in free_values(Block([], nests, ())) if v is not target]
         inputs = [outer[v] for v in args]
         while scope.outer is not None and scope.values.isdisjoint(inputs):
             scope = scope.outer
         # With arguments of its own: those are the ones of the product's kernel.
         body = clone_block(Block([*args, target], nests, ()), {})
-        key = (tuple(inputs), content_hash(Func("pack", body)))
+        label, reason = names
+        key = (tuple(inputs), content_hash(Func(label, body)))
         found, made = scope.copies.get(key, (None, 0))
         lasts = scope.args.issuperset(inputs)
         if found is None or not (lasts or len(scope.code) - made <= SHARED_FOR):
             assert isinstance(target.type, BufType)
-            loc = side.product.op.loc
+            loc = nests[0].loc
             kernel = ops.Kernel(
-                inputs, (target.type,), label="pack", reason=side.reason, body=body, loc=loc
+                inputs, (target.type,), label=label, reason=reason, body=body, loc=loc
             )
             scope.code.append(kernel)
             scope.values.add(kernel.results[0])
@@ -233,7 +265,7 @@ class _Packing:
         if key not in scope.copies:
             source, target = Value(packed.type), Value(side.sums.type)
             assert isinstance(target.type, BufType)
-            body = Block([source, target], [side.sum_nest(source, target)], ())
+            body = Block([source, target], [column_sums(side, source, target)], ())
             kernel = ops.Kernel(
                 [packed], (target.type,), label="pack_sums", reason="sums of a packed operand's"
                 " columns", body=body, loc=side.product.op.loc,

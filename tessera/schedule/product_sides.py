@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, gcd, prod
 from typing import TYPE_CHECKING
 
-from tessera.dtypes import DType
+from tessera.dtypes import DType, int8, uint8
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, ceildiv, divides, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
@@ -28,7 +28,7 @@ from tessera.schedule.copying import Copy, Names, guarded
 from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import FEW, grain_of
-from tessera.schedule.narrow_products import narrowed
+from tessera.schedule.narrow_products import narrow, narrowed
 from tessera.schedule.sizes import power_above, size_of
 from tessera.schedule.types import Axis, BufType
 
@@ -83,13 +83,16 @@ class Side:
         value: the scalar of the contraction's region.
         axis: the axis of the nest that is cut into blocks.
         packed: the packed operand, if it is one.
-        sums: the sums of its columns times 128, if the other one is moved by that.
+        sums: the sums along the depth times 128, if the other one is moved by that.
     """
 
     def __init__(self, product: Product, value: Value, axis: Axis) -> None:
         self.product = product
-        self.value = narrowed(value) if product.groups.is_panels else value
         self.axis = axis
+        is_narrow = product.groups.is_panels
+        if product.group > 1 and not is_narrow:
+            is_narrow = narrow(value) is product.elements[0 if axis is product.row else 1]
+        self.value = narrowed(value) if is_narrow else value
         self.packed: Value | None = None
         self.sums: Value | None = None
         self.reason = ""
@@ -121,7 +124,7 @@ class Side:
         128."""
         assert isinstance(value.type, ScalarType)
         loc = self.product.op.loc
-        if self.product.is_moved and self.is_left:
+        if self.is_moved:
             moved = ops.Const(MOVED, value.type.dtype, loc=loc)
             added = ops.Map((value, moved.result), SCALARS["add"], loc=loc)
             code += [moved, added]
@@ -320,42 +323,23 @@ class Side:
         """Gives the operand a packed copy."""
         dims = [axis.extent for axis in self.axes()]
         self.packed = Value(BufType(tuple(dims), self.element))
-        if self.product.is_moved and not self.is_left:
-            extents = {axis.name: axis.extent for axis in self.axes()}
-            shape = tuple([extents[name] for name in self.sum_names()])
-            self.sums = Value(BufType(shape, self.product.op.dtype))
         line = self.product.line if self.is_left else 0
         lines = f", {line} of the depth together" if line else ""
         what = "rows" if self.is_left else "columns"
         self.reason = f"an operand of a product in panels of {self.size} {what}{lines}"
 
-    def sum_names(self) -> list[str]:
-        """The axes of the sums of columns."""
-        return [*[axis.name for axis in self.batch], self.product.jo, self.product.ji]
+    @property
+    def is_moved(self) -> bool:
+        """Whether 128 is added to each element: bytes are multiplied by signed ones as unsigned
+        ones only."""
+        is_other = self.element is uint8 and narrow(self.value) is int8
+        return is_other and not self.product.groups.is_panels
 
-    def sum_nest(self, packed: Value, target: Value) -> ops.Nest:
-        """The nest that sums the columns of the packed operand."""
-        p = self.product
-        axes, loc = self.axes(), p.op.loc
-        names = self.sum_names()
-        moved = ops.Const(MOVED, p.elements[0], loc=loc)
-        load = ops.Load(packed, (), self.place(), loc=loc)
-        body = Block([], [moved, load], (moved.result, load.result))
-        # As a product with a row of 128s it is one of groups too.
-        summed = ops.Contract(p.depth_axes, (), tuple(names[-2:]), p.op.dtype, body, loc=loc)
-        store = ops.Store(target, summed.result, (), tuple([sym(n) for n in names]), loc=loc)
-        found = tuple([axis for axis in axes if axis.name in names])
-        chunk = [0 if axis.extent == 1 else 1 for axis in found[:-1]]
-        programs = prod([size_of(axis.extent) for axis in found[:-1]])
-        return ops.Nest(
-            found,
-            tile=(*[1] * (len(found) - 1), self.size),
-            chunk=(*chunk, 0),
-            reduce_tile=p.group,
-            body=Block([], [summed, store], ()),
-            loc=loc,
-            grain=grain_of(programs, p.depth * self.size // p.lanes),
-        )
+    def scalars(self) -> list[Op]:
+        """What the nest computes before the product."""
+        before = self.product.nest.body.ops
+        before = before[: before.index(self.product.op)]
+        return [op for op in before if not isinstance(op, ops.Store)]
 
     def place(self) -> tuple[Dim, ...]:
         """The element of the packed operand at the current point of a block."""
@@ -430,8 +414,8 @@ class Side:
         is_small = len(extents) == len(axes) and prod(extents) <= SOON_COPIED
         is_along = all([access.stride(last) in (0, 1) for access in self.accesses])
         # Without masks for narrow numbers, conditions are a branch for each of them.
-        narrow = [access.dtype.bits for access in self.accesses if access.dtype.bits < 32]
-        return is_small and is_along and all(map(p.machine.masks, narrow))
+        bits = [access.dtype.bits for access in self.accesses if access.dtype.bits < 32]
+        return is_small and is_along and all(map(p.machine.masks, bits))
 
     def copy_nest(
         self, target: Value, part: Mapping[int, tuple[int, int]], checked: bool, checks_depth: bool
@@ -465,11 +449,9 @@ class Side:
             *(p.guard(self.axis, self.size) if checked else ()),
             *(p.depth_guard if checks_depth else ()),
         ]
-        before = p.nest.body.ops[: p.nest.body.ops.index(p.op)]
-        scalars = [op for op in before if not isinstance(op, ops.Store)]
         code: list[Op] = []
         copy = Copy(mapping)
-        for op in (*scalars, *self.code()):
+        for op in (*self.scalars(), *self.code()):
             depends = p.depends.ops[op]
             copy.guard = tuple([e for e in guard if not symbols(e).isdisjoint(depends)])
             code.append(copy.op(op))

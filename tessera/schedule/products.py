@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Protocol
 
-from tessera.dtypes import int8, uint8
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, substitute, sym, symbols
 from tessera.ir.scalar import SCALARS
@@ -30,13 +29,14 @@ from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
 from tessera.schedule.grains import FEW, grain_of
 from tessera.schedule.machines import Cpu
-from tessera.schedule.narrow_products import NarrowCpu, groups_of
+from tessera.schedule.narrow_products import NarrowCpu, groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.panel_rows import stacked
 from tessera.schedule.product_parts import Part, Sums, cut, cuts_of_depth
 from tessera.schedule.product_programs import is_worth_sharing, program
 from tessera.schedule.product_sides import LINE, Side
+from tessera.schedule.product_sums import add_sums, sum_names
 from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis, BufType
 
@@ -148,7 +148,7 @@ class Product:
         rows, cols = [byname[n] for n in op.rows], [byname[n] for n in op.cols]
         values = op.body.outputs
         self.groups = groups_of(op, context.machine, not context.in_blocks)
-        self.elements, self.group = self.groups.elements, self.groups.size
+        self.group = self.groups.size
         if self.runs(rows) and not self.runs(cols):
             rows, cols, values = cols, rows, values[::-1]
         inner = [a for a in self.accesses if a.inner]
@@ -195,6 +195,10 @@ class Product:
             is_turned: whether the result runs along the rows.
         """
         self.row, self.col = row, col
+        # Unsigned bytes stay so on either side.
+        found = (narrow(values[0]), narrow(values[1]))
+        same = set(found) == set(self.groups.elements)
+        self.elements = found if same else self.groups.elements
         self.others = [a for a in self.nest.axes if a is not row and a is not col]
         self.left, self.right = Side(self, values[0], row), Side(self, values[1], col)
         height, width = size_of(row.extent), size_of(col.extent)
@@ -273,12 +277,6 @@ class Product:
         stores = [a for a in self.accesses if a.is_store]
         return any(a.stride(axis.name) == 1 for a in stores for axis in axes)
 
-    @property
-    def is_moved(self) -> bool:
-        """Whether 128 is added to each element of the first operand: bytes are multiplied by signed
-        ones as unsigned ones only."""
-        return self.elements == (uint8, int8) and not self.groups.is_panels
-
     # --- decisions ----------------------------------------------------------------------------
 
     def plan(self, cuts: bool = False, by_panels: bool = False) -> bool:
@@ -326,6 +324,8 @@ class Product:
             left.pack()
         if packs_right:
             right.pack()
+        add_sums(left, right)
+        add_sums(right, left)
         return True
 
     @property
@@ -503,12 +503,15 @@ class Product:
         )
 
     def unmoved(self, code: list[Op]) -> Value:
-        """The product at the end of the code, less what moving the first operand has added."""
+        """The product at the end of the code, less what moving an operand has added."""
         product = code[-1].result
-        if self.right.sums is None:
+        side = next((side for side in (self.left, self.right) if side.sums is not None), None)
+        if side is None:
             return product
-        index = tuple([sym(name) for name in self.right.sum_names()])
-        load = ops.Load(self.right.sums, (), index, loc=self.op.loc)
+        assert side.sums is not None
+        row = self.first_row + sym(self.ii)
+        named = [row if name == self.row.name else sym(name) for name in sum_names(side)]
+        load = ops.Load(side.sums, (), tuple(named), loc=self.op.loc)
         rest = ops.Map((product, load.result), SCALARS["sub"], loc=self.op.loc)
         code += [load, rest]
         return rest.result

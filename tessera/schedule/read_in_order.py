@@ -408,8 +408,8 @@ class _RowSum:
         if not isinstance(op, ops.Contract) or row is None or count_of([row]) == 1 or self.others:
             return None
         found = groups_of(op, machine, panels=False)
-        if found.elements == (uint8, int8):
-            # As bytes of which one is moved they would have sums of columns besides.
+        if uint8 in found.elements:
+            # As bytes of which one is moved they would have sums besides.
             found = Groups((int16, int16), machine.group(int16, int16))
         return found if found.size > 1 else None
 

@@ -213,7 +213,7 @@ class Machine:
         there is none."""
         if a is b is bfloat16:
             return 2 if Feature.AVX512_BF16 in self.features else 1
-        if a is uint8 and b is int8:
+        if {a, b} == {uint8, int8}:
             return 4 if Feature.AVX512_VNNI in self.features else 1
         return 2 if a is b is int16 and self.arch == "x86-64" else 1
 

@@ -111,6 +111,21 @@ def test_groups(name: str, form: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", GROUPED)
+@pytest.mark.parametrize("shape", [(9, 37, 64), (30, 70, 128), (8, 16, 192)])
+@pytest.mark.parametrize("name", ["bytes", "mixed bytes", "mixed the other way", "int16"])
+def test_groups_of_a_first_operand_where_it_is(
+    name: str, shape: tuple[int, int, int], level: str
+) -> None:
+    """The depth is whole lines; of signed bytes the second operand is moved."""
+    first, second = NARROW[name]
+    types = [operands("nn", shape, dtype)[k] for k, dtype in enumerate((first, second))]
+    lowered = check_groups(types, "nn", level)
+    if machine(level).group(dt.uint8, dt.int8) == 4 or name == "int16":
+        assert "left operand packed" not in str(lowered.schedule)
+        assert "left and right operand packed" not in str(lowered.schedule)
+
+
+@pytest.mark.parametrize("level", GROUPED)
 @pytest.mark.parametrize("shape", [(9, 48, 96), (13, 67, 150), (8, 16, 12)])
 @pytest.mark.parametrize("dtype", [dt.int8, dt.int16])
 def test_groups_are_turned_in_squares(
@@ -414,6 +429,21 @@ def test_batches_of_groups(level: str) -> None:
         return dot_general(x, y, ((2,), (1,)), ((0,), (0,)))
 
     run(fn, [typed(2, 9, 70, dtype=dt.int8), typed(2, 70, 66, dtype=dt.int8)], level)
+    run(fn, [typed(2, 9, 64, dtype=dt.int8), typed(2, 64, 66, dtype=dt.int8)], level)
+
+
+@pytest.mark.parametrize("level", GROUPED)
+def test_groups_of_what_is_computed(level: str) -> None:
+    """The rows that are summed are those of the first operand, not of what it is computed from."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x, y = e.cast(e.neg(e.cast(x, dt.int8)), dt.int32), e.cast(y, dt.int32)
+        return dot_general(x, y, ((1,), (0,)), ((), ()))
+
+    types = [typed(9, 64, dtype=dt.int16), typed(64, 66, dtype=dt.int8)]
+    rng = np.random.default_rng(3)
+    inputs = [rng.integers(-128, 128, t.shape).astype(t.dtype.np) for t in types]
+    check_levels(traced(fn, *types), inputs, machine=machine(level))
 
 
 @pytest.mark.parametrize("level", LEVELS)

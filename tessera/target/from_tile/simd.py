@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tessera.dtypes import DType, Kind, int64
+from tessera.dtypes import DType, Kind, int8, int64
 from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.loc import Loc
 from tessera.ir.scalar import ScalarFn, scalar
@@ -300,13 +300,15 @@ def _dot(s: Lowering, op: tile.Dot) -> None:
 
 
 def _dot_groups(s: Lowering, op: tile.Dot, a: Rows, b: Rows, acc: Rows) -> None:
-    """Some steps along the depth at once, a power of two."""
+    """Some steps along the depth at once, a power of two. Of bytes the unsigned ones come first."""
     size = len(b.values)
+    is_turned = a.dtype is int8
     right = s.mix(b.values) if b.mixed is None else b.mixed
     result: list[Value] = []
     for left, total in zip(a.values, acc.values, strict=True):
         group = s.emit(t.Shuffle(left, left, tuple(range(size)) * b.lanes, loc=s.loc))
-        result.append(s.emit(t.DotGroups(total, group, right, loc=s.loc)))
+        sides = (right, group) if is_turned else (group, right)
+        result.append(s.emit(t.DotGroups(total, *sides, loc=s.loc)))
     s.define(op.result, result)
 
 
