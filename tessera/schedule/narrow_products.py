@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tessera.dtypes import DType, bfloat16, float32, int8, int16, int32, uint8
+from tessera.dtypes import DType, bfloat16, can_cast, float32, int8, int16, int32, uint8
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
@@ -84,8 +84,12 @@ def groups_of(op: ops.Contract, machine: NarrowCpu, panels: bool) -> Groups:
 
 
 def narrowed(value: Value) -> Value:
-    """A scalar before it was widened."""
-    return value.op.x if isinstance(value.op, ops.Cast) else value
+    """A scalar before it was widened; what a conversion changes is not what it was."""
+    op = value.op
+    if not isinstance(op, ops.Cast):
+        return value
+    assert isinstance(op.x.type, ScalarType)
+    return op.x if can_cast(op.x.type.dtype, op.dtype) else value
 
 
 def narrow(value: Value) -> DType:

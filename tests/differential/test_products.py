@@ -432,6 +432,23 @@ def test_batches_of_groups(level: str) -> None:
     run(fn, [typed(2, 9, 64, dtype=dt.int8), typed(2, 64, 66, dtype=dt.int8)], level)
 
 
+@pytest.mark.parametrize("level", [*GROUPED, "x86-64-v4-amx"])
+@pytest.mark.parametrize("rows", [4, 9, 64])
+@pytest.mark.parametrize("wide", [dt.int16, dt.uint8, dt.int8], ids=str)
+@pytest.mark.parametrize("narrow", [dt.int8, dt.uint8], ids=str)
+def test_conversions_that_change_numbers(
+    wide: dt.DType, narrow: dt.DType, rows: int, level: str
+) -> None:
+    """Products are of what the numbers have become, which instructions for groups take as well."""
+
+    def fn(x: Any, y: Any) -> Any:
+        x, y = e.cast(e.cast(x, narrow), dt.int32), e.cast(y, dt.int32)
+        return dot_general(x, y, ((1,), (0,)))
+
+    types = [typed(rows, 64, dtype=wide), typed(64, 34, dtype=dt.int8)]
+    check_levels(traced(fn, *types), extremes(types), machine=machine(level))
+
+
 @pytest.mark.parametrize("level", GROUPED)
 def test_groups_of_what_is_computed(level: str) -> None:
     """The rows that are summed are those of the first operand, not of what it is computed from."""
