@@ -128,10 +128,8 @@ class _Packing:
                 code.append(part)
                 continue
             for side in (product.left, product.right):
-                if side.packed is not None and (side.is_left or not product.by_panels):
+                if side.is_left or not product.by_panels:
                     self.pack(side, outer, packed, scope)
-                elif side.sums is not None:
-                    packed[side.sums] = self.row_sums(side, outer, scope)
             if product.by_panels:
                 panels, memory = panel_by_panel(product)
                 code += panels
@@ -162,12 +160,16 @@ class _Packing:
         packed: dict[Value, Value],
         scope: _Scope,
     ) -> None:
-        """Packs an operand in front of the kernel, and notes what it is there."""
-        assert side.packed is not None
-        packed[side.packed] = self.copy(side, outer, scope)
-        if side.sums is not None and side.is_left:
+        """Packs an operand in front of the kernel and sums it, where that is needed; notes what
+        these are there."""
+        if side.packed is not None:
+            packed[side.packed] = self.copy(side, outer, scope)
+        if side.sums is None:
+            return
+        if side.is_left:
             packed[side.sums] = self.row_sums(side, outer, scope)
-        elif side.sums is not None:
+        else:
+            assert side.packed is not None
             packed[side.sums] = self.sums(side, packed[side.packed], scope)
 
     def each(
