@@ -15,6 +15,10 @@ take 1.05 of it for 1024 cubed, where panels come from one of them to all.
 Each step reads as many lines of its own panel from the second cache as it has vectors of columns,
 and those of a few steps later are fetched into the first one. Two cores of a Xeon (Granite Rapids)
 take 0.93 to 0.97 of the time.
+
+A packed first operand is one long run, in which a prefetcher begins anew on every page: one that
+the second cache does not hold is fetched further ahead. 1024 cubed of float32 turned (TN) takes two
+cores of such a Xeon 0.90 of the time, 2048 cubed 0.96.
 """
 
 from __future__ import annotations
@@ -36,6 +40,9 @@ from tessera.schedule.types import BufType
 NEAR_STEPS = 8
 """Steps ahead of which lines come from the second cache into the first one."""
 
+FAR_STEPS = 64
+"""Steps ahead of which lines of a first operand come from beyond the second cache."""
+
 
 def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest with a product of register blocks that fetches panels ahead, where that pays.
@@ -56,6 +63,7 @@ def fetch_next_panel(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
             own += [f for a in inside if (f := _fetch(nest, product, a, machine.l2))]
         if machine.has_masks:
             own += [f for a in inside for f in _next_steps(nest, product, a, machine.l1)]
+            own += [f for a in inside if (f := _next_rows(nest, product, a, machine.l2))]
         found.append(own)
     if not any(found):
         return nest
@@ -99,6 +107,26 @@ def _next_steps(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> 
     later = sym(step) + NEAR_STEPS
     places = [{along: k, step: later} for k in lines]
     return [Prefetch(a.op.buf, substitute(a.offset, one), loc=a.op.loc) for one in places]
+
+
+def _next_rows(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefetch | None:
+    """What fetches a packed first operand ahead, if the second cache does not hold it: its steps
+    lie one after the other, and so do its blocks."""
+    lane = nest.axes[-1].name
+    if not isinstance(a.op, ops.Load) or a.op.dyn or a.op.where or a.stride(lane) != 0:
+        return None
+    steps = [axis for axis in product.axes if a.stride(axis.name) != 0]
+    each = a.stride(steps[-1].name) if steps else None
+    if not isinstance(each, int) or each * a.dtype.itemsize >= LINE_BYTES:
+        return None
+    if each != nest.tile[-2] or a.stride(nest.axes[-2].name) != 1:
+        return None
+    assert isinstance(a.op.buf.type, BufType)
+    dims = [n for n in a.op.buf.type.shape if isinstance(n, int)]
+    if len(dims) < len(a.op.buf.type.shape) or prod(dims) * a.dtype.itemsize <= near:
+        return None
+    later = {steps[-1].name: sym(steps[-1].name) + FAR_STEPS, nest.axes[-2].name: 0}
+    return Prefetch(a.op.buf, substitute(a.offset, later), loc=a.op.loc)
 
 
 def _fetch(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefetch | None:

@@ -287,6 +287,18 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
     assert ("schedule.prefetch" in str(lowered.schedule)) is not has_few_blocks
 
 
+def test_packed_rows_are_fetched_ahead() -> None:
+    """Beyond the last of them, too."""
+    types = operands("tn", (40, 131, 523), dt.float32)
+    graph = traced(lambda x, y: product("tn", e.neg(x), y), *types)
+    rng = np.random.default_rng(6)
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    cpu = replace(machine("x86-64-v4"), cores=2, l2=1 << 16)
+    text = str(check_levels(graph, inputs, machine=cpu).schedule)
+    assert "buf<f32[4, 523, 10]>" in text
+    assert "{offset=5230*m + 10*r0 + 640}" in text
+
+
 @pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="needs AVX-512")
 @pytest.mark.parametrize(
     ("form", "rest", "dtype"),

@@ -380,6 +380,24 @@ def test_steps_fetch_the_lines_of_later_ones() -> None:
     assert len(found) == 1 + 4
 
 
+def test_packed_rows_beyond_the_second_cache_are_fetched_ahead() -> None:
+    """Each step fetches what a later one of the same long run broadcasts."""
+
+    def turned(x: Any, w: Any) -> Any:
+        return dot_general(x, w, ((0,), (0,)))
+
+    def rows_ahead(l2: int) -> list[Prefetch]:
+        graph = traced(turned, typed(1024, 1024), typed(1024, 1024))
+        func = Lowered(graph, replace(machine("x86-64-v4"), cores=2, l2=l2)).schedule
+        found = [op for op in all_ops(func, Prefetch) if isinstance(op, Prefetch)]
+        return [op for op in found if op.buf.type.shape[-1] == 6]
+
+    (fetch,) = rows_ahead(1 << 21)
+    assert fetch.buf.type.shape == (171, 1024, 6)
+    assert evaluate(fetch.offset, dict.fromkeys(symbols(fetch.offset), 0)) == 64 * 6
+    assert rows_ahead(1 << 23) == []
+
+
 def test_few_rows_and_near_operands_fetch_no_panels() -> None:
     for shape in ((6, 2048, 2048), (256, 256, 256)):
         rows, columns, depth = shape
