@@ -49,10 +49,6 @@ class Watcher(Protocol):
 WATCHER: list[Watcher] = []
 """The engine's, if there is one."""
 
-VIEWER: list[Callable[[Any, Any], Any]] = []
-"""The engine's way to read an array at a number or a slice, if there is one; it gives
-`NotImplemented`, having done nothing, for anything else."""
-
 
 def shortcut(fn: Callable[P, R]) -> Callable[P, R]:
     """Marks a function of arrays, which gives one array, and without effects."""

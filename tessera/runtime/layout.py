@@ -147,11 +147,12 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
     """The word of a class that says what runs for a special method, or None where it is not known.
 
     It is where classes with such a method differ from those without one: CPython's function that
-    calls the method stands there.
+    calls the method stands there. Subscripts have two, of mappings and of sequences. CPython has
+    these in this order in every class, as it asks the first one first.
 
     Args:
         cls: a class with such a method.
-        name: `__del__`, `__call__` or an operator such as `__add__` and `__lt__`.
+        name: `__del__`, `__call__`, `__getitem__` or an operator such as `__add__` and `__lt__`.
     """
     if not _is_known():
         return None
@@ -170,7 +171,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
         )
         if without.value != with_one.value and with_one.value == here.value:
             found.append(here)
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == (2 if name == "__getitem__" else 1) else None
 
 
 LIST_SIZE = 16

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tessera.ir.core import Block, Op
+from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, substitute, sym
 from tessera.ir.walk import map_ops
 from tessera.schedule import ops
@@ -121,9 +121,7 @@ def _next_rows(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> P
         return None
     if each != nest.tile[-2] or a.stride(nest.axes[-2].name) != 1:
         return None
-    assert isinstance(a.op.buf.type, BufType)
-    dims = [n for n in a.op.buf.type.shape if isinstance(n, int)]
-    if len(dims) < len(a.op.buf.type.shape) or prod(dims) * a.dtype.itemsize <= near:
+    if not _is_larger(a.op.buf, near):
         return None
     later = {steps[-1].name: sym(steps[-1].name) + FAR_STEPS, nest.axes[-2].name: 0}
     return Prefetch(a.op.buf, substitute(a.offset, later), loc=a.op.loc)
@@ -147,11 +145,8 @@ def _fetch(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefe
     blocks = (nest.chunk[-3] if nest.chunk else 0) or nest.axes[-3].extent
     if size % max(depth * each, 1) or size < 1 or not isinstance(blocks, int):
         return None
-    assert isinstance(a.op.buf.type, BufType)
-    dims = a.op.buf.type.shape
-    count = prod([n for n in dims if isinstance(n, int)]) * a.dtype.itemsize
     every = ceil(each / blocks)
-    if count <= near or every * a.dtype.itemsize > LINE_BYTES:
+    if not _is_larger(a.op.buf, near) or every * a.dtype.itemsize > LINE_BYTES:
         return None
     step: Dim = sym(row) % blocks
     for axis, extent in zip(steps, extents, strict=True):
@@ -159,3 +154,10 @@ def _fetch(nest: ops.Nest, product: ops.Contract, a: Access, near: int) -> Prefe
     start = {axis.name: 0 for axis in product.axes}
     offset = substitute(a.offset, {**start, lane: 0, panel: sym(panel) + 1})
     return Prefetch(a.op.buf, offset + step * every, loc=a.op.loc)
+
+
+def _is_larger(buf: Value, near: int) -> bool:
+    """Whether a buffer is larger than so many bytes, whatever the dims that are not known."""
+    assert isinstance(buf.type, BufType)
+    known = [n for n in buf.type.shape if isinstance(n, int)]
+    return prod(known) * buf.type.dtype.itemsize > near

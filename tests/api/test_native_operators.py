@@ -14,8 +14,8 @@ import tessera as ts
 from tessera import eager
 from tessera.errors import DonatedError, NonFiniteError, TesseraError
 from tessera.graph.engine import ENGINE, OPERATORS, current_engine, installed
+from tessera.graph.namespace import indexing
 from tessera.graph.ops.arithmetic import Add
-from tessera.graph.shortcut import VIEWER
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import native
 
@@ -217,37 +217,98 @@ def test_what_native_code_was_told_outlives_the_engine() -> None:
     assert current_engine().operators
 
 
-INDICES = [0, -1, 2, slice(None), slice(1, 3), slice(None, None, -2), slice(5, 2), slice(9, None)]
+INDICES: list[Any] = [
+    *(0, -1, 2, slice(None), slice(1, 3), slice(None, None, -2), slice(5, 2), slice(9, None)),
+    *(None, ..., (), (1,), (0, ...), (..., -1), (None, 1), (slice(1, None), None)),
+    *((None, ..., None), (0, 1)),
+    *((-1, slice(1, None)), (slice(None), -1), (slice(None, None, 2), slice(0, 2))),
+    *((1, 0, 1), (slice(None), ..., 0), (0, ..., None, 1)),
+]
+
+
+def enters_python(read: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether a read of an array enters the function of Python; what it gives."""
+    entered: list[object] = []
+
+    def note(frame: Any, event: str, arg: object) -> None:
+        if event == "call" and frame.f_code is indexing.getitem.__code__:
+            entered.append(arg)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        found = read()
+    finally:
+        sys.setprofile(before)
+    return bool(entered), found
+
+
+SHAPES = [(), (4,), (3, 4), (3, 0), (256,), (257,), (2000,), (16, 17), (3, 2, 5), (300, 2, 5)]
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (3, 0), (256,), (257,), (2000,), (300, 2, 5)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_elements_and_views(shape: tuple[int, ...], index: Any) -> None:
     native()
     for dtype in (ts.float32, ts.int8, ts.bfloat16, ts.complex128):
         x = ts.asarray(array(*shape), dtype=dtype)
-        found = x[index]
-        is_copied = isinstance(index, int) and shape in ((257,), (2000,))
-        view = VIEWER[0](x, index)
-        assert (view is NotImplemented) == is_copied
-        assert found.shape == np.empty(shape)[index].shape
+        try:
+            wanted = np.asarray(x)[index]
+        except IndexError:
+            with pytest.raises(TesseraError):
+                x[index]
+            continue
+        entered, found = enters_python(lambda x=x: x[index])
+        assert not entered
+        assert type(found) is ts.Array
+        assert found.shape == wanted.shape
         assert (found.dtype, found.weak) == (dtype, False)
-        np.testing.assert_array_equal(found, np.asarray(x)[index])
-        assert not np.asarray(found).flags.writeable
-        if not is_copied:
-            assert np.shares_memory(np.asarray(found), np.asarray(x)) == bool(found.size)
-            assert view.type == found.type
+        assert found.type == indexing.getitem(x, index).type
+        np.testing.assert_array_equal(found, wanted)
+        data = np.asarray(found)
+        assert not data.flags.writeable
+        assert data.flags.aligned == np.asarray(x).flags.aligned
+        # An element of a large array does not keep that.
+        items = index if isinstance(index, tuple) else (index,)
+        numbers = sum(type(item) is int for item in items)
+        is_copied = len(shape) > 0 and numbers == len(shape) and x.size > 256
+        assert np.shares_memory(data, np.asarray(x)) == bool(found.size and not is_copied)
+
+
+def test_views_of_views() -> None:
+    x = ts.asarray(array(4, 6))
+    for found, wanted in (
+        (x[:, 2][1], 8.0), (x[::2, 1:][1][3], 16.0), (x[1][::-1][0], 11.0), (x[-1][2:][0], 20.0),
+    ):  # fmt: skip
+        assert float(found) == wanted
+    column = x[:, 3]
+    del x
+    gc.collect()
+    np.testing.assert_array_equal(column * 2, [6, 18, 30, 42])
 
 
 def test_what_is_no_view_goes_to_python() -> None:
     native()
     x, twice = ts.asarray(X), ts.jit(lambda x: x * 2, donate_argnums=0)
-    for index in (True, np.int64(1), None, ..., (0, 1), [0], ts.asarray(1), "a", 2.0, 3, -4):
-        assert VIEWER[0](x, index) is NotImplemented
-    assert VIEWER[0](X, 0) is NotImplemented
-    assert VIEWER[0](ts.asarray(1.0), 0) is NotImplemented
-    with pytest.raises(TesseraError, match="3 is out of range for dim 0"):
-        x[3]
+    for index, wanted in (
+        (True, X[None]), (np.int64(1), X[1]), ([0], X[[0]]), (ts.asarray(1), X[1]),
+        ((0, np.int64(1)), X[0, 1]), (([0, 1], 1), X[:2, 1]), ((ts.asarray(2), 0), X[2, 0]),
+    ):  # fmt: skip
+        entered, found = enters_python(lambda index=index: x[index])
+        assert entered
+        np.testing.assert_array_equal(found, wanted)
+    for index, text in (
+        (3, "3 is out of range for dim 0"), (-4, "-4 is out of range for dim 0"),
+        ((0, 4), "4 is out of range for dim 1"), (1 << 70, "out of range for dim 0"),
+        ((0, True), "stands alone"), ((0, 0, 0), "index"), ((..., ...), "index"),
+        ("a", "index"), (2.0, "index"),
+    ):  # fmt: skip
+        with pytest.raises(TesseraError, match=text):
+            x[index]
+    vector = ts.asarray(array(5))
+    for at in (5, -6, 1 << 70, -(1 << 70)):
+        with pytest.raises(TesseraError, match="is out of range for dim 0"):
+            vector[at]
     twice(x)
     with pytest.raises(DonatedError):
         x[0]
@@ -255,6 +316,22 @@ def test_what_is_no_view_goes_to_python() -> None:
     traced = ts.make_graph(lambda v: (v[0], y[0] * v[1]))(y)
     np.testing.assert_array_equal(ts.jit(lambda v: y[0] * v[1])(y), X[0] * X[1])
     assert len(traced.outputs) == 2
+
+
+def test_classes_with_subscripts_of_their_own() -> None:
+    class Named(ts.Array):
+        def __getitem__(self, index: Any) -> Any:
+            return "name" if index == "name" else super().__getitem__(index)
+
+    class Plain(ts.Array):
+        pass
+
+    native()
+    x = Named(X.copy())
+    assert x["name"] == "name"
+    np.testing.assert_array_equal(x[1], X[1])
+    np.testing.assert_array_equal(Plain(X.copy())[1:, 2], X[1:, 2])
+    np.testing.assert_array_equal(ts.Array.__getitem__(ts.asarray(X), 2), X[2])
 
 
 def test_views_keep_what_they_show_and_no_more() -> None:

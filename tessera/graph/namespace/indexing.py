@@ -42,7 +42,6 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, slice_, transpose
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
-from tessera.graph.shortcut import VIEWER
 from tessera.graph.trace import Tracer, is_recording, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
@@ -525,8 +524,6 @@ def _is_plain(items: tuple[Any, ...]) -> bool:
 
 def getitem(x: Any, index: Any) -> Any:
     """`x[index]`."""
-    if VIEWER and (view := VIEWER[0](x, index)) is not NotImplemented:
-        return view
     kind = index.__class__
     if (kind is int or kind is slice or kind is tuple) and type(x) is Array and not is_recording():
         data = x.storage

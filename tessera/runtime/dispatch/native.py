@@ -20,11 +20,9 @@ from tessera.config import OVERRIDDEN, config
 from tessera.graph import device, engine, trace
 from tessera.graph.array import Array
 from tessera.graph.remote import Remote
-from tessera.graph.shortcut import VIEWER
 from tessera.graph.state import Cell
 from tessera.ir.types import TensorType
 from tessera.runtime.cache import default_cache
-from tessera.runtime.call import make_builtin
 from tessera.runtime.codegen import Source
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
@@ -97,7 +95,7 @@ class Plan:
 _CALL = "tessera_call"
 START = "tessera_start"
 START_CALL = "tessera_start_call"
-_NEW_ARRAY = 94  # of NumPy's C interface: PyArray_NewFromDescr
+_NEW_ARRAY, _NEW_COPY = 94, 85  # of NumPy's C interface: PyArray_NewFromDescr, PyArray_NewCopy
 
 
 class _Handler(ctypes.Structure):
@@ -138,13 +136,17 @@ def _arrays_are_known() -> bool:
 
     for sample in (np.empty((2, 3)), np.empty((2, 3), np.int8, order="F"), np.empty(())):
         here = id(sample)
-        dims = [word(word(here + w.DIMS) + 8 * k) for k in range(sample.ndim)]
+        dims, steps = (
+            [word(word(here + at) + 8 * k) for k in range(sample.ndim)]
+            for at in (w.DIMS, w.STRIDES)
+        )
         flags = word(here + w.FLAGS, ctypes.c_int32)
         wanted = w.OWNS | w.WRITEABLE | w.ALIGNED | (w.C_CONTIGUOUS * sample.flags.c_contiguous)
         known = w.OWNS | w.WRITEABLE | w.ALIGNED | w.C_CONTIGUOUS
         if (
             word(here + w.RANK, ctypes.c_int32) != sample.ndim
             or (sample.ndim and dims != list(sample.shape))
+            or (sample.ndim and steps != list(sample.strides))
             or word(here + w.DTYPE) != id(sample.dtype)
             or flags & known != wanted
             or word(here + w.HANDLER) != _memory_handler()
@@ -224,6 +226,7 @@ def native() -> Loaded | None:
     imports = {
         "tessera_slow_call": slow.value,
         "tessera_new_array": _interface(_NEW_ARRAY),
+        "tessera_new_copy": _interface(_NEW_COPY),
         "tessera_traces": ctypes.addressof(trace.ACTIVE),
         "tessera_overrides": ctypes.addressof(OVERRIDDEN),
         "tessera_devices": ctypes.addressof(device.MOVED),
@@ -242,6 +245,7 @@ def native() -> Loaded | None:
         "tessera_pooled_class": id(PooledMemory),
         "tessera_operators": ctypes.addressof(engine.OPERATORS),
         "tessera_slow_compare": (operator_slots()[COMPARE] or slow).value,
+        "tessera_slow_subscript": (_subscript_slot() or slow).value,
         **{f"tessera_name_{name}": id(method) for name, method in METHODS.items()},
         **{f"tessera_reflected_{name}": id(method) for name, method in REFLECTED.items()},
     }
@@ -254,9 +258,26 @@ def native() -> Loaded | None:
     # Arrays may die after everything else, and give their memory back: none of this is ever freed.
     for thing in (loaded, handler, capsule, aligned_sized, LISTED_LINES):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-    VIEWER.append(make_builtin(loaded.addresses["tessera_view"], owner=loaded, name="view"))
-    atexit.register(VIEWER.clear)
+    _read_natively(loaded)
     return loaded
+
+
+@functools.cache
+def _subscript_slot() -> ctypes.c_uint64 | None:
+    return method_word(Array, "__getitem__")
+
+
+def _read_natively(loaded: Loaded) -> None:
+    """Puts native code into the slot of subscripts of arrays, until the process ends."""
+    slot = _subscript_slot()
+    if slot is None:
+        return
+    # CPython enters a function of Python that is `__getitem__` without asking the slot.
+    new = ctypes.pythonapi.PyInstanceMethod_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.py_object]
+    setattr(Array, "__getitem__", new(Array.__getitem__))  # noqa: B010
+    atexit.register(setattr, slot, "value", slot.value)
+    slot.value = loaded.addresses["tessera_subscript"]
 
 
 _CALLED: dict[type, bool] = {}
