@@ -16,6 +16,7 @@ from tessera.dtypes import DType, float32
 from tessera.ir.core import Func
 from tessera.runtime.memory import pointer
 from tessera.schedule import loop_ops, ops
+from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.scan_in_order import PART_BYTES
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of
@@ -124,6 +125,24 @@ def test_factors_that_the_first_cache_does_not_hold() -> None:
         # Few registers leave lines too short for prefetchers: whole rows are faster even so.
         check(linear, (wide,), (ROWS, wide), level=level, cut=cut)
     check(lambda w, x: ts.scan(lambda h, row: (h + row, h), w, x), (wide,), (ROWS, wide))
+
+
+def test_the_next_row_is_fetched() -> None:
+    """Every line of a tile, of what is read and what is written; no more than the first cache has
+    room for, nor what is stored past the caches."""
+
+    def fetched(fn: Any, *shapes: tuple[int, ...]) -> list[Any]:
+        on = replace(machine("x86-64-v3"), l2=8 * 1024)
+        found = Lowered(graph_of(fn, shapes, float32), on).schedule
+        return [op.offset for op in all_ops(found, Prefetch)]
+
+    (step, *_), ends = fetched(columns, (ROWS, COLUMNS)), (ROWS - 2) * COLUMNS
+    assert str(step) == f"i0 + {COLUMNS}*r0 + {COLUMNS}"
+    assert len(fetched(columns, (ROWS, COLUMNS))) == 2 * 32 * 4 // 64
+    assert len(fetched(several, *[(COLUMNS,)] + [(ROWS, COLUMNS)] * 2)) == 4 * 32 * 4 // 64
+    assert str(fetched(backwards, (COLUMNS,), (ROWS, COLUMNS))[0]).endswith(f"*r0 + {ends}")
+    assert not fetched(columns, (ROWS, 40_000))
+    assert len(fetched(columns, (10_000, COLUMNS))) == 32 * 4 // 64
 
 
 def test_negative_zero_is_added_to_zero() -> None:
