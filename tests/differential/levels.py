@@ -19,7 +19,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule.plan import overwritten
 from tessera.target import interp as target_interp
 from tessera.target.from_tile.simd import lower_module
-from tessera.target.machine import Machine, machine, missing_on_host, supported_levels
+from tessera.target.machine import Machine, missing_on_host
 from tessera.tile import interp as tile_interp
 from tests.schedule.lowering import Placed
 from tests.tolerance import assert_close
@@ -158,8 +158,3 @@ def check_donated(
     for x, on in zip(native, taken, strict=True):
         assert on is None or pointer(x) == pointer(kept[on])
     return len(written)
-
-
-def has_pairs(level: str, dtype: DType) -> bool:
-    """Whether a CPU, on which this machine can run code, adds products of a dtype in groups."""
-    return level in (*supported_levels(), "host") and machine(level).group(dtype, dtype) > 1

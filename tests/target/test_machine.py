@@ -51,7 +51,7 @@ def test_rows(level: str, bits: int, registers: int, fma: bool) -> None:
         ("x86-64-v3", 2, 1, 1),
         ("x86-64-v4", 2, 1, 1),
         ("x86-64-v4-vnni", 2, 4, 1),
-        ("x86-64-v4-amx", 2, 4, 2),
+        ("x86-64-v4-amx", 2, 4, 1),
         ("aarch64", 1, 1, 1),
     ],
 )
@@ -61,6 +61,8 @@ def test_groups(level: str, words: int, bytes_: int, halves: int) -> None:
     assert row.group(uint8, int8) == bytes_
     assert row.group(bfloat16, bfloat16) == halves
     assert row.group(int8, int8) == row.group(int16, int8) == 1
+    zen = replace(row, llvm_cpu="znver4")
+    assert zen.group(bfloat16, bfloat16) == (2 if Feature.AVX512_BF16 in row.features else 1)
 
 
 def test_lanes_are_at_least_one() -> None:
