@@ -13,8 +13,9 @@ from tessera.target.types import PtrType
 
 
 class Prefetch(TargetOp):
-    """Says that so many bytes from byte `offset` on are going to be read soon. It changes nothing,
-    wherever it points; a CPU fetches their lines into its caches.
+    """Says that so many bytes from byte `offset` on are going to be read soon, or written. It
+    changes nothing, wherever it points; a CPU fetches their lines into its caches, and takes those
+    that are going to be written from other cores.
     """
 
     name = "target.prefetch"
@@ -22,6 +23,7 @@ class Prefetch(TargetOp):
     ptr: Value = operand()
     offset: Value = operand()
     bytes: int = attr()
+    is_written: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

@@ -37,6 +37,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import ops
 from tessera.schedule.sort_ops import SelectWords, SortWords
 from tessera.target.machine import host, machine, supported_levels
+from tessera.target.prefetch_ops import Prefetch
 from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, typed
@@ -100,6 +101,16 @@ def test_very_short_rows_are_merged_with_avx2() -> None:
         for count in (2, 3, 4, 5):
             text = str(Lowered(traced(ts.sort, typed(9, count)), machine(level)).schedule)
             assert ("schedule.sort_words(" in text) == (count >= least)
+
+
+def test_lines_that_are_written_are_fetched_for_that() -> None:
+    """With AVX-512, two for each of the eight vectors of a turn."""
+    for level, fetches in (("x86-64-v4", 16), ("x86-64-v3", 0)):
+        lowered = Lowered(traced(ts.sort, typed(5000)), machine(level))
+        divide = lowered.target.funcs["words_divide_u32"]
+        found = [op for op in walk(divide.body) if isinstance(op, Prefetch)]
+        assert [op.is_written for op in found] == [True] * fetches
+        assert lowered.llvm.count("i32 1, i32 3, i32 1)") == fetches
 
 
 @pytest.mark.parametrize("level", LEVELS)

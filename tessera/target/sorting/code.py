@@ -12,6 +12,7 @@ from tessera.schedule.sort_ops import REGISTER
 from tessera.target import ops as t
 from tessera.target.compress_ops import Compress, CountTrue
 from tessera.target.function import FunctionBuild
+from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 
 ROWS = (1, 4, 16)
@@ -153,6 +154,11 @@ class Code(FunctionBuild):
     def store(self, ptr: Value, at: Value, x: Value, mask: Sequence[Value] = ()) -> None:
         """Writes a vector or a word."""
         self.ops.append(t.Store(ptr, at, x, tuple(mask), loc=self.loc))
+
+    def fetch(self, ptr: Value, at: Value) -> None:
+        """Has the line fetched of a word that is going to be written."""
+        offset = self.times(at, self.dtype.itemsize)
+        self.ops.append(Prefetch(ptr, offset, 1, is_written=True, loc=self.loc))
 
     def load_index(self, ptr: Value, at: Value) -> Value:
         """An i64."""

@@ -73,6 +73,10 @@ def divide(kind: Kind) -> Func:
         given = [c.load(start, c.plus(at, k * lanes)) for k in range(rows)]
         masks = [is_low(x) for x in given]
         for x, mask in zip(given, masks, strict=True):
+            if c.has_masks:
+                # What is written lies in two lines, and a core waits for each that is far.
+                c.fetch(ptr, c.plus(low, rows * lanes))
+                c.fetch(ptr, c.plus(high, rows * lanes))
             c.store(ptr, low, c.compress(x, mask))
             c.store(ptr, high, c.compress(x, c.map("not", mask)))
             count = c.count(mask)
