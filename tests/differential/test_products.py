@@ -290,7 +290,7 @@ def test_panels_are_fetched_ahead(form: str, dtype: dt.DType, level: str) -> Non
     graph = traced(fn, *types)
     rng = np.random.default_rng(4)
     inputs = [rng.integers(-9, 9, t.shape).astype(t.dtype.np) for t in types]
-    cpu = replace(machine(level), cores=2, l2=8192)
+    cpu = replace(machine(level), cores=2, l2=4096)
     lowered = check_levels(graph, inputs, machine=cpu)
     # There, three blocks of rows would have more than a line each to fetch in a step.
     has_few_blocks = level == "x86-64-v4" and dtype is dt.float32
@@ -334,6 +334,24 @@ def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> 
     ]
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(13, 300, 192), (9, 290, 70), (11, 256, 300)])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NARROW)
+def test_panels_of_groups_are_packed_one_by_one(
+    name: str, form: str, shape: tuple[int, int, int]
+) -> None:
+    """Of signed bytes, the sums of rows are subtracted as ever."""
+    types = [operands(form, shape, dtype)[k] for k, dtype in enumerate(NARROW[name])]
+
+    def fn(x: Any, y: Any) -> Any:
+        return e.neg(product(form, e.cast(x, dt.int32), e.cast(y, dt.int32)))
+
+    cpu = replace(machine("x86-64-v4-vnni"), cores=2, l2=1 << 16)
+    lowered = check_levels(traced(fn, *types), extremes(types), machine=cpu)
+    assert "target.dot_groups" in str(lowered.target)
+    assert "schedule.each" in str(lowered.schedule)
 
 
 def test_the_rest_of_the_depth_fetches_nothing_of_the_lines() -> None:
