@@ -22,7 +22,7 @@ from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import behind
 from tessera.schedule.next_panels import fetch_next_panel
-from tessera.schedule.next_rows import fetch_next_line, fetch_next_row
+from tessera.schedule.next_rows import fetch_next_line, fetch_next_row, fetch_next_sums
 from tessera.schedule.products import CachedCpu
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
@@ -81,7 +81,7 @@ def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         return _turned(nest)
     if machine.vector_bits < 512:
         nest = fetch_next_line(nest)
-    return fetch_next_row(_fetched(nest), machine.l1)
+    return fetch_next_sums(fetch_next_row(_fetched(nest), machine.l1), machine.l1, machine.l2)
 
 
 def _in_block(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:

@@ -3,6 +3,7 @@ products: at every level."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ import tessera as ts
 from tessera import dtypes as dt
 from tessera.compile import Lowered
 from tessera.errors import ParseError
-from tessera.ir.intexpr import sym
+from tessera.ir.intexpr import evaluate, sym
 from tessera.ir.parser import parse_func
 from tessera.schedule import fetching, next_rows, ops, streaming
+from tessera.schedule.prefetch_ops import Prefetch
 from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
 from tests.schedule.lowering import all_ops, traced, typed
@@ -75,6 +77,50 @@ def test_with_work_on_the_rows() -> None:
         return ts.tanh(ts.take(x, places, axis=0)) * y + ts.take(x, places + 1, axis=0)
 
     check(fn, typed(4100, 70), typed(30, dtype=dt.int32), typed(30, 70))
+
+
+def spread(x: Any) -> Any:
+    return ts.var(x, axis=-1)
+
+
+def total(x: Any) -> Any:
+    return ts.nn.logsumexp(x, axis=-1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("fn", [spread, total])
+@pytest.mark.parametrize("shape", [(9, 600), (3, 5, 517), (37, 64), (30, 24)], ids=str)
+def test_sums_fetch_what_the_next_row_reads(
+    shape: tuple[int, ...], fn: Any, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last pass, every line; behind the last row there need be nothing."""
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    lowered = run(fn, typed(*shape), level=level)
+    nests = all_ops(lowered.schedule, ops.Nest)
+    (nest,) = [op for op in nests if any(isinstance(one, ops.Reduce) for one in op.body.ops)]
+    first, last = [op for op in nest.body.ops if isinstance(op, ops.Reduce)]
+    found = [op for op in last.body.ops if isinstance(op, Prefetch)]
+    count, length = nest.tile[-1], shape[-1]
+    lines = range(0, min(nest.reduce_tile, length), 16)
+    assert bool(found) is (count > 1 or length > 500)
+    assert not any(isinstance(op, Prefetch) for op in first.body.ops)
+    if found:
+        assert len(found) == count * len(lines)
+        assert "@llvm.prefetch" in lowered.stage("llvm")
+        row, lane = nest.axes[-1].name, last.axes[-1].name
+        at = {**{axis.name: 0 for axis in nest.axes}, row: 3, lane: 0}
+        places = {evaluate(op.offset, at) for op in found}
+        ahead = 1 if length > 500 else -(-4096 // (4 * length) // count) * count
+        rows = [3 + ahead + k for k in range(count)]
+        assert places == {row * length + k for row in rows for k in lines}
+
+
+@pytest.mark.parametrize(("fn", "fetches"), [(spread, False), (total, True)])
+def test_long_rows_are_fetched_for_passes_that_take_long(fn: Any, fetches: bool) -> None:
+    cpu = replace(machine("x86-64-v4"), l1=1 << 15, l2=1 << 20)
+    for length, wanted in ((2000, True), (50_000, fetches), (1 << 18, False)):
+        func = Lowered(traced(fn, typed(200, length)), cpu).schedule
+        assert bool(all_ops(func, Prefetch)) is wanted
 
 
 @pytest.mark.parametrize("level", LEVELS)
