@@ -336,8 +336,10 @@ def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> 
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("shape", [(13, 300, 192), (9, 290, 70), (11, 256, 300)])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [("nn", (13, 300, 70)), ("nt", (9, 290, 70)), ("tn", (11, 256, 92)), ("tt", (13, 258, 64))],
+)
 @pytest.mark.parametrize("name", NARROW)
 def test_panels_of_groups_are_packed_one_by_one(
     name: str, form: str, shape: tuple[int, int, int]
