@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule.plan import overwritten
 from tessera.target import interp as target_interp
 from tessera.target.from_tile.simd import lower_module
-from tessera.target.machine import Machine, missing_on_host
+from tessera.target.machine import Machine, machine, missing_on_host
 from tessera.tile import interp as tile_interp
 from tests.schedule.lowering import Placed
 from tests.tolerance import assert_close
@@ -60,6 +61,17 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray], where: str) -> 
             assert_close(a, b, length=LENGTH, factor=FACTOR)
         except AssertionError as err:
             raise AssertionError(f"{where}, output {k}: {err}") from None
+
+
+def with_pairs() -> Machine:
+    """A Zen 4 as far as products go: its pairs of bfloat16 are worth it. Any CPU that has them runs
+    its code."""
+    most = machine("x86-64-v4-amx")
+    flags = [flag for flag in most.llvm_features.split(",") if "amx" not in flag]
+    features = frozenset([feature for feature in most.features if "amx" not in feature.value])
+    return replace(
+        most, llvm_cpu="znver4", llvm_features=",".join([*flags, "-sse4a"]), features=features
+    )
 
 
 def as_memory(array: np.ndarray) -> np.ndarray:

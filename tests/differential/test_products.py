@@ -20,7 +20,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import ops
 from tessera.schedule.part_ops import ContractFrom
 from tessera.target.machine import Machine, machine, supported_levels
-from tests.differential.levels import check_donated, check_levels
+from tests.differential.levels import check_donated, check_levels, with_pairs
 from tests.schedule.lowering import nests_of, traced, typed
 
 FORMS = ["nn", "nt", "tn", "tt"]
@@ -139,24 +139,13 @@ def test_groups_are_turned_in_squares(
         assert turned is (shape[2] > 64)
 
 
-AMX = machine("x86-64-v4-amx")
-FLAGS = AMX.llvm_features.split(",")
-ZEN4 = replace(
-    AMX,
-    llvm_cpu="znver4",
-    llvm_features=",".join([f for f in FLAGS if "amx" not in f] + ["-sse4a"]),
-    features=frozenset([f for f in AMX.features if "amx" not in f.value]),
-)  # fmt: skip
-"""Its pairs of bfloat16 are worth it; any CPU that has them runs its code."""
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_groups_of_bfloat16(form: str) -> None:
     graph = traced(lambda x, y: product(form, x, y), *operands(form, (9, 35, 37), dt.bfloat16))
     rng = np.random.default_rng(7)
     types = operands(form, (9, 35, 37), dt.bfloat16)
     inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
-    lowered = check_levels(graph, inputs, machine=ZEN4)
+    lowered = check_levels(graph, inputs, machine=with_pairs())
     assert "target.dot_groups" in str(lowered.target)
     assert "dpbf16ps" in lowered.llvm
 

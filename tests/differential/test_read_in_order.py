@@ -20,8 +20,8 @@ from tessera.ir.order import Tree
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops
-from tessera.target.machine import Feature, Machine, machine, supported_levels
-from tests.differential.levels import check_levels
+from tessera.target.machine import Machine, machine, supported_levels
+from tests.differential.levels import check_levels, with_pairs
 from tests.schedule.lowering import all_ops, traced, typed
 from tests.tolerance import assert_close
 
@@ -185,7 +185,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 AMX = machine("x86-64-v4-amx")
-GROUPS = replace(AMX, l2=32 * 1024, features=AMX.features - {Feature.AMX_TILE})
+GROUPS = replace(with_pairs(), l2=32 * 1024)
 """A machine that adds products of neighbours at once; interpreters run its code anywhere."""
 
 PAIRS = replace(machine("x86-64-v3"), l2=32 * 1024)
