@@ -164,16 +164,20 @@ class Machine:
         return self.has(Feature.AVX512F)
 
     @property
+    def _is_zen(self) -> bool:
+        return self.llvm_cpu.startswith("znver")
+
+    @property
     def assists(self) -> bool:
         """Whether a result that is too small for a normal number takes long: of an exponential
         that underflows a Xeon (Sapphire Rapids) makes one in 200 cycles, and a Zen in one."""
-        return self.arch == "x86-64" and not self.llvm_cpu.startswith("znver")
+        return self.arch == "x86-64" and not self._is_zen
 
     @property
     def waits_for_lines(self) -> bool:
         """Whether products wait for vectors of 512 bits that lie in two lines: on a Xeon (Sapphire
         Rapids) they take up to 1.4 times as long, on a Zen 4 hardly longer."""
-        return self.has_masks and not self.llvm_cpu.startswith("znver")
+        return self.has_masks and not self._is_zen
 
     @property
     def pairs(self) -> bool:
@@ -215,7 +219,7 @@ class Machine:
         converted to float32."""
         if a is b is bfloat16:
             has_pairs = Feature.AVX512_BF16 in self.features
-            return 2 if has_pairs and self.llvm_cpu.startswith("znver") else 1
+            return 2 if has_pairs and self._is_zen else 1
         if {a, b} == {uint8, int8}:
             return 4 if Feature.AVX512_VNNI in self.features else 1
         return 2 if a is b is int16 and self.arch == "x86-64" else 1
