@@ -13,7 +13,7 @@ from math import ceil, prod
 from tessera.schedule import ops
 from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.depth_parts import UNROLLED, DepthParts
-from tessera.schedule.products import CachedCpu
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.split import Context, Pieces
 
 PARTS = 8

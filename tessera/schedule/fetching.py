@@ -21,9 +21,9 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses, dependence_of
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import behind
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.next_panels import fetch_next_panel
 from tessera.schedule.next_rows import fetch_next_line, fetch_next_row, fetch_next_sums
-from tessera.schedule.products import CachedCpu
 from tessera.schedule.rebuild import with_bodies
 from tessera.schedule.types import BufType
 

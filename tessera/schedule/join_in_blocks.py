@@ -26,8 +26,8 @@ from tessera.schedule.blocks import PARTS
 from tessera.schedule.copying import Copy, Names, identity
 from tessera.schedule.grains import grain_of
 from tessera.schedule.join_columns import Joining, Rows, Sums
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.one_pass import one_body
-from tessera.schedule.products import CachedCpu
 from tessera.schedule.types import Axis, BufType
 
 MIN_CHUNK = 8

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tessera.schedule.narrow_products import NarrowCpu
+
 MOVES_LANES = 512
 """Bits of a register of machines for which it takes one instruction to move lanes between two of
 them, whichever lanes they are."""
@@ -31,6 +33,49 @@ class Cpu(Protocol):
     @property
     def keeps(self) -> float:
         """How many times as much memory as one several threads find in the caches again."""
+        ...
+
+
+class CachedCpu(Cpu, NarrowCpu, Protocol):
+    """What products ask of a machine."""
+
+    @property
+    def l1(self) -> int:
+        """Bytes of the first data cache."""
+        ...
+
+    @property
+    def l2(self) -> int:
+        """Bytes of the second cache."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def fma(self) -> bool:
+        """Whether products are fused into sums."""
+        ...
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether memory under a mask is as fast as without."""
+        ...
+
+    @property
+    def waits_for_lines(self) -> bool:
+        """Whether products wait for vectors that lie in two lines."""
+        ...
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether rows that lie one behind the other had better be left to prefetchers."""
+        ...
+
+    def masks(self, bits: int) -> bool:
+        """Whether lanes of so many bits are loaded and stored under a mask."""
         ...
 
 

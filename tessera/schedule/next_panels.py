@@ -32,9 +32,9 @@ from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.grains import FEW
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.prefetch_ops import Prefetch
-from tessera.schedule.products import CachedCpu
 from tessera.schedule.types import BufType
 
 NEAR_STEPS = 8

@@ -32,11 +32,12 @@ from tessera.ir.walk import clone_block, free_values, walk
 from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.schedule.in_blocks import InBlocks
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.panel_by_panel import panel_by_panel
 from tessera.schedule.part_memory import share
 from tessera.schedule.product_sides import Side
 from tessera.schedule.product_sums import column_sums, row_sums
-from tessera.schedule.products import CachedCpu, Context, Product
+from tessera.schedule.products import Context, Product
 from tessera.schedule.types import BufType
 
 SHARED_FOR = 16

@@ -32,6 +32,7 @@ from tessera.schedule.copying import Copy, Names
 from tessera.schedule.emit import without_dead
 from tessera.schedule.heuristics import choose_nest
 from tessera.schedule.join_columns import renamed
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.planes import (
     Code,
     Group,
@@ -42,7 +43,6 @@ from tessera.schedule.planes import (
     elements_of,
     free_axes,
 )
-from tessera.schedule.products import CachedCpu
 from tessera.schedule.types import Axis, BufType
 
 FEW = 128

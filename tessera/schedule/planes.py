@@ -32,7 +32,7 @@ from tessera.schedule.blocks import PARTS, work_of
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.grains import grain_of
 from tessera.schedule.join_columns import place_of, renamed
-from tessera.schedule.products import CachedCpu
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.types import Axis, BufType
 
 LEAST = 1 << 10

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import Protocol
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, divides, minimum, substitute, sym, symbols
@@ -28,8 +27,8 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
 from tessera.schedule.grains import FEW, grain_of
-from tessera.schedule.machines import Cpu
-from tessera.schedule.narrow_products import NarrowCpu, groups_of, narrow
+from tessera.schedule.machines import CachedCpu
+from tessera.schedule.narrow_products import groups_of, narrow
 from tessera.schedule.panel_by_panel import panel_cuts
 from tessera.schedule.panel_ops import ContractPanels
 from tessera.schedule.panel_rows import stacked
@@ -57,44 +56,6 @@ CERTAIN = 1 << 20
 
 COPIED = (ops.Const, ops.Index, ops.Holds, ops.Load, ops.Store, ops.Map, ops.Cast, ops.Bitcast)
 """What may stand beside a product."""
-
-
-class CachedCpu(Cpu, NarrowCpu, Protocol):
-    """What products ask of a machine."""
-
-    @property
-    def l1(self) -> int:
-        """Bytes of the first data cache."""
-        ...
-
-    @property
-    def l2(self) -> int:
-        """Bytes of the second cache."""
-        ...
-
-    @property
-    def cores(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def fma(self) -> bool:
-        """Whether products are fused into sums."""
-        ...
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether memory under a mask is as fast as without."""
-        ...
-
-    @property
-    def waits_for_lines(self) -> bool:
-        """Whether products wait for vectors that lie in two lines."""
-        ...
-
-    def masks(self, bits: int) -> bool:
-        """Whether lanes of so many bits are loaded and stored under a mask."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

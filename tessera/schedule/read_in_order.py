@@ -40,8 +40,8 @@ from tessera.schedule.cost import LEAST_BLOCK
 from tessera.schedule.dependence import behind
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.narrow_products import Groups, groups_of, narrowed
-from tessera.schedule.products import CachedCpu
 from tessera.schedule.sizes import power_above
 from tessera.schedule.split import Context, Pieces, Rule, index_of, rewrite
 from tessera.schedule.types import Axis, BufType

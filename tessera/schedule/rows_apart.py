@@ -23,7 +23,7 @@ from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy
 from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
-from tessera.schedule.products import CachedCpu
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.read_in_order import (
     FUNCTIONS,
     LEAST_BYTES,

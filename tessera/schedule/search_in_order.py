@@ -29,7 +29,7 @@ from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.dependence import Dependence
 from tessera.schedule.emit import without_dead
-from tessera.schedule.products import CachedCpu
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.read_in_order import (
     LEAST_PLACES,
     ROWS,
