@@ -81,14 +81,14 @@ def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         return _turned(nest)
     if machine.vector_bits < 512:
         nest = fetch_next_line(nest)
-    return fetch_next_sums(fetch_next_row(_fetched(nest), machine.l1), machine.l1, machine.l2)
+    return fetch_next_sums(fetch_next_row(_fetched(nest), machine), machine.l1, machine.l2)
 
 
 def _in_block(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest of a block with the marks that suit it."""
     if _product(nest):
         return fetch_next_panel(nest, machine)
-    return fetch_next_row(nest, machine.l1)
+    return fetch_next_row(nest, machine)
 
 
 def _product(nest: ops.Nest) -> ops.Contract | None:

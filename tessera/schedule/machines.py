@@ -70,6 +70,11 @@ class CachedCpu(Cpu, NarrowCpu, Protocol):
         ...
 
     @property
+    def waits_for_few(self) -> bool:
+        """Whether the first cache waits for few lines at a time."""
+        ...
+
+    @property
     def reads_on(self) -> bool:
         """Whether rows that lie one behind the other had better be left to prefetchers."""
         ...

@@ -11,6 +11,8 @@ past the caches: the last pass one array, the one before it another, and so on.
                  for a tile of j: fetch x[i + 2, j]; y[i, j] = d[i, j] - x[i, j] * t - u
 
 It is all arrays or none: what is fetched of some only keeps prefetchers from following the others.
+Some CPUs' first cache waits for few lines at a time, and several arrays' come to the second one,
+from further along (`Machine.waits_for_few`).
 Of rows for which there is no room the last pass has one array fetched, of the next row.
 
 Short rows that go together (`schedule/short_rows.py`) are read in one go, and written in one, which
@@ -37,6 +39,7 @@ from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.copying import Copy
+from tessera.schedule.machines import CachedCpu
 from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.short_rows import BRIEF
 from tessera.schedule.types import BufType
@@ -51,6 +54,9 @@ AHEAD = 2
 """Rows from the one that is read to those that are fetched, of all arrays. With one row less,
 memory is idle for as long as a pass takes; with one more, rows leave the first cache too early."""
 
+FURTHER = 8192
+"""Bytes from the row that is read to those of several arrays that come to the second cache."""
+
 SHORT = 4096
 """Bytes from short rows that go together to those that are fetched."""
 
@@ -64,13 +70,15 @@ LARGE = 1 << 22
 """Bytes of an array whose rows are fetched so."""
 
 
-def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
+def fetch_next_row(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest with `ahead` on what its passes over a row read first of far arrays.
+
+    What the first cache does not hold of two more rows waits in the second, if it is no more than
+    half as much again.
 
     Args:
         nest: a nest with its tiles.
-        l1: bytes of the first cache. What it does not hold of two more rows waits in the second,
-            if it is no more than half as much again.
+        machine: the CPU.
     """
     if nest.warps or len(nest.tile) < 2 or nest.reduce_tile < 2:
         return nest
@@ -81,12 +89,16 @@ def fetch_next_row(nest: ops.Nest, l1: int) -> ops.Nest:
     if max(nest.tile[:-1]) > 1:
         return _fetch_short_rows(nest, lane.extent, read)
     first = next(iter(read), None)
-    if first is None or lane.extent * first.dtype.itemsize < LEAST:
+    size = 0 if first is None else lane.extent * first.dtype.itemsize
+    if first is None or size < LEAST:
         return nest
     found = _rows(nest, read)
-    if 2 * _bytes(nest, found, lane.extent) <= 3 * l1:
+    total = _bytes(nest, found, lane.extent)
+    if len(found) > 1 and machine.waits_for_few and 2 * total <= machine.l2:
+        return _marked(nest, {a.op: max(AHEAD, ceil(FURTHER / size)) for a in found.values()})
+    if 2 * total <= 3 * machine.l1:
         return _marked(nest, {a.op: AHEAD for a in found.values()})
-    is_held = lane.extent * first.dtype.itemsize <= l1 // 2
+    is_held = size <= machine.l1 // 2
     return _marked(nest, {first.op: 1}) if is_held else nest
 
 

@@ -15,7 +15,8 @@ from tessera.target.types import PtrType
 class Prefetch(TargetOp):
     """Says that so many bytes from byte `offset` on are going to be read soon, or written. It
     changes nothing, wherever it points; a CPU fetches their lines into its caches, and takes those
-    that are going to be written from other cores.
+    that are going to be written from other cores. Where `is_many`, many lines are on their way at
+    once, more than some CPUs' first cache waits for (`Machine.waits_for_few`).
     """
 
     name = "target.prefetch"
@@ -24,6 +25,7 @@ class Prefetch(TargetOp):
     offset: Value = operand()
     bytes: int = attr()
     is_written: bool = attr(False)
+    is_many: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

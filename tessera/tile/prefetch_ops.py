@@ -15,6 +15,7 @@ from tessera.tile.types import MemType, TileType
 class Prefetch(TileOp):
     """Says that `count` elements of memory from a linear offset on are going to be read soon. It
     changes nothing, so it stays where it is, as what writes does; there need be no such elements.
+    Where `is_many`, many lines are on their way at once.
     """
 
     name = "tile.prefetch"
@@ -22,6 +23,7 @@ class Prefetch(TileOp):
     mem: Value = operand()
     offset: Value = operand()
     count: int = attr()
+    is_many: bool = attr(False)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

@@ -131,8 +131,8 @@ def test_the_next_row_is_fetched() -> None:
     """Every line of a tile, of what is read and what is written; no more than the first cache has
     room for, nor what is stored past the caches."""
 
-    def fetched(fn: Any, *shapes: tuple[int, ...]) -> list[Any]:
-        on = replace(machine("x86-64-v3"), l2=8 * 1024)
+    def fetched(fn: Any, *shapes: tuple[int, ...], **cpu: Any) -> list[Any]:
+        on = replace(machine("x86-64-v3"), l2=8 * 1024, **cpu)
         found = Lowered(graph_of(fn, shapes, float32), on).schedule
         return [op.offset for op in all_ops(found, Prefetch)]
 
@@ -143,6 +143,12 @@ def test_the_next_row_is_fetched() -> None:
     assert str(fetched(backwards, (COLUMNS,), (ROWS, COLUMNS))[0]).endswith(f"*r0 + {ends}")
     assert not fetched(columns, (ROWS, 40_000))
     assert len(fetched(columns, (10_000, COLUMNS))) == 32 * 4 // 64
+    # A Zen's prefetchers read on into the next row, but not into the next part of one.
+    for width, is_fetched in ((COLUMNS, False), (8 * COLUMNS, True)):
+        plain = fetched(columns, (ROWS, width), cores=2)
+        assert plain
+        zen = fetched(columns, (ROWS, width), cores=2, llvm_cpu="znver4")
+        assert zen == (plain if is_fetched else [])
 
 
 def test_negative_zero_is_added_to_zero() -> None:

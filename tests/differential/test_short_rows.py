@@ -3,6 +3,7 @@ every level, with the bits of one row at a time."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -138,6 +139,28 @@ def test_later_rows_are_fetched(
     assert {op.ahead for op in marked} == {2}
     assert any(isinstance(op, ops.Store) for op in marked)
     assert "@llvm.prefetch" in lowered.stage("llvm")
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(512, 4), (1001, 3), (3000, 2)])
+def test_rows_of_several_arrays_come_to_the_second_cache(
+    columns: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a Zen, whose first one waits for few lines; those of one array come to the first one."""
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    plain = replace(machine("x86-64-v3"), l1=1 << 15, l2=1 << 20)
+    zen = replace(plain, llvm_cpu="znver3")
+
+    def nearest(text: str) -> set[str]:
+        return set(re.findall(r"@llvm.prefetch.*, i32 (\d), i32 1\)", text))
+
+    shapes = (typed(9, columns), typed(9, columns), typed(columns))
+    inputs = [RNG.standard_normal(t.shape).astype(np.float32) for t in shapes]
+    lowered = check_levels(traced(backward, *shapes), inputs, machine=zen)
+    assert {op.ahead for op in accesses(lowered) if op.ahead} == {ahead}
+    assert nearest(lowered.stage("llvm")) == {"2"}
+    assert nearest(Lowered(traced(backward, *shapes), plain).stage("llvm")) == {"3"}
+    alone = Lowered(traced(logsumexp, typed(9, columns)), zen)
+    assert nearest(alone.stage("llvm")) == {"3"}
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -555,7 +555,7 @@ def prefetch(s: Lowering, op: prefetch_ops.Prefetch) -> None:
     size = op.mem.type.dtype.itemsize
     (offset,) = s.rows(op.offset).values
     at = s.map("mul", offset, s.index(size))
-    s.emit(Prefetch(s.ptr(op.mem), at, size * op.count, loc=s.loc))
+    s.emit(Prefetch(s.ptr(op.mem), at, size * op.count, is_many=op.is_many, loc=s.loc))
 
 
 def scatter(s: Lowering, op: tile.Scatter) -> None:

@@ -322,11 +322,13 @@ def _dot_groups(w: Writer, op: t.DotGroups) -> None:
 
 
 def _prefetch(w: Writer, op: Prefetch) -> None:
-    """Into all caches."""
+    """Into all caches, or all but the first one."""
+    near = 2 if op.is_many and w.machine.waits_for_few else 3
     at = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.offset)}")
     for line in range(0, op.bytes, w.machine.cacheline):
         place = w.assign(f"getelementptr i8, ptr {at}, i64 {line}") if line else at
-        w.put(f"call void @llvm.prefetch.p0(ptr {place}, i32 {op.is_written:d}, i32 3, i32 1)")
+        how = f"i32 {op.is_written:d}, i32 {near}, i32 1"
+        w.put(f"call void @llvm.prefetch.p0(ptr {place}, {how})")
 
 
 def _alloca(w: Writer, op: t.Alloca) -> None:

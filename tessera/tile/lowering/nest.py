@@ -444,7 +444,7 @@ class _Loops:
         for k in range(rows[0].size if rows else 1):
             later = em.map("add", first, em.const(op.ahead + k, int64))
             with em.bound({row: later, name: start}):
-                access.prefetch(self.low, op, count)
+                access.prefetch(self.low, op, count, is_many=len(self.next_row) > 1)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
