@@ -141,6 +141,11 @@ def test_later_rows_are_fetched(
     assert "@llvm.prefetch" in lowered.stage("llvm")
 
 
+def caches(lowered: Lowered) -> set[str]:
+    """How near what is fetched is kept: 3 is the first cache, 2 the second."""
+    return set(re.findall(r"@llvm.prefetch.*, i32 (\d), i32 1\)", lowered.stage("llvm")))
+
+
 @pytest.mark.parametrize(("columns", "ahead"), [(512, 4), (1001, 3), (3000, 2)])
 def test_rows_of_several_arrays_come_to_the_second_cache(
     columns: int, ahead: int, monkeypatch: pytest.MonkeyPatch
@@ -150,17 +155,29 @@ def test_rows_of_several_arrays_come_to_the_second_cache(
     plain = replace(machine("x86-64-v3"), l1=1 << 15, l2=1 << 20)
     zen = replace(plain, llvm_cpu="znver3")
 
-    def nearest(text: str) -> set[str]:
-        return set(re.findall(r"@llvm.prefetch.*, i32 (\d), i32 1\)", text))
-
     shapes = (typed(9, columns), typed(9, columns), typed(columns))
     inputs = [RNG.standard_normal(t.shape).astype(np.float32) for t in shapes]
     lowered = check_levels(traced(backward, *shapes), inputs, machine=zen)
     assert {op.ahead for op in accesses(lowered) if op.ahead} == {ahead}
-    assert nearest(lowered.stage("llvm")) == {"2"}
-    assert nearest(Lowered(traced(backward, *shapes), plain).stage("llvm")) == {"3"}
-    alone = Lowered(traced(logsumexp, typed(9, columns)), zen)
-    assert nearest(alone.stage("llvm")) == {"3"}
+    assert caches(lowered) == {"2"}
+    assert caches(Lowered(traced(backward, *shapes), plain)) == {"3"}
+    assert caches(Lowered(traced(logsumexp, typed(9, columns)), zen)) == {"3"}
+
+
+@pytest.mark.parametrize(("columns", "cache"), [(64, "3"), (128, "2")])
+def test_short_rows_that_are_read_and_written_come_to_the_first_cache(
+    columns: int, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a Zen, too; not those of two arrays that are read, nor longer ones."""
+    monkeypatch.setattr(next_rows, "LARGE", 1 << 10)
+    monkeypatch.setattr(next_rows, "FAR", 1 << 10)
+    zen = replace(machine("x86-64-v3"), llvm_cpu="znver3")
+    shape = typed(35, columns)
+    one, two = [Lowered(traced(fn, *types), zen) for fn, types in (
+        (softmax, [shape]), (lambda x, y: softmax(x + y), [shape, shape]),
+    )]  # fmt: skip
+    assert together(one) > 1
+    assert (caches(one), caches(two)) == ({cache}, {"2"})
 
 
 @pytest.mark.parametrize("level", LEVELS)

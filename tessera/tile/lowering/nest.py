@@ -48,6 +48,7 @@ from tessera.tile.lowering import (
     access,
     contraction,
     drawing,
+    later_rows,
     panels,
     pointwise,
     product_rows,
@@ -279,25 +280,6 @@ def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
     return found if part >= MOST else {}
 
 
-def _next_row(nest: s.Nest) -> list[tuple[str, s.Load | s.Store]]:
-    """What passes over a row read of a later one and what they write there, and the axis along
-    which they go."""
-    read = [
-        (op.axes[0].name, inner)
-        for op in nest.body.ops
-        if isinstance(op, s.Reduce)
-        for inner in op.body.ops
-        if isinstance(inner, s.Load) and inner.ahead
-    ]
-    stores = [op for op in nest.body.ops if isinstance(op, s.Store) and _is_filled_ahead(op)]
-    return [*read, *[(nest.axes[-1].name, op) for op in stores]]
-
-
-def _is_filled_ahead(op: s.Load | s.Store) -> bool:
-    """Whether an op only writes to the row that is fetched."""
-    return isinstance(op, s.Store) and op.combine is None and op.ahead > 0
-
-
 def _needs_points(op: Op) -> bool:
     """Whether a store combines complex elements in a way that has to see both parts."""
     if not isinstance(op, s.Store) or op.combine is None or op.combine.name == "add":
@@ -310,6 +292,7 @@ class _Loops:
 
     Attributes:
         stages: the ops of the body by the number of axes that are fixed when they run.
+        are_many: whether many lines of later rows are on their way at once.
         is_once: whether the body is not written down again for what is left at the end.
         slides: whether the last tile of an axis begins early enough to be a full one.
         last: the last columns of a product, of which there are fewer.
@@ -326,9 +309,10 @@ class _Loops:
         self.slides = not self.by_row and _slides(nest, [plan.tile for plan in plans])
         self.inner = {} if self.is_once or self.by_row else _inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
-        self.fetched = [op for op in memory if op.ahead and not _is_filled_ahead(op)]
+        self.fetched = [op for op in memory if op.ahead and not later_rows.is_filled(op)]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
-        self.next_row = _next_row(nest)
+        self.next_row = later_rows.of(nest)
+        self.are_many = later_rows.are_many(nest, self.next_row)
         self.begun = 0
         self.code = nest.body.ops
         self.last = None if self.by_row else LastColumns.of(nest, [plan.tile for plan in plans])
@@ -444,7 +428,7 @@ class _Loops:
         for k in range(rows[0].size if rows else 1):
             later = em.map("add", first, em.const(op.ahead + k, int64))
             with em.bound({row: later, name: start}):
-                access.prefetch(self.low, op, count, is_many=len(self.next_row) > 1)
+                access.prefetch(self.low, op, count, self.are_many)
 
     def scalar(self, k: int, i: Value, point: Point) -> None:
         """Goes on at one point of axis k."""
