@@ -81,7 +81,7 @@ def _marked_for(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
         return _turned(nest)
     if machine.vector_bits < 512:
         nest = fetch_next_line(nest)
-    return fetch_next_sums(fetch_next_row(_fetched(nest), machine), machine.l1, machine.l2)
+    return fetch_next_sums(fetch_next_row(_fetched(nest), machine), machine)
 
 
 def _in_block(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:

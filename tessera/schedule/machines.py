@@ -37,7 +37,7 @@ class Cpu(Protocol):
 
 
 class CachedCpu(Cpu, NarrowCpu, Protocol):
-    """What products ask of a machine."""
+    """What is asked of a machine where memory is read and written: by products, scans, passes."""
 
     @property
     def l1(self) -> int:

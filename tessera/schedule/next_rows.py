@@ -11,9 +11,9 @@ past the caches: the last pass one array, the one before it another, and so on.
                  for a tile of j: fetch x[i + 2, j]; y[i, j] = d[i, j] - x[i, j] * t - u
 
 It is all arrays or none: what is fetched of some only keeps prefetchers from following the others.
-Some CPUs' first cache waits for few lines at a time, and several arrays' come to the second one,
-from further along (`Machine.waits_for_few`).
-Of rows for which there is no room the last pass has one array fetched, of the next row.
+Of rows for which there is no room the last pass has one array fetched, of the next row. The first
+cache of some CPUs waits for few lines at a time: there those of several arrays come to the second
+one, from further along (`Machine.waits_for_few`).
 
 Short rows that go together (`schedule/short_rows.py`) are read in one go, and written in one, which
 prefetchers do not follow: all arrays are fetched, what is written too, from rows further along.
@@ -88,9 +88,8 @@ def fetch_next_row(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     read = [a for a in accesses(nest) if _is_read(a, row.name, lane.extent)]
     if max(nest.tile[:-1]) > 1:
         return _fetch_short_rows(nest, lane.extent, read)
-    first = next(iter(read), None)
-    size = 0 if first is None else lane.extent * first.dtype.itemsize
-    if first is None or size < LEAST:
+    size = lane.extent * read[0].dtype.itemsize if read else 0
+    if size < LEAST:
         return nest
     found = _rows(nest, read)
     total = _bytes(nest, found, lane.extent)
@@ -99,17 +98,18 @@ def fetch_next_row(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     if 2 * total <= 3 * machine.l1:
         return _marked(nest, {a.op: AHEAD for a in found.values()})
     is_held = size <= machine.l1 // 2
-    return _marked(nest, {first.op: 1}) if is_held else nest
+    return _marked(nest, {read[0].op: 1}) if is_held else nest
 
 
-def fetch_next_sums(nest: ops.Nest, l1: int, l2: int) -> ops.Nest:
+def fetch_next_sums(nest: ops.Nest, machine: CachedCpu) -> ops.Nest:
     """A nest without results along its rows, whose last pass over a row has fetched what the first
     pass is going to read of far arrays, in the next row or in short ones further along.
 
+    The first cache holds two rows, or else a pass takes long, and the second one holds more.
+
     Args:
         nest: a nest with its tiles.
-        l1: bytes of the first cache, which holds two rows, or else a pass takes long.
-        l2: bytes of the second cache, which holds more.
+        machine: the CPU.
     """
     sums = [op for op in nest.body.ops if isinstance(op, ops.Reduce)]
     if len(sums) < 2 or nest.reduce_tile < 2 or nest.warps or not nest.tile:
@@ -125,7 +125,8 @@ def fetch_next_sums(nest: ops.Nest, l1: int, l2: int) -> ops.Nest:
     size = sum([length * a.dtype.itemsize for a in read])
     is_long = any(isinstance(op, ops.Map) and op.fn.cost > CHEAP for op in last.body.ops)
     is_brief = size < LEAST
-    if not read or size > (l2 // 4 if is_long else l1 // 3) or (is_brief and count == 1):
+    most = machine.l2 // 4 if is_long else machine.l1 // 3
+    if not read or size > most or (is_brief and count == 1):
         return nest
     ahead = ceil(SHORT / size / count) * count if is_brief else count
     rows = [sym(row) + ahead + k for k in range(count)]

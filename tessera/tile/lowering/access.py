@@ -165,8 +165,8 @@ def load(low: State, op: s.Load, point: Point) -> Val:
 
 
 def prefetch(low: State, op: s.Load | s.Store, count: Dim, is_many: bool = False) -> None:
-    """Has the elements fetched that an op reads from here on, as many as one op may fetch; with
-    `is_many`, others are fetched at the same time."""
+    """Has the elements fetched that an op reads from here on, as many as one op may fetch. Lines
+    are many at once where others are fetched at the same time, as `is_many` says, or these are."""
     em = low.em
     leaf = low.leaf(Point(), low.dyn(op.dyn, Point()))
     strides = low.buffer(op.buf).element_strides()

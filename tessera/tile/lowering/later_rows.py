@@ -10,7 +10,7 @@ from tessera.schedule.types import BufType
 LEAST_MANY = 384
 """Bytes of a row whose lines, with those that are written beside them, are many at once. Softmax of
 rows of 256 bytes, which come to the second cache of a Zen 4 if they are, takes up to 1.6 times as
-long, of 384 bytes 0.9 times, and of 512 0.65 to 0.8."""
+long, of 384 bytes 0.7 to 0.9 times, and of 512 0.5 to 0.8."""
 
 
 def of(nest: s.Nest) -> list[tuple[str, s.Load | s.Store]]:
