@@ -101,8 +101,8 @@ Rule = Callable[..., None]
 """Lowers one op: `rule(lowering, op)`."""
 
 
-INTERLEAVED = 128
-"""Bits of a vector whose halves are mixed with those of another one in an instruction."""
+PART = 128
+"""Bits of a vector that are mixed with those of another one in an instruction."""
 
 
 class Lowering:
@@ -225,34 +225,31 @@ class Lowering:
     def turn(self, rows: Sequence[Value]) -> list[Value]:
         """The transpose of as many vectors as they have lanes, a power of two.
 
-        In the step for a bit, rows whose numbers differ in it exchange the lanes in which it
-        differs from their own: the bit is exchanged between number and lane. Vectors of no more
-        than 128 bits are interleaved instead, which is an instruction for each of them: the bits of
-        number and lane, one behind the other, go round.
+        Each step is one instruction for each vector. Parts of 128 bits (`PART`) are turned first:
+        the vectors of a part are interleaved, which moves the bits of number and lane round, one
+        behind the other. Then whole parts go where they belong, by those of even and odd number.
         """
-        n = len(rows)
-        found = list(rows)
-        if n * t.element(rows[0].type).bits <= INTERLEAVED:
-            halves = [tuple([k // 2 + k % 2 * n for k in range(m, m + n)]) for m in (0, n)]
-            for _ in range(n.bit_length() - 1):
-                pairs = zip(found[: n // 2], found[n // 2 :], strict=True)
-                found = [
-                    self.emit(t.Shuffle(a, b, picks, loc=self.loc))
-                    for a, b in pairs
-                    for picks in halves
-                ]
-            return found
-        bit = 1
-        while bit < n:
-            low = tuple([k if not k & bit else n + k - bit for k in range(n)])
-            high = tuple([k + bit if not k & bit else n + k for k in range(n)])
-            for i in range(n):
-                if i & bit:
-                    continue
-                a, b = found[i], found[i + bit]
-                found[i] = self.emit(t.Shuffle(a, b, low, loc=self.loc))
-                found[i + bit] = self.emit(t.Shuffle(a, b, high, loc=self.loc))
-            bit *= 2
+        n, found = len(rows), list(rows)
+        part = min(n, PART // t.element(rows[0].type).bits)
+        place = [(k - k % part + k % part // 2, k % 2 * n) for k in range(n)]
+        near = [tuple([at + m + side for at, side in place]) for m in (0, part // 2)]
+        far = [
+            tuple([k % part + (2 * (k // part) + m) * part for k in range(n)]) for m in (0, 1)
+        ]
+
+        def pick(a: Value, b: Value, picks: tuple[int, ...]) -> Value:
+            return self.emit(t.Shuffle(a, b, picks, loc=self.loc))
+
+        for _ in range(part.bit_length() - 1):
+            for first in range(0, n, part):
+                group = found[first : first + part]
+                pairs = zip(group[: part // 2], group[part // 2 :], strict=True)
+                found[first : first + part] = [pick(a, b, m) for a, b in pairs for m in near]
+        for _ in range((n // part).bit_length() - 1):
+            for lane in range(part):
+                group = found[lane::part]
+                pairs = list(zip(group[::2], group[1::2], strict=True))
+                found[lane::part] = [pick(a, b, m) for m in far for a, b in pairs]
         return found
 
     def mix(self, rows: Sequence[Value]) -> Value:

@@ -8,6 +8,7 @@ from tessera.dtypes import DType, bool_, uint8
 from tessera.ir.core import Op, Value
 from tessera.ir.types import Type
 from tessera.target import ops as t
+from tessera.target.llvm.addresses import is_streamed, stream_unit
 from tessera.target.llvm.invariants import known_lanes
 from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
 from tessera.target.llvm.text import (
@@ -19,12 +20,24 @@ from tessera.target.llvm.text import (
     suffix,
     type_text,
 )
+from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 
 
-def _address(w: Writer, ptr: Value, offset: Value, dtype: DType) -> str:
-    element = f"i{8 * dtype.itemsize}"
-    return w.assign(f"getelementptr {element}, ptr {w.name(ptr)}, i64 {w.name(offset)}")
+def address(w: Writer, op: t.Load | t.Store | Prefetch, unit: int) -> str:
+    """Where an access begins, whose offset counts so many bytes."""
+    behind = w.addresses.behind.get(op)
+    if behind is not None:
+        lead, bytes = behind
+        return _behind(w, w.pointers[lead], bytes)
+    ptr, offset = w.name(op.ptr), w.name(op.offset)
+    at = w.assign(f"getelementptr i{8 * unit}, ptr {ptr}, i64 {offset}")
+    if op in w.addresses.opaque:
+        name = "llvm.launder.invariant.group.p0"
+        w.declare(name, f"declare ptr @{name}(ptr)")
+        at = w.assign(f"call ptr @{name}(ptr {at})")
+    w.pointers[op] = at
+    return at
 
 
 def _ptr_add(w: Writer, op: t.PtrAdd) -> None:
@@ -47,7 +60,7 @@ def _to_memory(w: Writer, value: str, type: Type) -> str:
 
 def _load(w: Writer, op: t.Load) -> None:
     dtype = t.element(op.type)
-    at = _address(w, op.ptr, op.offset, dtype)
+    at = address(w, op, dtype.itemsize)
     align = op.align or dtype.itemsize
     text = memory_text(op.type)
     if not op.mask:
@@ -158,15 +171,18 @@ def _memory_suffix(type: Type) -> str:
 
 
 def _store(w: Writer, op: t.Store) -> None:
+    if op in w.addresses.followers:
+        return
+    if is_streamed(op):
+        _stream(w, op)
+        return
     type = op.value.type
     dtype = t.element(type)
-    at = _address(w, op.ptr, op.offset, dtype)
+    at = address(w, op, dtype.itemsize)
     value = _to_memory(w, w.name(op.value), type)
     align = op.align or dtype.itemsize
     text = memory_text(type)
-    if op.streaming and not op.mask and isinstance(type, VecType):
-        _stream(w, f"{text} {value}", at, align, type.lanes * dtype.itemsize)
-    elif not op.mask and isinstance(type, VecType) and 8 * align < w.machine.vector_bits:
+    if not op.mask and isinstance(type, VecType) and 8 * align < w.machine.vector_bits:
         _store_in_order(w, type, value, at, align)
     elif not op.mask:
         w.put(f"store {text} {value}, ptr {at}, align {align}")
@@ -234,25 +250,29 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
         k += count
 
 
-LINE = 64
-"""Bytes of a line of the caches; what is written past them begins at one, or at its own size."""
-
-
-def _stream(w: Writer, value: str, at: str, align: int, size: int) -> None:
+def _stream(w: Writer, op: t.Store) -> None:
     """Writes past the caches if the address is aligned, which is the same in nearly all turns of a
-    loop, so that the branch costs nothing."""
-    n, whole = w.next_label(), min(size & -size, LINE)
-    word = w.assign(f"ptrtoint ptr {at} to i64")
+    loop, so that the branch costs nothing. Those that follow are aligned if the first one is."""
+    stores: list[tuple[str, str]] = []
+    for one in (op, *w.addresses.streams.get(op, ())):
+        at = address(w, one, t.element(one.value.type).itemsize)
+        value = _to_memory(w, w.name(one.value), one.value.type)
+        stores.append((f"{memory_text(one.value.type)} {value}", at))
+    n, whole = w.next_label(), stream_unit(op.value.type)
+    align = op.align or t.element(op.value.type).itemsize
+    word = w.assign(f"ptrtoint ptr {stores[0][1]} to i64")
     rest = w.assign(f"and i64 {word}, {whole - 1}")
     aligned = w.assign(f"icmp eq i64 {rest}, 0")
     w.put(f"br i1 {aligned}, label %stream{n}, label %plain{n}")
     w.start(f"stream{n}")
     w.declare("nontemporal", "!0 = !{i32 1}")
-    w.put(f"store {value}, ptr {at}, align {whole}, !nontemporal !0")
+    for value, at in stores:
+        w.put(f"store {value}, ptr {at}, align {whole}, !nontemporal !0")
     w.streams = True
     w.put(f"br label %stored{n}")
     w.start(f"plain{n}")
-    w.put(f"store {value}, ptr {at}, align {align}")
+    for value, at in stores:
+        w.put(f"store {value}, ptr {at}, align {align}")
     w.put(f"br label %stored{n}")
     w.start(f"stored{n}")
 

@@ -9,13 +9,14 @@ entry. The cut depends on the program alone, so that its code is the same for an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tessera.ir.core import Func, Module, Op
 from tessera.ir.walk import walk
 from tessera.target import ops as t
 from tessera.target.llvm import host
+from tessera.target.llvm.addresses import is_streamed
 from tessera.target.llvm.text import Part, Writer, repeats
 from tessera.target.llvm.writer import RULES
 from tessera.target.machine import Machine
@@ -112,9 +113,10 @@ class ModuleWriter:
         if is_finished and self._lines[False] >= LENGTH[True]:
             # There are several modules anyway: a thread begins while what is finished is written.
             self._give(False)
-        if self._is_plain and not is_finished:
-            self._is_plain = all(map(_is_plain, walk(func.body)))
         part = self._known[func.name] = self._writer.func(func)
+        if self._is_plain and not is_finished:
+            followers = self._writer.addresses.followers
+            self._is_plain = all([_is_plain(op, followers) for op in walk(func.body)])
         self._open[is_finished].append(func.name)
         self._lines[is_finished] += len(part.lines)
 
@@ -166,12 +168,13 @@ def _declarations(
     return [known[n].declaration if n in known else w.declared[n] for n in others]
 
 
-def _is_plain(op: Op) -> bool:
+def _is_plain(op: Op, followers: Collection[Op]) -> bool:
     """Whether an op needs few of LLVM's passes. Of loops that go through memory element by element
     the others make more, and they find that tests of the addresses of several streamed rows are
     one."""
     if isinstance(op, t.For):
-        if sum([isinstance(one, t.Store) and one.streaming for one in op.body.ops]) > 1:
+        streams = [one for one in op.body.ops if is_streamed(one) and one not in followers]
+        if len(streams) > 1:
             return False
         code = list(walk(op.body))
         is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])

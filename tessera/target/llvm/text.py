@@ -17,7 +17,8 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType, Type
 from tessera.ir.walk import walk
 from tessera.target import ops as t
-from tessera.target.llvm.fences import LIMITS, fence_type
+from tessera.target.llvm.addresses import NOTHING, addresses
+from tessera.target.llvm.fences import LIMITS, SHUFFLES, fence_type, is_float
 from tessera.target.llvm.invariants import invariants, masks
 from tessera.target.llvm.rows import ROWS
 from tessera.target.machine import Machine
@@ -136,9 +137,10 @@ class Writer:
         self.labels = 0
         self.label = "entry"
         # What the basic block at hand has computed already, how many operations on vectors of
-        # integers it took, and what stands behind a fence.
+        # integers, or shuffles, it took, and what stands behind a fence.
         self.known: dict[object, str] = {}
         self.depths: dict[str, int] = {}
+        self.shuffles: dict[str, int] = {}
         self.fences: dict[str, str] = {}
         self.declared: dict[str, str] = {}
         # What the function at hand uses.
@@ -151,6 +153,9 @@ class Writer:
         # What is written in front of the loops of the function, and not where it stands.
         self.early: dict[Op, list[Op]] = {}
         self.moved: set[Op] = set()
+        # What follows from other addresses, and the names of those that are computed.
+        self.addresses = NOTHING
+        self.pointers: dict[Op, str] = {}
         # Masks of which parts are wanted, of so many lanes, and their names.
         self.masks: dict[Value, set[int]] = {}
         self.mask_parts: dict[tuple[Value, int], list[str]] = {}
@@ -196,6 +201,7 @@ class Writer:
         self.label = label
         self.known = {}
         self.depths = {}
+        self.shuffles = {}
         self.fences = {}
 
     def name(self, value: Value) -> str:
@@ -273,6 +279,7 @@ class Writer:
         )
         self.start("entry")
         self.streams = False
+        self.addresses, self.pointers = addresses(func), {}
         self.early = invariants(func)
         self.moved = {op for ops in self.early.values() for op in ops}
         self.masks = masks(func, self.machine.vector_bits) if self.has_masks else {}
@@ -294,6 +301,7 @@ class Writer:
         """
         self.label = "entry"
         self.needs = {}
+        self.addresses = NOTHING
         attributes = "#0" if repeats(main) else "#2"
         self.lines.append(f"define void @{name}(ptr %words) {attributes} {{")
         self.start("entry")
@@ -320,11 +328,13 @@ class Writer:
 
     def block(self, block: Block) -> None:
         """The ops of a block."""
+        dead = self.addresses.dead
         for op in block.ops:
-            if op in self.moved:
+            if op in self.moved or op in dead:
                 continue
             for one in self.early.get(op, ()):
-                self.op(one)
+                if one not in dead:
+                    self.op(one)
             self.op(op)
 
     def op(self, op: Op) -> None:
@@ -372,21 +382,30 @@ class Writer:
         return found
 
     def fence(self, name: str, type: Type) -> str:
-        """A vector of integers of which LLVM knows nothing. Later operations take this one: to
+        """A vector of which LLVM knows nothing. Later operations take this one: to
         have both would take two registers.
         """
         found = fence_type(type)
         assert found is not None
         floats, name_ = found
         text = type_text(type)
-        before = self.value(f"bitcast {text} {name} to {floats}")
-        behind = self.assign(f"call {floats} @llvm.arithmetic.fence.{name_}({floats} {before})")
-        fenced = self.fences[name] = self.assign(f"bitcast {floats} {behind} to {text}")
+        before = name if text == floats else self.value(f"bitcast {text} {name} to {floats}")
+        fenced = self.assign(f"call {floats} @llvm.arithmetic.fence.{name_}({floats} {before})")
+        if text != floats:
+            fenced = self.assign(f"bitcast {floats} {fenced} to {text}")
+        self.fences[name] = fenced
         return fenced
+
+    def shuffled(self, value: Value) -> str:
+        """An operand of a shuffle, behind a fence if several made it."""
+        name = self.name(value)
+        if self.shuffles.get(name, 0) < SHUFFLES or fence_type(value.type) is None:
+            return name
+        return self.fences.get(name) or self.fence(name, value.type)
 
     def deepen(self, name: str, operands: Sequence[str], type: Type, steps: int = 1) -> None:
         """Notes how many operations a vector of integers took."""
-        if self.has_fences and fence_type(type) is not None:
+        if self.has_fences and not is_float(type) and fence_type(type) is not None:
             depths = self.depths
             depths[name] = steps + max([depths.get(x, 0) for x in operands])
 

@@ -162,9 +162,11 @@ def _insert(w: Writer, op: t.Insert) -> None:
 
 
 def _shuffle(w: Writer, op: t.Shuffle) -> None:
-    a, b = w.name(op.a), w.name(op.b)
+    a, b = w.shuffled(op.a), w.shuffled(op.b)
     name = w.names[op.result] = shuffle_text(w, a, b, op.a.type, op.picks)
     w.deepen(name, (a, b), op.result.type)
+    if w.has_fences:
+        w.shuffles[name] = 1 + max(w.shuffles.get(a, 0), w.shuffles.get(b, 0))
 
 
 def _reduce_lanes(w: Writer, op: t.ReduceLanes) -> None:
@@ -324,7 +326,7 @@ def _dot_groups(w: Writer, op: t.DotGroups) -> None:
 def _prefetch(w: Writer, op: Prefetch) -> None:
     """Into all caches, or all but the first one."""
     near = 2 if op.is_many and w.machine.waits_for_few else 3
-    at = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.offset)}")
+    at = memory.address(w, op, 1)
     for line in range(0, op.bytes, w.machine.cacheline):
         place = w.assign(f"getelementptr i8, ptr {at}, i64 {line}") if line else at
         how = f"i32 {op.is_written:d}, i32 {near}, i32 1"
