@@ -66,6 +66,7 @@ from tessera.target.llvm.modules import ModuleText, ModuleWriter, write_modules
 from tessera.target.machine import Machine
 from tessera.target.passes.check_bounds import Site, check_bounds
 from tessera.target.passes.legalize import Legalization, legalize
+from tessera.target.passes.outline import outline
 from tessera.target.spec import TARGET
 from tessera.target.spec import verify as verify_target
 from tessera.tile.from_schedule import lower_program
@@ -295,7 +296,8 @@ def descend(
 
     def each(kernel: Func, rank: int) -> None:
         passed("tile")
-        add(lower_kernel(kernel, rank, machine))
+        for one in outline(lower_kernel(kernel, rank, machine)):
+            add(one)
 
     tile = lower_program(schedule, each=each)
     passed("tile")

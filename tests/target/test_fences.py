@@ -77,6 +77,20 @@ def test_they_are_no_instructions(level: str) -> None:
     assert len(re.findall(r"^\t[a-z]", with_, re.MULTILINE)) <= 1.02 * count
 
 
+@pytest.mark.unchecked
+@pytest.mark.parametrize("dtype", ["i1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_square_is_turned_by_one_instruction_a_step(level: str, dtype: str) -> None:
+    x = np.arange(128 * 192, dtype="f8").reshape(128, 192).astype(dtype)
+    text = lowered(lambda x: x.T * 2, level, x).llvm
+    plain = FENCE.sub(r"\1 = bitcast \2 \3 to \2", text)
+    sources = [codegen.Source(one, machine(level), "test", passes="few") for one in (text, plain)]
+    with_, without = [codegen.assembly_text(source) for source in sources]
+    moves = re.compile(r"^\tv?(?:unpck|punpck|shuf|perm|insert|pshuf|blend)", re.MULTILINE)
+    shuffles = len(re.findall(r" = shufflevector .* x i32>", text))
+    assert 0 < len(moves.findall(with_)) <= max(shuffles, len(moves.findall(without)))
+
+
 def test_machines_that_have_none() -> None:
     x, y = inputs("u4", 1024)
     assert "arithmetic.fence" not in lowered(mixed, "aarch64", x, y).llvm
@@ -86,7 +100,8 @@ def test_types_that_have_none() -> None:
     assert fence_type(VecType(16, ts.uint32)) == ("<16 x float>", "v16f32")
     assert fence_type(VecType(16, ts.bfloat16)) == ("<8 x float>", "v8f32")
     assert fence_type(VecType(3, ts.int64)) == ("<3 x double>", "v3f64")
-    for type in (VecType(16, ts.float32), VecType(16, ts.bool), VecType(3, ts.int16)):
+    assert fence_type(VecType(16, ts.float32)) == ("<16 x float>", "v16f32")
+    for type in (VecType(16, ts.bool), VecType(3, ts.int16)):
         assert fence_type(type) is None
     assert fence_type(VecType(1, ts.int64)) is None
     assert fence_type(ScalarType(ts.int32)) is None

@@ -44,6 +44,7 @@ from tessera.target.from_tile.lowering import (
 from tessera.target.from_tile.side_by_side import combined
 from tessera.target.from_tile.sorting import select_words, sort_words
 from tessera.target.machine import Machine
+from tessera.target.passes.outline import outline
 from tessera.tile import ops as tile
 from tessera.tile.entry_ops import SelectWords, SortWords, Together
 from tessera.tile.panel_ops import DotPanels
@@ -534,6 +535,9 @@ def lower_module(module: Module, machine: Machine) -> Module:
         if isinstance(op, tile.Launch):
             ranks[op.kernel] = len(op.grid)
     kernels = {name: f for name, f in module.funcs.items() if name != module.main}
-    funcs = {name: lower_kernel(f, ranks.get(name, 0), machine) for name, f in kernels.items()}
+    funcs: dict[str, Func] = {}
+    for name, f in kernels.items():
+        found = outline(lower_kernel(f, ranks.get(name, 0), machine))
+        funcs.update([(one.name, one) for one in found])
     funcs.update(lower_main(module.entry, kernels, machine))
     return Module(funcs, module.main)

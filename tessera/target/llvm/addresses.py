@@ -94,7 +94,7 @@ def _find_streams(
 ) -> None:
     first, lead, start = None, None, 0
     for op in block.ops:
-        if op in dead:
+        if op in dead or isinstance(op, t.Const):
             continue
         for region in op.regions:
             _find_streams(region, behind, dead, found)

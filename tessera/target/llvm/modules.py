@@ -29,7 +29,7 @@ those that are finished, 0.01 s. What a module costs beside its functions is 3 m
 
 FIRST = 200
 """The same for the first module, so that another thread begins while the rest is written; each of
-the next ones has twice as many."""
+the next ones has half as many again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class ModuleWriter:
         self, machine: Machine, take: Callable[[ModuleText], None], repeats: bool = False
     ) -> None:
         self._take = take
-        self._first = LENGTH[False] if repeats else FIRST
+        # The lines of the next module of functions that are not finished.
+        self._length = LENGTH[False] if repeats else FIRST
         self._writer = Writer(machine, RULES, host.frame)
         self._known: dict[str, Part] = {}
         # The functions of the modules that are not full yet, and how many lines they have.
         self._open: dict[bool, list[str]] = {False: [], True: []}
         self._lines = {False: 0, True: 0}
-        self._given = 0
         self._rare: list[str] = []
         self._is_one = True
         # Whether those that are not finished need few passes.
@@ -103,9 +103,7 @@ class ModuleWriter:
             self._rare.append(func.name)
             self._is_one = False
             return
-        length = LENGTH[is_finished]
-        if not is_finished:
-            length = min(length, self._first << self._given)
+        length = LENGTH[True] if is_finished else self._length
         is_full = self._lines[is_finished] >= length
         self._is_one &= not (is_full or is_finished)
         if is_full:
@@ -144,7 +142,7 @@ class ModuleWriter:
         is_plain = self._is_plain and not is_finished
         if not is_finished:
             self._is_plain = True
-            self._given += 1
+            self._length = min(LENGTH[False], self._length * 3 // 2)
         self._take(ModuleText(text, is_finished=is_finished, is_plain=is_plain))
 
 
