@@ -15,8 +15,9 @@ from tessera.config import config
 from tessera.ir.core import Func, Module, Op
 from tessera.ir.parser import parse_module
 from tessera.ir.walk import walk
+from tessera.runtime import codegen
 from tessera.target import ops as t
-from tessera.target.llvm.addresses import MANY, Addresses, addresses
+from tessera.target.llvm.addresses import MANY, NOTHING, Addresses, addresses
 from tessera.target.llvm.writer import write_module
 from tessera.target.machine import machine, supported_levels
 from tessera.target.prefetch_ops import Prefetch
@@ -47,7 +48,7 @@ def module_of(body: str) -> Module:
 def found_in(body: str) -> tuple[Func, list[Op], Addresses]:
     func = module_of(body).funcs["f"]
     kinds = (t.Load, t.Store, Prefetch)
-    return func, [op for op in walk(func.body) if isinstance(op, kinds)], addresses(func)
+    return func, [op for op in walk(func.body) if isinstance(op, kinds)], addresses(func, 512)
 
 
 def rows(count: int, indent: str = "  ") -> str:
@@ -64,49 +65,64 @@ def rows(count: int, indent: str = "  ") -> str:
 
 
 def test_rows_follow_from_the_first_one() -> None:
-    _, ops, found = found_in(rows(3))
-    first, second, third = ops
-    assert found.behind == {second: (first, 40), third: (first, 80)}
+    _, ops, found = found_in(rows(MANY))
+    first, *others = ops
+    assert found.behind == {op: (first, 40 * k) for k, op in enumerate(others, 1)}
     # The sums of the others are not written.
     assert sorted([op.fn.name for op in found.dead if isinstance(op, t.Map)]) == [
-        *("add", "add", "mul", "mul")
-    ]
+        *["add"] * (MANY - 1), *["mul"] * (MANY - 1)
+    ]  # fmt: skip
     assert not found.opaque
 
 
+def test_few_are_written_as_they_are() -> None:
+    assert found_in(rows(MANY - 1))[2] == NOTHING
+
+
+def test_long_rows_are_written_as_they_are() -> None:
+    wide = rows(MANY).replace("{type=f32} : f32", "{type=vec<64 x f32>} : vec<64 x f32>")
+    assert found_in(wide)[2] == NOTHING
+    narrow = wide.replace("64 x", "16 x")
+    assert len(found_in(narrow)[2].behind) == MANY - 1
+    # They go along with short ones.
+    _, ops, found = found_in(rows(MANY) + "  %y = target.load(%p, %s1, []) {type=vec<64 x f32>}"
+                             " : vec<64 x f32>\n")  # fmt: skip
+    assert found.behind[ops[-1]] == (ops[0], 40)
+
+
 def test_bytes_and_elements_are_told_apart() -> None:
-    body = """  %x = target.load(%p, %lo, []) {type=f32} : f32
-  %y = target.load(%p, %lo, []) {type=f64} : f64
-  target.prefetch(%p, %lo) {bytes=64}
-  %z = target.load(%q, %lo, []) {type=f32} : f32
+    others = """  %y = target.load(%p, %s1, []) {type=f64} : f64
+  target.prefetch(%p, %s1) {bytes=64}
+  %z = target.load(%q, %s1, []) {type=f32} : f32
 """
-    assert not found_in(body)[2].behind
-    body = """  %x = target.load(%p, %lo, []) {type=f32} : f32
-  %four = target.const() {value=4, type=i64} : i64
-  %a = target.map([%lo, %four]) {fn=mul} : i64
+    _, ops, found = found_in(rows(MANY) + others)
+    assert set(found.behind) == set(ops[1:MANY])
+    bytes = """  %four = target.const() {value=4, type=i64} : i64
+  %a = target.map([%s1, %four]) {fn=mul} : i64
   %b = target.map([%a, %ten]) {fn=add} : i64
   target.prefetch(%p, %b) {bytes=64}
 """
-    _, (load, fetch), found = found_in(body)
-    assert found.behind == {fetch: (load, 10)}
+    _, ops, found = found_in(rows(MANY) + bytes)
+    assert found.behind[ops[-1]] == (ops[0], 50)
 
 
 def test_what_others_use_is_written() -> None:
-    body = rows(2) + "  target.store(%q, %s1, %x0, []) {}\n"
-    _, ops, found = found_in(body)
-    assert set(found.behind) == {ops[1]}
-    assert not found.dead
+    store = "  target.store(%q, %s1, %x0, []) {}\n"
+    _, _, found = found_in(rows(MANY) + store)
+    second = [op for op in found.dead if isinstance(op, t.Map)]
+    assert len(second) == 2 * (MANY - 2)
 
 
 def test_each_block_has_its_own() -> None:
     body = f"""  %a = target.load(%p, %lo, []) {{type=f32}} : f32
   target.for(%lo, %hi, %one, []) body(%i: i64) {{
     %b = target.load(%p, %lo, []) {{type=f32}} : f32
-{rows(2, "    ")}    yield
+{rows(MANY, "    ")}    yield
   }}
 """
     _, ops, found = found_in(body)
-    assert found.behind == {ops[3]: (ops[2], 40)}
+    assert {lead for lead, _ in found.behind.values()} == {ops[2]}
+    assert set(found.behind) == set(ops[3:])
 
 
 def test_many_are_opaque_in_loops_only() -> None:
@@ -122,14 +138,15 @@ def test_many_are_opaque_in_loops_only() -> None:
 
 def test_sums_that_wrap_around_are_the_same_addresses() -> None:
     half = 1 << 62
-    body = f"""  %big = target.const() {{value={half}, type=i64}} : i64
-  %a = target.map([%lo, %big]) {{fn=add}} : i64
-  %x = target.load(%p, %lo, []) {{type=f32}} : f32
+    body = f"""{rows(MANY)}  %big = target.const() {{value={half}, type=i64}} : i64
+  %a = target.map([%s0, %big]) {{fn=add}} : i64
   %y = target.load(%p, %a, []) {{type=f32}} : f32
 """
-    _, (first, second), found = found_in(body)
-    assert found.behind == {second: (first, 4 * half)}  # 0 of 64 bits
-    write_module(module_of(body), machine("x86-64"), "run")
+    _, ops, found = found_in(body)
+    assert found.behind[ops[-1]] == (ops[0], 0)
+    text = write_module(module_of(body), machine("x86-64"), "run")
+    with config.update(cache_dir=""):
+        codegen.assembly_text(codegen.Source(text, machine("x86-64"), "test"))
 
 
 STREAMS = """  %v = target.const() {value=1.0, type=vec<16 x f32>} : vec<16 x f32>
@@ -138,28 +155,35 @@ STREAMS = """  %v = target.const() {value=1.0, type=vec<16 x f32>} : vec<16 x f3
 """
 
 
-@pytest.mark.parametrize(("by", "together"), [(16, 1), (32, 1), (8, 0), (0, 1)])
-def test_stores_past_the_caches_are_tested_together(by: int, together: int) -> None:
-    body = f"""{STREAMS}    %by = target.const() {{value={by}, type=i64}} : i64
-    %b = target.map([%i, %by]) {{fn=add}} : i64
-    target.store(%p, %b, %v, []) {{streaming=true}}
-    yield
-  }}
+def stores(count: int, by: int, between: str = "") -> str:
+    """Vectors that are stored past the caches, so many elements apart."""
+    text = STREAMS
+    for k in range(1, count):
+        text += f"""{between}    %by{k} = target.const() {{value={k * by}, type=i64}} : i64
+    %b{k} = target.map([%i, %by{k}]) {{fn=add}} : i64
+    target.store(%p, %b{k}, %v, []) {{streaming=true}}
 """
-    _, (first, second), found = found_in(body)
-    assert found.streams == ({first: [second]} if together else {})
+    return text + "    yield\n  }\n"
+
+
+@pytest.mark.parametrize(("by", "together"), [(16, 7), (32, 7), (8, 0), (0, 7)])
+def test_stores_past_the_caches_are_tested_together(by: int, together: int) -> None:
+    body = stores(MANY, by)
+    _, ops, found = found_in(body)
+    assert found.streams == ({ops[0]: ops[1:]} if together else {})
     text = write_module(module_of(body), machine("x86-64-v4"), "run")
-    assert text.count("!nontemporal") == 2
-    assert text.count("ptrtoint") == 2 - together
+    assert text.count("!nontemporal !0") == MANY
+    assert text.count("ptrtoint") == MANY - together
 
 
 def test_a_read_between_parts_stores_past_the_caches() -> None:
-    body = f"""{STREAMS}    %x = target.load(%q, %i, []) {{type=f32}} : f32
-    target.store(%p, %i, %v, []) {{streaming=true}}
-    yield
-  }}
-"""
-    assert not found_in(body)[2].streams
+    read = "    %x{} = target.load(%q, %i, []) {{type=f32}} : f32\n"
+    body = stores(MANY, 16)
+    assert found_in(body)[2].followers
+    cut = body.replace("    %by4", read.format(4) + "    %by4")
+    _, ops, found = found_in(cut)
+    assert list(found.streams) == [ops[0], ops[5]]
+    assert [len(some) for some in found.streams.values()] == [3, 3]
 
 
 def turned(x: Any) -> Any:

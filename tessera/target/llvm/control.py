@@ -24,9 +24,12 @@ KB had better be few turns, too: prefetchers follow the loads of a loop, and 16 
 on (softmax of [4096, 1024] 880 us, and 650)."""
 
 FEW = 4
-"""Loops of so many turns are LLVM's to unroll whatever they do: masks that depend on the turn are
-constants then, and steps of a stencil over rows of 128 take half of the time. Not so where there is
-another loop in each: it would be there as often."""
+"""Loops of so many turns are LLVM's to unroll: masks that depend on the turn are constants then,
+and steps of a stencil over rows of 128 take half of the time. Not so where there is another loop in
+each: it would be there as often."""
+
+MOST = 600
+"""What works on so many registers in all of its turns LLVM leaves as it is, after it has looked."""
 
 
 def _phis(w: Writer, values: Sequence[Value]) -> tuple[list[str], int]:
@@ -75,10 +78,11 @@ def _is_long(loop: t.For, machine: Machine) -> bool:
     ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
     turns = len(range(*map(int, ends))) if len(ends) == 3 else TOTAL
     if turns <= FEW and not any([isinstance(op, t.For) for op in loop.body.ops]):
-        return False
-    reads = any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body))
-    # What fills memory waits for its stores.
-    least = max(ENOUGH, TOTAL // turns) if reads or loop.init else ENOUGH // 2
+        least = MOST // max(turns, 1)
+    elif loop.init or any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body)):
+        least = max(ENOUGH, TOTAL // turns)
+    else:
+        least = ENOUGH // 2  # what fills memory waits for its stores
     count = 0
     for op in walk(loop.body):
         value = op.value if isinstance(op, t.Store) else op.results[0] if op.results else None

@@ -279,7 +279,7 @@ class Writer:
         )
         self.start("entry")
         self.streams = False
-        self.addresses, self.pointers = addresses(func), {}
+        self.addresses, self.pointers = addresses(func, self.machine.vector_bits), {}
         self.early = invariants(func)
         self.moved = {op for ops in self.early.values() for op in ops}
         self.masks = masks(func, self.machine.vector_bits) if self.has_masks else {}
