@@ -63,6 +63,19 @@ FUNCTIONS = ("add", "max", "min")
 LEAST_BYTES = 2048
 """The bytes of a row from which registers do not hold what belongs to it."""
 
+FAR, FAR_DEPTH = 1 << 24, 128
+"""Bytes of an operand that comes from memory, of which rows that registers do not hold had better
+be read as a whole, and the depth from which that makes up for what is loaded and stored besides
+(half of it for searches, which have half of the registers). Parts of rows take memory twice as
+long: maxima of [100, 500, 300] along its second axis 2.6 ms, and 1.7 in order."""
+
+AGAIN = 4
+"""Rows of a product for each of many planes, which are small: with eight registers had better hold
+sums (64 x 8 x 256 by 64 x 256 x 512 takes 1.18 times as long in order, with four rows 0.58)."""
+
+SHORTEST = 512
+"""Bytes of rows that are read in parts at the most; less was not measured."""
+
 STRIP_BYTES = 32768
 """Sums that one program adds to: about the first cache, as more columns are longer rows."""
 
@@ -140,7 +153,7 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     sums = _sum_type(op).itemsize if _adds_pairs(op, machine) else 1
     for axis in reversed(nest.axes):
-        if runs_along(axis, op.axes[0], reads, machine, sums):
+        if runs_along(nest, axis, op.axes[0], reads, machine, sums):
             return _RowSum(nest, op, axis, reads, context, machine).run()
     return None
 
@@ -220,16 +233,24 @@ def _sum_type(op: Op) -> DType:
 
 
 def runs_along(
-    col: Axis, deep: Axis, reads: Sequence[Access], machine: CachedCpu, sums: int = 1
+    nest: ops.Nest,
+    col: Axis,
+    deep: Axis,
+    reads: Sequence[Access],
+    machine: CachedCpu,
+    sums: int = 1,
+    held: int = 1,
 ) -> bool:
     """Whether long rows of a large operand run along an axis, and no operand runs elsewhere.
 
     Args:
+        nest: what reads them.
         col: the axis.
         deep: the axis of the sum.
         reads: what is read.
         machine: the CPU.
         sums: bytes of a sum, if these say how long a row is.
+        held: registers that belong to one that is read.
     """
     is_large = False
     for read in reads:
@@ -237,9 +258,19 @@ def runs_along(
         if stride not in (0, 1) or jump is None:
             return False
         if stride == 1:
-            size = count_of([col]) * (count_of([deep]) // shared) * read.dtype.itemsize
+            again = [axis for axis in nest.axes if read.stride(axis.name) == 0]
+            plane = count_of([col]) * (count_of([deep]) // shared) * read.dtype.itemsize
+            size = plane
+            if count_of(again) <= AGAIN:
+                planes = [axis for axis in nest.axes if axis is not col and axis not in again]
+                size *= count_of(planes)
             least = -(-LEAST_BYTES // max(read.dtype.itemsize, sums))
-            is_large |= jump >= least and count_of([col]) >= least and size >= machine.l2
+            if size >= FAR and count_of([deep]) * held >= FAR_DEPTH:
+                room = max(machine.registers * machine.vector_bits // 16 // held, SHORTEST)
+                least = min(least, room // read.dtype.itemsize + 1)
+            is_long = min(jump, count_of([col])) >= least
+            most = size if held == 1 or size >= FAR else plane
+            is_large |= is_long and most >= machine.l2
     return is_large
 
 

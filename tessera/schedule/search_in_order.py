@@ -57,7 +57,7 @@ def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces 
         return None
     reads = [a for a in accesses(nest, context.facts) if a.inner]
     for axis in reversed(nest.axes):
-        if runs_along(axis, op.axis, reads, machine):
+        if runs_along(nest, axis, op.axis, reads, machine, held=2):
             return _RowSearch(nest, op, axis, context, machine).run()
     return None
 
