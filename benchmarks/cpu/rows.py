@@ -375,13 +375,13 @@ def _in_space(name: str) -> dict[str, Build]:
 
 
 def _space(name: str) -> Program:
-    sides = {"a": 64, "b": 256, "c": 256}
+    sides, wide = {"a": 64, "b": 256, "c": 256}, {"a": 64, "b": 128, "c": 1000}
     return Program(
         f"{name} of three axes",
         lambda rng, a, b, c, axis: (normal(rng, a, b, c),),
         _in_space(name),
         lambda a, b, c, axis: Cost(4 * a * b * c, a * b * c),
-        [{**sides, "axis": axis} for axis in range(3)],
+        [*[{**sides, "axis": axis} for axis in range(3)], {**wide, "axis": 1}],
         {"a": 3, "b": 4, "c": 5, "axis": 1},
         quick=(0, 1, 2),
         tolerance=0 if name == "argmax" else 1e-4,
