@@ -155,11 +155,11 @@ STREAMS = """  %v = target.const() {value=1.0, type=vec<16 x f32>} : vec<16 x f3
 """
 
 
-def stores(count: int, by: int, between: str = "") -> str:
+def stores(count: int, by: int) -> str:
     """Vectors that are stored past the caches, so many elements apart."""
     text = STREAMS
     for k in range(1, count):
-        text += f"""{between}    %by{k} = target.const() {{value={k * by}, type=i64}} : i64
+        text += f"""    %by{k} = target.const() {{value={k * by}, type=i64}} : i64
     %b{k} = target.map([%i, %by{k}]) {{fn=add}} : i64
     target.store(%p, %b{k}, %v, []) {{streaming=true}}
 """

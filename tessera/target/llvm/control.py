@@ -73,10 +73,15 @@ def _for(w: Writer, op: t.For) -> None:
     w.names.update(zip(op.results, names[1:], strict=True))
 
 
+def turns_of(loop: t.For, unknown: int) -> int:
+    """How many turns a loop has; `unknown` where that is."""
+    ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
+    return len(range(*map(int, ends))) if len(ends) == 3 else unknown
+
+
 def _is_long(loop: t.For, machine: Machine) -> bool:
     """Whether LLVM need not unroll a loop."""
-    ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
-    turns = len(range(*map(int, ends))) if len(ends) == 3 else TOTAL
+    turns = turns_of(loop, TOTAL)
     if turns <= FEW and not any([isinstance(op, t.For) for op in loop.body.ops]):
         least = MOST // max(turns, 1)
     elif loop.init or any(isinstance(op, (t.Load, t.Gather)) for op in walk(loop.body)):

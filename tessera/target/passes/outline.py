@@ -22,6 +22,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import clone_op, free_values, walk
 from tessera.target import ops as t
+from tessera.target.llvm.control import turns_of
 from tessera.target.panel_ops import BeginPanels, DotPanels, EndPanels
 from tessera.target.types import PtrType
 
@@ -57,12 +58,7 @@ def _length(block: Block) -> int:
 def _work(op: Op) -> int:
     """About how many ops run."""
     inner = sum([_work(one) for region in op.regions for one in region.ops])
-    return (inner + 1) * (_turns(op) if isinstance(op, t.For) else 1)
-
-
-def _turns(loop: t.For) -> int:
-    ends = [v.op.value for v in (loop.lo, loop.hi, loop.step) if isinstance(v.op, t.Const)]
-    return len(range(*map(int, ends))) if len(ends) == 3 else UNKNOWN
+    return (inner + 1) * (turns_of(op, UNKNOWN) if isinstance(op, t.For) else 1)
 
 
 class _Parts:
