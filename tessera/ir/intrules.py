@@ -250,10 +250,14 @@ def _recombine(e: Poly, facts: Facts) -> Dim | None:
                 return new
             for other, _ in _factors(e):
                 # A remainder was taken of less, by what its divisor divides: (9*y + x) % 7 is
-                # (2*y + x) % 7, but the quotient is still of all.
-                if isinstance(other, FloorDiv) and other.den == atom.den:
-                    new = e + factor * (other.num - atom.den * other - atom)
-                    is_same = split(other.num - atom.num, atom.den)[1] == 0
+                # (2*y + x) % 7, but the quotient, of that or of k times as much, is still of all.
+                if isinstance(other, FloorDiv):
+                    k, rest = split(other.den, atom.den)
+                    if rest != 0:
+                        continue
+                    of = floordiv(other.num, k)
+                    new = e + factor * (of - atom.den * other - atom)
+                    is_same = split(of - atom.num, atom.den)[1] == 0
                     if is_same and _divisions(new) < _divisions(e):
                         return new
     return None
@@ -334,6 +338,8 @@ SUM_RULES: tuple[Rule[Poly], ...] = (
     Rule("recombine n", _recombine, "3*y*n*($x // n) + 3*y*($x % n)", "3*y*$x"),
     Rule("recombine shifted", _recombine, "(($x + 5) // 4)*4 + ($x + 1) % 4", "$x + 5"),
     Rule("recombine reduced", _recombine, "7*((9*y + $x) // 7) + (2*y + $x) % 7", "9*y + $x"),
+    Rule("recombine reduced digits", _recombine,
+         "12*((16*y + $x) // 12) + 4*((y + $x // 4) % 3)", "16*y + 4*($x // 4)"),
     Rule("recombine digits", _recombine, "8*($x // 8) + 4*($x // 4 % 2)", "4*($x // 4)"),
     Rule("remainder", _remainder, "$x - 4*($x // 4)", "$x % 4"),
     Rule("remainder of n", _remainder, "y*$x - y*n*($x // n)", "y*($x % n)"),

@@ -37,7 +37,9 @@ SUMS = 5 / 8
 
 
 def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length: int) -> int:
-    """How many reads go along a reduction from one element in memory to the next.
+    """How many reads go along a reduction from one element in memory to the next, or to one that is
+    nearer than along the axis. (Sums of every second of 1024 float32 take a twentieth of the time
+    that a lane for each row takes, of every 16th a third.)
 
     Args:
         machine: the CPU.
@@ -55,7 +57,17 @@ def runs_along(machine: Cpu, inside: Sequence[Access], axis: Axis | None, length
             return 0
     if axis is not None and _gathered(inside, axis) < _gathered(inside, None):
         return 0
-    return sum(1 for a in inside if a.inner and a.stride(a.inner[-1].name) in (1, -1))
+    return sum(1 for a in inside if a.inner and _goes_along(a, axis))
+
+
+def _goes_along(access: Access, axis: Axis | None) -> bool:
+    """Whether what is read next along a reduction is a neighbour in memory, or at least nearer than
+    along the axis, where every lane reads lines of its own."""
+    step = access.stride(access.inner[-1].name)
+    if not isinstance(step, int) or step == 0:
+        return False
+    jump = None if axis is None else access.stride(axis.name)
+    return abs(step) == 1 or not isinstance(jump, int) or 1 < abs(step) < abs(jump)
 
 
 def _gathered(inside: Sequence[Access], axis: Axis | None) -> int:

@@ -441,6 +441,19 @@ def test_a_turned_result_runs_along_its_vectors() -> None:
     run(fn, operands("nn", (19, 21, 18), dt.float32))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int32])
+def test_rows_along_memory_stay_where_they_are(dtype: dt.DType, level: str) -> None:
+    # Blocks have the rows that lie side by side, though the others are more.
+    def fn(x: Any, y: Any) -> Any:
+        return dot_general(x, y, ((1,), (0,)))
+
+    right = typed(33, 40, dtype=dtype)
+    for rows, is_packed in ((19, False), (11, True)):
+        lowered = run(fn, [typed(35, 33, rows, dtype=dtype), right], level)
+        assert ("panels of" in str(lowered.schedule)) == is_packed
+
+
 def test_several_reduced_axes() -> None:
     run(lambda x, y: dot_general(x, y, ((1, 2), (1, 2))), [typed(10, 3, 20), typed(18, 3, 20)])
 
