@@ -41,14 +41,14 @@ from tessera.ir.scalar import scalar
 from tessera.schedule.across import lies_across
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
 from tessera.schedule.cost import (
-    EXPENSIVE,
+    IN_ORDER,
     Costs,
     is_stored,
     is_widened,
     points,
-    reads_rows,
     repeats_nothing,
     tensor,
+    wants_rows,
 )
 from tessera.schedule.cost import reused as reused_by
 from tessera.schedule.formulas import constant_value, formula
@@ -79,9 +79,6 @@ MAX_MEMBERS = 600
 
 MAX_PARTS = 4
 """A concatenation of more arrays is stored, one nest per array."""
-
-IN_ORDER = 256
-"""Of fewer elements it does not matter that they are computed one after the other."""
 
 LARGE_BYTES = 32 << 20
 """What does not fit the caches."""
@@ -199,7 +196,7 @@ class Fusion:
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
         in_place = self.strategy.computes_operands
-        if isinstance(op, Concatenate) and in_place and self.costs.contracts.issuperset(op.xs):
+        if in_place and isinstance(op, Concatenate) and self.costs.contracts.issuperset(op.xs):
             return "contractions store their parts of it"
         if in_place and lies_across(value, self.uses):
             return "it is reduced with what lies the other way in memory"
@@ -215,19 +212,17 @@ class Fusion:
         return self._reason_by_cost(value, uses)
 
     def _is_read_in_rows(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
-        is_long = self.costs.element.get(value, 0) >= EXPENSIVE
-        is_long = is_long and points(tensor(value).shape) >= IN_ORDER
-        return is_long and any([reads_rows(op, value) for nest, _ in uses for op in nest.heavy])
+        heavy = [op for nest, _ in uses for op in nest.heavy]
+        return wants_rows(heavy, value, self.costs.element.get(value, 0))
 
     def _is_slow_in_order(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> bool:
         """Whether a scatter, or a scan down few columns, would compute something long for each of
         its elements."""
         cost, strategy = self.costs.element.get(value, 0), self.strategy
-        if points(tensor(value).shape) < IN_ORDER:
-            return False
-        in_order = [nest.is_in_order and cost > strategy.ordered_cost for nest, _ in uses]
+        in_order = cost > strategy.ordered_cost and any([n.is_in_order for n, _ in uses])
         columns = [nest.scans_columns(strategy.least_row) for nest, _ in uses]
-        return any(in_order) or (cost >= LONG_CODE and any(columns))
+        is_slow = in_order or (cost >= LONG_CODE and any(columns))
+        return is_slow and points(tensor(value).shape) >= IN_ORDER
 
     def _reason_to_store_reduced(
         self, op: GraphOp, value: Value, uses: dict[tuple[NestPlan, Key], bool]
@@ -240,8 +235,11 @@ class Fusion:
         parts = [s.target.op for s in nest.stores if isinstance(s.target.op, Concatenate)]
         if parts and value not in self.costs.contracts:
             return "the parts of a concatenation may share a loop"
-        if op.family is Family.CONTRACT and (nest.heavy or nest.ordered):
-            return f"its consumer {'already holds a reduction' if nest.heavy else 'runs in order'}"
+        is_product = op.family is Family.CONTRACT
+        if is_product and nest.heavy:
+            return "its consumer already holds a reduction"
+        if nest.ordered and (is_product or self.strategy.computes_operands):
+            return "its consumer runs in order"  # and threads could share nothing of it
         for cls, word in ((DotGeneral, "contraction"), (Cumulative, "scan")):
             if any(isinstance(other, cls) for other in nest.heavy):
                 return f"its consumer already holds a {word}"

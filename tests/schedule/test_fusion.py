@@ -14,9 +14,9 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
-from tessera.graph.ops.gather import IndexMode, gather
+from tessera.graph.ops.gather import Combine, IndexMode, gather, scatter
 from tessera.graph.ops.generate import random_bits
-from tessera.graph.ops.rearrange import broadcast, reshape, slice_axis, transpose
+from tessera.graph.ops.rearrange import broadcast, concatenate, reshape, slice_axis, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.ir.walk import walk
@@ -187,6 +187,41 @@ def test_expensive_prologue_of_a_contraction_is_stored() -> None:
         return matmul(e.tanh(x), w)
 
     assert labels(check(fn, typed(64, 64), typed(64, 96))) == ["tanh", "dot"]
+
+
+def test_operand_of_a_contraction_of_few_columns_is_stored_before() -> None:
+    def times(fn: Any, columns: int, rows: int = 400) -> list[str]:
+        return labels(lowered(lambda x, w: matmul(fn(x), w), typed(rows, 64), typed(64, columns)))
+
+    def turned(x: Any) -> Any:
+        return concatenate((e.sin(x), e.cos(x)), 1)
+
+    def doubled(x: Any) -> Any:
+        return e.add(x, x)
+
+    def leaky(x: Any) -> Any:
+        return e.maximum(e.mul(x, x), e.neg(x))
+
+    def joined(x: Any, w: Any) -> Any:
+        return matmul(turned(x), w)
+
+    assert len(labels(lowered(joined, typed(400, 32), typed(64, 4)))) == 2
+    assert len(times(leaky, 4)) == 2
+    assert len(times(leaky, 4, rows=40000)) == 1  # 10 MB, which memory would have to take
+    assert len(times(doubled, 4)) == 1
+    # Both operands run along the depth.
+    assert len(times(leaky, 1)) == 1
+
+
+def test_reduction_before_a_scatter_is_stored() -> None:
+    # It would be computed for one element after the other.
+    def fn(x: Any, y: Any, i: Any) -> Any:
+        return scatter(x, red.max_(y, (0,)), (i,), (0,), Combine.ADD)
+
+    func = lowered(fn, typed(8), typed(300, 512), typed(512, dtype=dt.int64))
+    largest, *_ = nests_of(func)
+    assert not largest.ordered
+    assert any(isinstance(op, ops.Reduce) for op in walk(largest.body))
 
 
 def test_attention() -> None:
