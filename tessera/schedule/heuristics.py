@@ -208,16 +208,15 @@ class Choice:
             self.turn(axis, across)
             return
         side = None if self.updates else narrow.rows_of(self, axis)
+        if side is not None and not (self.costly or narrow.rows_near(self, axis, self.accesses)):
+            side = None  # vectors of several rows would be read from as many places
         if side is not None:
             self.turn(side, axis)
             self.reason = f"lanes along {side.name}, as {axis.name} is short"
             return
-        small = self.tiles[axis.name]
         rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
-        if small * 2 <= self.width and rows and not self.updates:
-            count = min(self.width // small, 8, power_below(size_of(rows[-1].extent)))
-            self.tiles[rows[-1].name] = count
-            self.last.insert(0, rows[-1].name)
+        if self.tiles[axis.name] * 2 <= self.width and rows and not self.updates:
+            narrow.take_rows(self, axis, rows)
 
     def reduction(self) -> None:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
@@ -360,12 +359,13 @@ class Choice:
         row = rows[-1]
         across = all(a.stride(col.name) == 1 for a in sides)
         along = not across and all(a.stride(last) == 1 for a in inside)
+        turns = narrow.has_long_rows(self, row, col) or narrow.has_long_columns(self, op, col)
         if op.order is None and narrow.is_product(self, row, col, depth, along):
             self.reduce_tile = 1
             self.tiles = {row.name: self.lanes, col.name: power_above(size_of(col.extent))}
             self.reason = f"lanes along {row.name}, as {col.name} is short"
             row, col = col, row
-        elif op.order is None and along and not narrow.has_long_rows(self, row, col):
+        elif op.order is None and along and not turns:
             self.reduce_tile = min(self.width, power_above(size_of(op.axes[-1].extent)))
             self.reason = "both operands run along the reduction: lanes along it"
         else:
@@ -432,7 +432,10 @@ class Choice:
                     total += 4 if access.is_store else 3
                 elif stride in (0, -1):  # downwards, a vector is turned round
                     total += 2
-            total = (total + 0.1) * min(size_of(axis.extent), self.lanes) / self.lanes
+            filled = min(size_of(axis.extent), self.lanes) / self.lanes
+            if narrow.rows_near(self, axis, found) is not None:
+                filled = narrow.PARTED
+            total = (total + 0.1) * filled
             if best is None or total >= score:
                 best, score = axis, total
         return best

@@ -11,6 +11,7 @@ they are read as whole vectors, and their columns are parted in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from tessera.ir.intexpr import Dim, symbols
@@ -29,8 +30,23 @@ quarter longer to read and to write."""
 COSTLY = 2
 """The same where a function is long."""
 
+MOST_ROWS = 8
+"""Short rows of a tile, along one axis."""
+
+LEAST_BYTES = 32
+"""Bytes of one that does not fill its vector."""
+
+LINES = 256
+"""Bytes of them where they lie side by side."""
+
+PARTED = 0.8
+"""Lanes at work of vectors whose columns are parted, in comparison with others."""
+
 LEAST_DEPTH = 8
 """A depth that is as long is worth lanes of its own."""
+
+LONG_DEPTH = 8
+"""Vectors of a depth from which on squares of an operand are turned."""
 
 MOST_DEPTH = 32
 """The deepest product of few columns that has lanes along rows."""
@@ -73,6 +89,26 @@ def rows_near(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis | No
     return rows if near else None
 
 
+def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:
+    """Tiles of several short rows. Rows of another axis, which lie side by side where these do not,
+    are taken by lines of memory: `permute_dims(x, (1, 0, 2))` of [1024, 64, 4] reads eight at each
+    of eight places, and writes eight at each of eight. One core of a Zen 5 takes 32 us so, and 87
+    row by row; 40 for [2048, 64, 2], and 120; 28 for [256, 64, 16], and 71."""
+    last, count = rows[-1], min(choice.width // choice.tiles[axis.name], MOST_ROWS)
+    choice.tiles[last.name] = min(count, power_below(size_of(last.extent)))
+    choice.last.insert(0, last.name)
+    size = size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
+    # Conditional stores of a few lanes, in turn to several rows, take longer where memory is far.
+    is_whole = choice.tiles[axis.name] == axis.extent or size >= LEAST_BYTES
+    beside = min(LINES // size, MOST_ROWS) if is_whole else 1
+    for other in reversed(rows[:-1]):
+        strides = [(a.stride(other.name), a.stride(last.name)) for a in choice.accesses]
+        if beside > 1 and any(near == axis.extent != far for near, far in strides):
+            choice.tiles[other.name] = min(beside, power_below(size_of(other.extent)))
+            choice.last.insert(0, other.name)
+            return
+
+
 def runs_down(choice: Choice, columns: Axis, moving: Sequence[Access], longest: int) -> bool:
     """Whether the reductions of few columns have lanes along the columns' elements: what they read
     lies near enough for whole vectors to be read."""
@@ -102,6 +138,23 @@ def has_long_rows(choice: Choice, rows: Axis, columns: Axis) -> bool:
     """Whether what follows a product takes long, and its columns are few: with lanes along the
     depth it would be done for one sum at a time."""
     return choice.costly and is_narrow(choice, columns, COSTLY) and _fill(choice, rows)
+
+
+def has_long_columns(choice: Choice, op: ops.Contract, columns: Axis) -> bool:
+    """Whether lanes had better go along the columns of a product whose operands run along its
+    depth, and squares of the second one be turned for it: what follows takes long, and would be
+    done for one sum at a time; or the depth is long; or numbers are converted, at every step.
+
+    One core of a Zen 5, us, `silu(x @ w.T)` of four rows: of 16 by 1024 columns 34 and 4.7, of 256
+    51 and 20, without `silu` 29 and 18. Bytes that are multiplied in groups stay as they are.
+    """
+    if not _fill(choice, columns):
+        return False
+    found = [a.dtype for a in choice.accesses if a.inner]
+    is_wider = any(dtype.is_inexact and dtype.bits < op.dtype.bits for dtype in found)
+    depth = prod([size_of(axis.extent) for axis in op.axes])
+    is_long = op.dtype.is_inexact and depth >= LONG_DEPTH * choice.lanes
+    return choice.costly or is_wider or (is_long and all(dtype is op.dtype for dtype in found))
 
 
 def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:

@@ -163,3 +163,31 @@ def test_products_whose_lanes_are_rows() -> None:
     assert "lanes along i0, as i1 is short" in chosen(dense_straight, 100, 4, 4)
     assert "accumulators in registers" in chosen(dense_straight, 100, 4, 7)
     assert "short" not in chosen(linear, 12, 3, 5)
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
+@pytest.mark.parametrize("fn", [linear, dense])
+def test_products_of_few_rows(fn: Callable[..., Any], dtype: DType, level: str) -> None:
+    for rows, depth, columns in ((2, 8, 64), (7, 33, 100), (3, 150, 17), (4, 16, 35)):
+        shapes = (rows, depth), (columns, depth)
+        given = values(shapes, dtype)
+        check_levels(graph_of(fn, shapes, dtype), given, machine=machine(level))
+
+
+def moved(x: Any) -> Any:
+    return ts.permute_dims(x, (1, 0, 2)), ts.permute_dims(x * 2, (1, 0, 2)) - 1
+
+
+def centred(x: Any) -> Any:
+    return x + x[0] - x[0, 0]
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16])
+@pytest.mark.parametrize("few", [2, 3, 4, 8, 12, 16])
+def test_short_rows_of_three_axes(few: int, dtype: DType, level: str) -> None:
+    for shape in ((40, 9, few), (5, 33, few), (17, 2, few)):
+        for fn in (moved, centred):
+            graph, given = graph_of(fn, [shape], dtype), values([shape], dtype)
+            check_levels(graph, given, machine=machine(level))

@@ -274,9 +274,54 @@ def test_few_rows_of_a_turned_operand_run_along_the_reduction() -> None:
     def fn(x: Any, y: Any) -> Any:
         return dot_general(x, y, ((1,), (1,)))
 
-    nest = chosen(fn, typed(3, 512), typed(300, 512))
+    nest = chosen(fn, typed(3, 96), typed(300, 96))
     assert nest.tile == (1, 1)
     assert nest.reduce_tile == 64
+
+
+@pytest.mark.parametrize(
+    ("depth", "columns", "dtype", "costly", "turned"),
+    [
+        (16, 300, dt.float32, False, False),
+        (16, 300, dt.float32, True, True),
+        (16, 300, dt.bfloat16, False, True),  # converted at every step
+        (512, 300, dt.float32, False, True),
+        (512, 300, dt.int32, False, False),
+        (512, 10, dt.float32, True, False),  # too few for a vector
+    ],
+)
+def test_squares_of_a_turned_operand_with_long_columns(
+    depth: int, columns: int, dtype: Any, costly: bool, turned: bool
+) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        found = dot_general(x, y, ((1,), (1,)))
+        return e.tanh(found) if costly else found
+
+    nest = chosen(fn, typed(3, depth, dtype=dtype), typed(columns, depth, dtype=dtype))
+    assert ("in squares" in nest.reason) == turned
+
+
+def test_vectors_along_pairs_that_a_row_is_added_to() -> None:
+    def fn(x: Any, row: Any, pair: Any) -> Any:
+        return e.add(e.add(x, columns(row, x)), columns(pair, x))
+
+    def columns(x: Any, like: Any) -> Any:
+        return broadcast(x, like.shape, tuple(range(3 - x.ndim, 3)))
+
+    nest = chosen(fn, typed(300, 128, 2), typed(128, 2), typed(2))
+    assert dict(zip(names(nest), nest.tile, strict=True)) == {"i0": 1, "i1": 16, "i2": 2}
+
+
+def test_short_rows_that_change_places_are_taken_by_lines() -> None:
+    def tiles(rows: int, columns: int, few: int) -> list[int]:
+        nest = chosen(lambda x: transpose(x, (1, 0, 2)), typed(rows, columns, few))
+        return [nest.tile[names(nest).index(f"i{k}")] for k in range(3)]
+
+    assert tiles(100, 64, 2) == [8, 8, 2]
+    assert tiles(100, 64, 16) == [4, 4, 16]
+    assert tiles(100, 3, 4) == [2, 8, 4]
+    assert tiles(100, 64, 3) == [1, 8, 4]
+    assert tiles(100, 64, 12) == [5, 4, 16]
 
 
 def test_vectors_are_reductions() -> None:
