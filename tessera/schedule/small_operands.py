@@ -38,10 +38,17 @@ def widened(nest: ops.Nest) -> ops.Nest:
         if value.type != op.result.type:
             code.append(ops.Cast(value, op.dtype, loc=op.loc))
         wide.append(value if value.type == op.result.type else code[-1].result)
-    product = op.rebuild((), [Block([], code, wide)])
-    copy = Copy({}, {}, (), {op.result: product.result})
-    code = [product if one is op else copy.op(one) for one in nest.body.ops]
-    new = nest.rebuild((), [Block([], code, ())])
+    return _with_product(nest, op, Block([], code, wide))
+
+
+def _with_product(nest: ops.Nest, op: ops.Contract, inner: Block) -> ops.Nest:
+    """A copy of a nest whose product has another region, on values of the nest's."""
+    copy, code = Copy(), list[Op]()
+    for one in nest.body.ops:
+        code.append(copy.op(one) if one is not op else op.rebuild((), [copy.block(inner)]))
+        if one is op:
+            copy.env[op.result] = code[-1].result
+    new = nest.rebuild((), [Block([], without_dead(code), ())])
     assert isinstance(new, ops.Nest)
     return new
 
@@ -77,12 +84,4 @@ def with_turned(
 
     load = ops.Load(turned, (), place, loc=op.loc)
     sides = (load.result, large) if first else (large, load.result)
-    inner = Block([], [*op.body.ops, load], sides)
-    copy, code = Copy(), list[Op]()
-    for one in nest.body.ops:
-        code.append(copy.op(one) if one is not op else op.rebuild((), [copy.block(inner)]))
-        if one is op:
-            copy.env[op.result] = code[-1].result
-    new = nest.rebuild((), [Block([], without_dead(code), ())])
-    assert isinstance(new, ops.Nest)
-    return new
+    return _with_product(nest, op, Block([], [*op.body.ops, load], sides))

@@ -128,6 +128,15 @@ def test_a_small_operand_is_copied_along_the_depth(dtype: dt.DType) -> None:
     assert "lanes along the depth" in str([info.reason for info in lowered.kernels()])
 
 
+@pytest.mark.skipif("x86-64-v4" not in LEVELS, reason="needs 16 lanes")
+def test_what_stands_before_a_product_with_lanes_along_the_depth() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return product(e.maximum(x, 0.0), e.maximum(y, 0.0))
+
+    lowered = check(fn, typed(33, 515), typed(515, 8), level="x86-64-v4", cut=None)
+    assert "lanes along the depth" in str([info.reason for info in lowered.kernels()])
+
+
 @pytest.mark.parametrize("dtype", [dt.float64, dt.bfloat16, dt.int8])
 def test_dtypes_of_lanes_along_the_depth(dtype: dt.DType) -> None:
     def fn(x: Any, y: Any) -> Any:
