@@ -17,6 +17,8 @@ from tessera.graph.ops.blocks import Blocks
 from tessera.graph.passes.block_rows import BlockRows
 from tessera.ir.core import Func
 from tessera.ir.walk import walk
+from tessera.schedule import blocks as schedule_blocks
+from tessera.schedule.block_ops import Each
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 
@@ -267,6 +269,32 @@ def test_large_operands_are_not_read_for_each_block() -> None:
     shapes = [(1024, 256), (16384, 256), (16384, 256)]
     graph = ts.make_graph(attention)(*[ts.ShapeDtypeStruct(s, ts.float32) for s in shapes])
     assert passes.run(graph) is graph
+
+
+def test_layers_behind_a_norm_are_not_in_blocks() -> None:
+    """Rows are reduced there, too, but each block would read all weights, and add to their sums."""
+
+    def loss(x: Any, first: Any, second: Any, third: Any) -> Any:
+        h = x @ first
+        centred = h - ts.mean(h, axis=-1, keepdims=True)
+        normal = centred / ts.sqrt(ts.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+        return ts.sum(ts.tanh(normal @ second) @ third)
+
+    rng = np.random.default_rng(5)
+    for width, count in ((4, 0), (3, 1)):
+        shapes = [(12, 2), (2, 4), (4, width), (width, 4)]
+        given = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        check(ts.grad(loss, argnums=(0, 1, 2, 3)), given, count)
+
+
+def test_large_sums_have_fewer_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = inputs((1, 1, 32, 3))
+    sums = 2 * 32 * 3 * 4  # of keys and values
+    for part_bytes, count in ((8 * sums, 8), (8 * sums - 1, 7), (2 * sums, 2), (sums, 1)):
+        monkeypatch.setattr(schedule_blocks, "PARTIAL_BYTES", part_bytes)
+        lowered = check_levels(graph_of(trained(attention), given), given)
+        (each,) = [op for op in walk(lowered.schedule.body) if isinstance(op, Each)]
+        assert each.part.extent == count
 
 
 def test_blocks_pack_in_nests_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

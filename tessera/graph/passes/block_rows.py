@@ -351,9 +351,28 @@ class _Rows:
                 self.kept.update([v.op for v in self.own(op) if v.op is not None])
         if not products or not reduces:
             raise Refused
+        if any(self.is_square(op) for op in self.kept if op is not self.seed):
+            raise Refused
         points = prod([self.count(k) for k in range(self.rows + 1)])
         if points < self.options.points:
             raise Refused(f"there would be {points} only")
+
+    def is_square(self, op: Op) -> bool:
+        """Whether a product multiplies rows with a matrix from elsewhere that has as many columns
+        as a row has elements, or more, as a layer of a network does.
+
+        Products of whole arrays are faster then: the gradients of two layers of 256 and 1024 for
+        4096 rows, behind a normalised one, take 49 ms in blocks and 36 whole (Zen 5, two threads).
+        """
+        if not isinstance(op, DotGeneral):
+            return False
+        pairs = zip(self.program.operands(op), self.steps[op].operands, strict=True)
+        found = [(_type(v).shape, cut) for v, cut in pairs if self.rows not in cut]
+        sizes = [
+            prod([dim for dim, k in zip(shape, cut, strict=True) if k < 0 and isinstance(dim, int)])
+            for shape, cut in found
+        ]
+        return any(size >= self.columns**2 for size in sizes)
 
     def count(self, k: int) -> int:
         """Blocks along an axis."""
