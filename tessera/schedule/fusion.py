@@ -38,7 +38,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.scalar import scalar
-from tessera.schedule.across import lies_across
+from tessera.schedule.across import reason_to_copy
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
 from tessera.schedule.cost import (
     IN_ORDER,
@@ -198,8 +198,9 @@ class Fusion:
         in_place = self.strategy.computes_operands
         if in_place and isinstance(op, Concatenate) and self.costs.contracts.issuperset(op.xs):
             return "contractions store their parts of it"
-        if in_place and lies_across(value, self.uses):
-            return "it is reduced with what lies the other way in memory"
+        copied = reason_to_copy(value, self.uses) if in_place else ""
+        if copied:
+            return copied
         if in_place and self._is_read_in_rows(value, uses):
             return "a contraction of few columns reads its rows faster than it computes them"
         if self._is_slow_in_order(value, uses):

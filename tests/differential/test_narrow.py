@@ -191,3 +191,18 @@ def test_short_rows_of_three_axes(few: int, dtype: DType, level: str) -> None:
         for fn in (moved, centred):
             graph, given = graph_of(fn, [shape], dtype), values([shape], dtype)
             check_levels(graph, given, machine=machine(level))
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int32])
+@pytest.mark.parametrize("times", [2, 3])
+def test_reductions_along_repeated_elements(times: int, dtype: DType, level: str) -> None:
+    def repeated(x: Any) -> Any:
+        y = ts.repeat(x, times, axis=1)
+        return ts.max(y, axis=1), ts.sum(y * 2, axis=1), ts.sum(ts.repeat(x, times, axis=0), axis=1)
+
+    for shape in ((40, 33), (7, 10)):
+        graph, given = graph_of(repeated, [shape], dtype), [np.ones(shape, dtype.np)]
+        given[0][:, 3] = np.arange(shape[0]) % 7
+        lowered = check_levels(graph, given, machine=machine(level))
+        assert (f"index=[i0, r0 // {times}]" in str(lowered.schedule)) == (shape == (7, 10))
