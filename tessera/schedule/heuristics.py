@@ -433,7 +433,7 @@ class Choice:
                 elif stride in (0, -1):  # downwards, a vector is turned round
                     total += 2
             filled = min(size_of(axis.extent), self.lanes) / self.lanes
-            if narrow.rows_near(self, axis, found) is not None:
+            if narrow.lie_mixed(self, axis, found):
                 filled = narrow.PARTED
             total = (total + 0.1) * filled
             if best is None or total >= score:

@@ -84,9 +84,18 @@ def rows_of(choice: Choice, axis: Axis) -> Axis | None:
 def rows_near(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis | None:
     """The same for reductions, where what is read of neighbouring rows lies near."""
     rows = rows_of(choice, axis)
-    steps = [access.stride(rows.name) for access in inside] if rows is not None else []
-    near = all([isinstance(step, int) and abs(step) <= FEW for step in steps])
-    return rows if near else None
+    return rows if rows is not None and _are_near(rows, inside) else None
+
+
+def lie_mixed(choice: Choice, axis: Axis, found: Sequence[Access]) -> bool:
+    """Whether whole vectors have elements of neighbouring rows, or all of these need the same."""
+    return _are_near(axis, found) and rows_near(choice, axis, found) is not None
+
+
+def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
+    """Whether a step along an axis is short for all accesses."""
+    steps = [access.stride(axis.name) for access in found]
+    return all([isinstance(step, int) and abs(step) <= FEW for step in steps])
 
 
 def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:
