@@ -47,14 +47,8 @@ TURNED = 1 << 20
 IN_ORDER = 256
 """Of fewer elements it does not matter that they are computed one after the other."""
 
-NEAR_BYTES = 8 << 20
-"""Bytes that are read from a cache when they have been stored."""
-
-CHEAP = 2
-"""What few columns had better not compute one element at a time, if it is stored in a cache."""
-
-LONGER = 5
-"""The same where it is stored in memory."""
+FEW_COLUMNS = 5
+"""What an element costs that few columns had better not compute one by one."""
 
 _hints: dict[Dim, int] = {}
 
@@ -147,9 +141,9 @@ def wants_rows(heavy: Iterable[Op], value: Value, cost: int) -> bool:
     its first operand, perhaps moved. One without register blocks computes it one element at a time,
     as lanes go along columns; one with blocks would turn a large one, for lanes along its rows.
 
-    One core of a Zen 5, by four columns, us, computed in place and stored before: `where(x > 0, x,
-    x / 10)` of 4096 x 64 90 and 59, of 65536 x 64 1420 and 1730, layer norm of these 190 and 66,
-    3200 and 1680; `2 * x` 51 and 58.
+    One core of a Zen 5, by four columns, us, computed in place and stored before: layer norm of
+    4096 x 64 190 and 66, of 65536 x 64 3200 and 1680; `where(x > 0, x, x / 10)` of these 90 and 59,
+    1420 and 1730 (sixteen cores of a Xeon: the smaller one 26 and 56).
 
     Args:
         heavy: contractions, and other ops.
@@ -160,7 +154,6 @@ def wants_rows(heavy: Iterable[Op], value: Value, cost: int) -> bool:
         return False  # windows of it are many times as large
     if points(tensor(value).shape) < IN_ORDER:
         return False
-    near = size_in_bytes(value) <= NEAR_BYTES
     for op in heavy:
         if not isinstance(op, DotGeneral) or not all(map(op.free, (0, 1))):
             continue
@@ -176,8 +169,8 @@ def wants_rows(heavy: Iterable[Op], value: Value, cost: int) -> bool:
         if in_blocks(op):
             is_worth = cost >= EXPENSIVE and columns <= PANEL and size_in_bytes(value) > TURNED
         else:
-            is_worth = cost >= (CHEAP if near else LONGER)
-            is_worth = is_worth and not all([_runs_along(side, axes) for side, axes in sides])
+            along = all([_runs_along(side, axes) for side, axes in sides])
+            is_worth = cost >= FEW_COLUMNS and not along
         if is_worth:
             return True
     return False

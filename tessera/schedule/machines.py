@@ -35,6 +35,11 @@ class Cpu(Protocol):
         """How many times as much memory as one several threads find in the caches again."""
         ...
 
+    @property
+    def turns(self) -> bool:
+        """Whether vectors are turned, and lines taken from many places, at little cost."""
+        ...
+
 
 class CachedCpu(Cpu, NarrowCpu, Protocol):
     """What is asked of a machine where memory is read and written: by products, scans, passes."""
@@ -107,3 +112,4 @@ class CpuModel:
     registers: int = 16
     compresses: bool = False
     keeps: float = 1.5
+    turns: bool = True

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule import ops
 from tessera.schedule.access import Access
+from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.types import Axis
 
@@ -109,7 +110,8 @@ def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:
     size = size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
     # Conditional stores of a few lanes, in turn to several rows, take longer where memory is far.
     is_whole = choice.tiles[axis.name] == axis.extent or size >= LEAST_BYTES
-    beside = min(LINES // size, MOST_ROWS) if is_whole else 1
+    lines = LINES if choice.machine.turns else LINE_BYTES
+    beside = min(lines // size, MOST_ROWS) if is_whole else 1
     for other in reversed(rows[:-1]):
         strides = [(a.stride(other.name), a.stride(last.name)) for a in choice.accesses]
         if beside > 1 and any(near == axis.extent != far for near, far in strides):
@@ -152,7 +154,7 @@ def has_long_rows(choice: Choice, rows: Axis, columns: Axis) -> bool:
 def has_long_columns(choice: Choice, op: ops.Contract, columns: Axis) -> bool:
     """Whether lanes had better go along the columns of a product whose operands run along its
     depth, and squares of the second one be turned for it: what follows takes long, and would be
-    done for one sum at a time; or the depth is long; or numbers are converted, at every step.
+    done for one sum at a time; or it costs little, and the depth is long or numbers are converted.
 
     One core of a Zen 5, us, `silu(x @ w.T)` of four rows: of 16 by 1024 columns 34 and 4.7, of 256
     51 and 20, without `silu` 29 and 18. Bytes that are multiplied in groups stay as they are.
@@ -163,7 +165,8 @@ def has_long_columns(choice: Choice, op: ops.Contract, columns: Axis) -> bool:
     is_wider = any(dtype.is_inexact and dtype.bits < op.dtype.bits for dtype in found)
     depth = prod([size_of(axis.extent) for axis in op.axes])
     is_long = op.dtype.is_inexact and depth >= LONG_DEPTH * choice.lanes
-    return choice.costly or is_wider or (is_long and all(dtype is op.dtype for dtype in found))
+    is_long = is_long and all(dtype is op.dtype for dtype in found)
+    return choice.costly or (choice.machine.turns and (is_wider or is_long))
 
 
 def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:
