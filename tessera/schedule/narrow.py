@@ -34,6 +34,9 @@ COSTLY = 2
 MOST_ROWS = 8
 """Short rows of a tile, along one axis."""
 
+LEAST_ROW = 8
+"""Bytes of a row that is moved by itself."""
+
 LEAST_BYTES = 32
 """Bytes of one that does not fill its vector."""
 
@@ -90,7 +93,8 @@ def rows_near(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis | No
 
 def lie_mixed(choice: Choice, axis: Axis, found: Sequence[Access]) -> bool:
     """Whether whole vectors have elements of neighbouring rows, or all of these need the same."""
-    return _are_near(axis, found) and rows_near(choice, axis, found) is not None
+    near = axis.extent != 0 and _are_near(axis, found)
+    return near and rows_near(choice, axis, found) is not None
 
 
 def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
@@ -111,7 +115,7 @@ def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:
     # Conditional stores of a few lanes, in turn to several rows, take longer where memory is far.
     is_whole = choice.tiles[axis.name] == axis.extent or size >= LEAST_BYTES
     lines = LINES if choice.machine.turns else LINE_BYTES
-    beside = min(lines // size, MOST_ROWS) if is_whole else 1
+    beside = min(lines // size, MOST_ROWS) if is_whole and size >= LEAST_ROW else 1
     for other in reversed(rows[:-1]):
         strides = [(a.stride(other.name), a.stride(last.name)) for a in choice.accesses]
         if beside > 1 and any(near == axis.extent != far for near, far in strides):

@@ -206,3 +206,12 @@ def test_reductions_along_repeated_elements(times: int, dtype: DType, level: str
         given[0][:, 3] = np.arange(shape[0]) % 7
         lowered = check_levels(graph, given, machine=machine(level))
         assert (f"index=[i0, r0 // {times}]" in str(lowered.schedule)) == (shape == (7, 10))
+
+
+@pytest.mark.parametrize("dtype", [float32, int32])
+def test_short_rows_without_elements(dtype: DType) -> None:
+    for shape in ((1, 40, 0), (40, 1, 0), (0, 3, 2), (3, 0, 4)):
+        graph, given = graph_of(lambda x: x * 2 + 1, [shape], dtype), values([shape], dtype)
+        check_levels(graph, given)
+        moves = graph_of(lambda x: ts.permute_dims(x, (1, 0, 2)) == 0, [shape], dtype)
+        check_levels(moves, given)
