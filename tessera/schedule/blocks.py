@@ -105,9 +105,9 @@ class _EachBlock:
         points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
         sizes = [tensor(v) for v, cut in zip(op.results, op.outs, strict=True) if is_sum(op, cut)]
         added = sum([size_of(prod(t.shape)) * t.dtype.itemsize for t in sizes])
-        count = min(prod(op.counts), PARTIAL, PARTIAL_BYTES // max(added, 1))
-        self.is_partial = points < min(FEW, count)
-        count = count if self.is_partial else min(points, PARTS)
+        partial = min(prod(op.counts), PARTIAL, PARTIAL_BYTES // max(added, 1))
+        self.is_partial = points < min(FEW, partial)
+        count = partial if self.is_partial else min(points, PARTS)
         self.part = Axis(f"{names.prefix}part", count)
         self.env: dict[Value, Value] = {}
         self.where: dict[Value, Moved] = {}

@@ -150,30 +150,27 @@ def wants_rows(heavy: Iterable[Op], value: Value, cost: int) -> bool:
         value: that is computed.
         cost: of an element, in additions.
     """
+    if cost < FEW_COLUMNS or points(tensor(value).shape) < IN_ORDER:
+        return False
     if not isinstance(value.op, (Elementwise, Concatenate)):
         return False  # windows of it are many times as large
-    if points(tensor(value).shape) < IN_ORDER:
+    return any([_reads_rows(op, value, cost) for op in heavy])
+
+
+def _reads_rows(op: Op, value: Value, cost: int) -> bool:
+    """Whether an op is such a contraction."""
+    if not isinstance(op, DotGeneral) or not all(map(op.free, (0, 1))):
         return False
-    for op in heavy:
-        if not isinstance(op, DotGeneral) or not all(map(op.free, (0, 1))):
-            continue
-        first = op.lhs
-        while isinstance(first.op, Rearrange) and len(first.op.operands) == 1:
-            if first is value:
-                break
-            (first,) = first.op.operands
-        if first is not value:
-            continue
+    first = op.lhs
+    while isinstance(first.op, Rearrange) and len(first.op.operands) == 1 and first is not value:
+        (first,) = first.op.operands
+    if first is not value:
+        return False
+    if in_blocks(op):
         columns = points([tensor(op.rhs).shape[k] for k in op.free(1)])
-        sides = zip((op.lhs, op.rhs), op.contract, strict=True)
-        if in_blocks(op):
-            is_worth = cost >= EXPENSIVE and columns <= PANEL and size_in_bytes(value) > TURNED
-        else:
-            along = all([_runs_along(side, axes) for side, axes in sides])
-            is_worth = cost >= FEW_COLUMNS and not along
-        if is_worth:
-            return True
-    return False
+        return cost >= EXPENSIVE and columns <= PANEL and size_in_bytes(value) > TURNED
+    places = zip((op.lhs, op.rhs), op.contract, strict=True)
+    return not all([_runs_along(side, axes) for side, axes in places])
 
 
 def _runs_along(value: Value, axes: Sequence[int]) -> bool:

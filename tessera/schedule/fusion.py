@@ -196,7 +196,7 @@ class Fusion:
         if isinstance(op, Concatenate) and len(op.xs) > MAX_PARTS:
             return f"it joins {len(op.xs)} arrays"
         in_place = self.strategy.computes_operands
-        if in_place and isinstance(op, Concatenate) and self.costs.contracts.issuperset(op.xs):
+        if isinstance(op, Concatenate) and in_place and self.costs.contracts.issuperset(op.xs):
             return "contractions store their parts of it"
         copied = reason_to_copy(value, self.uses) if in_place else ""
         if copied:
@@ -220,10 +220,11 @@ class Fusion:
         """Whether a scatter, or a scan down few columns, would compute something long for each of
         its elements."""
         cost, strategy = self.costs.element.get(value, 0), self.strategy
-        in_order = cost > strategy.ordered_cost and any([n.is_in_order for n, _ in uses])
+        if points(tensor(value).shape) < IN_ORDER:
+            return False
+        in_order = [nest.is_in_order and cost > strategy.ordered_cost for nest, _ in uses]
         columns = [nest.scans_columns(strategy.least_row) for nest, _ in uses]
-        is_slow = in_order or (cost >= LONG_CODE and any(columns))
-        return is_slow and points(tensor(value).shape) >= IN_ORDER
+        return any(in_order) or (cost >= LONG_CODE and any(columns))
 
     def _reason_to_store_reduced(
         self, op: GraphOp, value: Value, uses: dict[tuple[NestPlan, Key], bool]

@@ -207,9 +207,11 @@ class Choice:
         if across is not None:
             self.turn(axis, across)
             return
-        side = None if self.updates else narrow.rows_of(self, axis)
-        if side is not None and not (self.costly or narrow.rows_near(self, axis, self.accesses)):
-            side = None  # vectors of several rows would be read from as many places
+        side = None
+        if not self.updates:
+            # Rows that lie apart would be read from as many places.
+            near = narrow.rows_near(self, axis, self.accesses)
+            side = narrow.rows_of(self, axis) if self.costly else near
         if side is not None:
             self.turn(side, axis)
             self.reason = f"lanes along {side.name}, as {axis.name} is short"
@@ -359,7 +361,10 @@ class Choice:
         row = rows[-1]
         across = all(a.stride(col.name) == 1 for a in sides)
         along = not across and all(a.stride(last) == 1 for a in inside)
-        turns = narrow.has_long_rows(self, row, col) or narrow.has_long_columns(self, op, col)
+        turns = along and (
+            narrow.has_long_rows(self, row, col)
+            or narrow.has_long_columns(self, op.dtype, col, depth)
+        )
         if op.order is None and narrow.is_product(self, row, col, depth, along):
             self.reduce_tile = 1
             self.tiles = {row.name: self.lanes, col.name: power_above(size_of(col.extent))}

@@ -11,9 +11,9 @@ they are read as whole vectors, and their columns are parted in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import TYPE_CHECKING
 
+from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule import ops
 from tessera.schedule.access import Access
@@ -155,21 +155,26 @@ def has_long_rows(choice: Choice, rows: Axis, columns: Axis) -> bool:
     return choice.costly and is_narrow(choice, columns, COSTLY) and _fill(choice, rows)
 
 
-def has_long_columns(choice: Choice, op: ops.Contract, columns: Axis) -> bool:
+def has_long_columns(choice: Choice, dtype: DType, columns: Axis, depth: int) -> bool:
     """Whether lanes had better go along the columns of a product whose operands run along its
     depth, and squares of the second one be turned for it: what follows takes long, and would be
     done for one sum at a time; or it costs little, and the depth is long or numbers are converted.
 
     One core of a Zen 5, us, `silu(x @ w.T)` of four rows: of 16 by 1024 columns 34 and 4.7, of 256
     51 and 20, without `silu` 29 and 18. Bytes that are multiplied in groups stay as they are.
+
+    Args:
+        choice: what is known of the nest.
+        dtype: of the sums.
+        columns: of the product.
+        depth: of the product.
     """
     if not _fill(choice, columns):
         return False
     found = [a.dtype for a in choice.accesses if a.inner]
-    is_wider = any(dtype.is_inexact and dtype.bits < op.dtype.bits for dtype in found)
-    depth = prod([size_of(axis.extent) for axis in op.axes])
-    is_long = op.dtype.is_inexact and depth >= LONG_DEPTH * choice.lanes
-    is_long = is_long and all(dtype is op.dtype for dtype in found)
+    is_wider = any(one.is_inexact and one.bits < dtype.bits for one in found)
+    is_long = dtype.is_inexact and depth >= LONG_DEPTH * choice.lanes
+    is_long = is_long and all(one is dtype for one in found)
     return choice.costly or (choice.machine.turns and (is_wider or is_long))
 
 

@@ -209,10 +209,12 @@ class Product:
         where memory runs along a shorter one, blocks read that where it is."""
         # Of places in windows the inner ones lie closer together.
         longest = max(rows[::-1], key=lambda axis: size_of(axis.extent))
+        is_plain = self.group == 1 and len(self.op.axes) == 1  # not of windows
+        if len(rows) == 1 or not is_plain:
+            return longest
         loads = {op for op in behind(self.op.body.ops, (value,)) if isinstance(op, ops.Load)}
         reads = [a for a in self.accesses if a.op in loads]
-        is_plain = self.group == 1 and len(self.op.axes) == 1  # not of windows
-        if not is_plain or any(a.stride(self.op.axes[-1].name) == 1 for a in reads):
+        if any(a.stride(self.op.axes[-1].name) == 1 for a in reads):
             return longest
         near = [axis for axis in rows if all(a.stride(axis.name) == 1 for a in reads)]
         return next((axis for axis in near if size_of(axis.extent) >= LEAST_RUN), longest)

@@ -248,7 +248,7 @@ class _RowScan:
         programs = count_of(self.others)
         least = LEAST_PART if self.machine.cores >= MANY else PART_BYTES
         size = count_of([*self.others, axis, col]) * self.bits // 8
-        if self.machine.turns and size <= NEAR:
+        if self.machine.reads_on and size <= NEAR:
             least = min(least, PART_BYTES // 2)
         wanted = max(PROGRAMS, self.machine.cores) // programs
         parts = max(min(wanted, count_of([col]) * self.bits // 8 // least), 1)

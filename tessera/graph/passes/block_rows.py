@@ -158,6 +158,11 @@ def _product(dims: Sequence[object]) -> int:
     return prod([dim for dim in dims if isinstance(dim, int)])
 
 
+def _uncut(value: Value, cut: Cut) -> int:
+    """Elements that each block of a value has along the axes that are not cut."""
+    return _product([dim for dim, k in zip(_type(value).shape, cut, strict=True) if k < 0])
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """How an op works on blocks.
@@ -326,9 +331,7 @@ class _Rows:
     def is_wide(self, value: Value) -> bool:
         """Whether a value of the blocks has a whole row."""
         assert value.op is not None
-        cut = self.steps[value.op].result
-        whole = [dim for dim, k in zip(_type(value).shape, cut, strict=True) if k < 0]
-        return _product(whole) >= self.columns
+        return _uncut(value, self.steps[value.op].result) >= self.columns
 
     def own(self, op: Op) -> list[Value]:
         """The operands that are values of the blocks."""
@@ -367,12 +370,7 @@ class _Rows:
         if not isinstance(op, DotGeneral):
             return False
         pairs = zip(self.program.operands(op), self.steps[op].operands, strict=True)
-        found = [(_type(v).shape, cut) for v, cut in pairs if self.rows not in cut]
-        sizes = [
-            prod([dim for dim, k in zip(shape, cut, strict=True) if k < 0 and isinstance(dim, int)])
-            for shape, cut in found
-        ]
-        return any(size >= self.columns**2 for size in sizes)
+        return any(_uncut(v, cut) >= self.columns**2 for v, cut in pairs if self.rows not in cut)
 
     def count(self, k: int) -> int:
         """Blocks along an axis."""
