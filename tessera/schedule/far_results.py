@@ -60,7 +60,7 @@ def block_of(product: Product, chosen: Blocking, in_place: bool) -> Blocking:
 def past_caches(code: Sequence[Op]) -> list[Op]:
     """The code of such a product; what is stored under a condition goes through the caches."""
     return [
-        op.rebuild(op.operands, streaming=True)
+        op.rebuild(op.operands, streaming=1)
         if isinstance(op, ops.Store) and not op.where and not op.dyn
         else op
         for op in code

@@ -178,8 +178,8 @@ def marked(nest: ops.Nest, machine: Cpu, down: bool = False) -> ops.Nest:
     at = code.index(kept.store)
     past = streaming.marked(nest, machine, down)[at]
     assert isinstance(past, ops.Store)
-    is_past = past.streaming and _has_scratch(nest, kept)
-    code[at] = past.rebuild(keeps=True, streaming=is_past)
+    part = past.streaming if _has_scratch(nest, kept) else 0
+    code[at] = past.rebuild(keeps=True, streaming=part)
     new = nest.rebuild(regions=[Block((), code, ())])
     assert isinstance(new, ops.Nest)
     return new

@@ -396,10 +396,10 @@ class Store(ScheduleOp):
     """Writes the element of `buf` at `index` where the conditions hold; with `combine`, buf =
     combine(buf, value), which `atomic` lets points of the nest do that meet in one element: all of
     them are combined, in any order. With `streaming`, nobody is going to read it soon: a CPU writes
-    past its caches, if `least` is not negative. With `ahead`, it has the row fetched that is so
-    many points further along the last axis but one. With `keeps`, a row of `buf`, or of scratch
-    memory if that goes past the caches, holds what the passes over the row share until the last one
-    writes it (`schedule/keeping.py`). `order` is that in which what rounds meets in one element.
+    one of so many pieces past its caches, if `least` is not negative. With `ahead`, it has the row
+    fetched that is so many points further along the last axis but one. With `keeps`, a row of
+    `buf`, or of scratch memory if that goes past the caches, holds what the passes over the row
+    share until the last one writes it (`schedule/keeping.py`). `order` is how what meets combines.
     """
 
     name = "schedule.store"
@@ -411,7 +411,7 @@ class Store(ScheduleOp):
     where: tuple[Dim, ...] = attr(())
     combine: ScalarFn | None = attr(None)
     atomic: bool = attr(False)
-    streaming: bool = attr(False)
+    streaming: int = attr(0)
     least: Dim = attr(0)
     ahead: int = attr(0)
     keeps: bool = attr(False)

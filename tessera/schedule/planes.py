@@ -453,7 +453,7 @@ class _InPlane(Copy):
         where, operands = self.places(op.where), [self.find(v) for v in op.operands]
         fresh = op.rebuild(operands, index=(self.part, *index), where=where)
         if isinstance(op, ops.Store):
-            fresh = fresh.rebuild(operands, streaming=False, least=0)
+            fresh = fresh.rebuild(operands, streaming=0, least=0)
         self.env.update(zip(op.results, fresh.results, strict=True))
         return fresh
 

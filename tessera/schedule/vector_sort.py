@@ -64,7 +64,7 @@ def in_single_vectors(chosen: Func, machine: Cpu) -> Func:
         is_turned = sum([size > 1 for size in op.tile]) > 1
         most = machine.vector_bits // (64 if is_turned else 32)
         code = [
-            one.rebuild(streaming=False) if isinstance(one, ops.Store) else one
+            one.rebuild(streaming=0) if isinstance(one, ops.Store) else one
             for one in op.body.ops
         ]
         return op.rebuild(

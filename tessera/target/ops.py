@@ -310,8 +310,8 @@ class Load(TargetOp):
 
 class Store(TargetOp):
     """Writes a scalar, or a vector to consecutive elements, at element `offset`; with a mask, only
-    lanes whose bit is set. With `streaming`, nobody is going to read it soon: it is written past
-    the caches where its address allows it.
+    lanes whose bit is set. With `streaming`, nobody is going to read it soon: one of so many (a
+    power of two) pieces of memory is written past the caches, where the address allows it.
     """
 
     name = "target.store"
@@ -321,7 +321,7 @@ class Store(TargetOp):
     value: Value = operand()
     mask: tuple[Value, ...] = operands()
     align: int = attr(0)
-    streaming: bool = attr(False)
+    streaming: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

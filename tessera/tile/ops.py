@@ -250,7 +250,8 @@ class Store(TileOp):
     """Writes a tile to the box at `coords`.
 
     Dims in `check` are masked: beyond the view's end nothing is written, nor where the optional
-    `mask` is false. All else lies inside. With `streaming`, a CPU writes past its caches.
+    `mask` is false. All else lies inside. With `streaming`, a CPU writes one of so many
+    pieces past its caches.
     """
 
     name = "tile.store"
@@ -260,7 +261,7 @@ class Store(TileOp):
     coords: tuple[Value, ...] = operands()
     mask: tuple[Value, ...] = operands()
     check: tuple[int, ...] = attr(())
-    streaming: bool = attr(False)
+    streaming: int = attr(0)
 
     def infer(self) -> tuple[Type, ...]:
         """No result."""

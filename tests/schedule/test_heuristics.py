@@ -404,7 +404,7 @@ def test_large_results_are_written_past_the_caches() -> None:
 
     def streams(fn: Callable[..., Any], *types: Any) -> list[bool]:
         found = chosen(fn, *types).body.ops
-        return [op.streaming for op in found if isinstance(op, ops.Store)]
+        return [bool(op.streaming) for op in found if isinstance(op, ops.Store)]
 
     for threads, least in ((1, few), (2, many), (5, many)):
         with config.update(threads=threads):

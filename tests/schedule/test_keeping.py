@@ -180,7 +180,7 @@ def test_long_rows_have_no_scratch_memory(
     (nest,) = chosen(softmax, (8, columns))
     found, room = expanded(nest)
     (store,) = [op for op in found.body.ops if isinstance(op, ops.Store)]
-    assert store.streaming is (room is not None) is has
+    assert bool(store.streaming) is (room is not None) is has
 
 
 def test_symbolic_rows_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_sums_that_wrap_around_are_the_same_addresses() -> None:
 
 STREAMS = """  %v = target.const() {value=1.0, type=vec<16 x f32>} : vec<16 x f32>
   target.for(%lo, %hi, %one, []) body(%i: i64) {
-    target.store(%p, %i, %v, []) {streaming=true}
+    target.store(%p, %i, %v, []) {streaming=1}
 """
 
 
@@ -161,7 +161,7 @@ def stores(count: int, by: int) -> str:
     for k in range(1, count):
         text += f"""    %by{k} = target.const() {{value={k * by}, type=i64}} : i64
     %b{k} = target.map([%i, %by{k}]) {{fn=add}} : i64
-    target.store(%p, %b{k}, %v, []) {{streaming=true}}
+    target.store(%p, %b{k}, %v, []) {{streaming=1}}
 """
     return text + "    yield\n  }\n"
 

@@ -114,7 +114,7 @@ CARRIED = """    %r = target.for(%zero, %many, %one, [%at]) : i64 body(%k: i64, 
     }
 """
 STREAMED = """      %v = target.const() {value=1.0, type=vec<16 x f32>} : vec<16 x f32>
-      target.store(%q, %aa, %v, []) {streaming=true}
+      target.store(%q, %aa, %v, []) {streaming=1}
 """
 
 

@@ -287,7 +287,7 @@ def _store_mixed(s: Lowering, op: tile.Store, view: View, value: Rows) -> None:
         mixed = s.mix([value.values[part * len(inner) + k] for part in range(count)])
         mask = box.mask((0, *index), None)
         masks = () if mask is None else (s.mix([mask] * count),)
-        streaming = op.streaming and not masks
+        streaming = 0 if masks else op.streaming
         at = box.offset((0, *index))
         s.emit(t.Store(view.ptr, at, mixed, masks, 0, streaming, loc=s.loc))
 
@@ -494,7 +494,7 @@ def _store_row(
     index: tuple[int, ...],
     value: Value,
     extra: Value | None,
-    streaming: bool,
+    streaming: int,
 ) -> None:
     if box.lanes == 1 or not s.machine.has_masks:
         # Where a mask costs more than a branch, a row that is stored or not has none.
@@ -506,12 +506,12 @@ def _store_row(
 
 
 def _store_lanes(
-    s: Lowering, box: _Box, offset: Value, value: Value, mask: Value | None, streaming: bool
+    s: Lowering, box: _Box, offset: Value, value: Value, mask: Value | None, streaming: int
 ) -> None:
     ptr, stride = box.view.ptr, box.view.strides[-1] if box.view.strides else s.index(1)
     masks = () if mask is None else (mask,)
     if box.lanes == 1 or constant_of(stride) == 1:
-        streaming = streaming and not masks and box.lanes > 1
+        streaming = streaming if not masks and box.lanes > 1 else 0
         s.emit(t.Store(ptr, offset, value, masks, 0, streaming, loc=s.loc))
         return
     if constant_of(stride) == -1:

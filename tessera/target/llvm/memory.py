@@ -23,6 +23,10 @@ from tessera.target.llvm.text import (
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 
+PIECE = 1 << 18
+"""Bytes of a piece of memory of which some go past the caches. Pieces of 16 KB to 1 MB take a Zen 4
+as long."""
+
 
 def address(w: Writer, op: t.Load | t.Store | Prefetch, unit: int) -> str:
     """Where an access begins, whose offset counts so many bytes."""
@@ -251,8 +255,8 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
 
 
 def _stream(w: Writer, op: t.Store) -> None:
-    """Writes past the caches if the address is aligned, which is the same in nearly all turns of a
-    loop, so that the branch costs nothing. Those that follow are aligned if the first one is."""
+    """Writes past the caches if the address is aligned, and in a piece that goes there: the same in
+    nearly all turns of a loop, so that the branch costs nothing. Those that follow go with it."""
     stores: list[tuple[str, str]] = []
     for one in (op, *w.addresses.streams.get(op, ())):
         at = address(w, one, t.element(one.value.type).itemsize)
@@ -261,7 +265,7 @@ def _stream(w: Writer, op: t.Store) -> None:
     n, whole = w.next_label(), stream_unit(op.value.type)
     align = op.align or t.element(op.value.type).itemsize
     word = w.assign(f"ptrtoint ptr {stores[0][1]} to i64")
-    rest = w.assign(f"and i64 {word}, {whole - 1}")
+    rest = w.assign(f"and i64 {word}, {(whole - 1) | (op.streaming - 1) * PIECE}")
     aligned = w.assign(f"icmp eq i64 {rest}, 0")
     w.put(f"br i1 {aligned}, label %stream{n}, label %plain{n}")
     w.start(f"stream{n}")

@@ -290,7 +290,7 @@ def store(low: State, op: s.Store, point: Point) -> None:
     dyn = low.dyn(op.dyn, point)
     value = low.get(op.value, point)
 
-    def action(streaming: bool) -> tuple[Value, ...]:
+    def action(streaming: int) -> tuple[Value, ...]:
         write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic, streaming)
         return ()
 
@@ -313,7 +313,7 @@ def write(
     dyn: Sequence[Value] = (),
     combine: ScalarFn | None = None,
     atomic: bool = False,
-    streaming: bool = False,
+    streaming: int = 0,
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
     address = _address(low, buf, index, dyn, point)
@@ -416,7 +416,7 @@ def _write_box(
     dims: Sequence[int],
     ends: _Ends,
     combine: ScalarFn | None,
-    streaming: bool,
+    streaming: int,
 ) -> None:
     em = low.em
     shape = tuple([point.shape[k] for k in dims])
@@ -447,7 +447,7 @@ def _write_parts(
     value: Val,
     point: Point,
     dims: Sequence[int],
-    streaming: bool,
+    streaming: int,
 ) -> None:
     """Writes complex numbers that are neighbours, as one tile whose first dim is their parts."""
     em = low.em
