@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from tessera.config import config
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, substitute, sym
@@ -61,7 +62,8 @@ LEAST_PART = 64
 
 NEAR = 1 << 23
 """Bytes of an operand of which parts of half a page are as fast: two threads of a Zen 5 take 0.7 of
-the time for 1024 rows of 4 KB, which one would have."""
+the time for 1024 rows of 4 KB, which one would have. Two of a Zen 4, whose first cache waits for
+few lines, take 1.2 times as long with halves as one with whole pages, and one 1.4 times."""
 
 PROGRAMS = 4
 """Programs that threads share, or one for each core: each reads parts of all rows."""
@@ -248,7 +250,8 @@ class _RowScan:
         programs = count_of(self.others)
         least = LEAST_PART if self.machine.cores >= MANY else PART_BYTES
         size = count_of([*self.others, axis, col]) * self.bits // 8
-        if self.machine.reads_on and size <= NEAR:
+        fetches = self.machine.reads_on and not self.machine.waits_for_few
+        if fetches and size <= NEAR and config.current().threads > 1:
             least = min(least, PART_BYTES // 2)
         wanted = max(PROGRAMS, self.machine.cores) // programs
         parts = max(min(wanted, count_of([col]) * self.bits // 8 // least), 1)

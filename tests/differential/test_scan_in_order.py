@@ -151,6 +151,19 @@ def test_the_next_row_is_fetched() -> None:
         assert zen == (plain if is_fetched else [])
 
 
+def test_parts_of_half_a_page() -> None:
+    """Two threads of a Zen 5 take them of rows in a near cache."""
+
+    def wide(cpu: str, threads: int) -> list[int]:
+        on = replace(machine("x86-64-v4"), l2=8 * 1024, cores=2, llvm_cpu=cpu)
+        with ts.config.update(threads=threads):
+            found = Lowered(graph_of(columns, [(64, 1024)], float32), on).schedule
+        return [op.chunk[-1] for op in all_ops(found, ops.Nest) if op.ordered]
+
+    assert [wide("znver5", threads) for threads in (2, 1)] == [[512], [0]]
+    assert [wide("znver4", threads) for threads in (2, 1)] == [[0], [0]]
+
+
 def test_negative_zero_is_added_to_zero() -> None:
     x = np.full((ROWS, COLUMNS), -0.0, np.float32)
     graph = graph_of(columns, [x.shape])

@@ -54,7 +54,8 @@ def test_a_little_more_than_the_caches_hold_goes_past_them_by_halves() -> None:
     assert [part(rows, 1, 1.0) for rows in (7, 8, 9, 10, 12)] == [0, 1, 1, 1, 1]
     assert [part(rows, 2, 1.5) for rows in (7, 8, 9, 10, 12)] == [0, 0, 0, 0, 1]
     # Who waits for operations, or turns lines, does not wait for the link to memory.
-    assert [part(9, 2, 1.0, fn) for fn in (ts.softmax, lambda x: ts.matrix_transpose(x) + 1)] == [1, 1]
+    others = (ts.softmax, lambda x: ts.matrix_transpose(x) + 1)
+    assert [part(9, 2, 1.0, fn) for fn in others] == [1, 1]
 
 
 def zeros(*shapes: tuple[int, ...]) -> list[np.ndarray]:
