@@ -20,8 +20,10 @@ from tessera.ir.intexpr import linear_in, symbols
 from tessera.schedule import lengths
 from tessera.schedule import ops as s
 from tessera.schedule.panel_ops import ContractPanels
-from tessera.tile.lowering.product_rows import LONG
 from tessera.tile.lowering.state import Point, State
+
+LONG = 52
+"""Instructions for a vector that are too many to be written down once more."""
 
 LEAST, LEAST_OF_SQUARES = 4, 16
 """Columns of a block at least, and of one that takes products in groups or is turned in squares as
