@@ -228,6 +228,8 @@ class OrderZeros(ops.ScheduleOp):
     Attributes:
         source: what was sorted: floats.
         target: the sorted rows, which may be shorter.
+        marks: if given, a number for all rows, and one for each of them: 0 where there are zeros
+            of the sign that comes first. All others are left as they are.
         axis: along which they are sorted.
         descending: whether the largest come first.
     """
@@ -236,6 +238,7 @@ class OrderZeros(ops.ScheduleOp):
     effects = READ | WRITE
     source: Value = operand()
     target: Value = operand()
+    marks: tuple[Value, ...] = operands()
     axis: int = attr()
     descending: bool = attr(False)
 

@@ -241,6 +241,13 @@ class Coder(Generic[T]):
         """The only key from such an integer."""
         return self._decoded(word, self.layout.keys[0])
 
+    def first_zero(self, x: T) -> T:
+        """An unsigned integer that is 0 for zeros of the sign that comes first, and for nothing
+        else, of the only key, a float."""
+        pattern, bits = self._pattern(x, self.layout.keys[0])
+        first = 0 if self.descending else 1 << (bits - 1)
+        return self.code.map("xor", pattern, self.code.const(first, UNSIGNED[bits]))
+
     def negative_zero(self) -> T:
         """The integer of 32 bits of -0 in which it comes before 0."""
         return self.code.const(FIRST_ZERO + self.descending, uint32)

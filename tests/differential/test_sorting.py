@@ -34,7 +34,7 @@ from tessera.ir.intexpr import evaluate, sym
 from tessera.ir.types import TensorType
 from tessera.ir.walk import walk
 from tessera.runtime.memory import pointer
-from tessera.schedule import ops
+from tessera.schedule import ops, vector_sort
 from tessera.schedule.sort_ops import SelectWords, SortWords
 from tessera.target.machine import host, machine, supported_levels
 from tessera.target.prefetch_ops import Prefetch
@@ -253,8 +253,11 @@ def stable(x: np.ndarray, falls: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("keep", [3, 12, 70])
-def test_zeros_keep_their_order(keep: int, level: str) -> None:
+@pytest.mark.parametrize(("keep", "at_once"), [(3, False), (12, True), (70, False), (70, True)])
+def test_zeros_keep_their_order(
+    keep: int, at_once: bool, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_sort, "LEAST_ROWS", 1 if at_once else 1 << 30)
     numbers = np.array([0.0, -0.0, 1, -1, np.nan], np.float32)
     x = np.random.default_rng(keep).choice(numbers, (5, 70))
 
@@ -271,6 +274,30 @@ def test_zeros_keep_their_order(keep: int, level: str) -> None:
     for found in (outputs, native):
         for a, b in zip(found, expected, strict=True):
             np.testing.assert_array_equal(bits_of(np.asarray(a)), bits_of(b))
+
+
+@pytest.mark.parametrize("dtype", [float32, float64, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_zeros_of_many_short_rows(axis: int, falls: bool, dtype: DType) -> None:
+    """Where no row has some, the last row alone, and most rows."""
+    shape = [17, 19, 23]
+    shape[axis] = 6
+    x = np.random.default_rng(axis).normal(size=shape)
+    x[x < -0.5] = math.nan
+    first, second = (0.0, -0.0) if falls else (-0.0, 0.0)
+    lone, many = x.copy(), np.where(np.abs(x) < 0.3, np.where(x < 0, first, second), x)
+    lone[-1, -1, -1], last = first, [slice(-1, None)] * 3
+    last[axis] = slice(-2, -1)
+    lone[tuple(last)] = second
+    fn = ts.jit(lambda x: ts.sort(x, axis=axis, descending=falls))
+    text = str(fn.lower(ts.asarray(x, dtype=dtype)).schedule)
+    assert ("order_zeros" in text) is ("fn=min" in text) is host().compresses
+    for wide in (x, lone, many):
+        rows = wide.astype(dtype.np)
+        expected = np.moveaxis(stable(np.moveaxis(rows.astype(float), axis, -1), falls), -1, axis)
+        found = np.asarray(fn(ts.asarray(rows))).astype(float)
+        np.testing.assert_array_equal(bits_of(found), bits_of(expected))
 
 
 NUMBERS = st.one_of(

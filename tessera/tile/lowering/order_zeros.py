@@ -33,10 +33,8 @@ class _Zeros:
         self.memory = memory
         type = _type(op.target)
         others = [k for k in range(len(type.shape)) if k != op.axis]
-        self.grid = tuple([type.shape[k] for k in others])
+        self.rows = tuple([type.shape[k] for k in others])
         self.names = {k: f"$p{at}" for at, k in enumerate(others)}
-        for at, name in enumerate(self.names.values()):
-            em.symbols[name] = em.pure(t.ProgramId, at)
         self.wide = type.dtype if type.dtype.bits >= 32 else float32
         self.none, self.one = em.const(0, int64), em.const(1, int64)
         self.zero = em.const(0.0, self.wide)
@@ -88,7 +86,50 @@ class _Zeros:
         return em.repeat([self.none, wanted], lambda c: em.map("lt", c[0], c[1]), halve)[0]
 
     def run(self) -> tuple[Dim, ...]:
-        """Emits the kernel's body."""
+        """Emits the kernel's body: a program for each row, or one for all, which are marked."""
+        em = self.em
+        if not self.op.marks:
+            for at, name in enumerate(self.names.values()):
+                em.symbols[name] = em.pure(t.ProgramId, at)
+            self.row()
+            return self.rows
+        whole, each = self.op.marks
+
+        def marked() -> Sequence[Value]:
+            strides = _type(each).element_strides()
+            pairs = zip(strides, self.names.values(), strict=True)
+            at: Dim = sum([step * sym(name) for step, name in pairs], 0)
+            em.when(self.is_marked(each, at), row)
+            return ()
+
+        def row() -> Sequence[Value]:
+            self.row()
+            return ()
+
+        def rows(at: int) -> Sequence[Value]:
+            if at == len(self.rows):
+                return marked()
+            name = list(self.names.values())[at]
+
+            def one(k: Value, _: list[Value]) -> Sequence[Value]:
+                with em.bound({name: k}):
+                    return rows(at + 1)
+
+            em.loop((self.none, em.index(self.rows[at]), self.one), (), one)
+            return ()
+
+        em.when(self.is_marked(whole, 0), lambda: rows(0))
+        return ()
+
+    def is_marked(self, marks: Value, at: Dim) -> Value:
+        """Whether a number says that there is such a zero."""
+        em = self.em
+        view = em.pure(t.View, self.memory[marks], em.index(at), (), ())
+        found = em.add(t.Load(view, (), (), (), loc=em.loc))[0]
+        return em.map("eq", found, em.const(0, tile_type(found).dtype))
+
+    def row(self) -> None:
+        """Orders the zeros of a row."""
         em, op = self.em, self.op
         count = em.index(_type(op.source).shape[op.axis])
         wanted = em.index(_type(op.target).shape[op.axis])
@@ -114,7 +155,6 @@ class _Zeros:
             return ()
 
         em.when(em.map("lt", begin, wanted), some)
-        return self.grid
 
 
 def _type(value: Value) -> BufType:
