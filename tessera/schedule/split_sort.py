@@ -342,15 +342,15 @@ def holds_places(value: Value, axis: int) -> bool:
     place = stores[0].index[axis]
     if place == 0:
         return _constant(stores[0].value.op) == 0
-    extents = {axis.name: axis.extent for axis in nest.axes}
-    whole = [
-        e == 0 or any(e == sym(n) and d == extents[n] for n in extents)
-        for e, d in zip(stores[0].index, _type(target).shape, strict=True)
-    ]
     op = stores[0].value.op
     while isinstance(op, ops.Cast) and op.dtype.is_integer:
         op = op.x.op
-    return all(whole) and isinstance(op, ops.Index) and not op.dyn and op.expr == place
+    # No nest writes an element twice.
+    points: Dim = 1
+    for one in nest.axes:
+        points = points * one.extent
+    is_whole = points == _type(target).size
+    return is_whole and isinstance(op, ops.Index) and not op.dyn and op.expr == place
 
 
 def _constant(op: Op | None) -> object:

@@ -41,6 +41,7 @@ from tessera.target.prefetch_ops import Prefetch
 from tessera.tile import interp as tile_interp
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced, typed
+from tests.tolerance import assert_close
 
 SIZES = [0, 1, 2, 5, 16, 35]
 # The last one has no vectors that sort words. Many hosts are as the second one.
@@ -406,3 +407,20 @@ def test_many_rows_against_numpy() -> None:
     values, order = [np.asarray(v) for v in fn(x)]
     np.testing.assert_array_equal(values, np.sort(x, 1))
     np.testing.assert_array_equal(order, np.argsort(x, 1, kind="stable"))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sort_and_its_derivative_are_one(axis: int) -> None:
+    def fn(x: Any) -> Any:
+        values = ts.sort(x, axis=axis)
+        places = ts.arange(x.shape[axis])
+        return ts.sum(values**2 * ts.expand_dims(places, axis=1 - axis)), values
+
+    x = np.random.default_rng(3).normal(size=(9, 40)).astype(np.float32)
+    graph = ts.jit(ts.value_and_grad(fn, has_aux=True)).lower(x)
+    assert str(graph.graph).count("graph.sort") == 1
+    (_, values), slope = ts.jit(ts.value_and_grad(fn, has_aux=True))(x)
+    order = np.argsort(x, axis=axis, kind="stable")
+    np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(x, order, axis))
+    ranks = np.argsort(order, axis=axis)
+    assert_close(np.asarray(slope), (2 * x * ranks).astype(np.float32))

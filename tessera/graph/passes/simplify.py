@@ -27,6 +27,7 @@ from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reduce import Reduce
 from tessera.graph.ops.sort import Sort
 from tessera.graph.ops.windows import Windows
+from tessera.graph.passes.merge_sorts import merge_sorts
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import is_repeatable
@@ -138,7 +139,7 @@ class CommonSubexpressions(Pass):
     """Computes equal pure ops once.
 
     `%a = graph.sin(%x)  %b = graph.sin(%x)  ==>  %a = graph.sin(%x)`, and every use of `%b` becomes
-    `%a`.
+    `%a`. Sorts by the same keys are one, too (`merge_sorts.py`).
     """
 
     name = "common_subexpressions"
@@ -159,7 +160,7 @@ class CommonSubexpressions(Pass):
                 sweep.ops.append(op)
             else:
                 sweep.replace(op, found)
-        return func.with_body(sweep.finish(func.body))
+        return func.with_body(merge_sorts(sweep.finish(func.body)))
 
 
 @dataclass(frozen=True)
