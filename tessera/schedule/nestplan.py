@@ -191,8 +191,10 @@ class NestPlan:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether it goes from one element to the next."""
-        return bool(self.ordered) and len(self.ordered) == len(self.axes)
+        """Whether it goes from one element to the next, as of a scatter along memory: elements at
+        places that data tell have no vectors."""
+        along = any(_is_picked(store.index) for store in self.stores)
+        return bool(self.ordered) and (along or len(self.ordered) == len(self.axes))
 
     def scans_columns(self, count: int) -> bool:
         """Whether it scans down fewer columns than so many."""
@@ -217,7 +219,11 @@ class NestPlan:
 
 def is_picked(key: Key) -> bool:
     """Whether elements are picked at places along memory that data tell."""
-    return bool(key.index) and any(name[0] == "$" for name in symbols(key.index[-1]))
+    return _is_picked(key.index)
+
+
+def _is_picked(index: Sequence[Dim]) -> bool:
+    return bool(index) and any(name[0] == "$" for name in symbols(index[-1]))
 
 
 def row_axes(nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:

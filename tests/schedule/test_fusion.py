@@ -224,6 +224,26 @@ def test_reduction_before_a_scatter_is_stored() -> None:
     assert any(isinstance(op, ops.Reduce) for op in walk(largest.body))
 
 
+def test_exponentials_before_a_scatter_along_memory_are_stored() -> None:
+    """An element is scattered after the other; rows have lanes."""
+
+    def fn(axis: int, f: Any) -> Any:
+        return lambda x, u, i: scatter(x, f(u), (i,), (axis,), Combine.ADD)
+
+    def count(axis: int, f: Any, *updates: int) -> int:
+        return len(labels(lowered(fn(axis, f), *types(axis, updates))))
+
+    def types(axis: int, updates: tuple[int, ...]) -> list[Any]:
+        others = updates[1:]
+        shape = (*others[:axis], 50, *others[axis:])
+        return [typed(*shape), typed(*updates), typed(updates[0], dtype=dt.int64)]
+
+    cheap = [count(0, e.neg, 400), count(1, e.neg, 400, 30), count(0, e.exp, 400, 30)]
+    assert cheap == [1, 1, 1]
+    assert [count(0, e.exp, 400), count(1, e.exp, 400, 30)] == [2, 2]
+    assert count(0, e.exp, 20) == 1
+
+
 def test_attention() -> None:
     def fn(q: Any, k: Any, v: Any) -> Any:
         batch = ((0,), (0,))
