@@ -132,6 +132,7 @@ class Gather(Rearrange):
         axes: the axis that each index array indexes.
         mode: what becomes of indices out of range.
         inside: all are meant to be in range, which sentinels look at.
+        unique: the program promises that no two elements are read at the same position.
     """
 
     name = "graph.gather"
@@ -140,6 +141,7 @@ class Gather(Rearrange):
     axes: tuple[int, ...] = attr()
     mode: IndexMode = attr()
     inside: bool = attr(False)
+    unique: bool = attr(False)
 
     def infer(self) -> TensorType:
         x = tensor(self, 0)
@@ -204,15 +206,18 @@ class Gather(Rearrange):
     ) -> Sequence[Any]:
         if tangents[0] is None:
             return (None,)
-        return (
-            gather(tangents[0], primals[1:], self.axes, _linear_mode(self.mode), self.inside),
-        )
+        return (self._again(tangents[0], primals[1:], self.axes, _linear_mode(self.mode)),)
+
+    def _again(
+        self, x: Any, indices: Sequence[Any], axes: Sequence[int], mode: IndexMode | None = None
+    ) -> Any:
+        return gather(x, indices, axes, mode or self.mode, self.inside, self.unique)
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
         x, *indices = operands
         mode = _linear_mode(self.mode)
         ct = scatter(
-            zeros_like(x), cts[0], indices, self.axes, Combine.ADD, mode, inside=self.inside
+            zeros_like(x), cts[0], indices, self.axes, Combine.ADD, mode, self.unique, self.inside
         )
         return ct, *[None] * len(indices)
 
@@ -223,14 +228,14 @@ class Gather(Rearrange):
             assert x_axis is not None
             x = move_axis(x, x_axis, 0)
             inner = tuple([axis + 1 for axis in self.axes])
-            return (gather(x, indices, inner, self.mode, self.inside),), (self.outer,)
+            return (self._again(x, indices, inner),), (self.outer,)
         indices = [batch_front(v, a, size) for v, a in zip(indices, axes[1:], strict=True)]
         if x_axis is None:
-            return (gather(x, indices, self.axes, self.mode, self.inside),), (0,)
+            return (self._again(x, indices, self.axes),), (0,)
         x = move_axis(x, x_axis, 0)
         inner = (0, *[axis + 1 for axis in self.axes])
         places = _with_batch_index(indices, size)
-        return (gather(x, places, inner, self.mode, self.inside),), (0,)
+        return (self._again(x, places, inner),), (0,)
 
 
 def _linear_mode(mode: IndexMode) -> IndexMode:
@@ -448,9 +453,11 @@ def gather(
     axes: Sequence[int],
     mode: IndexMode = IndexMode.PROMISE,
     inside: bool = False,
+    unique: bool = False,
 ) -> Any:
     """Elements of `x`: `indices[k]` on `axes[k]`, and all of the other axes."""
-    return bind(Gather, x, tuple(indices), axes=tuple(axes), mode=mode, inside=inside)
+    attrs = {"axes": tuple(axes), "mode": mode, "inside": inside, "unique": unique}
+    return bind(Gather, x, tuple(indices), **attrs)
 
 
 def scatter(
@@ -473,15 +480,21 @@ def scatter(
 
 
 def take_along(
-    x: Any, index: Any, axis: int, mode: IndexMode = IndexMode.PROMISE, inside: bool = False
+    x: Any,
+    index: Any,
+    axis: int,
+    mode: IndexMode = IndexMode.PROMISE,
+    inside: bool = False,
+    unique: bool = False,
 ) -> Any:
     """The elements of `x` at `index` along one axis, and at their own place along the others.
 
-    `index` has the rank of `x`; the result has its shape.
+    `index` has the rank of `x`; the result has its shape. With `unique`, no place along the axis is
+    there twice.
     """
     axis = normalize_axis("take_along", axis, x.ndim)
     places = [
         index if k == axis else iota(index.shape, k, index_dtype(dim))
         for k, dim in enumerate(index.shape)
     ]
-    return gather(x, places, range(x.ndim), mode, inside)
+    return gather(x, places, range(x.ndim), mode, inside, unique)

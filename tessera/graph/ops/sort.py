@@ -83,7 +83,9 @@ class Sort(GraphOp):
         else:
             *_, index = self.bind((*primals[: self.num_keys], place))
         return outs, [
-            None if t is None or not is_inexact(x.dtype) else take_along(t, index, self.axis)
+            None
+            if t is None or not is_inexact(x.dtype)
+            else take_along(t, index, self.axis, unique=True)
             for x, t in zip(primals, tangents, strict=True)
         ]
 
