@@ -121,7 +121,7 @@ def vector_sort(
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
     until = _type(op.outputs[0]).shape[op.axis]
     if has_others and has_places(count) and _selects(op, until):
-        layout = layout or Layout.places(keys)
+        layout = one_word(keys, 1, count, wide=True) or Layout.places(keys)
         return _selected(register, asked, layout, others, names), asked.kept
     if layout is None and not (digits_of(keys) and has_places(count)):
         return None

@@ -148,20 +148,32 @@ def _fits(layout: Layout, count: Dim) -> bool:
     return not layout.place.bits or has_places(count)
 
 
-def one_word(keys: Sequence[DType], others: int, count: Dim) -> Layout | None:
+def one_word(
+    keys: Sequence[DType], others: int, count: Dim, wide: bool = False
+) -> Layout | None:
     """The word of each element, where one holds its keys and, unless there is nothing else to be
-    moved, its place. Args are those of `layout_of`.
+    moved, its place. Args are those of `layout_of`, and whether places have all their bits.
     """
     if any(dtype.is_complex for dtype in keys):
         return None
     if others:
-        layout = Layout.of(keys, PLACE_BITS)
+        layout = None if wide else _narrow(keys, count)
+        layout = layout or Layout.of(keys, PLACE_BITS)
     elif len(keys) == 1:
         layout = Layout.alone(keys[0])
     else:
         layout = Layout.of(keys, 0)
         layout = layout if layout.holds_keys else Layout.of(keys, PLACE_BITS)
     return layout if len(layout.dtypes) == 1 and _fits(layout, count) else None
+
+
+def _narrow(keys: Sequence[DType], count: Dim) -> Layout | None:
+    """A word of 32 bits, of which two are sorted while one of 64 is, if it has room for places in
+    rows of so many elements."""
+    room = 32 - sum([key_bits(dtype) for dtype in keys]) - int(len(keys) == 1 and keys[0].is_float)
+    if not isinstance(count, int) or (count - 1).bit_length() > room or room < 1:
+        return None
+    return Layout.of(keys, room)
 
 
 MAX_WORDS = 2

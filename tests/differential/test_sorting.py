@@ -427,3 +427,31 @@ def test_a_sort_and_its_derivative_are_one(axis: int) -> None:
     np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(x, order, axis))
     ranks = np.argsort(order, axis=axis)
     assert_close(np.asarray(slope), (2 * x * ranks).astype(np.float32))
+
+
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "most"), [(bfloat16, 1 << 15), (float16, 1 << 15), (int16, 1 << 16)], ids=str
+)
+def test_places_share_words_of_32_bits_while_they_fit(
+    dtype: DType, most: int, falls: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    for count, bits in ((most, 32), (most + 1, 64)):
+        x = rng.normal(size=(2, count)) * 2
+        x[:, ::7], x[:, 1::7], x[:, 2::999] = 0, -0.0, 0 if dtype is int16 else math.nan
+        x = x.astype(dtype.np)
+        fn = ts.jit(lambda x: (ts.sort(x, axis=1, descending=falls),
+                               ts.argsort(x, axis=1, descending=falls)))  # fmt: skip
+        text = str(fn.lower(ts.asarray(x)).schedule)
+        assert (f"words of {bits} bits" in text) or not host().compresses
+        values, order = map(np.asarray, fn(ts.asarray(x)))
+        wide = x.astype(float)
+        expected = stable(wide, falls)
+        np.testing.assert_array_equal(bits_of(values.astype(float)), bits_of(expected))
+        np.testing.assert_array_equal(
+            bits_of(np.take_along_axis(wide, order, 1)), bits_of(expected)
+        )
+        # Equal elements stay in their order.
+        ties = np.diff(values.astype(float)) == 0
+        assert (np.diff(order)[ties] > 0).all()
