@@ -21,7 +21,7 @@ from tessera.graph.ops.dynamic_slice import DynamicUpdateSlice
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.gather import Combine, IndexMode, Scatter
 from tessera.graph.ops.generate import Constant, RandomBits
-from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad
+from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Value
@@ -220,8 +220,8 @@ class Fusion:
         """Whether a scatter, or a scan down few columns, would compute something long for each of
         its elements."""
         cost, strategy = self.costs.element.get(value, 0), self.strategy
-        if points(tensor(value).shape) < IN_ORDER:
-            return False
+        if points(tensor(value).shape) < IN_ORDER or isinstance(value.op, (Transpose, Reshape)):
+            return False  # rather what is turned, as it lies
         in_order = [nest.is_in_order and cost > strategy.ordered_cost for nest, _ in uses]
         columns = [nest.scans_columns(strategy.least_row) for nest, _ in uses]
         return any(in_order) or (cost >= LONG_CODE and any(columns))

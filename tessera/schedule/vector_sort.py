@@ -35,7 +35,7 @@ from tessera.schedule.split_sort import Asked, NestCode, collect
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.words import UNSIGNED, Coder, Layout, has_places, key_bits, one_word
 
-MARKED, LEAST_ROWS = 128, 256
+MARKED, LEAST_ROWS = 64, 256
 """Elements of rows, at most, and rows, at least, that are searched for zeros of the sign that comes
 first before they are sorted, all at once. Each row by itself, by halving, takes one thread 19 ns:
 102400 rows of 8 took two threads of a Zen 4 2.5 ms, and take 0.6."""

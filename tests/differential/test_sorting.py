@@ -258,6 +258,7 @@ def stable(x: np.ndarray, falls: bool) -> np.ndarray:
 def test_zeros_keep_their_order(
     keep: int, at_once: bool, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(vector_sort, "MARKED", 70)
     monkeypatch.setattr(vector_sort, "LEAST_ROWS", 1 if at_once else 1 << 30)
     numbers = np.array([0.0, -0.0, 1, -1, np.nan], np.float32)
     x = np.random.default_rng(keep).choice(numbers, (5, 70))

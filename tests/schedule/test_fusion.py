@@ -565,3 +565,14 @@ def test_operands_of_few_columns(
     assert counts(func)[0] == 1 + apart
     cheap = lowered(lambda x, w: matmul(e.mul(x, 2.0), w), typed(*shape), typed(depth, width))
     assert counts(cheap)[0] == 1
+
+
+def test_what_is_turned_before_a_scatter_is_stored_as_it_lies() -> None:
+    def fn(x: Any, u: Any, i: Any) -> Any:
+        return scatter(x, transpose(e.exp(u), (1, 0)), (i,), (1,), Combine.ADD)
+
+    func = lowered(fn, typed(30, 50), typed(30, 400), typed(400, dtype=dt.int64))
+    first, *_ = nests_of(func)
+    (load,) = [op for op in first.body.ops if isinstance(op, ops.Load)]
+    (store,) = [op for op in first.body.ops if isinstance(op, ops.Store)]
+    assert load.index == store.index
