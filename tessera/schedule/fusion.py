@@ -222,7 +222,7 @@ class Fusion:
         cost, strategy = self.costs.element.get(value, 0), self.strategy
         if points(tensor(value).shape) < IN_ORDER or isinstance(value.op, (Transpose, Reshape)):
             return False  # rather what is turned, as it lies
-        in_order = [nest.is_in_order and cost > strategy.ordered_cost for nest, _ in uses]
+        in_order = [cost > strategy.ordered_cost and nest.is_in_order for nest, _ in uses]
         columns = [nest.scans_columns(strategy.least_row) for nest, _ in uses]
         return any(in_order) or (cost >= LONG_CODE and any(columns))
 

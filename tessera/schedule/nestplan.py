@@ -193,8 +193,9 @@ class NestPlan:
     def is_in_order(self) -> bool:
         """Whether it goes from one element to the next, as of a scatter along memory: elements at
         places that data tell have no vectors."""
-        along = any(_is_picked(store.index) for store in self.stores)
-        return bool(self.ordered) and (along or len(self.ordered) == len(self.axes))
+        if not self.ordered or len(self.ordered) == len(self.axes):
+            return bool(self.ordered)
+        return any(_is_picked(store.index) for store in self.stores)
 
     def scans_columns(self, count: int) -> bool:
         """Whether it scans down fewer columns than so many."""

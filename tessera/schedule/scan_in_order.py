@@ -250,8 +250,8 @@ class _RowScan:
         programs = count_of(self.others)
         least = LEAST_PART if self.machine.cores >= MANY else PART_BYTES
         size = count_of([*self.others, axis, col]) * self.bits // 8
-        fetches = self.machine.reads_on and not self.machine.waits_for_few
-        if fetches and size <= NEAR and config.current().threads > 1:
+        has_halves = self.machine.reads_on and not self.machine.waits_for_few
+        if has_halves and size <= NEAR and config.current().threads > 1:
             least = min(least, PART_BYTES // 2)
         wanted = max(PROGRAMS, self.machine.cores) // programs
         parts = max(min(wanted, count_of([col]) * self.bits // 8 // least), 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tessera.dtypes import DType, int64
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, ceildiv, sym
+from tessera.ir.intexpr import Dim, ceildiv, prod, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops, sort_ops
@@ -346,10 +346,7 @@ def holds_places(value: Value, axis: int) -> bool:
     while isinstance(op, ops.Cast) and op.dtype.is_integer:
         op = op.x.op
     # No nest writes an element twice.
-    points: Dim = 1
-    for one in nest.axes:
-        points = points * one.extent
-    is_whole = points == _type(target).size
+    is_whole = prod([axis.extent for axis in nest.axes]) == _type(target).size
     return is_whole and isinstance(op, ops.Index) and not op.dyn and op.expr == place
 
 

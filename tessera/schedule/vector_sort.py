@@ -21,7 +21,7 @@ from functools import partial
 from tessera.dtypes import int64
 from tessera.graph.ops.largest import groups_of, is_selected
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.intexpr import Dim, Facts, maximum, minimum, sym
+from tessera.ir.intexpr import Dim, Facts, maximum, minimum, prod, sym
 from tessera.ir.scalar import SCALARS
 from tessera.ir.walk import walk
 from tessera.schedule import ops, sort_ops
@@ -219,9 +219,7 @@ def _selected(
 
 def _numbers(others: Sequence[Dim], count: Dim) -> Dim:
     """How many numbers threads that share a row have; 0 where they cannot."""
-    rows: Dim = 1
-    for dim in others:
-        rows = rows * dim
+    rows = prod(others)
     if isinstance(count, int) and count < sort_ops.LONG:
         return 0
     # Memory of many rows would be many numbers that nobody needs.

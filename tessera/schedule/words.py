@@ -170,10 +170,10 @@ def one_word(
 def _narrow(keys: Sequence[DType], count: Dim) -> Layout | None:
     """A word of 32 bits, of which two are sorted while one of 64 is, if it has room for places in
     rows of so many elements."""
-    room = 32 - sum([key_bits(dtype) for dtype in keys]) - int(len(keys) == 1 and keys[0].is_float)
-    if not isinstance(count, int) or (count - 1).bit_length() > room or room < 1:
+    if not isinstance(count, int):
         return None
-    return Layout.of(keys, room)
+    layout = Layout.of(keys, max((count - 1).bit_length(), 1))
+    return layout if layout.dtypes == (uint32,) else None
 
 
 MAX_WORDS = 2

@@ -94,25 +94,17 @@ class _Zeros:
             self.row()
             return self.rows
         whole, each = self.op.marks
-
-        def marked() -> Sequence[Value]:
-            strides = _type(each).element_strides()
-            pairs = zip(strides, self.names.values(), strict=True)
-            at: Dim = sum([step * sym(name) for step, name in pairs], 0)
-            em.when(self.is_marked(each, at), row)
-            return ()
-
-        def row() -> Sequence[Value]:
-            self.row()
-            return ()
+        names = list(self.names.values())
 
         def rows(at: int) -> Sequence[Value]:
-            if at == len(self.rows):
-                return marked()
-            name = list(self.names.values())[at]
+            if at == len(names):
+                strides = _type(each).element_strides()
+                place: Dim = sum([n * sym(name) for n, name in zip(strides, names, strict=True)], 0)
+                em.when(self.is_marked(each, place), self.row)
+                return ()
 
             def one(k: Value, _: list[Value]) -> Sequence[Value]:
-                with em.bound({name: k}):
+                with em.bound({names[at]: k}):
                     return rows(at + 1)
 
             em.loop((self.none, em.index(self.rows[at]), self.one), (), one)
@@ -128,8 +120,8 @@ class _Zeros:
         found = em.add(t.Load(view, (), (), (), loc=em.loc))[0]
         return em.map("eq", found, em.const(0, tile_type(found).dtype))
 
-    def row(self) -> None:
-        """Orders the zeros of a row."""
+    def row(self) -> Sequence[Value]:
+        """Orders the zeros of a row, perhaps as a branch, which yields nothing."""
         em, op = self.em, self.op
         count = em.index(_type(op.source).shape[op.axis])
         wanted = em.index(_type(op.target).shape[op.axis])
@@ -155,6 +147,7 @@ class _Zeros:
             return ()
 
         em.when(em.map("lt", begin, wanted), some)
+        return ()
 
 
 def _type(value: Value) -> BufType:
