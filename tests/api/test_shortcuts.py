@@ -79,6 +79,16 @@ def test_results(name: str) -> None:
         assert natively(fn, *args, **kwargs)
 
 
+def test_one_number_repeated_says_nothing_of_other_arrays() -> None:
+    x = ts.asarray(data(23))
+    for _ in range(4):
+        repeated = ts.broadcast_to(ts.asarray(np.float32(-3)), (23,))
+        np.testing.assert_array_equal(np.asarray(ts.abs(repeated)), np.full(23, 3))
+    for _ in range(4):
+        ts.abs(x)
+    assert natively(ts.abs, x)
+
+
 @pytest.mark.parametrize("dtype", [ts.float64, ts.int32, ts.bool, ts.bfloat16, ts.complex64])
 def test_dtypes_are_told_apart(dtype: Any) -> None:
     for _ in range(3):
