@@ -475,6 +475,24 @@ def test_second_derivative_of_pow_at_zero() -> None:
     check_derivatives(first, np.array([0.0, 1.0, -1.0]), order=3)
 
 
+def test_higher_derivatives_where_a_rule_has_a_special_case() -> None:
+    equal = np.array([0.0, 1.5, -2.0])
+    check_derivatives(e.logaddexp, equal, equal.copy(), order=3)
+    check_derivatives(lambda x: e.logaddexp(x, 0.0), equal, order=3)
+    check_derivatives(e.pow_, np.array([1.0, 0.5, 2.5]), np.zeros(3), order=3)
+
+
+def test_equal_infinities_weigh_the_same() -> None:
+    for x in (np.inf, -np.inf):
+        assert tangent(e.logaddexp, np.float64(x), np.float64(x), k=0) == 0.5
+    assert np.isnan(tangent(e.logaddexp, np.float64(np.nan), np.float64(np.nan), k=0))
+
+
+def test_the_derivative_in_the_base_is_zero_where_the_exponent_is() -> None:
+    for x in (0.0, np.nan, np.inf, -np.inf, 3.0):
+        assert tangent(e.pow_, np.float64(x), np.float64(0), k=0) == 0
+
+
 def test_abs_and_sign_of_complex_zero() -> None:
     assert tangent(e.abs_, np.complex128(0)) == 0
     assert tangent(e.sign, np.complex128(0)) == 0

@@ -137,8 +137,8 @@ class Rem(Binary):
 class Pow(Binary):
     """x ** y.
 
-    The derivative in x is 0 where y == 0, and the derivative in y is 0 where x == 0; for x < 0 the
-    latter is NaN.
+    The derivative in x is 0 where x and y are 0, and the derivative in y is 0 where x == 0; for
+    x < 0 the latter is NaN.
     """
 
     name = "graph.pow"
@@ -147,7 +147,8 @@ class Pow(Binary):
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
         x, y = primals
         if k == 0:
-            constant = eq(y, 0)
+            # Where 0 * inf would be NaN; elsewhere y may be 0 and the derivative have one in y.
+            constant = call("and", eq(y, 0), call("not", gt(abs_(x), 0)))
             power = pow_(x, select(constant, 1, sub(y, 1)))
             return mul(t, select(constant, 0, mul(y, power)))
         zero = eq(x, 0)

@@ -30,8 +30,8 @@ from tessera.graph.ops.elementwise import (
     or_,
     select,
     sigmoid,
-    sub,
 )
+from tessera.graph.ops.elementwise_math import difference
 from tessera.graph.ops.gather import take_along
 from tessera.graph.ops.rearrange import (
     Batched,
@@ -215,9 +215,8 @@ class CumLogSumExp(Cumulative):
         out = broadcast(out, shape, own)
         # What comes later is taken out before exp, not after: exp might overflow, and then its
         # derivative would be infinity times 0.
-        difference = select(eq(x, out), 0, sub(x, out))
         counted = le(iota(shape, axis + 1, int64), iota(shape, axis, int64))
-        weights = exp(select(counted, difference, -np.inf))
+        weights = exp(select(counted, difference(x, out), -np.inf))
         return sum_(mul(weights, t), (axis + 1,))
 
 
@@ -252,8 +251,8 @@ def _times(a: Any, ta: Any, b: Any, tb: Any) -> tuple[Any, Any]:
 
 
 def _log_plus(a: Any, ta: Any, b: Any, tb: Any) -> tuple[Any, Any]:
-    difference = select(eq(a, b), 0, sub(a, b))
-    tangent = add(mul(ta, sigmoid(difference)), mul(tb, sigmoid(neg(difference))))
+    more = difference(a, b)
+    tangent = add(mul(ta, sigmoid(more)), mul(tb, sigmoid(neg(more))))
     return logaddexp(a, b), tangent
 
 

@@ -14,6 +14,7 @@ from tessera.graph.ops.arithmetic import (
     add,
     div,
     eq,
+    isinf,
     lt,
     mul,
     neg,
@@ -23,6 +24,14 @@ from tessera.graph.ops.arithmetic import (
     sub,
 )
 from tessera.graph.ops.elementwise_base import Binary, Unary, binary, unary
+from tessera.graph.ops.rearrange import call
+
+
+def difference(x: Any, y: Any) -> Any:
+    """x - y, and 0 for equal infinities, where that is NaN. Of equal numbers it is a difference
+    still: it has a derivative."""
+    return select(call("and", eq(x, y), isinf(x)), 0, sub(x, y))
+
 
 # --- exponentials, logarithms, powers ---------------------------------------------------------
 
@@ -144,9 +153,7 @@ class LogAddExp(Binary):
     scalar = "logaddexp"
 
     def partial(self, k: int, t: Any, out: Any, *primals: Any) -> Any:
-        x, y = primals[k], primals[1 - k]
-        # The difference of equal infinities is NaN; both operands then weigh the same.
-        return mul(t, sigmoid(select(eq(x, y), 0, sub(x, y))))
+        return mul(t, sigmoid(difference(primals[k], primals[1 - k])))
 
 
 exp = unary(Exp)
