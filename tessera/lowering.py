@@ -62,6 +62,7 @@ from tessera.schedule.windows import take_windows
 from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_kernel, lower_main, lower_module
 from tessera.target.gpu import Gpu
+from tessera.target.linalg.calls import matrices_of_call
 from tessera.target.llvm.modules import ModuleText, ModuleWriter, write_modules
 from tessera.target.machine import Machine
 from tessera.target.passes.check_bounds import Site, check_bounds
@@ -356,8 +357,11 @@ def count_kernels(program: Func, machine: Machine | Gpu) -> dict[tuple[str, str]
         elif isinstance(op, HostCall) and isinstance(op.function, LibraryFunction):
             sizes = ", ".join([str(v.type)[len("buf<") : -1] for v in op.inputs])
             types = [v.type for v in (*op.inputs, *op.results)]
-            steps = isinstance(machine, Machine) and steps_of_call(op.function, types, machine)
-            what = "transforms of lines" if steps else "a call of a library"
+            what = "a call of a library"
+            if isinstance(machine, Machine) and steps_of_call(op.function, types, machine):
+                what = "transforms of lines"
+            elif isinstance(machine, Machine) and matrices_of_call(op.function, types, machine):
+                what = "code for small matrices"
             key = (op.function.name, f"{what} with {sizes}")
             found[key] = found.get(key, 0) + 1
     return found

@@ -1,23 +1,33 @@
-"""Calls of the host, and transforms of lines in place of calls of a library."""
+"""Calls of the host, and code in place of calls of a library."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tessera.ir.core import Value
 from tessera.ir.hostcall import LibraryFunction
-from tessera.ir.intexpr import symbols
+from tessera.ir.intexpr import Dim, symbols
 from tessera.target import ops as t
 from tessera.target.fourier.calls import Step, steps_of_call, transform_of
 from tessera.target.from_tile.lowering import Lowering, constant_of
+from tessera.target.linalg.calls import matrices_of_call
 from tessera.tile import ops as tile
 
 
 def host_call(s: Lowering, op: tile.HostCall) -> None:
     """A call of the host, or code that does the same."""
-    steps = None if s.run_record else steps_of_call(op.function, op.types, s.machine)
-    if steps:
-        _transform(s, op, steps)
-        return
+    if s.run_record is None:
+        steps = steps_of_call(op.function, op.types, s.machine)
+        if steps:
+            _transform(s, op, steps)
+            return
+        matrices = matrices_of_call(op.function, op.types, s.machine)
+        if matrices:
+            func = matrices.func
+            s.made[func.name] = func
+            count = _count(s, matrices.batch, matrices.points)
+            _run(s, [s.ptr(a) for a in op.args], count, func.name, matrices.grain)
+            return
     names = sorted({name for type in op.types for dim in type.shape for name in symbols(dim)})
     args, dims = [s.ptr(a) for a in op.args], [s.dims[name] for name in names]
     record = () if s.run_record is None else (s.run_record,)
@@ -35,13 +45,25 @@ def _transform(s: Lowering, op: tile.HostCall, steps: Sequence[Step]) -> None:
     for step in steps:
         transform = transform_of(op.function, step)
         s.made.update(transform.funcs)
-        count = s.index(transform.points)
-        for extent in op.types[0].shape[: step.axis]:
-            count = s.map("mul", count, s.dim(extent))
-        known = constant_of(count)
-        if known is None or known > transform.grain:
-            args = [source, target]
-            s.emit(t.Parallel(args, count, transform.callee, transform.grain, loc=s.loc))
-        else:
-            s.emit(t.Call([source, target, s.index(0), count], transform.callee, loc=s.loc))
+        count = _count(s, op.types[0].shape[: step.axis], transform.points)
+        _run(s, [source, target], count, transform.callee, transform.grain)
         source = target
+
+
+def _count(s: Lowering, dims: Sequence[Dim], points: int) -> Value:
+    """How many points there are at all places of some axes."""
+    count = s.index(points)
+    for extent in dims:
+        count = s.map("mul", count, s.dim(extent))
+    return count
+
+
+def _run(
+    s: Lowering, args: Sequence[Value], count: Value, callee: str, grain: int
+) -> None:
+    """Calls a function for some points, by several threads where there are many."""
+    known = constant_of(count)
+    if known is None or known > grain:
+        s.emit(t.Parallel(list(args), count, callee, grain, loc=s.loc))
+    else:
+        s.emit(t.Call([*args, s.index(0), count], callee, loc=s.loc))

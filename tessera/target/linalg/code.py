@@ -1,0 +1,177 @@
+"""Code on matrices whose rows lie in vectors.
+
+Indices are numbers where they are known: then code is written out, without loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tessera.dtypes import DType, int64
+from tessera.ir.core import Value
+from tessera.ir.types import ScalarType, Type
+from tessera.target import ops as t
+from tessera.target.function import I64, FunctionBuild, Values
+from tessera.target.machine import Machine
+from tessera.target.types import VecType
+
+Index: TypeAlias = "int | Value"
+
+WRITTEN_OUT = 4
+"""Matrices of up to so many rows have no loops."""
+
+
+def lanes_for(columns: int, dtype: DType, machine: Machine) -> int:
+    """The lanes of vectors for rows of so many elements."""
+    lanes = 1
+    while lanes < min(columns, machine.vector_lanes(dtype.bits)):
+        lanes *= 2
+    return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Where a matrix is.
+
+    Attributes:
+        ptr: its first element.
+        pitch: elements from one row to the next.
+    """
+
+    ptr: Value
+    pitch: int
+
+
+class Code(FunctionBuild):
+    """Builds one function.
+
+    Args:
+        dtype: of the elements.
+        lanes: of vectors; 1 stands for scalars.
+        fused: whether the machine has a fused multiply-add.
+        written_out: whether loops over known numbers are written out.
+        types: of the arguments.
+        names: of the arguments.
+    """
+
+    __slots__ = ("dtype", "lanes", "type", "written_out")
+
+    def __init__(
+        self,
+        dtype: DType,
+        lanes: int,
+        fused: bool,
+        written_out: bool,
+        types: Sequence[Type],
+        names: Sequence[str],
+    ) -> None:
+        super().__init__(types, names, fused)
+        self.dtype = dtype
+        self.lanes = lanes
+        self.type: Type = VecType(lanes, dtype) if lanes > 1 else ScalarType(dtype)
+        self.written_out = written_out
+
+    # --- indices ---
+
+    def value(self, at: Index) -> Value:
+        """An index as a value."""
+        return self.index(at) if isinstance(at, int) else at
+
+    def after(self, at: Index, by: int = 1) -> Index:
+        """An index further on."""
+        return at + by if isinstance(at, int) else self.plus(at, by)
+
+    def place(self, matrix: Matrix, row: Index, column: Index = 0) -> Value:
+        """Where an element of a matrix is."""
+        if isinstance(row, int) and isinstance(column, int):
+            return self.index(row * matrix.pitch + column)
+        start = self.times(self.value(row), matrix.pitch)
+        if isinstance(column, int):
+            return self.plus(start, column)
+        return self.map("add", start, column)
+
+    # --- loops ---
+
+    def each(self, lo: Index, hi: Index, body: Callable[[Index], None]) -> None:
+        """Runs `body` for lo to hi - 1."""
+
+        def step(at: Index, _: Values) -> Values:
+            body(at)
+            return ()
+
+        self.each_with(lo, hi, (), step)
+
+    def each_with(
+        self, lo: Index, hi: Index, init: Values, body: Callable[[Index, Values], Values]
+    ) -> Values:
+        """Runs `body` for lo to hi - 1, and carries values."""
+        if isinstance(lo, int) and isinstance(hi, int) and (self.written_out or hi - lo < 2):
+            for at in range(lo, hi):
+                init = body(at, init)
+            return init
+        return self.carry(self.value(lo), self.value(hi), 1, init, body)
+
+    # --- memory ---
+
+    def row(self, matrix: Matrix, row: Index, column: Index = 0, inside: Values = ()) -> Value:
+        """A vector of a row, zeros in lanes outside."""
+        other = (*inside, self.number(0.0)) if inside else ()
+        at = self.place(matrix, row, column)
+        return self.emit(t.Load(matrix.ptr, at, other, self.type, loc=self.loc))
+
+    def put_row(
+        self, matrix: Matrix, row: Index, column: Index, value: Value, inside: Values = ()
+    ) -> None:
+        """Writes a vector of a row."""
+        at = self.place(matrix, row, column)
+        self.ops.append(t.Store(matrix.ptr, at, value, tuple(inside), loc=self.loc))
+
+    def one(self, matrix: Matrix, row: Index, column: Index = 0) -> Value:
+        """An element."""
+        at = self.place(matrix, row, column)
+        return self.emit(t.Load(matrix.ptr, at, (), ScalarType(self.dtype), loc=self.loc))
+
+    def put_one(self, matrix: Matrix, row: Index, column: Index, value: Value) -> None:
+        """Writes an element."""
+        at = self.place(matrix, row, column)
+        self.ops.append(t.Store(matrix.ptr, at, value, (), loc=self.loc))
+
+    def scratch(self, rows: int, pitch: int) -> Matrix:
+        """Memory of this call."""
+        return Matrix(self.emit(t.Alloca(self.dtype, rows * pitch, loc=self.loc)), pitch)
+
+    def moved(self, ptr: Value, number: Value, size: int, dtype: DType | None = None) -> Value:
+        """Where an array of so many elements begins, that has this number."""
+        at = self.times(number, size * (dtype or self.dtype).itemsize)
+        return self.emit(t.PtrAdd(ptr, at, loc=self.loc))
+
+    # --- lanes ---
+
+    def number(self, value: float) -> Value:
+        """A constant in every lane."""
+        return self.emit(t.Const(value, self.type, loc=self.loc))
+
+    def filled(self, one: Value) -> Value:
+        """A scalar in every lane."""
+        return one if self.lanes == 1 else self.emit(t.Splat(one, self.lanes, loc=self.loc))
+
+    def compared(self, how: str, with_: Index) -> Value:
+        """Which lanes' numbers compare so with a number."""
+        if self.lanes == 1:
+            return self.map(how, self.index(0), self.value(with_))
+        numbers = self.emit(t.Lanes(self.lanes, int64, loc=self.loc))
+        if isinstance(with_, int):
+            other = self.emit(t.Const(with_, VecType(self.lanes, I64.dtype), loc=self.loc))
+        else:
+            other = self.emit(t.Splat(with_, self.lanes, loc=self.loc))
+        return self.map(how, numbers, other)
+
+    def columns(self, count: int) -> list[tuple[int, tuple[Value, ...]]]:
+        """The vectors of rows of so many elements: where each begins, and which lanes are inside,
+        if not all are."""
+        return [
+            (at, () if count - at >= self.lanes else (self.compared("lt", count - at),))
+            for at in range(0, count, self.lanes)
+        ]
