@@ -34,6 +34,7 @@ from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, Facts, ceildiv, is_nonneg
 from tessera.ir.walk import uses
 from tessera.schedule import copy_ops, ops
+from tessera.schedule.carried import computed_on
 from tessera.schedule.sharing import delay_updates, is_made_of, may_share, without_copies
 from tessera.schedule.types import BufType, Place, PlaceKind
 
@@ -501,51 +502,39 @@ class _Planner:
         for region in (op.cond, op.body):
             for arg, value in zip(region.args, op.results, strict=True):
                 self.share(arg, value)
-        self.carry(op)
-        pieces = self.twice(op)
+        pieces = self.carry(op)
         for region in (op.cond, op.body):
             self.block(region)
             self.release(self.lives.ends[region])
         for piece in pieces:
             self.give(piece)
 
-    def carry(self, op: ops.While) -> None:
-        """Lets kernels of the body write the next carried buffer where this one lies, if it is
-        dead then."""
-        outputs = op.body.outputs
-        for arg, value, result in zip(op.body.args, outputs, op.results, strict=True):
-            kernel = value.op
-            if not isinstance(kernel, ops.Kernel) or kernel not in op.body.ops:
-                continue
-            if arg in outputs or outputs.count(value) > 1:
-                continue
-            time, last = self.lives.spans[kernel].start, self.lives.last.get(arg, 0)
-            k = kernel.results.index(value)
-            if last < time or (last == time and may_share(kernel, kernel.inputs.index(arg), k)):
-                self.share(value, result)
-
-    def twice(self, op: ops.While) -> list[_Piece]:
-        """Memory of their own for large buffers that a loop's body computes where it does not read
-        the old ones."""
-        found: list[int] = []
-        pieces: list[_Piece] = []
+    def carry(self, op: ops.While) -> list[_Piece]:
+        """Lets kernels of the body write what is carried where it lies, or where what it displaces
+        lies; else in memory of their own if it is large, which is returned."""
+        starts = {one: self.lives.spans[one].start for one in op.body.ops}
+        on = dict(computed_on(op, starts, self.lives.last))
         outputs = op.body.outputs
         short = op.body.ops if len(op.body.ops) <= self.max_step else ()
         made = {v for one in short if isinstance(one, ops.Kernel) for v in one.results}
+        turns: list[int] = []
+        pieces: list[_Piece] = []
         for k, (arg, value) in enumerate(zip(op.body.args, outputs, strict=True)):
-            if value not in made or value in self.fixed:
-                continue
-            if arg in outputs or outputs.count(value) > 1 or value.type != arg.type:
+            if on.get(k) == k:
+                self.share(value, op.results[k])
+            if value not in made or value in self.fixed or outputs.count(value) > 1:
                 continue
             assert isinstance(value.type, BufType)
             size = byte_size(value.type)
-            if isinstance(size, int) and size < LARGE:
+            if value.type != arg.type or (isinstance(size, int) and size < LARGE):
                 continue
-            piece = self.take(value.type)
-            self.fixed[value] = piece
-            pieces.append(piece)
-            found.append(k)
-        self.alternate[op] = tuple(found)
+            if k in on:
+                self.share(value, op.results[on[k]])
+            else:
+                piece = self.fixed[value] = self.take(value.type)
+                pieces.append(piece)
+            turns.append(k)
+        self.alternate[op] = tuple(turns)
         return pieces
 
     def offload(self, op: copy_ops.Offload) -> None:

@@ -35,6 +35,7 @@ from tessera.ir.walk import free_values
 from tessera.schedule import ops as s
 from tessera.schedule import sort_ops
 from tessera.schedule.block_ops import Each
+from tessera.schedule.carried import Turns, turns_of
 from tessera.schedule.copy_ops import Fetch, Offload, Wait
 from tessera.schedule.plan import overwritten
 from tessera.schedule.rebuild import kernels
@@ -314,11 +315,8 @@ class _Program:
         self.results(op)
         given = [not (isinstance(v.op, s.Kernel) and v.op.is_unwritten) for v in op.init]
         self.copy(list(compress(op.init, given)), list(compress(op.places, given)))
-        turns = () if self.is_gpu else op.alternate
-        stays = [k not in turns for k in range(len(op.places))]
-        values = [op.body.outputs[k] for k in turns]
-        own = [_place_of(value) for value in values]
-        places = [op.places[k] for k in turns]
+        turns = Turns((), range(len(op.places))) if self.is_gpu else turns_of(op)
+        stays = [op.body.outputs[k] for k in turns.stays]
 
         def enter(block: Block) -> None:
             for arg, place in zip(block.args, op.places, strict=True):
@@ -331,10 +329,10 @@ class _Program:
 
         def body() -> list[Value]:
             enter(op.body)
-            self.copy(list(compress(op.body.outputs, stays)), list(compress(op.places, stays)))
+            self.copy(stays, [op.places[k] for k in turns.stays])
             return []
 
-        if not turns:
+        if not turns.moves:
             self.em.repeat((), lambda _: cond()[0], lambda _: body())
             return
 
@@ -343,7 +341,7 @@ class _Program:
 
             def run() -> list[Value]:
                 outer = self.exchanged
-                here = zip((*own, *places), (*places, *own), strict=True)
+                here = turns.exchanged.items()
                 self.exchanged = outer | {a: outer.get(b, b) for a, b in here}
                 outputs = action()
                 self.exchanged = outer
@@ -361,9 +359,9 @@ class _Program:
         (odd,) = self.em.repeat([self.em.const(False, bool_)], test, step)
 
         def back() -> Sequence[Value]:
-            for value, place in zip(values, own, strict=True):
-                self.place(value, place)
-            self.copy(values, places)
+            for value, _, second in turns.moves:
+                self.place(value, second)
+            self.copy([v for v, _, _ in turns.moves], [place for _, place, _ in turns.moves])
             return ()
 
         self.em.when(odd, back)
@@ -501,12 +499,6 @@ def _buffer(value: Value) -> BufType:
     if not isinstance(value.type, BufType):
         raise CompileError(f"schedule: expected a buffer, not {value.type}")
     return value.type
-
-
-def _place_of(value: Value) -> Place:
-    """Where a kernel's result lives."""
-    assert isinstance(value.op, s.Kernel)
-    return value.op.places[value.op.results.index(value)]
 
 
 def _memory(type: BufType) -> MemType:

@@ -94,6 +94,81 @@ def test_two_arrays_alternate() -> None:
     assert alternates(check_levels(graph, values((6, 9), (6, 9)))) == [(1, 2)]
 
 
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_what_was_is_kept_without_a_copy(steps: int) -> None:
+    """The next array is computed on the one before the last, and the two exchange their names."""
+
+    def wave(k: Any, state: Any) -> Any:
+        u, before = state
+        return 2 * u - before + 0.1 * ts.roll(u, 1, axis=0), u
+
+    def fn(u: Any, v: Any) -> Any:
+        return ts.fori_loop(0, steps, wave, (u, v))
+
+    lowered = check_levels(graph_of(fn, (6, 9), (6, 9)), values((6, 9), (6, 9)))
+    assert alternates(lowered) == [(1,)]
+    (loop,) = [op for op in walk(lowered.schedule.body) if isinstance(op, ops.While)]
+    step = loop.body.outputs[1].op
+    assert isinstance(step, ops.Kernel)
+    assert step.places == (loop.places[2],)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_what_was_is_copied_where_the_step_reads_elsewhere(steps: int) -> None:
+    def step(k: Any, state: Any) -> Any:
+        u, before = state
+        return u[::-1] + before[:, ::-1], u
+
+    def fn(u: Any, v: Any) -> Any:
+        return ts.fori_loop(0, steps, step, (u, v))
+
+    lowered = check_levels(graph_of(fn, (6, 9), (6, 9)), values((6, 9), (6, 9)))
+    assert alternates(lowered) == [(1,)]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_longer_histories(steps: int) -> None:
+    def shift(k: Any, state: Any) -> Any:
+        a, b, c, _, other = state
+        return ts.roll(a, 1, axis=1) + b - c, a, b, a, other
+
+    def both(k: Any, state: Any) -> Any:
+        a, b, c, d, other = state
+        return a[::-1] - b, a, d[::-1] * c, c, other + a
+
+    for step in (shift, both):
+        for condition in (False, True):
+
+            def fn(*arrays: Any, step: Any = step, condition: bool = condition) -> Any:
+                if not condition:
+                    return ts.fori_loop(0, steps, step, arrays)
+                return ts.while_loop(
+                    lambda state: (state[5] < steps) & (ts.sum(state[0]) < 1e9),
+                    lambda state: (*step(None, state[:5]), state[5] + 1),
+                    (*arrays, 0),
+                )
+
+            shapes = [(6, 9)] * 5
+            check_levels(graph_of(fn, *shapes), values(*shapes))
+
+
+def test_histories_in_loops() -> None:
+    def wave(k: Any, state: Any) -> Any:
+        u, before = state
+        return 2 * u - before + 0.1 * ts.roll(u, 1, axis=0), u
+
+    for outer, inner in ((1, 1), (2, 3), (3, 2), (3, 3)):
+
+        def fn(u: Any, v: Any, outer: int = outer, inner: int = inner) -> Any:
+            def step(k: Any, state: Any) -> Any:
+                u, v = ts.fori_loop(0, inner, wave, state)
+                return v - ts.roll(u, 2, axis=1), u
+
+            return ts.fori_loop(0, outer, step, (u, v))
+
+        check_levels(graph_of(fn, (6, 9), (6, 9)), values((6, 9), (6, 9)))
+
+
 @pytest.mark.parametrize("limit", [0.5, 0.05, 9.0])
 def test_a_condition_reads_what_alternates(limit: float) -> None:
     def fn(u: Any) -> Any:

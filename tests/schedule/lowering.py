@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import tessera.api  # noqa: F401  # operators of tracers
 from tessera.dtypes import DType, dtype_of, float32
 from tessera.graph import interp as graph_interp
 from tessera.graph.transforms.evaluate import trace_function
