@@ -170,11 +170,11 @@ def _is_plain(op: Op, followers: Collection[Op]) -> bool:
     """Whether an op needs few of LLVM's passes. Of loops that go through memory element by element
     the others make more, and they find that tests of the addresses of several streamed rows are
     one."""
-    if isinstance(op, t.For):
-        streams = [one for one in op.body.ops if is_streamed(one) and one not in followers]
-        if len(streams) > 1:
-            return False
-        code = list(walk(op.body))
-        is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])
-        return not (is_scalar and {t.Load, t.Store} <= {type(one) for one in code})
-    return not isinstance(op, (t.Scatter, t.While))
+    if not isinstance(op, t.For):
+        return True
+    streams = [one for one in op.body.ops if is_streamed(one) and one not in followers]
+    if len(streams) > 1:
+        return False
+    code = list(walk(op.body))
+    is_scalar = not any([isinstance(v.type, VecType) for one in code for v in one.results])
+    return not (is_scalar and {t.Load, t.Store} <= {type(one) for one in code})
