@@ -216,9 +216,8 @@ class Choice:
             self.turn(side, axis)
             self.reason = f"lanes along {side.name}, as {axis.name} is short"
             return
-        rows = [a for a in self.free if a is not axis and size_of(a.extent) > 1]
-        if self.tiles[axis.name] * 2 <= self.width and rows and not self.updates:
-            narrow.take_rows(self, axis, rows)
+        if not self.updates:
+            narrow.fill(self, axis)
 
     def reduction(self) -> None:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
@@ -331,8 +330,8 @@ class Choice:
         self.cost *= size_of(loop.axis.extent) if is_counted else UNKNOWN_STEPS
         self.reason = "one point after the other, each with its own loop"
         inside = [a for a in self.accesses if a.inner]
-        axis = self.best_axis(inside or self.accesses)
-        if axis is not None:
+        if (axis := self.best_axis(inside or self.accesses)) is not None:
+            axis = narrow.short_rows(self, axis, inside)
             # Where memory is far, more vectors of a row wait for it longer than a step takes.
             self.down = is_counted
             part = 4 if streaming.is_far(self.nest, self.machine, self.down) else 2
@@ -343,6 +342,7 @@ class Choice:
                 width = max(width, power_below(size_of(axis.extent) / 2))
             self.vectorise(axis, min(width, self.lanes * vectors))
             self.reason = f"lanes along {axis.name}, each with its own loop in registers"
+            narrow.fill_loops(self, axis, self.lanes * vectors)
 
     def contraction(self) -> None:
         """A block of accumulators that stays in registers."""

@@ -43,6 +43,9 @@ LEAST_BYTES = 32
 LINES = 256
 """Bytes of them where they lie side by side."""
 
+LINE = 64
+"""Bytes of memory that come together."""
+
 PARTED = 0.8
 """Lanes at work of vectors whose columns are parted, in comparison with others."""
 
@@ -101,6 +104,31 @@ def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
     """Whether a step along an axis is short for all accesses."""
     steps = [access.stride(axis.name) for access in found]
     return all([isinstance(step, int) and abs(step) <= FEW for step in steps])
+
+
+def short_rows(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis:
+    """The axis of short rows that lie side by side along an axis, instead of it: so lines of memory
+    are read at once by loops that come from far each time."""
+    for row in choice.free:
+        if row is axis or not isinstance(row.extent, int) or row.extent >= choice.lanes:
+            continue
+        if any(a.stride(row.name) == 1 and a.stride(axis.name) == row.extent for a in inside):
+            return row
+    return axis
+
+
+def fill(choice: Choice, axis: Axis) -> None:
+    """Tiles of several rows where one of them is short."""
+    rows = [a for a in choice.free if a is not axis and size_of(a.extent) > 1]
+    if choice.tiles[axis.name] * 2 <= choice.width and rows:
+        take_rows(choice, axis, rows)
+
+
+def fill_loops(choice: Choice, axis: Axis, room: int) -> None:
+    """The same for loops of their own that carry so much in registers."""
+    size = size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
+    if size < LINE and room >= choice.width:
+        fill(choice, axis)
 
 
 def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:

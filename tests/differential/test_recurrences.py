@@ -65,6 +65,29 @@ def test_elements(fn: Callable[..., Any], shape: tuple[int, ...]) -> None:
     assert loops(lowered) == [loop_ops.Recur]
 
 
+def blended(a: Any, x: Any) -> Any:
+    """Colours behind each other, with a weight for each point."""
+    step = lambda c, one: (c * (1 - one[1][..., None]) + one[0], c)  # noqa: E731
+    return ts.scan(step, x[0] * 0, (x, a))
+
+
+@pytest.mark.parametrize("level", ["host", "x86-64-v4", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("columns", [2, 3, 4, 5, 7, 8, 12, 15, 16])
+def test_short_rows_share_vectors(columns: int, level: str) -> None:
+    for points in ((9, 3), (40,)):
+        shapes = [(5, *points), (5, *points, columns)]
+        lowered = check_levels(graph_of(blended, shapes), values(shapes), machine=machine(level))
+        assert loops(lowered) == [loop_ops.Recur]
+        tiles = [
+            nest.tile
+            for nest in walk(lowered.schedule.body)
+            if isinstance(nest, ops.Nest)
+            and any(isinstance(op, loop_ops.Recur) for op in walk(nest.body))
+        ]
+        if level == "x86-64-v4" and columns < 16:
+            assert all([np.prod(tile) >= 16 for tile in tiles])
+
+
 @pytest.mark.parametrize("dtype", [float64, int32, complex64])
 def test_dtypes(dtype: DType) -> None:
     shapes = [(19,), (4, 19)]
