@@ -110,7 +110,7 @@ def short_rows(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis:
     """The axis of short rows that lie side by side along an axis, instead of it: so lines of memory
     are read at once by loops that come from far each time."""
     for row in choice.free:
-        if row is axis or not isinstance(row.extent, int) or row.extent >= choice.lanes:
+        if row is axis or not isinstance(row.extent, int) or not 1 < row.extent < choice.lanes:
             continue
         if any(a.stride(row.name) == 1 and a.stride(axis.name) == row.extent for a in inside):
             return row

@@ -89,11 +89,19 @@ def test_symbolic_sizes_and_libraries_are_kept(folder: Path) -> None:
     np.testing.assert_array_equal(cold.run([x], (5,))[0], warm.run([x], (5,))[0])
 
     a = ts.asarray(np.eye(4) * 3 + 1)
-    for expected in (False, True):
-        lowered, run = compiled(lambda a: ts.linalg.cholesky(a) * 2, a)
-        assert is_warm(lowered) == expected
-        found = run.run([a.contiguous])[0]
-        np.testing.assert_array_equal(found, 2 * np.linalg.cholesky(np.asarray(a)))
+    want = {
+        "library<svd>": (ts.linalg.svdvals, 2 * np.linalg.svdvals(np.asarray(a))),
+        "library<cholesky>": (ts.linalg.cholesky, 2 * np.linalg.cholesky(np.asarray(a))),
+    }
+    for name, (fn, result) in want.items():
+        found: list[np.ndarray] = []
+        for expected in (False, True):
+            lowered, run = compiled(lambda a, fn=fn: fn(a) * 2, a)
+            assert is_warm(lowered) == expected
+            assert name in str(lowered.schedule)
+            found.append(run.run([a.contiguous])[0])
+        np.testing.assert_allclose(found[0], result, rtol=1e-12)
+        np.testing.assert_array_equal(*found)
 
 
 def test_work_that_threads_share_is_kept(folder: Path) -> None:

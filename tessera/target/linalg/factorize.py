@@ -65,7 +65,7 @@ def det(n: int, dtype: DType, machine: Machine) -> Func:
     def combine(c: Code, before: Values, pivot: Value) -> Values:
         return (c.map("mul", before[0], pivot),)
 
-    return _by_pivots("det", n, dtype, machine, start, combine)
+    return _by_pivots(("det", 1), n, dtype, machine, start, combine)
 
 
 @functools.lru_cache(maxsize=64)
@@ -80,20 +80,21 @@ def slogdet(n: int, dtype: DType, machine: Machine) -> Func:
         sign = c.select(c.map("eq", pivot, zero), zero, c.map("div", pivot, size))
         return c.map("mul", before[0], sign), c.map("add", before[1], c.map("log", size))
 
-    return _by_pivots("slogdet", n, dtype, machine, start, combine)
+    return _by_pivots(("slogdet", 2), n, dtype, machine, start, combine)
 
 
 def _by_pivots(
-    name: str,
+    what: tuple[str, int],
     n: int,
     dtype: DType,
     machine: Machine,
     start: Callable[[Code], Values],
     combine: Callable[[Code, Values, Value], Values],
 ) -> Func:
-    """A function of pivots: `combine` takes one after the other, and the first of its results
-    changes its sign with each exchange of rows."""
-    results = [f"result{k}" for k in range(1 + (name == "slogdet"))]
+    """A function of pivots, by its name and how many numbers it gives: `combine` takes one pivot
+    after the other, and the first of its numbers changes its sign with each exchange of rows."""
+    name, count = what
+    results = [f"result{k}" for k in range(count)]
     c = _code(n, dtype, machine, n, ("source", *results))
     source, *targets, lo, hi = c.args
     work, column = _work(c, n, n)
