@@ -35,9 +35,12 @@ def computed_on(
         if on != k and (old in outputs or old.type != value.type):
             continue
         time, end = starts[kernel], last.get(old, 0)
-        if end < time or (end == time and may_share(
-            kernel, kernel.inputs.index(old), kernel.results.index(value)
-        )):
+        if end == time:
+            reads, writes = kernel.inputs.index(old), kernel.results.index(value)
+            is_free = may_share(kernel, reads, writes)
+        else:
+            is_free = end < time
+        if is_free:
             yield k, on
 
 

@@ -117,6 +117,10 @@ def short_rows(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis:
     return axis
 
 
+def _row_bytes(choice: Choice, axis: Axis) -> int:
+    return size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
+
+
 def fill(choice: Choice, axis: Axis) -> None:
     """Tiles of several rows where one of them is short."""
     rows = [a for a in choice.free if a is not axis and size_of(a.extent) > 1]
@@ -126,8 +130,7 @@ def fill(choice: Choice, axis: Axis) -> None:
 
 def fill_loops(choice: Choice, axis: Axis, room: int) -> None:
     """The same for loops of their own that carry so much in registers."""
-    size = size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
-    if size < LINE and room >= choice.width:
+    if _row_bytes(choice, axis) < LINE and room >= choice.width:
         fill(choice, axis)
 
 
@@ -139,7 +142,7 @@ def take_rows(choice: Choice, axis: Axis, rows: Sequence[Axis]) -> None:
     last, count = rows[-1], min(choice.width // choice.tiles[axis.name], MOST_ROWS)
     choice.tiles[last.name] = min(count, power_below(size_of(last.extent)))
     choice.last.insert(0, last.name)
-    size = size_of(axis.extent) * choice.machine.vector_bits // 8 // choice.lanes
+    size = _row_bytes(choice, axis)
     # Conditional stores of a few lanes, in turn to several rows, take longer where memory is far.
     is_whole = choice.tiles[axis.name] == axis.extent or size >= LEAST_BYTES
     lines = LINES if choice.machine.turns else LINE_BYTES

@@ -122,8 +122,8 @@ class While(ScheduleOp):
     Attributes:
         init: initial buffers.
         places: where each result (the carried buffers) lives; filled by the buffer plan.
-        alternate: carried buffers of which nobody else uses the place, nor that of what the body
-            yields for them: instead of a copy, the two places may be exchanged in every step.
+        alternate: carried buffers whose place, and that of what the body yields for them, are
+            theirs alone, or the second is that of what becomes what they were: both are exchanged.
     """
 
     name = "schedule.while"

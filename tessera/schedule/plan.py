@@ -12,7 +12,8 @@ buffer. Rules that code which runs the program relies on:
   writes the element it read.
 - A loop's carried buffers live where its results do: the initial values are copied there, and so
   are the outputs of the body at the end of each step, unless they are there already. The memory of
-  a large output that is computed elsewhere is its own until the loop ends (`While.alternate`).
+  a large output that is computed elsewhere is its own until the loop ends (`While.alternate`), or
+  it is that of the carried buffer which becomes what the output's was.
 - A nest that would copy a buffer to where it lies is gone: of a scatter or an update in place, only
   what changes is written.
 - What the branches of a conditional yield is computed where the results live.

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, int64
+from tessera.dtypes import DType, int32, int64
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
-from tessera.target.function import I64, FunctionBuild, Values
+from tessera.target.function import I64, PTR, FunctionBuild, Values
 from tessera.target.machine import Machine
 from tessera.target.types import VecType
 
@@ -45,33 +45,29 @@ class Matrix:
 
 
 class Code(FunctionBuild):
-    """Builds one function.
+    """Builds one function, of arrays and of the first and the last number of what it does.
 
     Args:
         dtype: of the elements.
+        machine: the CPU.
+        columns: elements of the rows that vectors hold.
+        rows: of the matrices; for few of them loops over known numbers are written out.
+        names: of the arrays.
+
+    Attributes:
         lanes: of vectors; 1 stands for scalars.
-        fused: whether the machine has a fused multiply-add.
-        written_out: whether loops over known numbers are written out.
-        types: of the arguments.
-        names: of the arguments.
     """
 
     __slots__ = ("dtype", "lanes", "type", "written_out")
 
     def __init__(
-        self,
-        dtype: DType,
-        lanes: int,
-        fused: bool,
-        written_out: bool,
-        types: Sequence[Type],
-        names: Sequence[str],
+        self, dtype: DType, machine: Machine, columns: int, rows: int, names: Sequence[str]
     ) -> None:
-        super().__init__(types, names, fused)
+        super().__init__((*[PTR] * len(names), I64, I64), (*names, "lo", "hi"), machine.fma)
         self.dtype = dtype
-        self.lanes = lanes
-        self.type: Type = VecType(lanes, dtype) if lanes > 1 else ScalarType(dtype)
-        self.written_out = written_out
+        self.lanes = lanes_for(columns, dtype, machine)
+        self.type: Type = VecType(self.lanes, dtype) if self.lanes > 1 else ScalarType(dtype)
+        self.written_out = rows <= WRITTEN_OUT
 
     # --- indices ---
 
@@ -137,6 +133,11 @@ class Code(FunctionBuild):
         """Writes an element."""
         at = self.place(matrix, row, column)
         self.ops.append(t.Store(matrix.ptr, at, value, (), loc=self.loc))
+
+    def number_of(self, order: Matrix, i: Index) -> Value:
+        """The i32 at a place of an order of rows."""
+        at = self.place(order, i)
+        return self.emit(t.Load(order.ptr, at, (), ScalarType(int32), loc=self.loc))
 
     def scratch(self, rows: int, pitch: int) -> Matrix:
         """Memory of this call."""

@@ -15,8 +15,8 @@ from tessera.dtypes import DType, int32
 from tessera.ir.core import Func, Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
-from tessera.target.function import I64, PTR, Values
-from tessera.target.linalg.code import WRITTEN_OUT, Code, Index, Matrix, lanes_for
+from tessera.target.function import Values
+from tessera.target.linalg.code import Code, Index, Matrix
 from tessera.target.machine import Machine
 
 ALIASED = 512
@@ -27,7 +27,7 @@ reads a column."""
 @functools.lru_cache(maxsize=64)
 def lu(m: int, n: int, dtype: DType, machine: Machine) -> Func:
     """`lu(source, factors, perm, lo, hi)` for the matrices lo to hi - 1."""
-    c = _code(n, dtype, machine, max(m, n), ("source", "factors", "perm"))
+    c = Code(dtype, machine, n, max(m, n), ("source", "factors", "perm"))
     source, factors, perm, lo, hi = c.args
     work, column = _work(c, m, n)
 
@@ -43,7 +43,7 @@ def lu(m: int, n: int, dtype: DType, machine: Machine) -> Func:
 
         def step(k: Index) -> None:
             place = _pivot(c, work, m, k)
-            a, b = [_order(c, order, i) for i in (k, place)]
+            a, b = [c.number_of(order, i) for i in (k, place)]
             _put_order(c, order, k, b)
             _put_order(c, order, place, a)
             _eliminate(c, work, column, (m, n), k, place)
@@ -95,7 +95,7 @@ def _by_pivots(
     after the other, and the first of its numbers changes its sign with each exchange of rows."""
     name, count = what
     results = [f"result{k}" for k in range(count)]
-    c = _code(n, dtype, machine, n, ("source", *results))
+    c = Code(dtype, machine, n, n, ("source", *results))
     source, *targets, lo, hi = c.args
     work, column = _work(c, n, n)
 
@@ -195,10 +195,6 @@ def _pivot(c: Code, work: Matrix, m: int, k: Index) -> Value:
     return c.each_with(c.after(k), m, start, look)[1]
 
 
-def _order(c: Code, order: Matrix, i: Index) -> Value:
-    return c.emit(t.Load(order.ptr, c.place(order, i), (), ScalarType(int32), loc=c.loc))
-
-
 def _put_order(c: Code, order: Matrix, i: Index, row: Value) -> None:
     c.ops.append(t.Store(order.ptr, c.place(order, i), row, (), loc=c.loc))
 
@@ -206,7 +202,7 @@ def _put_order(c: Code, order: Matrix, i: Index, row: Value) -> None:
 @functools.lru_cache(maxsize=64)
 def cholesky(n: int, dtype: DType, machine: Machine) -> Func:
     """`cholesky(source, factor, lo, hi)` for the matrices lo to hi - 1."""
-    c = _code(n, dtype, machine, n, ("source", "factor"))
+    c = Code(dtype, machine, n, n, ("source", "factor"))
     source, factor, lo, hi = c.args
     work, column = _work(c, n, n)
 
@@ -215,7 +211,7 @@ def cholesky(n: int, dtype: DType, machine: Machine) -> Func:
         _copy(c, here, work, n, n)
         _fill(c, there, n, 0.0)
         zero = c.emit(t.Const(0.0, ScalarType(dtype), loc=c.loc))
-        for at in range(0, column.pitch * n, c.lanes):
+        for at in range(0, n, c.lanes):
             c.put_row(column, 0, at, c.number(0.0))
 
         def step(k: Index, failed: Values) -> Values:
@@ -254,12 +250,6 @@ def cholesky(n: int, dtype: DType, machine: Machine) -> Func:
 
 
 # --- parts ----------------------------------------------------------------------------------------
-
-
-def _code(n: int, dtype: DType, machine: Machine, rows: int, names: tuple[str, ...]) -> Code:
-    types = (*[PTR] * len(names), I64, I64)
-    lanes = lanes_for(n, dtype, machine)
-    return Code(dtype, lanes, machine.fma, rows <= WRITTEN_OUT, types, (*names, "lo", "hi"))
 
 
 def _work(c: Code, m: int, n: int) -> tuple[Matrix, Matrix]:

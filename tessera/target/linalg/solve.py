@@ -7,14 +7,13 @@ follow (Golub and Van Loan, "Matrix Computations", algorithms 3.1.3 and 3.1.4).
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import DType, int32
 from tessera.ir.core import Func, Value
-from tessera.ir.types import ScalarType
-from tessera.target import ops as t
-from tessera.target.function import I64, PTR, Values
-from tessera.target.linalg.code import WRITTEN_OUT, Code, Index, Matrix, lanes_for
+from tessera.target.function import I64, Values
+from tessera.target.linalg.code import Code, Index, Matrix, lanes_for
 from tessera.target.machine import Machine
 
 
@@ -41,25 +40,8 @@ def blocks_of(m: int, dtype: DType, machine: Machine) -> int:
 @functools.lru_cache(maxsize=64)
 def triangular_solve(n: int, m: int, dtype: DType, machine: Machine, which: Triangle) -> Func:
     """`triangular_solve(a, b, x, lo, hi)` for the vectors lo to hi - 1 of right-hand sides."""
-    c = _code(n, m, dtype, machine, ("a", "b", "x"))
-    a, b, x, lo, hi = c.args
-    work = c.scratch(n, c.lanes)
-
-    def body(number: Value) -> None:
-        matrix, at, inside = _place(c, m, number)
-        known, found = [Matrix(c.moved(p, matrix, n * m), m) for p in (b, x)]
-
-        def read(i: Index) -> None:
-            c.put_row(work, i, 0, c.row(known, i, at, inside))
-
-        def write(i: Index) -> None:
-            c.put_row(found, i, at, c.row(work, i), inside)
-
-        c.each(0, n, read)
-        _substitute(c, Matrix(c.moved(a, matrix, n * n), n), work, n, which)
-        c.each(0, n, write)
-
-    c.span(lo, hi, body)
+    c = Code(dtype, machine, m, n, ("a", "b", "x"))
+    _solve(c, n, m, c.args, (which,))
     how = "".join([str(int(f)) for f in (which.lower, which.transposed, which.unit)])
     return c.func(f"triangular_solve_{n}_{m}_{how}_{dtype}")
 
@@ -68,43 +50,55 @@ def triangular_solve(n: int, m: int, dtype: DType, machine: Machine, which: Tria
 def lu_solve(n: int, m: int, dtype: DType, machine: Machine, transposed: bool) -> Func:
     """`lu_solve(a, lu, perm, b, x, lo, hi)` for the vectors lo to hi - 1 of right-hand sides; `a`
     is not read."""
-    c = _code(n, m, dtype, machine, ("a", "lu", "perm", "b", "x"))
-    _, lu, perm, b, x, lo, hi = c.args
-    work = c.scratch(n, c.lanes)
+    c = Code(dtype, machine, m, n, ("a", "lu", "perm", "b", "x"))
+    _, lu, perm, *others = c.args
     lower, upper = Triangle(True, transposed, True), Triangle(False, transposed, False)
+    halves = (upper, lower) if transposed else (lower, upper)
+    _solve(c, n, m, (lu, *others), halves, perm)
+    return c.func(f"lu_solve_{n}_{m}_{int(transposed)}_{dtype}")
+
+
+def _solve(
+    c: Code, n: int, m: int, args: Values, halves: Sequence[Triangle], perm: Value | None = None
+) -> None:
+    """Solves equations with one half of a matrix after the other.
+
+    Args:
+        c: what builds the function.
+        n: rows of the matrix.
+        m: right-hand sides.
+        args: the matrix, the right-hand sides, the solution, the first vector and the end.
+        halves: which.
+        perm: the order in which right-hand sides are read, or written if the halves are transposed.
+    """
+    a, b, x, lo, hi = args
+    work = c.scratch(n, c.lanes)
+    is_read = perm is not None and not halves[0].transposed
 
     def body(number: Value) -> None:
         matrix, at, inside = _place(c, m, number)
         known, found = [Matrix(c.moved(p, matrix, n * m), m) for p in (b, x)]
-        factors = Matrix(c.moved(lu, matrix, n * n), n)
-        order = Matrix(c.moved(perm, matrix, n, int32), 1)
+        factors = Matrix(c.moved(a, matrix, n * n), n)
+        order = None if perm is None else Matrix(c.moved(perm, matrix, n, int32), 1)
 
-        def row_of(i: Index) -> Value:
-            found = t.Load(order.ptr, c.place(order, i), (), ScalarType(int32), loc=c.loc)
-            return c.cast(c.emit(found), I64.dtype)
+        def row_of(i: Index, is_moved: bool) -> Index:
+            if order is None or not is_moved:
+                return i
+            return c.cast(c.number_of(order, i), I64.dtype)
 
         def read(i: Index) -> None:
             # L U X = P B, or U^T L^T (P X) = B.
-            row = i if transposed else row_of(i)
-            c.put_row(work, i, 0, c.row(known, row, at, inside))
+            c.put_row(work, i, 0, c.row(known, row_of(i, is_read), at, inside))
 
         def write(i: Index) -> None:
-            row = row_of(i) if transposed else i
-            c.put_row(found, row, at, c.row(work, i), inside)
+            c.put_row(found, row_of(i, not is_read), at, c.row(work, i), inside)
 
         c.each(0, n, read)
-        for which in (upper, lower) if transposed else (lower, upper):
+        for which in halves:
             _substitute(c, factors, work, n, which)
         c.each(0, n, write)
 
     c.span(lo, hi, body)
-    return c.func(f"lu_solve_{n}_{m}_{int(transposed)}_{dtype}")
-
-
-def _code(n: int, m: int, dtype: DType, machine: Machine, names: tuple[str, ...]) -> Code:
-    types = (*[PTR] * len(names), I64, I64)
-    lanes = lanes_for(m, dtype, machine)
-    return Code(dtype, lanes, machine.fma, n <= WRITTEN_OUT, types, (*names, "lo", "hi"))
 
 
 def _place(c: Code, m: int, number: Value) -> tuple[Value, Index, Values]:
