@@ -40,6 +40,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.scalar import scalar
 from tessera.schedule.across import reason_to_copy
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
+from tessera.schedule.columns import column_nest
 from tessera.schedule.cost import (
     IN_ORDER,
     Costs,
@@ -331,6 +332,9 @@ class Fusion:
         if op.family in OPAQUE:
             return []
         (value,) = op.results
+        columns = column_nest(self, op) if self.strategy.joins_columns else None
+        if columns is not None:
+            return [columns]
         if isinstance(op, Concatenate):
             return self._concatenation(op)
         if isinstance(op, Scatter):

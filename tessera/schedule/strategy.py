@@ -29,6 +29,7 @@ class Strategy:
             loop inside.
         unrolls_components: whether sums of few components of what is computed from pairs are taken
             one by one.
+        joins_columns: whether arrays of few columns that are put together have one loop over rows.
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
@@ -52,6 +53,7 @@ class Strategy:
     computes_operands: bool = True
     keeps_loops: bool = True
     unrolls_components: bool = True
+    joins_columns: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = True
     combines_bytes: bool = True

@@ -33,7 +33,7 @@ _Ends = Mapping[str, Sequence[Dim]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Address:
+class Address:
     """The place of an element in its buffer, over a tile.
 
     Attributes:
@@ -51,9 +51,10 @@ class _Address:
     rest: Dim
 
 
-def _address(
+def address_of(
     low: State, buf: Value, index: Iterable[Dim], dyn: Sequence[Value], point: Point
-) -> _Address:
+) -> Address:
+    """The place of an element at a point."""
     offset: Dim = 0
     for e, stride in zip(index, low.buffer(buf).element_strides(), strict=True):
         offset = offset + e * stride
@@ -64,8 +65,8 @@ def _address(
         offset = simplify(offset, low.facts)
         affine = linear_in(offset, names)
     if affine is None or any(affine[0][name] != 0 for name in varying):
-        return _Address(buf, offset, dyn, None, offset)
-    return _Address(buf, offset, dyn, affine[0], affine[1])
+        return Address(buf, offset, dyn, None, offset)
+    return Address(buf, offset, dyn, affine[0], affine[1])
 
 
 def _varies(value: Value, k: int) -> bool:
@@ -76,7 +77,7 @@ def _varies(value: Value, k: int) -> bool:
 
 def _view(
     low: State,
-    address: _Address,
+    address: Address,
     point: Point,
     dims: Sequence[int],
     part: int,
@@ -141,7 +142,7 @@ def load(low: State, op: s.Load, point: Point) -> Val:
     fills: list[Number] = [op.fill]
     if dtype.is_complex:
         fills = [complex(op.fill).real, complex(op.fill).imag]
-    address = _address(low, op.buf, op.index, dyn, point)
+    address = address_of(low, op.buf, op.index, dyn, point)
     if address.coefs is None:
         return _gather(low, address, conditions, fills, point)
     coefs = address.coefs
@@ -234,7 +235,7 @@ def _bounds(low: State, point: Point, shape: Shape) -> list[Value]:
     ]
 
 
-def _offsets(low: State, address: _Address, point: Point) -> Value:
+def _offsets(low: State, address: Address, point: Point) -> Value:
     return low.em.index(address.offset, low.leaf(point, address.dyn))
 
 
@@ -247,7 +248,7 @@ def _part_offsets(low: State, offsets: Value, parts: int) -> list[Value]:
 
 def _gather(
     low: State,
-    address: _Address,
+    address: Address,
     conditions: list[Value],
     fills: Sequence[Number],
     point: Point,
@@ -316,7 +317,7 @@ def write(
     streaming: int = 0,
 ) -> None:
     """Writes a value where the conditions hold; with `combine`, combined with what is there."""
-    address = _address(low, buf, index, dyn, point)
+    address = address_of(low, buf, index, dyn, point)
     ends: _Ends = {}
     if combine is None and not atomic:
         ends, where = _ends(low, address, where, point)
@@ -342,7 +343,7 @@ def write(
 
 
 def _ends(
-    low: State, address: _Address, where: Sequence[Dim], point: Point
+    low: State, address: Address, where: Sequence[Dim], point: Point
 ) -> tuple[_Ends, Sequence[Dim]]:
     """Where a block of a CPU that is turned as it is stored, ends along its dims, and the other
     conditions: squares have ends, but no masks."""
@@ -363,7 +364,7 @@ def _ends(
 
 
 def _structured(
-    address: _Address,
+    address: Address,
     value: Val,
     masks: Sequence[Value],
     index: Sequence[Dim],
@@ -383,7 +384,7 @@ def _structured(
     return dims
 
 
-def _is_injective(address: _Address, index: Sequence[Dim], dims: Sequence[TileDim]) -> bool:
+def _is_injective(address: Address, index: Sequence[Dim], dims: Sequence[TileDim]) -> bool:
     """Whether points of a tile are distinct elements: each dim steps over all of those that have
     shorter steps, or moves an index of its own."""
     assert address.coefs is not None
@@ -409,7 +410,7 @@ def _is_injective(address: _Address, index: Sequence[Dim], dims: Sequence[TileDi
 
 def _write_box(
     low: State,
-    address: _Address,
+    address: Address,
     value: Val,
     masks: Sequence[Value],
     point: Point,
@@ -443,7 +444,7 @@ def _write_box(
 
 def _write_parts(
     low: State,
-    address: _Address,
+    address: Address,
     value: Val,
     point: Point,
     dims: Sequence[int],
@@ -475,7 +476,7 @@ def _write_parts(
 
 def _scatter(
     low: State,
-    address: _Address,
+    address: Address,
     value: Val,
     masks: Sequence[Value],
     point: Point,

@@ -46,6 +46,7 @@ from tessera.schedule.window_ops import WindowLoad
 from tessera.tile import ops as t
 from tessera.tile.lowering import (
     access,
+    columns,
     contraction,
     drawing,
     later_rows,
@@ -77,7 +78,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Bitcast: pointwise.bitcast,
     s.Load: access.load,
     WindowLoad: windows.load,
-    s.Store: access.store,
+    s.Store: columns.store,
     prefetch_ops.Prefetch: access.prefetch_place,
     s.Reduce: reduction.reduce,
     s.ArgReduce: searching.arg_reduce,

@@ -19,6 +19,7 @@ from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
 from tessera.tile.complex_math import expand
+from tessera.tile.lowering.columns import columns_of
 from tessera.tile.lowering.emitter import Emitter, Leaf, Shape, common_shape
 from tessera.tile.ops import tile_type
 
@@ -118,6 +119,7 @@ class State:
             make conditions hold; see `inside_of`.
         active: in a loop that ends at each point in its own time, whether it goes on; a scalar that
             `env` has.
+        columns: stores that write all columns of an array, by each of them.
         rows: where places of windows are written out, the rows that they share.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
@@ -152,6 +154,7 @@ class State:
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
         self.active: Value | None = None
+        self.columns = columns_of(nest.body)
         self.rows: Rows | None = None
         self._bounded: dict[Op, bool] = {}
         self.dependence = Dependence(nest.body)
