@@ -31,9 +31,29 @@ MOST_STEPS = 16
 """Elementwise ops that may follow a concatenation."""
 
 
-def column_nest(fusion: Fusion, op: GraphOp) -> NestPlan | None:
-    """The nest over rows that stores the columns of an op's result; None if it is not such an
-    array."""
+def join_nests(fusion: Fusion, op: GraphOp) -> list[NestPlan]:
+    """The nests that store a result which other arrays are joined to: one over rows where these are
+    short, or one for each array; none if it is no such result."""
+    columns = _column_nest(fusion, op) if fusion.strategy.joins_columns else None
+    if columns is not None:
+        return [columns]
+    return _part_nests(fusion, op) if isinstance(op, Concatenate) else []
+
+
+def _part_nests(fusion: Fusion, op: Concatenate) -> list[NestPlan]:
+    offsets = op.offsets([tensor(x).shape for x in op.xs])
+    nests: list[NestPlan] = []
+    for x, offset in zip(op.xs, offsets, strict=False):
+        nest = fusion.new_nest(tensor(x).shape)
+        key = fusion.use(nest, x, nest.index, (), None, True)
+        index = tuple([i + offset if k == op.axis else i for k, i in enumerate(nest.index)])
+        nest.stores.append(StorePlan(op.result, key, index))
+        nests.append(nest)
+    return nests
+
+
+def _column_nest(fusion: Fusion, op: GraphOp) -> NestPlan | None:
+    """The nest over rows that stores the columns of an op's result, if there is one."""
     (value,) = op.results
     *rows, count = tensor(value).shape or (1,)
     if not rows or not isinstance(count, int) or not 1 < count <= MOST_COLUMNS:

@@ -40,7 +40,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.scalar import scalar
 from tessera.schedule.across import reason_to_copy
 from tessera.schedule.bounds import holds, may_hold, outside, reduced
-from tessera.schedule.columns import column_nest
+from tessera.schedule.columns import join_nests
 from tessera.schedule.cost import (
     IN_ORDER,
     Costs,
@@ -332,11 +332,9 @@ class Fusion:
         if op.family in OPAQUE:
             return []
         (value,) = op.results
-        columns = column_nest(self, op) if self.strategy.joins_columns else None
-        if columns is not None:
-            return [columns]
-        if isinstance(op, Concatenate):
-            return self._concatenation(op)
+        joined = join_nests(self, op)
+        if joined:
+            return joined
         if isinstance(op, Scatter):
             return self._scatter(op)
         if isinstance(op, DynamicUpdateSlice):
@@ -356,17 +354,6 @@ class Fusion:
         nest.members.append(Member(key, None))
         nest.stores.append(StorePlan(target, key, nest.index))
         return Root((target,), [nest], None, "an output must have a buffer of its own")
-
-    def _concatenation(self, op: Concatenate) -> list[NestPlan]:
-        offsets = op.offsets([tensor(x).shape for x in op.xs])
-        nests: list[NestPlan] = []
-        for x, offset in zip(op.xs, offsets, strict=False):
-            nest = self.new_nest(tensor(x).shape)
-            key = self.use(nest, x, nest.index, (), None, True)
-            index = tuple([i + offset if k == op.axis else i for k, i in enumerate(nest.index)])
-            nest.stores.append(StorePlan(op.result, key, index))
-            nests.append(nest)
-        return nests
 
     def _scatter(self, op: Scatter) -> list[NestPlan]:
         first = self.new_nest(tensor(op.x).shape)

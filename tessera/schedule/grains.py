@@ -42,6 +42,9 @@ LATE = 3
 MOST = 12
 """Programs for each of many cores at most: no more were measured."""
 
+EVEN = 8
+"""Shares of fewer are an even number."""
+
 AWAKE = 4
 """How much less is worth the while of a thread that is woken anyway."""
 
@@ -57,7 +60,12 @@ def grain_of(programs: int, work: float, is_awake: bool = False) -> int:
     """
     worth = GRAIN // AWAKE if is_awake else GRAIN
     grain = max(math.ceil(worth / max(work, 1)), 1)
-    return even(programs, grain, 1) if programs > grain else 0
+    if programs <= grain:
+        return 0
+    shares = -(-programs // grain)
+    if shares < EVEN:
+        shares += shares % 2  # two threads have equally many
+    return -(-programs // shares)
 
 
 def programs_of(cores: int) -> int:

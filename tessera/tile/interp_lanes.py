@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tessera.ir.core import Op
-from tessera.tile.lane_ops import Slide, Stack, Unzip
+from tessera.tile.lane_ops import Row, Slide, Stack, Unzip
 
 if TYPE_CHECKING:
     from tessera.tile.interp import Interpreter
@@ -29,4 +29,13 @@ def _stack(s: Interpreter, op: Stack) -> None:
     s.define(op, np.concatenate(rows).reshape(op.shape))
 
 
-RULES: Mapping[type[Op], Callable[..., None]] = {Slide: _slide, Unzip: _unzip, Stack: _stack}
+def _row(s: Interpreter, op: Row) -> None:
+    s.define(op, s.tile(op.x)[op.k])
+
+
+RULES: Mapping[type[Op], Callable[..., None]] = {
+    Slide: _slide,
+    Unzip: _unzip,
+    Stack: _stack,
+    Row: _row,
+}

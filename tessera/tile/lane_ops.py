@@ -64,3 +64,18 @@ class Stack(TileOp):
         if sum([prod(t.shape[:-1]) for t in types]) != prod(self.shape[:-1]):
             raise VerifyError(f"not as many rows as {list(self.shape)}")
         return TileType(self.shape, types[0].dtype)
+
+
+class Row(TileOp):
+    """The `k`-th row of a tile: the elements whose first coordinate is `k`."""
+
+    name = "tile.row"
+    x: Value = operand()
+    k: int = attr()
+
+    def infer(self) -> Type:
+        """A tile without the first dim."""
+        x = tile_type(self.x)
+        if len(x.shape) < 2 or not 0 <= self.k < x.shape[0]:
+            raise VerifyError(f"{x} has no row {self.k}")
+        return TileType(x.shape[1:], x.dtype)

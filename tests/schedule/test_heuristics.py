@@ -90,6 +90,8 @@ def test_programs_take_equally_much() -> None:
     assert nest.chunk == (176, 256)
     assert grain_of(4, GRAIN / 3) == 2  # not three, which leaves one for the other thread
     assert grain_of(3, GRAIN / 3) == 0
+    assert grain_of(15, GRAIN / 5) == 4  # nor three shares of five, for the same reason
+    assert grain_of(90, GRAIN / 10) == 10
 
 
 def test_short_rows_are_unrolled() -> None:

@@ -56,6 +56,13 @@ def stack(s: Lowering, op: lane_ops.Stack) -> None:
     s.define(op.result, s.flatten(op.tiles))
 
 
+def row(s: Lowering, op: lane_ops.Row) -> None:
+    """Some of the rows of a tile."""
+    x = s.rows(op.x)
+    count = len(x.values) // x.shape[0]
+    s.define(op.result, x.values[op.k * count : (op.k + 1) * count])
+
+
 def flip_bits(s: Lowering, op: tile.FlipBits) -> None:
     """Lanes, or rows, whose numbers have other bits."""
     x = s.rows(op.x)
@@ -95,5 +102,6 @@ RULES: Mapping[type[Op], Rule] = {
     lane_ops.Slide: slide,
     lane_ops.Unzip: unzip,
     lane_ops.Stack: stack,
+    lane_ops.Row: row,
     tile.FlipBits: flip_bits,
 }

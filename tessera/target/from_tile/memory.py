@@ -238,6 +238,9 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
         outside = s.const(op.fill, VecType(lanes, view.dtype))
         s.define(op.result, [*found, *[outside] * (rows - count)])
         return
+    if count > 2:
+        s.define(op.result, _unmixed(s, view, start, count, lanes))
+        return
     type = VecType(count * lanes, view.dtype)
     mixed = s.emit(t.Load(view.ptr, start, (), type, loc=s.loc))
     values: list[Value] = []
@@ -245,6 +248,25 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
         picks = tuple(range(k, count * lanes, count))
         values.append(s.emit(t.Shuffle(mixed, mixed, picks, loc=s.loc)))
     s.env[op.result] = Rows(op.shape, view.dtype, tuple(values), mixed)
+
+
+def _unmixed(s: Lowering, view: View, start: Value, count: int, lanes: int) -> list[Value]:
+    """Rows that lie mixed, of a number that is a power of two: half of them have what is even in
+    pairs of vectors, half what is odd."""
+    type = VecType(lanes, view.dtype)
+    places = [s.map("add", start, s.index(k * lanes)) for k in range(count)]
+    rows = [s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places]
+    numbers, halves = [0], [tuple(range(k, 2 * lanes, 2)) for k in range(2)]
+    groups = [rows]
+    while len(groups) < count:
+        pairs = [list(zip(group[::2], group[1::2], strict=True)) for group in groups]
+        picked = [(group, half) for group in pairs for half in halves]
+        groups = [
+            [s.emit(t.Shuffle(a, b, half, loc=s.loc)) for a, b in group] for group, half in picked
+        ]
+        numbers = [n + k * len(numbers) for n in numbers for k in range(2)]
+    found = sorted(zip(numbers, groups, strict=True), key=lambda one: one[0])
+    return [group[0] for _, group in found]
 
 
 def _parted(s: Lowering, view: View, start: Value, count: int, lanes: int) -> list[Value]:

@@ -159,7 +159,7 @@ def load(low: State, op: s.Load, point: Point) -> Val:
             continue
         mask = _mask(low, conditions, point, dims)
         shape = tuple([point.shape[k] for k in dims])
-        value = _read(low, op, view, coords, mask, shape, _checks(point, dims), fill)
+        value = read(low, op, view, coords, mask, shape, _checks(point, dims), fill)
         full = tuple([n if k in dims else 1 for k, n in enumerate(point.shape)])
         parts.append(low.em.reshape(value, full))
     return Val(tuple(parts), point.names)
@@ -188,7 +188,7 @@ def prefetch_place(low: State, op: prefetch_ops.Prefetch, point: Point) -> None:
         em.add(Prefetch(low.memory[op.buf], em.index(op.offset), 1, loc=op.loc))
 
 
-def _read(
+def read(
     low: State,
     op: s.Load,
     view: Value,
@@ -198,6 +198,7 @@ def _read(
     check: tuple[int, ...],
     fill: Number,
 ) -> Value:
+    """A box of what a load reads, which other ops may share."""
     em = low.em
     fields = (view, coords, mask, shape, check, fill)
     if op.buf in low.written:
@@ -216,11 +217,11 @@ def _load_scalar(
 ) -> Value:
     guard = low.em.all_of(conditions)
     if guard is None:
-        return _read(low, op, view, (), (), (), (), fill)
+        return read(low, op, view, (), (), (), (), fill)
     dtype = real_of(low.buffer(op.buf).dtype)
     (value,) = low.em.when(
         guard,
-        lambda: [_read(low, op, view, (), (), (), (), fill)],
+        lambda: [read(low, op, view, (), (), (), (), fill)],
         lambda: [low.em.const(fill, dtype)],
     )
     return value
@@ -260,7 +261,7 @@ def _gather(
     shape = common_shape([tile_type(v).shape for v in (offsets, *masks)])
     spread = tuple([em.broadcast(m, shape) for m in masks])
 
-    def read() -> list[Value]:
+    def gathered() -> list[Value]:
         parts: list[Value] = []
         for at, fill in zip(_part_offsets(low, offsets, len(fills)), fills, strict=True):
             fields = (low.memory[address.buf], em.broadcast(at, shape), spread, fill)
@@ -275,12 +276,12 @@ def _gather(
         return [em.broadcast(em.const(fill, dtype), shape) for fill in fills]
 
     if low.is_block or not conditions or not shape:
-        return Val(tuple(read()), point.names)
+        return Val(tuple(gathered()), point.names)
     # A vector's elements are read one by one: none at all where no condition holds.
     wanted = spread[0]
     for _ in shape:
         wanted = em.pure(t.Reduce, wanted, SCALARS["or"], len(tile_type(wanted).shape) - 1)
-    return Val(tuple(em.when(wanted, read, skip)), point.names)
+    return Val(tuple(em.when(wanted, gathered, skip)), point.names)
 
 
 # --- stores -----------------------------------------------------------------------------------

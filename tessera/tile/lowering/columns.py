@@ -1,56 +1,39 @@
-"""Stores of a nest over rows that write all columns of an array: as one tile on a CPU.
+"""Loads and stores of columns: as one tile on a CPU (`schedule/column_access.py`).
 
-    nest i: store y[i, 0] = f; store y[i, 1] = g; store y[i, 2] = h
+    nest i: store y[i, 0] = f(x[i, 1]); store y[i, 1] = g(x[i, 0]); store y[i, 2] = h(x[i, 0])
 
-A tile of `i` is a vector of each column. Their lanes are put in the order of memory, and written as
-whole vectors, instead of every third element of a line at a time.
+A tile of `i` is a vector of each column. Rows are read and written as whole vectors, whose lanes
+are put in order, instead of every third element of a line at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from tessera.ir.core import Block, Op, Value
-from tessera.ir.walk import walk
+from tessera.ir.core import Value
 from tessera.schedule import ops as s
-from tessera.schedule.types import BufType
+from tessera.schedule.column_access import count_of
 from tessera.tile import ops as t
-from tessera.tile.lane_ops import Stack
+from tessera.tile.lane_ops import Row, Stack
 from tessera.tile.lowering import access
-
-if TYPE_CHECKING:
-    from tessera.tile.lowering.state import Point, State
+from tessera.tile.lowering.state import Point, State, Val
 
 
-def columns_of(body: Block) -> dict[Op, Sequence[s.Store]]:
-    """For each store of a body that writes a column, the stores of all columns in order, whose last
-    one in the body writes them."""
-    read = {op.buf for op in walk(body) if isinstance(op, s.Load)}
-    rows: dict[tuple[Value, tuple[object, ...]], list[s.Store]] = {}
-    for op in body.ops:
-        if isinstance(op, s.Store) and _is_plain(op) and op.buf not in read:
-            rows.setdefault((op.buf, op.index[:-1]), []).append(op)
-    found: dict[Op, Sequence[s.Store]] = {}
-    for (buf, _), stores in rows.items():
-        assert isinstance(buf.type, BufType)
-        if len(stores) > 1 and [op.index[-1] for op in stores] == list(range(buf.type.shape[-1])):
-            found.update(dict.fromkeys(stores, stores))
-    return found
-
-
-def _is_plain(op: s.Store) -> bool:
-    """Whether a store writes all elements of its tile, of a real dtype, without conditions."""
-    assert isinstance(op.buf.type, BufType)
-    if op.where or op.dyn or op.combine is not None or op.keeps or op.buf.type.dtype.is_complex:
-        return False
-    is_known = isinstance(op.least, int) and op.buf.type.element_strides()[-1:] == (1,)
-    return is_known and isinstance(op.index[-1], int)
+def load(low: State, op: s.Load, point: Point) -> Val:
+    """A load; that of a column picks it from rows."""
+    view = _rows_at(low, op, point) if op in low.columns.loads else None
+    if view is None or op.buf in low.written or point.dims[0].checked:
+        return access.load(low, op, point)
+    (dim,), column = point.dims, op.index[-1]
+    assert isinstance(column, int)
+    coords, shape = (low.em.index(0), dim.start), (count_of(op.buf), dim.size)
+    rows = access.read(low, op, view, coords, (), shape, (), 0)
+    return Val((low.em.pure(Row, rows, column),), point.names)
 
 
 def store(low: State, op: s.Store, point: Point) -> None:
     """A store; those of all columns together, at the last one of them."""
-    stores = low.columns.get(op)
+    stores = low.columns.stores.get(op)
     if stores is None:
         access.store(low, op, point)
     elif op is stores[-1] and not _write_rows(low, stores, point):
@@ -58,22 +41,34 @@ def store(low: State, op: s.Store, point: Point) -> None:
             access.store(low, one, point)
 
 
+def _rows_at(low: State, op: s.Load | s.Store, point: Point) -> Value | None:
+    """A view of an array's columns and rows, if rows follow each other along the only dim of the
+    point, and a tile has more of them than there are columns."""
+    em, count = low.em, count_of(op.buf)
+    if low.is_block or len(point.dims) != 1:
+        return None
+    (dim,) = point.dims
+    if dim.size < count or dim.count is not None:
+        return None
+    address = access.address_of(low, op.buf, (*op.index[:-1], 0), (), point)
+    if address.coefs is None or address.coefs[dim.name] != count:
+        return None
+    offset = em.index(address.rest, low.leaf(point, ()))
+    sizes, strides = (em.index(count), em.index(dim.extent)), (em.index(1), em.index(count))
+    return em.pure(t.View, low.memory[op.buf], offset, sizes, strides)
+
+
 def _write_rows(low: State, stores: Sequence[s.Store], point: Point) -> bool:
-    """Writes the columns as one tile, if rows follow each other along the only dim of the point."""
-    em, first, count = low.em, stores[0], len(stores)
-    address = access.address_of(low, first.buf, first.index, (), point)
-    if low.is_block or len(point.dims) != 1 or address.coefs is None:
+    """Writes the columns as one tile, if it can be done."""
+    em, first = low.em, stores[0]
+    view = _rows_at(low, first, point)
+    if view is None:
         return False
     (dim,) = point.dims
-    if dim.size < count or dim.count is not None or address.coefs[dim.name] != count:
-        return False
     full = (dim.size,)
     values = [low.get(one.value, point) for one in stores]
     rows = [em.reshape(low.spread(value, full, 1)[0], (1, *full)) for value in values]
-    value = em.pure(Stack, tuple(rows), (count, *full))
-    offset = em.index(address.rest, low.leaf(point, ()))
-    sizes, strides = (em.index(count), em.index(dim.extent)), (em.index(1), em.index(count))
-    view = em.pure(t.View, low.memory[first.buf], offset, sizes, strides)
-    check = (1,) if dim.checked else ()
-    em.add(t.Store(view, value, (em.index(0), dim.start), (), check, first.streaming, loc=em.loc))
+    value = em.pure(Stack, tuple(rows), (len(stores), *full))
+    coords, check = (em.index(0), dim.start), (1,) if dim.checked else ()
+    em.add(t.Store(view, value, coords, (), check, first.streaming, loc=em.loc))
     return True

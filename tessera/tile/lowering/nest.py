@@ -76,7 +76,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     s.Map: pointwise.apply,
     s.Cast: pointwise.cast,
     s.Bitcast: pointwise.bitcast,
-    s.Load: access.load,
+    s.Load: columns.load,
     WindowLoad: windows.load,
     s.Store: columns.store,
     prefetch_ops.Prefetch: access.prefetch_place,

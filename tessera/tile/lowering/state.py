@@ -15,11 +15,11 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
+from tessera.schedule.column_access import columns_of
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
 from tessera.tile.complex_math import expand
-from tessera.tile.lowering.columns import columns_of
 from tessera.tile.lowering.emitter import Emitter, Leaf, Shape, common_shape
 from tessera.tile.ops import tile_type
 
@@ -119,7 +119,7 @@ class State:
             make conditions hold; see `inside_of`.
         active: in a loop that ends at each point in its own time, whether it goes on; a scalar that
             `env` has.
-        columns: stores that write all columns of an array, by each of them.
+        columns: what it does with columns of arrays.
         rows: where places of windows are written out, the rows that they share.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
