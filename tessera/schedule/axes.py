@@ -30,6 +30,7 @@ from tessera.ir.intexpr import (
 from tessera.ir.walk import walk
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import accesses, is_affine, offset, ranges
+from tessera.schedule.sizes import size_of
 from tessera.schedule.types import Axis
 
 MAX_SPLITS = 4
@@ -47,7 +48,72 @@ def split(nest: ops.Nest, facts: Facts) -> ops.Nest:
         if found is None:
             break
         nest = split_axis(nest, *found, facts)
+    for _ in range(MAX_SPLITS):
+        split = _split_reduction(nest, facts)
+        if split is None:
+            break
+        nest = split
     return nest
+
+
+def _split_reduction(nest: ops.Nest, facts: Facts) -> ops.Nest | None:
+    """The nest with an axis of a reduction split whose digits memory offsets mention, as places of
+    words do that hold several elements; None if there is none. The last one goes along memory."""
+    found = accesses(nest, facts)
+    for op in nest.body.ops:
+        if not isinstance(op, ops.Reduce) or op.order is not None:
+            continue
+        own = [access for access in found if access.inner == op.axes]
+        names = {axis.name: axis for axis in op.axes}
+        pairs = {
+            (inner, name)
+            for access in own
+            if not is_affine(access.offset)
+            for name, inner in digits(access.offset)
+            if name in names and isinstance(inner, int)
+        }
+        for inner, name in sorted(pairs):
+            extent = names[name].extent
+            if not isinstance(extent, int) or extent % inner:
+                continue
+            split = _with_split(nest, op, names[name], inner, facts)
+            if split is not None:
+                return split
+    return None
+
+
+def _with_split(
+    nest: ops.Nest, reduce: ops.Reduce, axis: Axis, inner: int, facts: Facts
+) -> ops.Nest | None:
+    """The nest with an axis of a reduction split in two, and as its last axis the one that most
+    loads go along from one element to the next; None where more of them go along the nest's."""
+    assert isinstance(axis.extent, int)
+    halves = Axis(f"{axis.name}a", axis.extent // inner), Axis(f"{axis.name}b", inner)
+    axes: list[Axis] = []
+    for one in reduce.axes:
+        axes += halves if one is axis else [one]
+    to: dict[str, Dim] = {axis.name: sym(halves[0].name) * inner + sym(halves[1].name)}
+    rewriting, outer = _Rewriting({}), ranges(nest.axes, facts)
+    body = rewriting.block(reduce.body, to, ranges(axes, outer))
+
+    loads = [offset(op) for op in walk(body) if isinstance(op, ops.Load)]
+
+    def along(one: Axis) -> int:
+        steps = [linear_in(place, [one.name]) for place in loads]
+        return sum(step is not None and step[0][one.name] == 1 for step in steps)
+
+    last = max(axes, key=lambda one: (along(one), size_of(one.extent)))
+    if along(last) <= max(map(along, nest.axes), default=0):
+        return None  # lanes are those of the nest
+    axes = [*[one for one in axes if one is not last], last]
+    new = ops.Reduce(tuple(axes), reduce.fn, body, loc=reduce.loc)
+    rewriting.env[reduce.result] = new.result
+    at = nest.body.ops.index(reduce)
+    code = [*nest.body.ops[:at], new]
+    code += [rewriting.op(op, {}, outer) for op in nest.body.ops[at + 1 :]]
+    found = nest.rebuild((), [Block([], code, ())])
+    assert isinstance(found, ops.Nest)
+    return found
 
 
 def split_axis(nest: ops.Nest, axis: Axis, inner: Dim, facts: Facts) -> ops.Nest:

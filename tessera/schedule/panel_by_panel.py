@@ -23,6 +23,7 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, divides, prod, sym
 from tessera.ir.walk import map_ops
 from tessera.schedule import ops
+from tessera.schedule.axes import split
 from tessera.schedule.block_ops import Each
 from tessera.schedule.copying import Copy
 from tessera.schedule.grains import grain_of
@@ -129,6 +130,7 @@ def panel_by_panel(p: Product) -> tuple[list[Op], Value]:
         to[inner[0].name] = sym(inner[0].name) + first
         code = map_ops(Copy(to).block(copy.body), lambda op, at=first: moved(op, at))
         pack = ops.Nest((Axis(inner[0].name, length), *inner[1:]), body=code, loc=loc)
+        pack = split(pack, p.facts)  # where elements are parts of words, or rows share a scale
         kept = [k for k, axis in enumerate(nest.axes) if axis.name not in names]
         rows = nest.rebuild(
             axes=tuple([nest.axes[k] for k in kept]), tile=tuple([nest.tile[k] for k in kept]),
