@@ -60,6 +60,13 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
     "exp": (ts.exp, np.exp, ((3, 4),), {}),
     "where": (ts.where, np.where, (True, (3, 4), (3, 4)), {}),
     "abs": (ts.abs, np.abs, ((6,),), {}),
+    "add": (ts.add, np.add, ((3, 4), (3, 4)), {}),
+    "divide by a number": (ts.divide, np.divide, ((3, 4), 2.5), {}),
+    "less": (ts.less, np.less, ((5,), (5,)), {}),
+    "isnan": (ts.isnan, np.isnan, ((5,),), {}),
+    "atan2": (ts.atan2, np.arctan2, ((3, 4), (3, 4)), {}),
+    "sort": (ts.sort, np.sort, ((3, 4),), {"axis": 0}),
+    "cumsum": (ts.cumsum, np.cumsum, ((3, 4),), {"axis": 1}),
     "argmax": (ts.argmax, np.argmax, ((3, 4),), {"axis": 1}),
 }
 

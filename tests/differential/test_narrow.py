@@ -205,7 +205,7 @@ def test_reductions_along_repeated_elements(times: int, dtype: DType, level: str
         graph, given = graph_of(repeated, [shape], dtype), [np.ones(shape, dtype.np)]
         given[0][:, 3] = np.arange(shape[0]) % 7
         lowered = check_levels(graph, given, machine=machine(level))
-        assert (f"index=[i0, r0 // {times}]" in str(lowered.schedule)) == (shape == (7, 10))
+        assert f"r0 // {times}" not in str(lowered.schedule)
 
 
 @pytest.mark.parametrize("dtype", [float32, int32])

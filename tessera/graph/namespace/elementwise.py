@@ -106,6 +106,7 @@ def kind_error(name: str, x: Any, wanted: str) -> DTypeError:
 # --- arithmetic -------------------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def add(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 + x2. Integers wrap around.
@@ -125,30 +126,35 @@ def add(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("add", ops.add, x1, x2)
 
 
+@shortcut
 @api_boundary
 def subtract(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 - x2. Integers wrap around."""
     return _both("subtract", ops.sub, x1, x2)
 
 
+@shortcut
 @api_boundary
 def multiply(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 * x2. Integers wrap around."""
     return _both("multiply", ops.mul, x1, x2)
 
 
+@shortcut
 @api_boundary
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 / x2. The quotient of integers has the default floating-point dtype."""
     return both_inexact("divide", ops.div, x1, x2)
 
 
+@shortcut
 @api_boundary
 def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The largest integer not above x1 / x2; 0 for integers divided by zero."""
     return _both("floor_divide", ops.floordiv, x1, x2)
 
 
+@shortcut
 @api_boundary
 def remainder(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 - x2 * floor_divide(x1, x2), which has the sign of x2."""
@@ -211,6 +217,7 @@ def abs(x: ArrayLike, /) -> ArrayBase:
     return ops.abs_(as_array("abs", x))
 
 
+@shortcut
 @api_boundary
 def sign(x: ArrayLike, /) -> ArrayBase:
     """-1, 0 or 1; for complex numbers x / |x|, and 0 of 0."""
@@ -266,12 +273,14 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
     return found
 
 
+@shortcut
 @api_boundary
 def hypot(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """sqrt(x1 * x1 + x2 * x2), without overflow on the way."""
     return both_inexact("hypot", ops.hypot, x1, x2)
 
 
+@shortcut
 @api_boundary
 def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """log(exp(x1) + exp(x2)), without overflow on the way."""
@@ -281,78 +290,91 @@ def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
 # --- comparison and logic ---------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def equal(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 == x2."""
     return _both("equal", ops.eq, x1, x2)
 
 
+@shortcut
 @api_boundary
 def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 != x2."""
     return _both("not_equal", ops.ne, x1, x2)
 
 
+@shortcut
 @api_boundary
 def less(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 < x2."""
     return _order("less", ops.lt, x1, x2)
 
 
+@shortcut
 @api_boundary
 def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 <= x2."""
     return _order("less_equal", ops.le, x1, x2)
 
 
+@shortcut
 @api_boundary
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 > x2."""
     return _order("greater", ops.gt, x1, x2)
 
 
+@shortcut
 @api_boundary
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 >= x2."""
     return _order("greater_equal", ops.ge, x1, x2)
 
 
+@shortcut
 @api_boundary
 def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 and x2 are both true. Numbers other than 0 are true."""
     return _both("logical_and", ops.and_, _logical("logical_and", x1), _logical("logical_and", x2))
 
 
+@shortcut
 @api_boundary
 def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether x1 or x2 is true. Numbers other than 0 are true."""
     return _both("logical_or", ops.or_, _logical("logical_or", x1), _logical("logical_or", x2))
 
 
+@shortcut
 @api_boundary
 def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Whether one of x1 and x2 is true, and the other is not."""
     return _both("logical_xor", ops.xor, _logical("logical_xor", x1), _logical("logical_xor", x2))
 
 
+@shortcut
 @api_boundary
 def logical_not(x: ArrayLike, /) -> ArrayBase:
     """Whether x is not true."""
     return ops.not_(_logical("logical_not", x))
 
 
+@shortcut
 @api_boundary
 def isnan(x: ArrayLike, /) -> ArrayBase:
     """Whether x is NaN."""
     return _test("isnan", ops.isnan, x, False)
 
 
+@shortcut
 @api_boundary
 def isinf(x: ArrayLike, /) -> ArrayBase:
     """Whether x is infinite."""
     return _test("isinf", ops.isinf, x, False)
 
 
+@shortcut
 @api_boundary
 def isfinite(x: ArrayLike, /) -> ArrayBase:
     """Whether x is neither NaN nor infinite."""
@@ -367,18 +389,21 @@ def _test(name: str, op: Callable[[Any], Any], x: Any, of_integers: bool) -> Any
 # --- bits -------------------------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def bitwise_and(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 & x2."""
     return _both("bitwise_and", ops.and_, x1, x2)
 
 
+@shortcut
 @api_boundary
 def bitwise_or(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 | x2."""
     return _both("bitwise_or", ops.or_, x1, x2)
 
 
+@shortcut
 @api_boundary
 def bitwise_xor(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 ^ x2."""

@@ -182,6 +182,7 @@ def tensordot(
     return _contract(a, b, left, right)
 
 
+@shortcut
 @api_boundary
 def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
     """The sum of conj(x1) * x2 along an axis.
@@ -217,6 +218,7 @@ def _axis_last(x: Any, axis: int) -> Any:
     return transpose(x, [*(k for k in range(x.ndim) if k != axis), axis])
 
 
+@shortcut
 @api_boundary
 def dot(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """NumPy's product: the sum over the last axis of x1 and the last but one of x2.

@@ -143,6 +143,7 @@ def rsqrt(x: ArrayLike, /) -> ArrayBase:
     return ops.rsqrt(as_inexact("rsqrt", x))
 
 
+@shortcut
 @api_boundary
 def cbrt(x: ArrayLike, /) -> ArrayBase:
     """The cube root."""
@@ -170,24 +171,28 @@ def tan(x: ArrayLike, /) -> ArrayBase:
     return ops.tan(as_inexact("tan", x))
 
 
+@shortcut
 @api_boundary
 def asin(x: ArrayLike, /) -> ArrayBase:
     """The inverse sine."""
     return ops.asin(as_inexact("asin", x))
 
 
+@shortcut
 @api_boundary
 def acos(x: ArrayLike, /) -> ArrayBase:
     """The inverse cosine."""
     return ops.acos(as_inexact("acos", x))
 
 
+@shortcut
 @api_boundary
 def atan(x: ArrayLike, /) -> ArrayBase:
     """The inverse tangent."""
     return ops.atan(as_inexact("atan", x))
 
 
+@shortcut
 @api_boundary
 def atan2(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The angle of the point (x2, x1), in [-pi, pi]."""
@@ -215,18 +220,21 @@ def tanh(x: ArrayLike, /) -> ArrayBase:
     return ops.tanh(as_inexact("tanh", x))
 
 
+@shortcut
 @api_boundary
 def asinh(x: ArrayLike, /) -> ArrayBase:
     """The inverse hyperbolic sine."""
     return ops.asinh(as_inexact("asinh", x))
 
 
+@shortcut
 @api_boundary
 def acosh(x: ArrayLike, /) -> ArrayBase:
     """The inverse hyperbolic cosine."""
     return ops.acosh(as_inexact("acosh", x))
 
 
+@shortcut
 @api_boundary
 def atanh(x: ArrayLike, /) -> ArrayBase:
     """The inverse hyperbolic tangent."""
@@ -240,24 +248,28 @@ def erf(x: ArrayLike, /) -> ArrayBase:
     return ops.erf(as_inexact("erf", x))
 
 
+@shortcut
 @api_boundary
 def erfc(x: ArrayLike, /) -> ArrayBase:
     """1 - erf(x), exact for large x."""
     return ops.erfc(as_inexact("erfc", x))
 
 
+@shortcut
 @api_boundary
 def erfinv(x: ArrayLike, /) -> ArrayBase:
     """The inverse of erf."""
     return ops.erfinv(as_inexact("erfinv", x))
 
 
+@shortcut
 @api_boundary
 def lgamma(x: ArrayLike, /) -> ArrayBase:
     """log(|gamma(x)|)."""
     return ops.lgamma(as_inexact("lgamma", x))
 
 
+@shortcut
 @api_boundary
 def digamma(x: ArrayLike, /) -> ArrayBase:
     """The derivative of lgamma."""
@@ -304,6 +316,7 @@ def signbit(x: ArrayLike, /) -> ArrayBase:
     return ops.signbit(as_inexact("signbit", x))
 
 
+@shortcut
 @api_boundary
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 with the sign of x2."""

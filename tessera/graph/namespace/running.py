@@ -13,6 +13,7 @@ from tessera.graph.namespace.statistics import accumulated
 from tessera.graph.ops import cumulative
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import reshape
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@shortcut
 @api_boundary
 def cumsum(
     x: ArrayLike,
@@ -51,6 +53,7 @@ def cumsum(
     return _run("cumsum", cumulative.cumsum, found, axis, reverse)
 
 
+@shortcut
 @api_boundary
 def cumprod(
     x: ArrayLike,

@@ -99,6 +99,7 @@ def _position(
     return with_dims(at, found.shape, [where_]) if keepdims else at
 
 
+@shortcut
 @api_boundary
 def count_nonzero(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """How many elements are not 0, int64.

@@ -10,6 +10,7 @@ from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import ArrayLike, as_array, parse_axis
 from tessera.graph.ops import sort as raw
 from tessera.graph.ops.elementwise import cast
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
 ]
 
 
+@shortcut
 @api_boundary
 def sort(
     x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
@@ -37,6 +39,7 @@ def sort(
     return raw.sort((found,), at, 1, descending, stable)[0]
 
 
+@shortcut
 @api_boundary
 def argsort(
     x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True

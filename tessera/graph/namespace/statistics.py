@@ -221,6 +221,7 @@ def std(
 # --- cumulative -------------------------------------------------------------------------------
 
 
+@shortcut
 @api_boundary
 def cumulative_sum(
     x: ArrayLike,
@@ -242,6 +243,7 @@ def cumulative_sum(
     return _running("cumulative_sum", cumulative.cumsum, found, axis, 0, include_initial)
 
 
+@shortcut
 @api_boundary
 def cumulative_prod(
     x: ArrayLike,

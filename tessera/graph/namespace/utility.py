@@ -20,6 +20,7 @@ from tessera.graph.namespace.statistics import Axis, reduced
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import concatenate, slice_axis
+from tessera.graph.shortcut import shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 
+@shortcut
 @api_boundary
 def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """Whether all elements along some axes, or all at all, are true. Numbers are if not 0.
@@ -43,6 +45,7 @@ def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayB
     return reduced("all", reduce.all_, found, axis, keepdims)
 
 
+@shortcut
 @api_boundary
 def any(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """Whether any element along some axes, or at all, is true. See `all`."""
