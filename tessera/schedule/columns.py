@@ -75,6 +75,8 @@ def _joins_columns(fusion: Fusion, op: GraphOp) -> bool:
     if isinstance(op, Concatenate):
         is_last = op.axis == tensor(op.result).rank - 1
         return is_last and costs.contracts.isdisjoint(op.xs)
+    if not fusion.strategy.computes_operands:
+        return False  # a GPU's threads write neighbours, each chooses its column
     shape = tensor(op.results[0]).shape
     stack: list[Op] = [op]
     for _ in range(MOST_STEPS):
