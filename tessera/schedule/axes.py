@@ -59,10 +59,9 @@ def split(nest: ops.Nest, facts: Facts) -> ops.Nest:
 def _split_reduction(nest: ops.Nest, facts: Facts) -> ops.Nest | None:
     """The nest with an axis of a reduction split whose digits memory offsets mention, as places of
     words do that hold several elements; None if there is none. The last one goes along memory."""
-    found = accesses(nest, facts)
-    for op in nest.body.ops:
-        if not isinstance(op, ops.Reduce) or op.order is not None:
-            continue
+    sums = [op for op in nest.body.ops if isinstance(op, ops.Reduce) and op.order is None]
+    found = accesses(nest, facts) if sums else []
+    for op in sums:
         own = [access for access in found if access.inner == op.axes]
         names = {axis.name: axis for axis in op.axes}
         pairs = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from tessera.dtypes import int32, int64
 from tessera.ir.core import Value
@@ -20,6 +19,7 @@ from tessera.target.from_tile.lowering import (
     is_power,
     row_type,
 )
+from tessera.target.from_tile.parting import Part, halved, joined, parted
 from tessera.target.prefetch_ops import Prefetch
 from tessera.target.types import VecType
 from tessera.tile import ops as tile
@@ -37,10 +37,6 @@ CLOSE_BYTES = 96
 
 LEAST_SIDE = 4
 """Blocks with fewer rows or columns are stored as they are, element by element."""
-
-
-_Part: TypeAlias = tuple[Value, dict[int, int]]
-"""A vector, and by lane of a result the lane that has it."""
 
 
 def view(s: Lowering, op: tile.View) -> None:
@@ -233,13 +229,13 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
     rows, lanes = op.shape
     start = _Box(s, view, op.coords, op.shape, ()).base
     if not is_power(count) or count < rows:
-        found = _parted(s, view, start, count, lanes)
+        found = parted(s, view, start, count, lanes)
         assert not isinstance(op.fill, complex)
         outside = s.const(op.fill, VecType(lanes, view.dtype))
         s.define(op.result, [*found, *[outside] * (rows - count)])
         return
     if count > 2:
-        s.define(op.result, _unmixed(s, view, start, count, lanes))
+        s.define(op.result, halved(s, view, start, count, lanes))
         return
     type = VecType(count * lanes, view.dtype)
     mixed = s.emit(t.Load(view.ptr, start, (), type, loc=s.loc))
@@ -250,52 +246,17 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
     s.env[op.result] = Rows(op.shape, view.dtype, tuple(values), mixed)
 
 
-def _unmixed(s: Lowering, view: View, start: Value, count: int, lanes: int) -> list[Value]:
-    """Rows that lie mixed, of a number that is a power of two: half of them have what is even in
-    pairs of vectors, half what is odd."""
-    type = VecType(lanes, view.dtype)
-    places = [s.map("add", start, s.index(k * lanes)) for k in range(count)]
-    rows = [s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places]
-    numbers, halves = [0], [tuple(range(k, 2 * lanes, 2)) for k in range(2)]
-    groups = [rows]
-    while len(groups) < count:
-        pairs = [list(zip(group[::2], group[1::2], strict=True)) for group in groups]
-        picked = [(group, half) for group in pairs for half in halves]
-        groups = [
-            [s.emit(t.Shuffle(a, b, half, loc=s.loc)) for a, b in group] for group, half in picked
-        ]
-        numbers = [n + k * len(numbers) for n in numbers for k in range(2)]
-    found = sorted(zip(numbers, groups, strict=True), key=lambda one: one[0])
-    return [group[0] for _, group in found]
-
-
-def _parted(s: Lowering, view: View, start: Value, count: int, lanes: int) -> list[Value]:
-    """Rows that lie mixed, of a number that is no power of two: as many vectors, of which each
-    holds some elements of each row."""
-    type = VecType(lanes, view.dtype)
-    places = [s.map("add", start, s.index(k * lanes)) for k in range(count)]
-    vectors = [s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places]
-    rows: list[Value] = []
-    for row in range(count):
-        parts: list[_Part] = []
-        for k, vector in enumerate(vectors):
-            own = [at for at in range(k * lanes, (k + 1) * lanes) if at % count == row]
-            parts.append((vector, {at // count: at % lanes for at in own}))
-        rows.append(_joined(s, parts, lanes))
-    return rows
-
-
 def _store_parted(s: Lowering, op: tile.Store, view: View, value: Rows, count: int) -> None:
-    """The reverse of `_parted`."""
+    """The reverse of `parted`."""
     lanes = value.lanes
     start = _Box(s, view, op.coords, value.shape, ()).base
     for k in range(count):
         numbers = range(k * lanes, (k + 1) * lanes)
-        parts: list[_Part] = []
+        parts: list[Part] = []
         for row, vector in enumerate(value.values[:count]):
             own = {at % lanes: at // count for at in numbers if at % count == row}
             parts.append((vector, own))
-        mixed = _joined(s, parts, lanes)
+        mixed = joined(s, parts, lanes)
         at = s.map("add", start, s.index(k * lanes))
         s.emit(t.Store(view.ptr, at, mixed, (), 0, op.streaming, loc=s.loc))
 
@@ -431,30 +392,13 @@ def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
     lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
     # The last vector ends with the last element.
     starts = [min(k * lanes, (lanes - 1) * step + 1 - lanes) for k in range(step)]
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for k, start in enumerate(starts):
         at = s.map("add", offset, s.index(start))
         row = s.emit(t.Load(box.view.ptr, at, (), type, loc=s.loc))
         held = {i: i * step - start for i in range(lanes) if k == i * step // lanes}
         parts.append((row, held))
-    return _joined(s, parts, lanes)
-
-
-def _joined(s: Lowering, parts: list[_Part], lanes: int) -> Value:
-    """What several vectors hold, as one."""
-    while len(parts) > 1:  # pairs become one, where each lane is in its place
-        pairs = list(zip(parts[::2], parts[1::2], strict=False))
-        rest = parts[2 * len(pairs) :]
-        parts = [_merged(s, a, b, lanes) for a, b in pairs] + rest
-    return parts[0][0]
-
-
-def _merged(s: Lowering, a: _Part, b: _Part, lanes: int) -> _Part:
-    """The lanes that two vectors hold, each in its place."""
-    from_a, from_b = a[1], b[1]
-    picks = [from_a.get(i, from_b.get(i, -lanes) + lanes) for i in range(lanes)]
-    row = s.emit(t.Shuffle(a[0], b[0], tuple(picks), loc=s.loc))
-    return row, {i: i for i in (*from_a, *from_b)}
+    return joined(s, parts, lanes)
 
 
 def _reversed(s: Lowering, row: Value) -> Value:
