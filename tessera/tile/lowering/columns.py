@@ -21,8 +21,9 @@ from tessera.tile.lowering.state import Point, State, Val
 
 def load(low: State, op: s.Load, point: Point) -> Val:
     """A load; that of a column picks it from rows."""
-    view = _rows_at(low, op, point) if op in low.columns.loads else None
-    if view is None or op.buf in low.written or point.dims[0].checked:
+    is_column = op in low.columns.loads and op.buf not in low.written
+    view = _rows_at(low, op, point) if is_column else None
+    if view is None or point.dims[0].checked:
         return access.load(low, op, point)
     (dim,), column = point.dims, op.index[-1]
     assert isinstance(column, int)
@@ -45,7 +46,7 @@ def _rows_at(low: State, op: s.Load | s.Store, point: Point) -> Value | None:
     """A view of an array's columns and rows, if rows follow each other along the only dim of the
     point, and a tile has more of them than there are columns."""
     em, count = low.em, count_of(op.buf)
-    if low.is_block or len(point.dims) != 1:
+    if len(point.dims) != 1:
         return None
     (dim,) = point.dims
     if dim.size < count or dim.count is not None:

@@ -15,7 +15,7 @@ from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
-from tessera.schedule.column_access import columns_of
+from tessera.schedule.column_access import Columns, columns_of
 from tessera.schedule.dependence import Dependence, inner_axes
 from tessera.schedule.types import Axis, BufType
 from tessera.tile import ops as t
@@ -119,7 +119,7 @@ class State:
             make conditions hold; see `inside_of`.
         active: in a loop that ends at each point in its own time, whether it goes on; a scalar that
             `env` has.
-        columns: what it does with columns of arrays.
+        columns: what it does with columns of arrays on a CPU.
         rows: where places of windows are written out, the rows that they share.
         is_block: whether a program is a block of a GPU's threads: tiles are spread over these, so
             their dims are powers of two, and what is left at an end is masked.
@@ -154,7 +154,7 @@ class State:
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
         self.active: Value | None = None
-        self.columns = columns_of(nest.body)
+        self.columns = Columns() if self.is_block else columns_of(nest.body)
         self.rows: Rows | None = None
         self._bounded: dict[Op, bool] = {}
         self.dependence = Dependence(nest.body)
