@@ -15,6 +15,7 @@ import numpy as np
 
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
+from tessera.eager_repeats import WORTH, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated
@@ -303,6 +304,7 @@ class Eager:
         shape = first.shape
         key: list[Hashable] = [cls, self._settings_key(), *attrs.items()]
         inputs: list[np.ndarray] = []
+        is_repeated = False
         for x in operands:
             data: Any = x.storage
             if type(data) is Remote:
@@ -312,11 +314,19 @@ class Eager:
                 cls(*[Value(x.type) for x in operands], **attrs)
             if x.is_splat:
                 key.append(_SPLAT)  # and the kernel reads one element
+            elif 0 in data.strides:
+                is_repeated = True
             else:
                 data = x.contiguous
             inputs.append(data)
             key.append(data.dtype)
             key.append(x.weak)
+        if is_repeated:
+            whole = self._repeated(cls, operands, attrs, key, inputs)
+            if whole is not None:
+                return whole
+            pairs = zip(operands, inputs, strict=True)
+            inputs = [data if x.is_splat else x.contiguous for x, data in pairs]
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:
@@ -327,7 +337,38 @@ class Eager:
         result = aligned_empty(shape, found.dtypes[0])
         found.run_into(inputs, (result,), (result.size,))
         if direct.STATE.runs is not None:
-            direct.noted(direct.Run(found, inputs, (result,), (result.size,)))
+            read = [x[(*[0] * x.ndim, ...)] if x.size and not any(x.strides) else x for x in inputs]
+            direct.noted(direct.Run(found, read, (result,), (result.size,)))
+        return Array(result)
+
+    def _repeated(
+        self,
+        cls: type[Op],
+        operands: Sequence[Array],
+        attrs: dict[str, Any],
+        key: Sequence[Hashable],
+        data: Sequence[np.ndarray],
+    ) -> Array | None:
+        """The op on operands some of which are repeated, read as they are; None where copies of
+        them are better.
+        """
+        if direct.STATE.runs is None and data[0].size < WORTH:
+            return None
+        found = pattern_of(data[0].shape, data)
+        if found is None:
+            return None
+        pattern, dims, inputs = found
+        signature = (pattern, *key)
+        program = self._cache.get(signature)
+        if program is None:
+            # The op on concrete sizes first: its errors are the user's.
+            cls(*[Value(x.type) for x in operands], **attrs)
+            types = [(x.dtype, x.weak) for x in operands]
+            program = self._cache[signature] = self._executable(pattern.program(cls, types, attrs))
+        result = aligned_empty(data[0].shape, program.dtypes[0])
+        program.run_into(inputs, (result,), dims)
+        if direct.STATE.runs is not None:
+            direct.noted(direct.Run(program, inputs, (result,), dims))
         return Array(result)
 
     def _note(

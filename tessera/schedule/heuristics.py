@@ -526,8 +526,8 @@ class Choice:
             points[axis.name] = min(chunk, extent) if chunk else extent
             if chunk and isinstance(axis.extent, int):
                 programs *= -(-extent // chunk)
-            elif chunk:
-                programs = UNKNOWN_PROGRAMS
+            elif chunk and programs < UNKNOWN_PROGRAMS:
+                points[axis.name], programs = chunk, UNKNOWN_PROGRAMS  # several are full
         work = self.work(points)
         grain = grain_of(programs, work, self.nest.grain > 0)
         in_loops = any(isinstance(op, loop_ops.LOOPS) for op in self.code)
