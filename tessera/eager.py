@@ -43,6 +43,7 @@ from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
 from tessera.runtime.dispatch.native import operate_natively, prepare
+from tessera.runtime.dispatch.run import Run
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
@@ -109,7 +110,7 @@ class Plan:
         scratch = aligned_sized((size,), _BYTE, size) if size else 0
         self._caller(*inputs, *outputs, scratch, *self._dims)
         if direct.STATE.runs is not None:
-            direct.noted(direct.Run(self._found, inputs, outputs, self._dims))
+            direct.noted(Run(self._found, inputs, outputs, self._dims))
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
 
@@ -160,8 +161,6 @@ class Eager:
         """The results of one op."""
         if getattr(cls, "family", None) is Family.ELEMENTWISE:
             start = None if attrs else self.starters.get(cls)
-            if direct.STATE.runs is not None:
-                start = None  # whoever watches wants to know what runs
             if start is not None and (found := start(*operands)) is not NotImplemented:
                 return found
             return self._elementwise(cls, operands, attrs)
@@ -338,7 +337,7 @@ class Eager:
         found.run_into(inputs, (result,), (result.size,))
         if direct.STATE.runs is not None:
             read = [x[(*[0] * x.ndim, ...)] if x.size and not any(x.strides) else x for x in inputs]
-            direct.noted(direct.Run(found, read, (result,), (result.size,)))
+            direct.noted(Run(found, read, (result,), (result.size,)))
         return Array(result)
 
     def _repeated(
@@ -368,7 +367,7 @@ class Eager:
         result = aligned_empty(data[0].shape, program.dtypes[0])
         program.run_into(inputs, (result,), dims)
         if direct.STATE.runs is not None:
-            direct.noted(direct.Run(program, inputs, (result,), dims))
+            direct.noted(Run(program, inputs, (result,), dims))
         return Array(result)
 
     def _note(

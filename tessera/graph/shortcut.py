@@ -21,17 +21,21 @@ R = TypeVar("R")
 class Shortcut:
     """What is known of one function.
 
-    Attributes:
+    Args:
         function: the function itself.
+        told_by_numbers: see `composed`.
+
+    Attributes:
         start: runs a call that is known, of a tuple and a dict of arguments, or gives
             `NotImplemented` having done nothing; None where no call is known.
         notes: what the engine keeps of it.
     """
 
-    __slots__ = ("function", "notes", "start")
+    __slots__ = ("function", "notes", "start", "told_by_numbers")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], told_by_numbers: bool = False) -> None:
         self.function = function
+        self.told_by_numbers = told_by_numbers
         self.start: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.notes: Any = None
 
@@ -51,11 +55,26 @@ WATCHER: list[Watcher] = []
 
 
 def shortcut(fn: Callable[P, R]) -> Callable[P, R]:
-    """Marks a function of arrays, which gives one array, and without effects."""
-    known = Shortcut(fn)
+    """Marks a function of arrays, which gives one array, and without effects.
+
+    Positional arguments that are numbers are operands, and used once each: which numbers they are
+    decides nothing.
+    """
+    return _marked(Shortcut(fn))
+
+
+def composed(fn: Callable[P, R]) -> Callable[P, R]:
+    """Marks a function of arrays, as `shortcut` does, whose positional numbers may say what is
+    computed: an axis, an exponent, a slope that a formula has twice.
+    """
+    return _marked(Shortcut(fn, told_by_numbers=True))
+
+
+def _marked(known: Shortcut) -> Callable[..., Any]:
+    fn = known.function
 
     @functools.wraps(fn)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: Any, **kwargs: Any) -> Any:
         start = known.start
         if start is not None:
             found = start(args, kwargs)

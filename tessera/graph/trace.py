@@ -58,12 +58,13 @@ class _State(threading.local):
     def __init__(self) -> None:
         self.stack: list[Trace] = []
         self.active = 0
+        self.watched = 0
 
 
 _STATE = _State()
 
 ACTIVE = ctypes.c_int64()
-"""How many traces are being recorded in all threads, for native code."""
+"""How many traces are being recorded in all threads, and calls watched, for native code."""
 
 # Finalizers may trace, in the middle of counting too.
 _active_lock = threading.RLock()
@@ -72,9 +73,21 @@ _active_lock = threading.RLock()
 def count_active() -> None:
     """Leaves calls to Python, not to native code, for as long as anything is traced."""
     with _active_lock:
-        count = len(_STATE.stack)
+        count = len(_STATE.stack) + _STATE.watched
         ACTIVE.value += count - _STATE.active
         _STATE.active = count
+
+
+@contextmanager
+def in_python() -> Generator[None]:
+    """Leaves calls in a block to Python, which sees what they do."""
+    _STATE.watched += 1
+    count_active()
+    try:
+        yield
+    finally:
+        _STATE.watched -= 1
+        count_active()
 
 
 def _after_fork() -> None:

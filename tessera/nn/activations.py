@@ -23,6 +23,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.mathematics import relu, sigmoid
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import slice_axis
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 
 __all__ = [
@@ -105,12 +106,14 @@ def identity(x: ArrayLike) -> ArrayBase:
     return as_inexact("nn.identity", x)
 
 
+@composed
 @api_boundary
 def relu6(x: ArrayLike) -> ArrayBase:
     """min(max(x, 0), 6); the derivative at 0 and at 6 is 0."""
     return _ramp(real("relu6", x), 0.0, 6.0)
 
 
+@composed
 @api_boundary
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> ArrayBase:
     """x where it is at least 0, else x * negative_slope."""
@@ -118,12 +121,14 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> ArrayBase:
     return ops.select(ops.ge(found, 0.0), found, ops.mul(found, slope))
 
 
+@composed
 @api_boundary
 def hard_tanh(x: ArrayLike) -> ArrayBase:
     """x, but at least -1 and at most 1."""
     return _clip(real("hard_tanh", x), -1.0, 1.0)
 
 
+@composed
 @api_boundary
 def hard_sigmoid(x: ArrayLike) -> ArrayBase:
     """relu6(x + 3) / 6."""
@@ -134,6 +139,7 @@ def _hard_gate(x: Any) -> Any:
     return ops.div(ops.add(_ramp(x, -3.0, 3.0), 3.0), 6.0)
 
 
+@composed
 @api_boundary
 def hard_silu(x: ArrayLike) -> ArrayBase:
     """x * hard_sigmoid(x)."""
@@ -143,6 +149,7 @@ def hard_silu(x: ArrayLike) -> ArrayBase:
 hard_swish = hard_silu
 
 
+@composed
 @api_boundary
 def sparse_sigmoid(x: ArrayLike) -> ArrayBase:
     """(x + 1) / 2, but at least 0 and at most 1: the derivative of `sparse_plus`."""
@@ -152,6 +159,7 @@ def sparse_sigmoid(x: ArrayLike) -> ArrayBase:
 # --- smooth functions -------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def softplus(x: ArrayLike) -> ArrayBase:
     """log(1 + exp(x)), exact where it is near 0."""
@@ -162,12 +170,14 @@ def _softplus(x: Any) -> Any:
     return ops.logaddexp(x, 0.0)
 
 
+@composed
 @api_boundary
 def log_sigmoid(x: ArrayLike) -> ArrayBase:
     """log(sigmoid(x)) = -softplus(-x)."""
     return ops.neg(_softplus(ops.neg(real("log_sigmoid", x))))
 
 
+@composed
 @api_boundary
 def log1mexp(x: ArrayLike) -> ArrayBase:
     """log(1 - exp(-x)) for x > 0, exact where exp(-x) is near 0 or 1; NaN for x < 0."""
@@ -183,6 +193,7 @@ def log1mexp(x: ArrayLike) -> ArrayBase:
     )
 
 
+@composed
 @api_boundary
 def sparse_plus(x: ArrayLike) -> ArrayBase:
     """0 up to -1, x from 1 on, and (x + 1)**2 / 4 between."""
@@ -191,6 +202,7 @@ def sparse_plus(x: ArrayLike) -> ArrayBase:
     return ops.select(ops.ge(found, 1.0), found, ops.mul(middle, middle))
 
 
+@composed
 @api_boundary
 def squareplus(x: ArrayLike, b: ArrayLike = 4.0) -> ArrayBase:
     """(x + sqrt(x**2 + b)) / 2, exact where it is near 0.
@@ -211,6 +223,7 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4.0) -> ArrayBase:
     return ops.select(ops.gt(found, most), found, ops.select(ops.lt(found, -most), 0.0, finite))
 
 
+@composed
 @api_boundary
 def soft_sign(x: ArrayLike) -> ArrayBase:
     """x / (1 + abs(x))."""
@@ -223,12 +236,14 @@ def soft_sign(x: ArrayLike) -> ArrayBase:
 softsign = soft_sign
 
 
+@composed
 @api_boundary
 def tanh(x: ArrayLike) -> ArrayBase:
     """The hyperbolic tangent."""
     return ops.tanh(as_inexact("nn.tanh", x))
 
 
+@composed
 @api_boundary
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> ArrayBase:
     """x where it is positive, else alpha * (exp(x) - 1)."""
@@ -241,6 +256,7 @@ def _elu(x: Any, alpha: Any) -> Any:
     return ops.select(ops.gt(x, 0.0), x, ops.mul(ops.expm1(below), alpha))
 
 
+@composed
 @api_boundary
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> ArrayBase:
     """x where it is positive, else alpha * (exp(x / alpha) - 1)."""
@@ -255,6 +271,7 @@ _SELU_ALPHA: Final = 1.6732632423543772848170429916717
 _SELU_SCALE: Final = 1.0507009873554804934193349852946
 
 
+@composed
 @api_boundary
 def selu(x: ArrayLike) -> ArrayBase:
     """scale * elu(x, alpha), with the constants that keep mean 0 and variance 1."""
@@ -264,6 +281,7 @@ def selu(x: ArrayLike) -> ArrayBase:
 # --- gates ------------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def silu(x: ArrayLike) -> ArrayBase:
     """x * sigmoid(x), also called swish."""
@@ -274,6 +292,7 @@ def silu(x: ArrayLike) -> ArrayBase:
 swish = silu
 
 
+@composed
 @api_boundary
 def mish(x: ArrayLike) -> ArrayBase:
     """x * tanh(softplus(x))."""
@@ -281,6 +300,7 @@ def mish(x: ArrayLike) -> ArrayBase:
     return _gated(found, lambda held: ops.tanh(_softplus(held)), _zero(found.dtype))
 
 
+@composed
 @api_boundary
 def gelu(x: ArrayLike, approximate: bool = True) -> ArrayBase:
     """x times the probability that a standard normal variable is below x.
@@ -308,6 +328,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> ArrayBase:
     return _gated(found, tangent, 22.0 if is_wide else 11.0)
 
 
+@composed
 @api_boundary
 def glu(x: ArrayLike, axis: int = -1) -> ArrayBase:
     """The first half along an axis, times the sigmoid of the second.

@@ -12,12 +12,14 @@ from tessera.graph.namespace.arguments import ArrayLike, inexact_operands, parse
 from tessera.graph.namespace.statistics import Axis, stop_gradient, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
+from tessera.graph.shortcut import composed
 from tessera.nn.activations import real
 from tessera.nn.normalization import largest_along, masked, mean_along, widened
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "standardize"]
 
 
+@composed
 @api_boundary
 def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
     """exp(x) / sum(exp(x)) along axes, without overflow on the way.
@@ -32,6 +34,7 @@ def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Ar
     return masked("softmax", statistics.softmax(found, axis=axis), where, 0.0)
 
 
+@composed
 @api_boundary
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
     """log(softmax(x)) along axes, exact where softmax is near 0.
@@ -45,6 +48,7 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
     return masked("log_softmax", statistics.log_softmax(found, axis=axis), where, -math.inf)
 
 
+@composed
 @api_boundary
 def logsumexp(
     a: ArrayLike,
@@ -95,6 +99,7 @@ def logsumexp(
     return (results[0], results[1]) if return_sign else results[0]
 
 
+@composed
 @api_boundary
 def standardize(
     x: ArrayLike,

@@ -27,6 +27,7 @@ from tessera.graph.ops import reduce
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.rearrange import slice_axis
 from tessera.graph.ops.reshape import full_like
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.nn.activations import real
 
@@ -90,6 +91,7 @@ def _powers(x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
 # --- softmax ----------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
     """exp(x) / sum(exp(x)) along axes, without NaN for any numbers.
@@ -128,6 +130,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
     return out, ops.mul(out, ops.sub(tangents[0], mean))
 
 
+@composed
 @api_boundary
 def logsumexp_safe(
     x: ArrayLike, axis: Axis = None, keepdims: bool = False, where: ArrayLike | None = None
@@ -167,6 +170,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
     return _logsumexp(x, axes), reduce.sum_(ops.mul(_softmax(x, axes), tangents[0]), axes)
 
 
+@composed
 @api_boundary
 def log_softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
     """log(softmax_safe(x)) along axes, exact where softmax is near 0; -inf where it is 0.
@@ -205,6 +209,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
 # --- normalisation ----------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def layernorm_safe(
     x: ArrayLike,
@@ -240,6 +245,7 @@ def layernorm_safe(
     return _affine(name, result, scale, bias, found.dtype)
 
 
+@composed
 @api_boundary
 def rmsnorm_safe(
     x: ArrayLike,

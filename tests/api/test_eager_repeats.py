@@ -15,8 +15,10 @@ from tessera import eager, eager_repeats
 from tessera.eager import Eager
 from tessera.eager_repeats import pattern_of
 from tessera.graph.ops.arithmetic import Add
+from tessera.graph.trace import in_python
 from tessera.runtime.dispatch import direct
 from tessera.runtime.dispatch.native import native
+from tessera.runtime.dispatch.run import Run
 from tests.api.test_shortcuts import natively
 
 RNG = np.random.default_rng(7)
@@ -156,11 +158,11 @@ def test_a_number_in_one_element_is_read_anew() -> None:
 
 def test_who_watches_sees_one_run() -> None:
     a, b = ts.ones((3, 5)) + 0, ts.ones((5,)) + 0
-    direct.STATE.runs = []
-    try:
-        a + b
-        runs = direct.STATE.runs
-    finally:
-        direct.STATE.runs = None
-    assert [type(run) for run in runs] == [direct.Run]
+    with in_python():
+        direct.STATE.runs = runs = []
+        try:
+            a + b
+        finally:
+            direct.STATE.runs = None
+    assert [type(run) for run in runs] == [Run]
     assert [x.shape for x in runs[0].inputs] == [(3, 5), (5,)]

@@ -48,6 +48,7 @@ from tessera.graph.ops import generate
 from tessera.graph.ops.rearrange import broadcast, iota
 from tessera.graph.ops.rearrange import full as generate_full
 from tessera.graph.placement import creation_device, device_of, placed, to_device
+from tessera.graph.shortcut import composed
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -347,6 +348,7 @@ def _diagonal_test(shape: Any, k: int, test: Literal["equal", "below"]) -> Any:
     return ops.eq(columns, rows) if test == "equal" else ops.le(columns, rows)
 
 
+@composed
 @api_boundary
 def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
     """The part of matrices on and below a diagonal; zeros elsewhere.
@@ -360,6 +362,7 @@ def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
         return ops.select(_diagonal_test(found.shape, k, "below"), found, 0)
 
 
+@composed
 @api_boundary
 def triu(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
     """The part of matrices on and above a diagonal; zeros elsewhere."""

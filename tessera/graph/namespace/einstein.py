@@ -24,6 +24,7 @@ from tessera.graph.ops.generate import index_dtype, iota
 from tessera.graph.ops.rearrange import broadcast, reshape, transpose
 from tessera.graph.ops.round_blocks import in_blocks
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
@@ -44,6 +45,7 @@ class _Term:
         self.names = names
 
 
+@composed
 @api_boundary
 def einsum(
     subscripts: Any, /, *operands: Any, preferred_element_type: DTypeLike | None = None

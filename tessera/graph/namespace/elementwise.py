@@ -25,7 +25,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.placement import common_device
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import composed, shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -161,6 +161,7 @@ def remainder(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("remainder", ops.mod, x1, x2)
 
 
+@composed
 @api_boundary
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 to the power of x2.
@@ -231,6 +232,7 @@ def square(x: ArrayLike, /) -> ArrayBase:
     return ops.square(as_array("square", x))
 
 
+@shortcut
 @api_boundary
 def reciprocal(x: ArrayLike, /) -> ArrayBase:
     """1 / x."""
@@ -254,6 +256,7 @@ def minimum(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return ops.and_(a, b) if a.dtype.is_bool else ops.minimum(a, b)
 
 
+@shortcut
 @api_boundary
 def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> ArrayBase:
     """x, but not below `min` and not above `max`.
@@ -410,18 +413,21 @@ def bitwise_xor(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("bitwise_xor", ops.xor, x1, x2)
 
 
+@shortcut
 @api_boundary
 def bitwise_invert(x: ArrayLike, /) -> ArrayBase:
     """~x."""
     return ops.not_(as_array("bitwise_invert", x))
 
 
+@composed
 @api_boundary
 def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 << x2; 0 for shifts by the width of the dtype or more."""
     return _both("bitwise_left_shift", ops.shl, x1, x2)
 
 
+@composed
 @api_boundary
 def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """x1 >> x2, keeping the sign."""

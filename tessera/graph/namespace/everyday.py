@@ -36,6 +36,7 @@ from tessera.graph.namespace.segments import segment_sum
 from tessera.graph.namespace.statistics import Axis, mean, sum
 from tessera.graph.namespace.utility import all as every
 from tessera.graph.ops.checks import shape_text
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
 # --- comparisons --------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def isclose(
     x1: ArrayLike, x2: ArrayLike, /, rtol: float = 1e-5, atol: float = 1e-8, *,
@@ -119,6 +121,7 @@ def _two(name: str, x1: object, x2: object) -> tuple[Any, Any]:
     return as_inexact(name, a), as_inexact(name, b)
 
 
+@composed
 @api_boundary
 def nan_to_num(
     x: ArrayLike, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
@@ -260,6 +263,7 @@ def gradient(
     return slopes[0] if len(slopes) == 1 else slopes
 
 
+@composed
 @api_boundary
 def trapezoid(
     y: ArrayLike, /, x: ArrayLike | None = None, dx: float = 1.0, *, axis: int = -1
@@ -306,12 +310,14 @@ def polyval(p: ArrayLike, x: ArrayLike, /) -> ArrayBase:
     return found
 
 
+@composed
 @api_boundary
 def deg2rad(x: ArrayLike, /) -> ArrayBase:
     """Degrees in radians."""
     return elements.multiply(as_inexact("deg2rad", as_array("deg2rad", x)), math.pi / 180)
 
 
+@composed
 @api_boundary
 def rad2deg(x: ArrayLike, /) -> ArrayBase:
     """Radians in degrees."""
@@ -359,6 +365,7 @@ def geomspace(
 # --- products -----------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def inner(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """Sums of products along the last axes of both arrays."""
@@ -368,6 +375,7 @@ def inner(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return tensordot(a, b, axes=((a.ndim - 1,), (b.ndim - 1,)))
 
 
+@composed
 @api_boundary
 def kron(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The Kronecker product: the first array, each element times the second."""

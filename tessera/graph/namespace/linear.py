@@ -24,7 +24,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.rearrange import reshape, transpose
 from tessera.graph.ops.round_blocks import in_blocks
 from tessera.graph.placement import common_device
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import composed, shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -138,6 +138,7 @@ def matrix_product(a: Any, b: Any, dtype: DType | None = None) -> Any:
     return _contract(a, b, [rank + 1], [rank], rank, dtype)
 
 
+@composed
 @api_boundary
 def tensordot(
     x1: ArrayLike,
@@ -235,6 +236,7 @@ def dot(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _contract(a, b, [i], [j])
 
 
+@composed
 @api_boundary
 def outer(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """All products of an element of x1 and one of x2, both vectors."""

@@ -34,6 +34,7 @@ from tessera.graph.ops import rearrange
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.gather import gather
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, prod
@@ -218,6 +219,7 @@ def flip(x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None) -> Array
     return rearrange.reverse(found, parse_axes("flip", axis, found.ndim))
 
 
+@composed
 @api_boundary
 def roll(
     x: ArrayLike,
@@ -293,6 +295,7 @@ def _same_dtype(name: str, arrays: Any) -> list[Any]:
     return [to_dtype(x, dtype, weak) for x in given]
 
 
+@composed
 @api_boundary
 def concat(arrays: Sequence[ArrayLike], /, *, axis: int | None = 0) -> ArrayBase:
     """Arrays joined along an axis that they have.
@@ -319,6 +322,7 @@ def concat(arrays: Sequence[ArrayLike], /, *, axis: int | None = 0) -> ArrayBase
     return rearrange.concatenate(found, at)
 
 
+@composed
 @api_boundary
 def stack(arrays: Sequence[ArrayLike], /, *, axis: int = 0) -> ArrayBase:
     """Arrays of one shape joined along a new axis.
@@ -356,6 +360,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[ArrayBase, ...]:
     )
 
 
+@composed
 @api_boundary
 def tile(x: ArrayLike, repetitions: tuple[int, ...], /) -> ArrayBase:
     """The array repeated as a whole along each axis.
@@ -374,6 +379,7 @@ def tile(x: ArrayLike, repetitions: tuple[int, ...], /) -> ArrayBase:
     return rearrange.reshape(lifted, [n * dim for n, dim in zip(counts, dims, strict=True)])
 
 
+@composed
 @api_boundary
 def repeat(x: ArrayLike, repeats: int | ArrayBase, /, *, axis: int | None = None) -> ArrayBase:
     """The array with each element repeated along an axis.

@@ -310,6 +310,7 @@ def round(x: ArrayLike, /) -> ArrayBase:
     return _rounded("round", ops.round_, found)
 
 
+@shortcut
 @api_boundary
 def signbit(x: ArrayLike, /) -> ArrayBase:
     """Whether the sign is negative; also that of zero and NaN."""
@@ -323,12 +324,14 @@ def copysign(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return both_inexact("copysign", ops.copysign, x1, x2)
 
 
+@shortcut
 @api_boundary
 def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The next number of the dtype from x1 towards x2."""
     return both_inexact("nextafter", ops.nextafter, x1, x2)
 
 
+@shortcut
 @api_boundary
 def real(x: ArrayLike, /) -> ArrayBase:
     """The real part."""
@@ -336,6 +339,7 @@ def real(x: ArrayLike, /) -> ArrayBase:
     return ops.real(found) if found.dtype.is_complex else found
 
 
+@shortcut
 @api_boundary
 def imag(x: ArrayLike, /) -> ArrayBase:
     """The imaginary part; 0 of real numbers."""
@@ -345,6 +349,7 @@ def imag(x: ArrayLike, /) -> ArrayBase:
     return filled(found.shape, 0, found.dtype)
 
 
+@shortcut
 @api_boundary
 def conj(x: ArrayLike, /) -> ArrayBase:
     """The complex conjugate; real numbers are their own."""
@@ -362,6 +367,7 @@ def sigmoid(x: ArrayLike, /) -> ArrayBase:
     return ops.sigmoid(as_inexact("sigmoid", x))
 
 
+@shortcut
 @api_boundary
 def relu(x: ArrayLike, /) -> ArrayBase:
     """x where it is positive, else 0; the derivative at 0 is 0."""

@@ -13,6 +13,7 @@ from tessera.graph.namespace.arguments import ArrayLike, as_array, as_inexact, p
 from tessera.graph.namespace.statistics import Axis, accumulated, reduced, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
+from tessera.graph.shortcut import composed
 
 __all__ = [
     "nanargmax",
@@ -32,6 +33,7 @@ def _without(x: Any, value: float) -> Any:
     return ops.select(ops.isnan(x), value, x) if x.dtype.is_inexact else x
 
 
+@composed
 @api_boundary
 def nansum(
     x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
@@ -41,6 +43,7 @@ def nansum(
     return reduced("nansum", reduce.sum_, found, axis, keepdims)
 
 
+@composed
 @api_boundary
 def nanprod(
     x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
@@ -50,12 +53,14 @@ def nanprod(
     return reduced("nanprod", reduce.prod_, found, axis, keepdims)
 
 
+@composed
 @api_boundary
 def nanmax(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The largest element that is not NaN; NaN where all are. See `max`."""
     return _extremum(statistics.max, "nanmax", x, -float("inf"), axis, keepdims)
 
 
+@composed
 @api_boundary
 def nanmin(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The smallest element that is not NaN; NaN where all are. See `min`."""
@@ -76,12 +81,14 @@ def _all_missing(name: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     return reduced(name, reduce.all_, ops.isnan(x), axis, keepdims)
 
 
+@composed
 @api_boundary
 def nanargmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> ArrayBase:
     """The place of the first largest element that is not NaN; -1 where all are. See `argmax`."""
     return _position(searching.argmax, "nanargmax", x, -float("inf"), axis, keepdims)
 
 
+@composed
 @api_boundary
 def nanargmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> ArrayBase:
     """The place of the first smallest element that is not NaN; -1 where all are. See `argmin`."""
@@ -98,6 +105,7 @@ def _position(
     return ops.select(_all_missing(name, found, axis, keepdims), -1, place)
 
 
+@composed
 @api_boundary
 def nanmean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The mean of the elements that are not NaN; NaN where all are. See `mean`."""
@@ -124,6 +132,7 @@ def _real(x: Any) -> Any:
     return ops.abs_(x).dtype if x.dtype.is_complex else x.dtype
 
 
+@composed
 @api_boundary
 def nanvar(
     x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
@@ -132,6 +141,7 @@ def nanvar(
     return _variance("nanvar", x, axis, correction, keepdims, lambda v: v)
 
 
+@composed
 @api_boundary
 def nanstd(
     x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False

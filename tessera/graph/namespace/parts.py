@@ -21,6 +21,7 @@ from tessera.graph.namespace.manipulation import (
 from tessera.graph.namespace.searching import where
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.rearrange import slice_axis
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import IntExpr
 
@@ -192,12 +193,14 @@ def atleast_3d(x: ArrayLike, /) -> ArrayBase:
     return expand_dims(atleast_2d(found), axis=2)
 
 
+@composed
 @api_boundary
 def vstack(arrays: Sequence[ArrayLike], /) -> ArrayBase:
     """Arrays below each other; vectors are rows."""
     return concat([atleast_2d(x) for x in _several("vstack", arrays)])
 
 
+@composed
 @api_boundary
 def hstack(arrays: Sequence[ArrayLike], /) -> ArrayBase:
     """Arrays beside each other: along the second dim, or the only one."""
@@ -205,12 +208,14 @@ def hstack(arrays: Sequence[ArrayLike], /) -> ArrayBase:
     return concat(found, axis=0 if found[0].ndim == 1 else 1)
 
 
+@composed
 @api_boundary
 def dstack(arrays: Sequence[ArrayLike], /) -> ArrayBase:
     """Arrays behind each other, along the third dim."""
     return concat([atleast_3d(x) for x in _several("dstack", arrays)], axis=2)
 
 
+@composed
 @api_boundary
 def column_stack(arrays: Sequence[ArrayLike], /) -> ArrayBase:
     """Vectors as the columns of a matrix; matrices stay as they are."""

@@ -13,7 +13,7 @@ from tessera.graph.namespace.statistics import accumulated
 from tessera.graph.ops import cumulative
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import reshape
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import composed, shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
 
@@ -68,6 +68,7 @@ def cumprod(
     return _run("cumprod", cumulative.cumprod, found, axis, reverse)
 
 
+@composed
 @api_boundary
 def cummax(x: ArrayLike, /, axis: int | None = 0, *, reverse: bool = False) -> ArrayBase:
     """Running maxima; NaN from the first one on.
@@ -80,12 +81,14 @@ def cummax(x: ArrayLike, /, axis: int | None = 0, *, reverse: bool = False) -> A
     return _extrema("cummax", cumulative.cummax, x, axis, reverse)
 
 
+@composed
 @api_boundary
 def cummin(x: ArrayLike, /, axis: int | None = 0, *, reverse: bool = False) -> ArrayBase:
     """Running minima; NaN from the first one on. For the arguments see `cummax`."""
     return _extrema("cummin", cumulative.cummin, x, axis, reverse)
 
 
+@composed
 @api_boundary
 def logcumsumexp(x: ArrayLike, /, axis: int | None = 0, *, reverse: bool = False) -> ArrayBase:
     """Running log(sum(exp(x))), without overflow on the way. For the arguments see `cummax`."""

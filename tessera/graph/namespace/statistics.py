@@ -35,7 +35,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.ops import cumulative, reduce
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import concatenate, full, reshape
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import composed, shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -188,6 +188,7 @@ def _variance(name: str, x: Any, axis: Axis, correction: float, keepdims: bool) 
     return with_dims(found, x.shape, axes) if keepdims else found
 
 
+@composed
 @api_boundary
 def var(
     x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
@@ -207,6 +208,7 @@ def var(
     return result if found.dtype.is_complex else ops.cast(result, found.dtype)
 
 
+@composed
 @api_boundary
 def std(
     x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
@@ -318,6 +320,7 @@ def _exponents(name: str, x: object, axis: Axis) -> tuple[Any, tuple[int, ...], 
     return wide, parse_axes(name, axis, found.ndim), found.dtype
 
 
+@composed
 @api_boundary
 def logsumexp(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """log(sum(exp(x))) along some axes, without overflow on the way.
@@ -334,6 +337,7 @@ def logsumexp(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> 
     return with_dims(result, found.shape, axes) if keepdims else result
 
 
+@composed
 @api_boundary
 def softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     """exp(x) / sum(exp(x)) along an axis, without overflow on the way."""
@@ -344,6 +348,7 @@ def softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     return ops.cast(ops.mul(powers, spread(ops.div(1.0, total), found.shape)), dtype)
 
 
+@composed
 @api_boundary
 def log_softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     """log(softmax(x)) along an axis, exact where softmax is near 0."""

@@ -20,7 +20,7 @@ from tessera.graph.namespace.statistics import Axis, reduced
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import concatenate, slice_axis
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import composed, shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -53,6 +53,7 @@ def any(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayB
     return reduced("any", reduce.any_, found, axis, keepdims)
 
 
+@composed
 @api_boundary
 def diff(
     x: ArrayLike,

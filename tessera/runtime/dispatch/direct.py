@@ -17,8 +17,10 @@ import numpy as np
 from tessera.config import config
 from tessera.graph.array import Array
 from tessera.graph.shortcut import Shortcut
-from tessera.graph.trace import is_recording
+from tessera.graph.trace import in_python, is_recording
 from tessera.runtime.dispatch.native import START_CALL, native
+from tessera.runtime.dispatch.run import Run
+from tessera.runtime.dispatch.sequences import steps_of
 from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import class_of, structure_of
 from tessera.runtime.executable import Executable
@@ -29,31 +31,6 @@ _MOST_NOTED = 4096
 
 LONG = 4096
 """From so many elements on, other threads may run meanwhile."""
-
-
-class Run:
-    """One run of a program.
-
-    Args:
-        executable: the program.
-        inputs: what it read.
-        outputs: what it gave.
-        dims: the values of its symbolic dims.
-    """
-
-    __slots__ = ("dims", "executable", "inputs", "outputs")
-
-    def __init__(
-        self,
-        executable: Any,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray],
-        dims: Sequence[int],
-    ) -> None:
-        self.executable = executable
-        self.inputs = inputs
-        self.outputs = outputs
-        self.dims = dims
 
 
 class _State(threading.local):
@@ -79,7 +56,7 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     settings = config.current()
     if is_recording() or settings.debug_nans or settings.debug_infs or STATE.runs is not None:
         return function(*args, **kwargs)
-    which = _kinds(args, kwargs)
+    which = _kinds(args, kwargs, shortcut.told_by_numbers)
     notes = shortcut.notes
     if notes is None:
         notes = shortcut.notes = _Notes()
@@ -90,29 +67,39 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     notes.seen[which] = seen is False
     if seen is None:
         return function(*args, **kwargs)
-    STATE.runs = []
-    try:
-        result = function(*args, **kwargs)
-        runs = STATE.runs
-    finally:
-        STATE.runs = None
-    if len(runs) == 1 and runs[0] is not None:
-        _note(shortcut, notes.signatures, args, kwargs, result, runs[0])
+    with in_python():
+        STATE.runs = runs = list[Run | None]()
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            STATE.runs = None
+    known = [run for run in runs if run is not None]
+    if not known or len(known) < len(runs):
+        return result
+    told = (str, *_NUMBERS) if shortcut.told_by_numbers else (str,)
+    fixed = [k for k, x in enumerate(args) if type(x) in told]
+    _note(shortcut, notes.signatures, args, kwargs, fixed, result, known)
     return result
 
 
-def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
+_NUMBERS = (int, float, bool)
+
+
+def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool) -> Hashable:
     """What tells calls apart; None for those that native code does not run."""
     # Of settings that are gone another object may have the number: then it is not tried for them.
     found: list[Hashable] = [id(config.override.get())]
     for x in args:
         if type(x) is Array:
-            data = x.storage
-            # One number repeated is not run natively, and says nothing of others.
-            repeated = type(data) is np.ndarray and not any(data.strides)
-            found.append((data.dtype, data.shape, x.weak, repeated))
-        elif type(x) in (int, float, bool):
-            found.append(class_of(x))
+            found.append(_kind(x))
+        elif type(x) in _NUMBERS:
+            found.append((class_of(x), x) if told_by_numbers else class_of(x))
+        elif type(x) is str:
+            found.append(x)
+        elif type(x) in _CONTAINERS and 0 < len(x) <= _MOST_ITEMS:
+            if not all([type(item) is Array for item in x]):
+                return None
+            found.append((class_of(x), *map(_kind, x)))
         else:
             return None
     for name, x in kwargs.items():
@@ -124,44 +111,101 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     return key
 
 
+_CONTAINERS = (list, tuple)
+_MOST_ITEMS = 16
+
+
+def _kind(x: Array) -> Hashable:
+    data = x.storage
+    # One number repeated is not run natively, and says nothing of others.
+    repeated = type(data) is np.ndarray and not any(data.strides)
+    return data.dtype, data.shape, x.weak, repeated
+
+
 def _note(
     shortcut: Shortcut,
     signatures: Signatures,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    fixed: Sequence[int],
     result: Any,
-    run: Run,
+    runs: Sequence[Run],
 ) -> None:
-    given = key_of(args)
-    executable = run.executable
-    if given is None or not isinstance(executable, Executable) or executable.main is None:
+    """Notes what was run.
+
+    Args:
+        shortcut: the function's.
+        signatures: likewise.
+        args: the positional arguments.
+        kwargs: those by name.
+        fixed: which of the positional ones say what is computed, and are not read.
+        result: what the function gave.
+        runs: what ran.
+    """
+    leaves: list[Any] = []
+    parts: list[Hashable] = []
+    for k, x in enumerate(args):
+        inner = x if type(x) in _CONTAINERS else (x,)
+        parts.append((str(class_of(x)), len(inner), repr(x) if k in fixed else None))
+        leaves += () if k in fixed else inner
+    given = key_of(leaves)
+    work = None if given is None else _work(leaves, given[2], result, runs)
+    if given is None or work is None:
         return
-    output = _output(result, run)
-    converted = _converted(args, given[2], run)
-    if output is None or converted is None:
-        return
-    work = Work(
-        main=executable.main,
-        captured=(),
-        outputs=[output],
-        types=[result.type if result.weak else None],
-        tree=None,
-        scratch=executable.scratch(run.dims),
-        converted=converted,
-        release=1 if sum([x.size for x in (*run.inputs, *run.outputs)]) >= LONG else NEVER,
-        keep=executable,
-        tail=run.dims,
-    )
-    which = (len(args), *sorted([(n, str(class_of(x)), repr(x)) for n, x in kwargs.items()]))
+    which = (*parts, *sorted([(n, str(class_of(x)), repr(x)) for n, x in kwargs.items()]))
     if signatures.is_refused(which):
         return
     known = signatures.find(which)
-    known = known or signatures.note(which, structure_of(args, kwargs, (), tuple(kwargs)))
+    known = known or signatures.note(which, structure_of(args, kwargs, fixed, tuple(kwargs)))
     if known is None or known.has(tuple(given[0])):
         return
     signatures.add(known, given[0], given[1], work)
     if shortcut.start is None:
         shortcut.start = signatures.start(START_CALL) if native() is not None else None
+
+
+def _work(
+    leaves: Sequence[Any], numbers: Sequence[type | None], result: Any, runs: Sequence[Run]
+) -> Work | None:
+    """What one native call does; None if it is not known."""
+    outputs = [_output(result, run) for run in runs]
+    output = next((found for found in reversed(outputs) if found is not None), None)
+    if output is None:
+        return None
+    size = sum([x.size for run in runs for x in (*run.inputs, *run.outputs)])
+    release, types = 1 if size >= LONG else NEVER, [result.type if result.weak else None]
+    run = runs[0]
+    converted = _converted(leaves, numbers, run) if len(runs) == 1 else None
+    if converted is not None:
+        if not isinstance(run.executable, Executable) or run.executable.main is None:
+            return None
+        return Work(
+            main=run.executable.main,
+            captured=(),
+            outputs=[output],
+            types=types,
+            tree=None,
+            scratch=run.executable.scratch(run.dims),
+            converted=converted,
+            release=release,
+            keep=run.executable,
+            tail=run.dims,
+        )
+    steps = steps_of(leaves, numbers, result.storage, runs)
+    converted = None if steps is None else conversions(numbers, steps.read)
+    if steps is None or converted is None:
+        return None
+    return Work(
+        main=steps.main,
+        captured=[steps.captured],
+        outputs=[output],
+        types=types,
+        tree=None,
+        scratch=steps.scratch,
+        converted=converted,
+        release=release,
+        keep=steps.keep,
+    )
 
 
 def _output(result: Any, run: Run) -> Output | None:
@@ -178,7 +222,7 @@ def _output(result: Any, run: Run) -> Output | None:
 
 
 def _converted(
-    args: tuple[Any, ...], numbers: Sequence[type | None], run: Run
+    args: Sequence[Any], numbers: Sequence[type | None], run: Run
 ) -> list[int] | None:
     """What is done with the arguments that are numbers; None if the run did not read all arguments
     in their order."""

@@ -12,6 +12,7 @@ from tessera.runtime.dispatch.arguments_text import arguments_text
 from tessera.runtime.dispatch.held_text import held_text
 from tessera.runtime.dispatch.operators_text import operators_text
 from tessera.runtime.dispatch.run_text import run_text
+from tessera.runtime.dispatch.sequence_text import sequence_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
 from tessera.runtime.dispatch.view_text import view_text
 from tessera.runtime.dispatch.words import ENTRY, PLAN, STRUCTURE, TABLE, Offsets
@@ -47,6 +48,7 @@ def dispatch_text(offsets: Offsets) -> str:
         + run_text(offsets)
         + held_text(offsets)
         + sizes_text()
+        + sequence_text()
         + view_text(offsets)
         + operators_text()
         + _DECLARATIONS

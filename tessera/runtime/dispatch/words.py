@@ -14,6 +14,9 @@ MOST_KEY_WORDS: Final = 2560
 MOST_WORDS: Final = 1152
 """A program that is called natively has at most so many words."""
 
+MOST_STEP_WORDS: Final = 64
+"""And so many, if it is one of several that are run one after the other."""
+
 MOST_OUTPUTS: Final = 512
 """And so many results."""
 

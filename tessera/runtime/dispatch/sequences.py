@@ -1,0 +1,203 @@
+"""Several programs run one after the other as one.
+
+A function like `ts.mean` is a sum and a division. What its runs read and wrote says how they hang
+together: a run reads an argument, what an earlier one made, or a number that no argument has to do
+with. The results between lie in the scratch memory of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.native import native
+from tessera.runtime.dispatch.run import Run
+from tessera.runtime.dispatch.sequence_text import SEQUENCE
+from tessera.runtime.executable import Executable
+from tessera.runtime.memory import pointer
+
+MOST_STEPS = 64
+"""Runs of a sequence. What takes more is no small function."""
+
+MOST_BETWEEN = 1 << 22
+"""Bytes between. Where they are more, a call has so much to do that the rest does not matter."""
+
+FOLDED = 4096
+"""Bytes of a result that is kept rather than made anew, where no argument has to do with it."""
+
+_ALIGNMENT = 64
+
+# The index of a word that is known beforehand.
+_KNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a plan needs of a sequence.
+
+    Attributes:
+        main: the address of what runs it.
+        captured: what comes before the leaves.
+        scratch: the bytes of memory that it needs.
+        read: per leaf the dtype that it is read as.
+        keep: what must stay alive with it.
+    """
+
+    main: int
+    captured: np.ndarray
+    scratch: int
+    read: list[np.dtype[Any]]
+    keep: object
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where bytes lie in a call: an offset from one of its words."""
+
+    start: int
+    size: int
+    word: int
+    offset: int = 0
+
+    def holds(self, start: int, size: int) -> bool:
+        return self.start <= start and start + size <= self.start + self.size
+
+
+def steps_of(
+    args: Sequence[Any], numbers: Sequence[type | None], result: np.ndarray, runs: Sequence[Run]
+) -> Steps | None:
+    """How to do again what runs did, for arguments like these; None where that is not known.
+
+    Args:
+        args: arrays and numbers.
+        numbers: per argument the class of a number, or None.
+        result: the only result of one of the runs, and what the whole gives.
+        runs: what ran, in this order.
+    """
+    loaded = native()
+    if loaded is None or len(runs) > MOST_STEPS:
+        return None
+    writer = _Writer(args, numbers, result)
+    if not writer.is_plain or not all(map(writer.add, runs)) or not writer.is_whole:
+        return None
+    return writer.steps(loaded.addresses[SEQUENCE])
+
+
+class _Writer:
+    """Writes down runs, one by one."""
+
+    def __init__(
+        self, args: Sequence[Any], numbers: Sequence[type | None], result: np.ndarray
+    ) -> None:
+        self._result = pointer(result)
+        # The words of a call: what is captured, the leaves, the result, scratch memory.
+        self._out, self._scratch = 1 + len(args), 2 + len(args)
+        self._places: list[_Place] = []
+        self._numbers: dict[int, Any] = {}
+        self._read: list[np.dtype[Any] | None] = []
+        for k, (x, kind) in enumerate(zip(args, numbers, strict=True)):
+            if kind is not None:
+                self._numbers[k] = x
+                self._read.append(None)
+                continue
+            data = x.contiguous
+            self._places.append(_Place(pointer(data), data.nbytes, 1 + k))
+            self._read.append(data.dtype)
+        self._steps: list[tuple[int, list[tuple[int, int]]]] = []
+        self._between = 0
+        self._most = 0
+        self._keep: list[object] = []
+        self._is_made = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is read tells which argument it is."""
+        places = sorted(self._places, key=lambda p: p.start)
+        apart = [a.start + a.size <= b.start for a, b in pairwise(places)]
+        values = list(self._numbers.values())
+        return all(apart) and all([p.size for p in places]) and len(set(values)) == len(values)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the result was made, and all numbers were read."""
+        all_read = all([dtype is not None for dtype in self._read])  # a dtype may equal None
+        return self._is_made and all_read and self._between <= MOST_BETWEEN
+
+    def add(self, run: Run) -> bool:
+        """Adds a run; False if it is not known what it reads."""
+        executable = run.executable
+        if not isinstance(executable, Executable) or executable.main is None:
+            return False
+        inputs = [self._found(x) for x in run.inputs]
+        known = [word for word in inputs if word is not None]
+        if len(known) < len(inputs):
+            return False
+        is_known = all([word == _KNOWN for word, _ in known]) and not self._numbers
+        outputs = [self._made(x, is_known) for x in run.outputs]
+        self._keep.append(run.executable)
+        if all([word == _KNOWN for word, _ in outputs]):
+            self._keep.append(run.outputs)
+            return True
+        scratch = executable.scratch(run.dims)
+        self._most = max(self._most, scratch)
+        # Behind what lies between, of which it is not known yet how much that is.
+        memory = (self._scratch, -1) if scratch else (_KNOWN, 0)
+        words = [*known, *outputs, memory, *[(_KNOWN, size) for size in run.dims]]
+        self._steps.append((executable.main, words))
+        return len(words) <= w.MOST_STEP_WORDS
+
+    def _found(self, x: np.ndarray) -> tuple[int, int] | None:
+        start = pointer(x)
+        is_one = not any(x.strides)
+        size = x.itemsize if is_one else x.nbytes
+        if not x.size:
+            return None
+        for place in reversed(self._places):
+            if place.holds(start, size):
+                return place.word, place.offset + start - place.start
+        if not (is_one or x.size == 1):
+            return None
+        if self._numbers:
+            return self._number(x)
+        one = np.array(x.flat[0], x.dtype)
+        self._keep.append(one)
+        return _KNOWN, pointer(one)
+
+    def _number(self, x: np.ndarray) -> tuple[int, int] | None:
+        """Which of the numbers an element is. Each is used once, and beside numbers nothing is said
+        to be the same each time."""
+        for k, value in self._numbers.items():
+            if self._read[k] is None and x.flat[0] == x.dtype.type(value):
+                self._read[k] = x.dtype
+                return 1 + k, 0
+        return None
+
+    def _made(self, x: np.ndarray, is_known: bool) -> tuple[int, int]:
+        start = pointer(x)
+        if start == self._result:
+            self._is_made = True
+            found = self._out, 0
+        elif is_known and x.nbytes <= FOLDED:
+            found = _KNOWN, start
+        else:
+            found = self._scratch, self._between
+            self._between += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._places.append(_Place(start, x.nbytes, *found))
+        return found
+
+    def steps(self, main: int) -> Steps:
+        """What was written."""
+        words = [len(self._steps)]
+        for program, its in self._steps:
+            words += (program, len(its))
+            for word, offset in its:
+                is_behind = word == self._scratch and offset < 0
+                words += (word, self._between if is_behind else offset)
+        captured = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
+        read = [dtype for dtype in self._read if dtype is not None]
+        return Steps(main, captured, self._between + self._most, read, self._keep)
