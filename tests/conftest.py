@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import importlib.util
 import os
 import signal
@@ -31,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # All of it, before a module of tests asks for native code, which goes into complete classes.
+    importlib.import_module("tessera.api")
     # A shell starts what runs in its background with SIGINT ignored, and tests of interrupts would
     # wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
