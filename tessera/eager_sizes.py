@@ -102,6 +102,10 @@ _TIES: dict[type[Op], Tie] = {
 }
 
 
+FEW_COLUMNS = 4
+"""Columns that are put together where their number is known."""
+
+
 class SizeMap:
     """Symbols for sizes, and the values that they have in one call."""
 
@@ -172,6 +176,10 @@ def symbolic(
     tie = _TIES.get(cls)
     if tie is not None:
         tie(labels, attrs)
+    if cls is rearrange.Concatenate and attrs["axis"] and _columns(shapes) <= FEW_COLUMNS:
+        # As `collapse` leaves them, these are columns of short rows: one kernel writes whole rows.
+        for names in labels:
+            names[-1] = None
     if known_updates and len(shapes) > 2:
         outer: list[Hashable] = [None] * len(shapes[2])
         labels[1] = [*outer, *labels[1][len(outer) :]]
@@ -198,6 +206,10 @@ def symbolic(
                 [sizes.fresh(n) if k in changes else 0 for k, n in enumerate(values)]
             )
     return sizes, found, changed
+
+
+def _columns(shapes: Shapes) -> int:
+    return sum([shape[-1] for shape in shapes])
 
 
 def _interior(attrs: Attrs) -> tuple[int, ...]:

@@ -1,17 +1,25 @@
 """Copies of NumPy's arrays, and arrays of one number, where compiled code likes memory to begin.
 
-`runtime/memory.py` says why; it gives results memory, and stands above this layer.
+`runtime/memory.py` says why; it gives results memory, and large copies as well, though it stands
+above this layer.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 PAGE = 4096
 """Bytes from which a copy begins on a page. Smaller ones are NumPy's, which is faster."""
+
+LARGE = 1 << 20
+"""Bytes from which a copy takes memory that was used before, whose pages are there already."""
+
+RECYCLED: list[Callable[[tuple[int, ...], np.dtype[Any], int], np.ndarray]] = []
+"""Gives such memory, if anything does."""
 
 _ndarray: Any = np.ndarray
 
@@ -47,6 +55,8 @@ def host_full(shape: tuple[int, ...], value: Any, dtype: np.dtype[Any]) -> np.nd
 
 def _on_page(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> np.ndarray:
     """A new array of so many bytes that is not initialised."""
+    if size >= LARGE and RECYCLED:
+        return RECYCLED[0](shape, dtype, size)
     raw = np.empty(size + PAGE - 1, np.uint8)
     start: int = raw.__array_interface__["data"][0]
     return _ndarray(shape, dtype, raw, -start & PAGE - 1)

@@ -27,6 +27,7 @@ from tessera.graph.ops.library import on_diagonal
 from tessera.graph.ops.rearrange import concatenate, full, move_axis, reshape, slice_axis
 from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.graph.placement import device_of
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.linalg.equations import inv
 from tessera.linalg.matrices import check_matrix, matrix, unknown_choice
@@ -185,6 +186,7 @@ def matrix_power(x: ArrayLike, n: int, /) -> ArrayBase:
 # --- norms ----------------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def vector_norm(
     x: ArrayLike,
@@ -246,6 +248,7 @@ def _vector_norm(x: Any, axes: Sequence[int], order: float) -> Any:
 ORDERS = ("fro", "nuc", 1, -1, 2, -2, float("inf"), -float("inf"))
 
 
+@composed
 @api_boundary
 def matrix_norm(
     x: ArrayLike,
@@ -287,6 +290,7 @@ def _matrix_norm(x: Any, order: Any) -> Any:
     return (min_ if order in (-1, -float("inf")) else max_)(sums, (rank - 2,))
 
 
+@composed
 @api_boundary
 def norm(
     x: ArrayLike,

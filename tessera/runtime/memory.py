@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tessera.config import config
+from tessera.graph.host_copy import LARGE, RECYCLED
 from tessera.runtime.forks import hold
 
 Array = npt.NDArray[Any]
@@ -45,7 +46,7 @@ PAGE = 4096
 PAGED_BYTES = 1 << 14
 
 # Below this the allocator recycles well itself, and the pool's two microseconds would show.
-POOLED_BYTES = 1 << 20
+POOLED_BYTES = LARGE
 
 # Results of native calls between small and large wait in lists, of so many lines of 64 bytes
 # together: an eighth of what the pool may hold.
@@ -131,6 +132,9 @@ def aligned_sized(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Ar
     to = PAGE if size >= PAGED_BYTES else ALIGNMENT
     raw = np.empty(size + to - 1, _BYTE)
     return _ndarray(shape, dtype, raw, -pointer(raw) & to - 1)
+
+
+RECYCLED.append(aligned_sized)
 
 
 def is_all_its_own(array: Array) -> bool:

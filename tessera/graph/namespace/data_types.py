@@ -19,6 +19,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.placement import to_device
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 
 P = ParamSpec("P")
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 
+@composed
 @api_boundary
 def astype(
     x: ArrayLike,

@@ -35,6 +35,7 @@ from tessera.graph.ops.rearrange import (
     transpose,
 )
 from tessera.graph.ops.sort import sort
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -52,6 +53,7 @@ __all__ = [
 Method = Literal["linear", "lower", "higher", "midpoint", "nearest"]
 
 
+@composed
 @api_boundary
 def quantile(
     x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
@@ -78,6 +80,7 @@ def quantile(
     return _quantile("quantile", x, q, 1.0, axis, method, keepdims, skip=False)
 
 
+@composed
 @api_boundary
 def percentile(
     x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
@@ -87,6 +90,7 @@ def percentile(
     return _quantile("percentile", x, q, 100.0, axis, method, keepdims, skip=False)
 
 
+@composed
 @api_boundary
 def nanquantile(
     x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
@@ -96,6 +100,7 @@ def nanquantile(
     return _quantile("nanquantile", x, q, 1.0, axis, method, keepdims, skip=True)
 
 
+@composed
 @api_boundary
 def nanpercentile(
     x: ArrayLike, /, q: ArrayLike, *, axis: Axis = None, method: Method = "linear",
@@ -105,6 +110,7 @@ def nanpercentile(
     return _quantile("nanpercentile", x, q, 100.0, axis, method, keepdims, skip=True)
 
 
+@composed
 @api_boundary
 def median(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The element in the middle, or the mean of the two there, along some axes, or of all.
@@ -120,6 +126,7 @@ def median(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Arr
     return _quantile("median", x, 0.5, 1.0, axis, "midpoint", keepdims, skip=False)
 
 
+@composed
 @api_boundary
 def nanmedian(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
     """The median of the elements that are not NaN; NaN where all are. See `median`."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tessera.config import config
+from tessera.dtypes import DType
 from tessera.graph.array import Array
 from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import in_python, is_recording
@@ -76,13 +77,14 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     known = [run for run in runs if run is not None]
     if not known or len(known) < len(runs):
         return result
-    told = (str, *_NUMBERS) if shortcut.told_by_numbers else (str,)
+    told = (*_TEXTS, *_NUMBERS) if shortcut.told_by_numbers else _TEXTS
     fixed = [k for k, x in enumerate(args) if type(x) in told]
     _note(shortcut, notes.signatures, args, kwargs, fixed, result, known)
     return result
 
 
 _NUMBERS = (int, float, bool)
+_TEXTS = (str, DType)
 
 
 def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool) -> Hashable:
@@ -94,7 +96,7 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool)
             found.append(_kind(x))
         elif type(x) in _NUMBERS:
             found.append((class_of(x), x) if told_by_numbers else class_of(x))
-        elif type(x) is str:
+        elif type(x) in _TEXTS:
             found.append(x)
         elif type(x) in _CONTAINERS and 0 < len(x) <= _MOST_ITEMS:
             if not all([type(item) is Array for item in x]):
@@ -175,7 +177,8 @@ def _work(
     size = sum([x.size for run in runs for x in (*run.inputs, *run.outputs)])
     release, types = 1 if size >= LONG else NEVER, [result.type if result.weak else None]
     run = runs[0]
-    converted = _converted(leaves, numbers, run) if len(runs) == 1 else None
+    is_one = len(runs) == 1 and len(run.outputs) == 1
+    converted = _converted(leaves, numbers, run) if is_one else None
     if converted is not None:
         if not isinstance(run.executable, Executable) or run.executable.main is None:
             return None
@@ -209,15 +212,14 @@ def _work(
 
 
 def _output(result: Any, run: Run) -> Output | None:
-    """The result as native code makes it; None if it is something else than what the run gave."""
-    if type(result) is not Array or len(run.outputs) != 1:
+    """The result as native code makes it; None if the run gave something else."""
+    if type(result) is not Array:
         return None
-    found, made = result.storage, run.outputs[0]
-    if type(found) is not np.ndarray or not found.flags.c_contiguous:
+    found = result.storage
+    if type(found) is not np.ndarray or not found.flags.c_contiguous or not found.size:
         return None
-    if found.dtype != made.dtype or found.size != made.size or not found.size:
-        return None
-    same = pointer(found) == pointer(made)
+    made = [x for x in run.outputs if pointer(x) == pointer(found)]
+    same = [x for x in made if x.dtype == found.dtype and x.size == found.size]
     return (found.shape, found.dtype, found.nbytes) if same else None
 
 
