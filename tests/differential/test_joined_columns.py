@@ -142,3 +142,23 @@ def test_gradients() -> None:
 
     run(ts.grad(loss), values(70, 3))
     run(ts.vmap(mixed), values(3, 40, 3))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [1, 5, 50])
+@pytest.mark.parametrize("length", [2, 17, 60])
+def test_columns_that_are_ready_at_other_times(length: int, rows: int, level: str) -> None:
+    """Reductions share loops, and what needs none is computed before; rows are written at last."""
+
+    def summary(x: Any) -> Any:
+        q = ts.reshape(x, (-1, length))
+        high = ts.max(q, axis=1)
+        parts = ts.sum(q / high[:, None], axis=1)
+        return ts.stack([high, parts, ts.min(q, axis=1), q[:, -1]], axis=1)
+
+    def ends(x: Any) -> Any:
+        q = ts.reshape(x, (-1, length))
+        return ts.stack([q[:, 0], ts.max(q, axis=1), ts.min(q, axis=1), q[:, -1]], axis=1)
+
+    run(ends, values(rows * length), level)
+    run(summary, values(rows * length) + np.float32(1), level)

@@ -71,6 +71,9 @@ def run(low: State, ops: Sequence[Op], point: Point, fetch: Sequence[Fetch] = ()
         along = [op for op in looped if reduction.frame_of(low, op, point).axis != 0]
         pairs = dict(_pairs([op for op in along if not reduction.is_exact(low, op)]))
     levels = _levels(ops, looped, pairs)
+    for stores in low.columns.stores.values():  # which write rows together
+        if stores[0] in levels:
+            levels.update(dict.fromkeys(stores, max(levels[op] for op in stores)))
     last = max(levels[op] for op in looped)
     begun = fetch[max(len(fetch) - last, 1) :]
     for level in range(max(levels.values()) + 1):
