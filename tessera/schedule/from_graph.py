@@ -42,6 +42,7 @@ from tessera.schedule.grouping import Group, Grouping, label, reason
 from tessera.schedule.join_columns import join
 from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
+from tessera.schedule.pieces import cut
 from tessera.schedule.prepare import prepare
 from tessera.schedule.recurrence import recurrence
 from tessera.schedule.row_grouping import RowGrouping
@@ -242,6 +243,8 @@ class _Lowering:
             nests = self.bundle(plans, buffers, stored)
         else:
             nests = [NestEmitter([plan], buffers, stored).run() for plan in plans]
+        if self.options.strategy.cuts_pieces:
+            nests = [piece for nest in nests for piece in cut(nest, self.facts)]
         if self.options.reshape_axes:
             nests = [split(nest, self.facts) for nest in nests]
             if self.options.strategy.finds_contractions:

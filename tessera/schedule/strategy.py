@@ -30,6 +30,7 @@ class Strategy:
         unrolls_components: whether sums of few components of what is computed from pairs are taken
             one by one.
         joins_columns: whether arrays of few columns that are put together have one loop over rows.
+        cuts_pieces: whether nests are cut where conditions change.
         draws_blocks: whether random words are ops of their own, so that neighbours can share the
             block of the generator that they are parts of.
         finds_contractions: whether sums of products become contractions.
@@ -54,6 +55,7 @@ class Strategy:
     keeps_loops: bool = True
     unrolls_components: bool = True
     joins_columns: bool = True
+    cuts_pieces: bool = True
     draws_blocks: bool = False
     finds_contractions: bool = True
     combines_bytes: bool = True
@@ -81,6 +83,7 @@ GPU = Strategy(
     computes_operands=False,
     keeps_loops=False,
     unrolls_components=False,
+    cuts_pieces=False,
     draws_blocks=True,
     combines_bytes=False,
     scatters_in_order=False,
