@@ -1,7 +1,8 @@
 """Eager evaluation: each op at once, through the same pipeline as everything else.
 
 An op is compiled once per class, attributes, dtypes, ranks and layout class, with its sizes as
-symbolic dims, and the executable serves every size (`eager_sizes`). Ops that only rearrange
+symbolic dims, and the executable serves every size (`eager_sizes`); repeated operands of
+elementwise ops are read as they are (`eager_repeats`). Ops that only rearrange
 elements without computing anything give views where strides can say it.
 """
 

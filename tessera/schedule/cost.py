@@ -16,6 +16,9 @@ from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.types import TensorType
 
+LIMITED = 5
+"""A conversion of floating-point numbers to integers, whose limits it keeps to."""
+
 SYMBOLIC_SIZE = 64
 """What a symbolic dim counts as where a decision needs a number."""
 
@@ -91,6 +94,12 @@ def is_widened(value: Value) -> bool:
         return False
     narrow, wide = tensor(value.op.x).dtype, tensor(value).dtype
     return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
+
+
+def _conversion(op: Cast | Bitcast) -> int:
+    """The cost of a conversion: to an integer there are limits to look at, and NaN."""
+    source, target = tensor(op.operands[0]).dtype, tensor(op.results[0]).dtype
+    return LIMITED if source.is_float and target.kind in (Kind.INT, Kind.UINT) else 1
 
 
 def is_stored(value: Value, cost: int, count: float) -> bool:
@@ -245,7 +254,7 @@ class Costs:
         if isinstance(op, Elementwise):
             if any(self._is_pending(v) for v in op.operands):
                 self.reduces.add(op.results[0])
-            own = 1 if isinstance(op, (Cast, Bitcast)) else op.row.cost
+            own = _conversion(op) if isinstance(op, (Cast, Bitcast)) else op.row.cost
             if tensor(op.operands[0]).dtype.kind is Kind.COMPLEX:
                 own *= 4
             return own + sum(self._operand(v) for v in op.operands)

@@ -38,8 +38,8 @@ class Strategy:
         scatters_in_order: whether updates of one element are written one after the other; else
             those that round are sorted, as only others may meet by chance.
         ordered_cost: what costs more additions is not computed in a loop whose points run one after
-            the other, but stored, by a loop that has vectors: a Zen 4 takes 0.3 to 0.8 of the time
-            so for exponentials that single elements of a scatter have, 1.0 to 1.5 for what costs 6.
+            the other, but stored, by a loop that has vectors: a Zen 4 takes 0.2 to 1.0 of the time
+            so, and up to 1.5 for a remainder, which costs 4.
     """
 
     row_cost: int = 20
@@ -60,7 +60,7 @@ class Strategy:
     finds_contractions: bool = True
     combines_bytes: bool = True
     scatters_in_order: bool = True
-    ordered_cost: int = 12
+    ordered_cost: int = 5
 
     def keeps_rows(self, count: int, length: int) -> bool:
         """Whether work on so many rows of so many elements is one kernel over rows."""

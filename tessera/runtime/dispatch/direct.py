@@ -1,9 +1,10 @@
-"""Calls of eager functions that were one run of one program, and are run natively from then on.
+"""Calls of eager functions whose programs native code runs from then on.
 
 While a function that is marked (`graph/shortcut.py`) runs for the second time with arguments of the
 same kinds, the engine says which programs it runs. If that is one, of the arrays that the user gave
-in their order, and the result is what it gave, perhaps in another shape, then so is every call with
-arrays of the same types and the same other arguments.
+in their order, or several that hang together (`sequences.py`), and the result is what the last one
+gave, perhaps in another shape, then so is every call with arrays of the same types and the same
+other arguments.
 """
 
 from __future__ import annotations

@@ -3,6 +3,14 @@
 A function like `ts.mean` is a sum and a division. What its runs read and wrote says how they hang
 together: a run reads an argument, what an earlier one made, or a number that no argument has to do
 with. The results between lie in the scratch memory of the call.
+
+Invariants:
+
+1. All runs of a call are seen: it is watched `in_python`, and what is no run of a program is None.
+   Else what an unseen run made of the arguments would be taken for a number that is always so.
+2. Memory of runs stays alive while they are looked at: an address is one array.
+3. Which argument it is that is read is sure: arguments share no memory, and beside an argument that
+   is a number nothing else is said to be the same each time.
 """
 
 from __future__ import annotations
