@@ -82,12 +82,11 @@ def choose(
 
     def body(kernel: ops.Kernel) -> Block:
         code: list[Op] = []
-        least = left.least_work(kernel)
         for op in kernel.body.ops:
             if isinstance(op, (ops.Sort, *WORDS)) and not isinstance(machine, Gpu):
                 op = op.rebuild(grain=sort_grain(op))
             if isinstance(op, ops.Nest):
-                op = choose_nest(op, machine, facts, least)
+                op = choose_nest(op, machine, facts, left.least_work(kernel, code, op))
                 if overrides and kernel.label in overrides:
                     op = overrides[kernel.label].apply(op)
             if isinstance(op, Each):
@@ -532,7 +531,7 @@ class Choice:
         grain = grain_of(programs, work, self.nest.grain > 0)
         in_loops = any(isinstance(op, loop_ops.LOOPS) for op in self.code)
         if grain and programs * work / (self.speed if in_loops else 1) < self.least:
-            self.reason += "; one thread has just written what it reads"
+            self.reason += "; one thread has just used what it reads"
             return 0
         return grain
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import tessera as ts
 from tessera.compile import Lowered
 from tessera.schedule import ops
@@ -50,4 +52,22 @@ def test_large_results_are_worth_it() -> None:
 def test_the_reason_says_so() -> None:
     lowered = Lowered(traced(lambda x: ts.sum(recurrence(x) ** 2), typed(65536, 8)), AVX2)
     reasons = [op.reason for kernel in kernels(lowered.schedule.body) for op in kernel.body.ops]
-    assert sum("one thread has just written what it reads" in reason for reason in reasons) == 1
+    assert sum("one thread has just used what it reads" in reason for reason in reasons) == 1
+
+
+@pytest.mark.parametrize(("side", "is_shared"), [(128, False), (1024, True)])
+def test_what_one_thread_has_just_read_is_not_shared_for_little(side: int, is_shared: bool) -> None:
+    """A step of conjugate gradients: sums over arrays, and then work on their elements."""
+
+    def step(x: Any, r: Any, p: Any, q: Any) -> Any:
+        near = 4 * p - ts.pad(p[1:], ((0, 1), (0, 0))) - ts.pad(p[:-1], ((1, 0), (0, 0)))
+        part = q / ts.sum(p * near)
+        r = r - part * near
+        square = ts.sum(r * r)
+        return x + part * p, r, r + (square / q) * p, square
+
+    types = [typed(side, side)] * 3
+    func = Lowered(traced(step, *types, typed()), AVX2).schedule
+    last = [op for kernel in kernels(func.body) for op in kernel.body.ops][-1]
+    assert isinstance(last, ops.Nest)
+    assert (last.grain > 0) == is_shared
