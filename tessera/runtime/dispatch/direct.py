@@ -94,15 +94,18 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool)
     found: list[Hashable] = [id(config.override.get())]
     for x in args:
         if type(x) is Array:
-            found.append(_kind(x))
+            if (kind := _kind(x)) is None:
+                return None
+            found.append(kind)
         elif type(x) in _NUMBERS:
             found.append((class_of(x), x) if told_by_numbers else class_of(x))
         elif type(x) in _TEXTS:
             found.append(x)
         elif type(x) in _CONTAINERS and 0 < len(x) <= _MOST_ITEMS:
-            if not all([type(item) is Array for item in x]):
+            kinds = [_kind(item) if type(item) is Array else None for item in x]
+            if None in kinds:
                 return None
-            found.append((class_of(x), *map(_kind, x)))
+            found.append((class_of(x), *kinds))
         else:
             return None
     for name, x in kwargs.items():
@@ -119,10 +122,12 @@ _MOST_ITEMS = 16
 
 
 def _kind(x: Array) -> Hashable:
+    """What tells arrays apart; None for those that are not on the host."""
     data = x.storage
+    if type(data) is not np.ndarray:
+        return None
     # One number repeated is not run natively, and says nothing of others.
-    repeated = type(data) is np.ndarray and not any(data.strides)
-    return data.dtype, data.shape, x.weak, repeated
+    return data.dtype, data.shape, x.weak, not any(data.strides)
 
 
 def _note(
