@@ -28,7 +28,8 @@ MOST_DIMS = 4
 """Dims of a pattern; of more, operands are copied."""
 
 SHORT = 64
-"""A last dim that is shorter is no run-time value: vectors would be mostly empty."""
+"""A last dim that is shorter is no run-time value where there are so many elements that it counts:
+vectors would be mostly empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def pattern_of(
         tuple([d for d, here in enumerate(varying) if here[k]]) for k in range(len(operands))
     ]
     static = [0] * len(sizes)
-    if sizes[-1] < SHORT:
+    if sizes[-1] < SHORT and operands[0].size >= WORTH:
         static[-1] = sizes[-1]
     values = [size for size, known in zip(sizes, static, strict=True) if not known]
     return Pattern(tuple(static), tuple(varies)), values, bases

@@ -105,6 +105,9 @@ _TIES: dict[type[Op], Tie] = {
 FEW_COLUMNS = 4
 """Columns that are put together where their number is known."""
 
+MANY = 1 << 15
+"""Elements from which on that is worth a program of its own."""
+
 
 class SizeMap:
     """Symbols for sizes, and the values that they have in one call."""
@@ -176,7 +179,7 @@ def symbolic(
     tie = _TIES.get(cls)
     if tie is not None:
         tie(labels, attrs)
-    if cls is rearrange.Concatenate and attrs["axis"] and _columns(shapes) <= FEW_COLUMNS:
+    if cls is rearrange.Concatenate and attrs["axis"] and _are_few_columns(shapes):
         # As `collapse` leaves them, these are columns of short rows: one kernel writes whole rows.
         for names in labels:
             names[-1] = None
@@ -208,8 +211,9 @@ def symbolic(
     return sizes, found, changed
 
 
-def _columns(shapes: Shapes) -> int:
-    return sum([shape[-1] for shape in shapes])
+def _are_few_columns(shapes: Shapes) -> bool:
+    columns = sum([shape[-1] for shape in shapes])
+    return columns <= FEW_COLUMNS and columns * shapes[0][0] >= MANY
 
 
 def _interior(attrs: Attrs) -> tuple[int, ...]:

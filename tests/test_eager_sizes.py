@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Case, int]] = {
     "reshape": (reshape, 0),
     "pad": (pad, 12),
     "take": (take, 6),
-    "arithmetic": (arithmetic, 6),
+    "arithmetic": (arithmetic, 10),  # patterns of repeated dims, of what comes for the second time
     "where": (where, 8),
     "softmax": (softmax, 24),
     "one_hot": (one_hot, 6),

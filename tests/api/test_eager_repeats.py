@@ -69,6 +69,7 @@ def test_results_are_numpys(case: tuple[int, list[np.ndarray]], is_large: bool) 
     with pytest.MonkeyPatch.context() as patch:
         if is_large:
             patch.setattr(eager, "WORTH", 0)
+            patch.setattr(eager_repeats, "WORTH", 0)
         # A call is looked at the second time, and may be run natively from the third on.
         for _ in range(3):
             found = fn(*[view(x) for x in arrays])
@@ -93,7 +94,9 @@ def test_dims_that_are_repeated_alike_are_one(
     strides: list[tuple[int, ...]],
     dims: tuple[int, ...],
     varies: tuple[tuple[int, ...], ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(eager_repeats, "WORTH", 1)
     arrays = [np.lib.stride_tricks.as_strided(np.zeros(400, "f4"), shape, s) for s in strides]
     found = pattern_of(shape, arrays)
     assert found is not None
@@ -103,6 +106,13 @@ def test_dims_that_are_repeated_alike_are_one(
     for base, own in zip(found[2], varies, strict=True):
         assert base.size == np.prod([whole[k] for k in own])
         assert base.flags.c_contiguous
+
+
+def test_short_dims_of_small_arrays_are_run_time_values() -> None:
+    x = np.ones((3, 5), np.float32)
+    found = pattern_of((3, 5), [x, np.broadcast_to(x[:1], (3, 5))])
+    assert found is not None
+    assert (found[0].dims, found[1]) == ((0, 0), [3, 5])
 
 
 def test_patterns_of_many_dims_are_copied() -> None:
