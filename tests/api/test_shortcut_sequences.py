@@ -209,3 +209,52 @@ def test_values_that_never_come_again_fill_nothing() -> None:
     for _ in range(3):
         ts.nn.gelu(x)
     assert natively(ts.nn.gelu, x)
+
+
+def _logsumexp(x: np.ndarray) -> np.ndarray:
+    return np.log(np.exp(x).sum())
+
+
+VECTORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "median": (ts.median, np.median),
+    "quantile": (lambda x: ts.quantile(x, 0.3), lambda x: np.quantile(x, 0.3)),
+    "percentile": (lambda x: ts.percentile(x, 40), lambda x: np.percentile(x, 40)),
+    "nanmedian": (ts.nanmedian, np.nanmedian),
+    "nanquantile": (lambda x: ts.nanquantile(x, 0.3), lambda x: np.nanquantile(x, 0.3)),
+    "nanstd": (ts.nanstd, np.nanstd),
+    "nanmax": (ts.nanmax, np.nanmax),
+    "nanargmax": (ts.nanargmax, np.nanargmax),
+    "nan_to_num": (ts.nan_to_num, np.nan_to_num),
+    "norm": (ts.linalg.norm, np.linalg.norm),
+    "norm of order 1": (
+        lambda x: ts.linalg.vector_norm(x, ord=1), lambda x: np.linalg.norm(x, 1)
+    ),
+    "norm of order 3": (
+        lambda x: ts.linalg.vector_norm(x, ord=3), lambda x: np.linalg.norm(x, 3)
+    ),
+    "largest": (
+        lambda x: ts.linalg.vector_norm(x, ord=float("inf")), lambda x: np.abs(x).max()
+    ),
+    "logsumexp": (ts.logsumexp, _logsumexp),
+    "log_softmax": (ts.nn.log_softmax, lambda x: x - _logsumexp(x)),
+    "trapezoid": (ts.trapezoid, np.trapezoid),
+    "diff": (ts.diff, np.diff),
+    "cummax": (ts.cummax, np.maximum.accumulate),
+    "repeat": (lambda x: ts.repeat(x, 2), lambda x: np.repeat(x, 2)),
+    "roll": (lambda x: ts.roll(x, 1), lambda x: np.roll(x, 1)),
+    "kron": (lambda x: ts.kron(x, x), lambda x: np.kron(x, x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_no_value_of_an_earlier_call_is_kept(name: str) -> None:
+    """Short vectors, whose results on the way are single numbers: these might be taken for what is
+    always so."""
+    ours, numpys = VECTORS[name]
+    for size in (1, 2, 5):
+        for k in range(6):
+            x = RNG.standard_normal(size).astype(np.float32) + np.float32(3)
+            if name.startswith("nan") and size > 2 and k % 2:
+                x[k % size] = np.nan
+            wanted = numpys(x)
+            np.testing.assert_allclose(np.asarray(ours(ts.asarray(x))), wanted, 1e-4, 1e-4)
