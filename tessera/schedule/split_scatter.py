@@ -19,11 +19,15 @@ threads share. Each part has a copy of the elements; the copies are combined in 
     nest p, k: part[p, k] = 0
     nest p, i (ordered): part[p, at[p*chunk + i]] += x[p*chunk + i]
     nest k: y[k] += sum over p: part[p, k]
+
+An update of the element that the last one has written waits for it, a dozen cycles, and pictures
+have areas of one colour. So where copies are small, a thread goes over several parts side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from tessera.dtypes import DType, int32, int64
 from tessera.ir.core import Block, Op
@@ -39,11 +43,14 @@ from tessera.schedule.grains import GRAIN
 from tessera.schedule.split import PARTS, Context, Pieces, index_of
 from tessera.schedule.types import Axis, BufType
 
+TURNS = 4
+"""Parts that a thread goes over side by side."""
+
+NEAR = 1 << 14
+"""Bytes of the copies of these: they stay in the first cache."""
+
 SHORT = 16
 """So many updates are written one after the other."""
-
-COPIES = 4
-"""Copies of the elements that a part of the updates goes to in turn."""
 
 SPACE = 2
 """So many times less memory than updates are all copies."""
@@ -109,7 +116,9 @@ def share_updates(nest: ops.Nest, context: Context) -> Pieces | None:
     parts = min(PARTS, first.extent * others * UPDATE // GRAIN, room)
     if parts < 2:
         return None
-    return _Parts(nest, store, first, -(-first.extent // parts), context).run()
+    copy = size * store.buf.type.dtype.itemsize
+    turns = TURNS if TURNS * copy <= NEAR and TURNS * parts <= room and others == 1 else 1
+    return _Parts(nest, store, first, (parts, turns), context).run()
 
 
 def _combines_freely(store: ops.Store) -> bool:
@@ -126,33 +135,43 @@ class _Parts:
 
     Attributes:
         first: the axis that is cut.
+        parts: programs, and parts of each.
         chunk: places of a part.
+        rest: places behind all parts.
         partial: a buffer of copies of the elements, one for each part.
     """
 
     def __init__(
-        self, nest: ops.Nest, store: ops.Store, first: Axis, chunk: int, context: Context
+        self,
+        nest: ops.Nest,
+        store: ops.Store,
+        first: Axis,
+        parts: tuple[int, int],
+        context: Context,
     ) -> None:
         assert isinstance(first.extent, int) and isinstance(store.buf.type, BufType)
         self.nest = nest
         self.store = store
         self.first = first
-        self.chunk = chunk
+        self.parts = parts
+        self.chunk = first.extent // math.prod(parts)
+        self.rest = first.extent - math.prod(parts) * self.chunk
         self.names = context.names
         self.pieces = Pieces()
         self.shape = store.buf.type.shape
-        count = -(-first.extent // chunk)
+        count = math.prod(parts) + (self.rest > 0)
         self.partial = self.pieces.buffer(BufType((count, *self.shape), store.buf.type.dtype))
         self.part = Axis(self.names.fresh("p"), count)
 
     def run(self) -> Pieces:
         """All nests."""
-        assert isinstance(self.first.extent, int)
         self.clear()
-        full = self.first.extent // self.chunk
-        self.update(Axis(self.part.name, full), sym(self.part.name), self.chunk)
-        if self.first.extent > full * self.chunk:
-            self.update(None, full, self.first.extent - full * self.chunk)
+        programs, turns = self.parts
+        part = sym(self.part.name)
+        each = [turns * part + k for k in range(turns)]
+        self.update(Axis(self.part.name, programs), each, self.chunk)
+        if self.rest:
+            self.update(None, [math.prod(self.parts)], self.rest)
         self.combine()
         self.pieces.reason = f"updates of {self.chunk} places go to copies of their own"
         return self.pieces
@@ -175,19 +194,19 @@ class _Parts:
         store = ops.Store(self.partial, none.result, (), index_of(axes))
         self.add(axes, [none, store])
 
-    def update(self, part: Axis | None, number: Dim, places: int) -> None:
-        """Combines the updates of one part, or of several."""
+    def update(self, part: Axis | None, numbers: Sequence[Dim], places: int) -> None:
+        """Combines the updates of some parts side by side, or of several programs of them."""
         first, store = self.first, self.store
-        place = number * self.chunk + sym(first.name)
-        copy = Copy({first.name: place})
         code: list[Op] = []
-        for op in self.nest.body.ops:
-            fresh = copy.op(op)
-            if op is store:
-                assert isinstance(fresh, ops.Store)
-                fields = fresh.attrs | {"index": (number, *fresh.index)}
-                fresh = ops.Store(self.partial, fresh.value, fresh.dyn, loc=op.loc, **fields)
-            code.append(fresh)
+        for number in numbers:
+            copy = Copy({first.name: number * self.chunk + sym(first.name)})
+            for op in self.nest.body.ops:
+                fresh = copy.op(op)
+                if op is store:
+                    assert isinstance(fresh, ops.Store)
+                    fields = fresh.attrs | {"index": (number, *fresh.index)}
+                    fresh = ops.Store(self.partial, fresh.value, fresh.dyn, loc=op.loc, **fields)
+                code.append(fresh)
         axes = [Axis(a.name, places) if a is first else a for a in self.nest.axes]
         self.add((*([part] if part else []), *axes), code, self.nest.ordered)
 

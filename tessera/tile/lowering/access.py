@@ -15,6 +15,7 @@ from tessera.ir.intexpr import Dim, is_nonneg, linear_in, simplify, symbols
 from tessera.ir.scalar import SCALARS, ScalarFn
 from tessera.schedule import ops as s
 from tessera.schedule import prefetch_ops
+from tessera.schedule.access import is_affine
 from tessera.tile import ops as t
 from tessera.tile.lowering.emitter import Shape, common_shape
 from tessera.tile.lowering.state import Point, State, TileDim, Val
@@ -59,11 +60,9 @@ def address_of(
     for e, stride in zip(index, low.buffer(buf).element_strides(), strict=True):
         offset = offset + e * stride
     varying = [f"${k}" for k, value in enumerate(dyn) if tile_type(value).shape]
-    names = [*point.names, *varying]
-    affine = linear_in(offset, names)
-    if affine is None:
+    if not is_affine(offset):
         offset = simplify(offset, low.facts)
-        affine = linear_in(offset, names)
+    affine = linear_in(offset, [*point.names, *varying])
     if affine is None or any(affine[0][name] != 0 for name in varying):
         return Address(buf, offset, dyn, None, offset)
     return Address(buf, offset, dyn, affine[0], affine[1])
