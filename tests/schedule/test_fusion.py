@@ -3,7 +3,6 @@ programs."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tessera.ir.intexpr import sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
 from tessera.schedule.from_graph import from_graph, lower
+from tests.counting import calls
 from tests.schedule.lowering import all_ops, check, counts, labels, lowered, nests_of, traced, typed
 
 S = sym("S")
@@ -417,7 +417,7 @@ def test_shifted_sums_do_not_explode() -> None:
     assert len(all_ops(func, ops.Map)) < 100
 
 
-def test_time_is_linear() -> None:
+def test_work_is_linear() -> None:
     def network(depth: int) -> Any:
         def fn(x: Any, w: Any, b: Any) -> Any:
             for _ in range(depth):
@@ -426,15 +426,12 @@ def test_time_is_linear() -> None:
 
         return traced(fn, typed(8, 32), typed(32, 32), typed(32))
 
-    def seconds(depth: int) -> float:
+    def work(depth: int) -> int:
         graph = network(depth)
-        start = time.process_time()
-        from_graph(graph)
-        return time.process_time() - start
+        return calls(lambda: from_graph(graph))[0]
 
-    seconds(4)
-    small, large = min(seconds(10) for _ in range(3)), seconds(160)
-    assert large < 16 * small * 4
+    work(4)
+    assert work(160) < 16 * work(10) * 1.2
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from types import FrameType
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from tessera.ir.parser import parse_func
 from tessera.target.check.kernel import check_kernel
 from tessera.target.check.report import Outcome
 from tessera.target.gpu import gpu
+from tests.counting import calls
 from tests.ir.layers import op_classes
 from tests.target.check.brute import has_race
 
@@ -177,22 +176,10 @@ def long_kernel(rounds: int) -> Func:
 def calls_to_check(rounds: int) -> int:
     """How many Python functions the check of such a kernel calls."""
     func = long_kernel(rounds)
-    calls = 0
-
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        report = check_kernel(func, MACHINE)
-    finally:
-        sys.setprofile(before)
+    count, report = calls(lambda: check_kernel(func, MACHINE))
     assert {v.outcome for v in report.verdicts} == {Outcome.PROVED}
-    return calls
+    return count
 
 
 def test_the_check_grows_with_the_kernel_and_no_faster() -> None:
-    # A clock would measure what else the machine does; what is called is the same each time.
     assert calls_to_check(400) < 2.2 * calls_to_check(200)

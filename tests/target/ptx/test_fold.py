@@ -4,8 +4,6 @@ takes.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -23,6 +21,7 @@ from tessera.target.passes.fold import Fold, constant
 from tessera.target.passes.legalize_gpu import legalize_gpu
 from tessera.target.ptx.writer import write_kernels
 from tessera.target.types import PtrType, VecType
+from tests.counting import calls
 from tests.target.test_scalars import elements
 
 MACHINE = gpu("sm_90a")
@@ -245,14 +244,11 @@ def long_kernel(count: int) -> Func:
     return Func("k", Block([x], ops, ()))
 
 
-def seconds(count: int) -> float:
+def work(count: int) -> int:
     func = long_kernel(count)
-    start = time.perf_counter()
-    write_kernels([legalize_gpu(func, MACHINE)], MACHINE)
-    return time.perf_counter() - start
+    return calls(lambda: write_kernels([legalize_gpu(func, MACHINE)], MACHINE))[0]
 
 
-def test_time_is_linear() -> None:
-    small = min(seconds(300) for _ in range(3))
-    large = min(seconds(2400) for _ in range(2))
-    assert large < 8 * 3 * small
+def test_work_is_linear() -> None:
+    work(30)
+    assert work(2400) < 8 * work(300) * 1.2
