@@ -2,8 +2,8 @@
 
 An op is compiled once per class, attributes, dtypes, ranks and layout class, with its sizes as
 symbolic dims, and the executable serves every size (`eager_sizes`); repeated operands of
-elementwise ops are read as they are (`eager_repeats`). Ops that only rearrange
-elements without computing anything give views where strides can say it.
+elementwise ops are read as they are (`eager_repeats`). Ops that only rearrange elements without
+computing anything give views where strides can say it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
-from tessera.eager_repeats import WORTH, pattern_of
+from tessera.eager_repeats import WORTH, Pattern, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated
@@ -37,7 +37,6 @@ from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
-from tessera.ir.intexpr import sym
 from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
@@ -330,8 +329,9 @@ class Eager:
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:
-            splats = [x.is_splat for x in operands]
-            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
+            pattern = lines([x.is_splat for x in operands])
+            found = self._compile_elementwise(cls, operands, attrs, pattern)
+            self._cache[signature] = found
         elif not attrs and (id(config.override.get()), signature) not in self._noted:
             self._note(cls, operands, found, signature)
         result = aligned_empty(shape, found.dtypes[0])
@@ -361,10 +361,8 @@ class Eager:
         signature = (pattern, *key)
         program = self._cache.get(signature)
         if program is None:
-            # The op on concrete sizes first: its errors are the user's.
-            cls(*[Value(x.type) for x in operands], **attrs)
-            types = [(x.dtype, x.weak) for x in operands]
-            program = self._cache[signature] = self._executable(pattern.program(cls, types, attrs))
+            program = self._compile_elementwise(cls, operands, attrs, pattern)
+            self._cache[signature] = program
         result = aligned_empty(data[0].shape, program.dtypes[0])
         program.run_into(inputs, (result,), dims)
         if direct.STATE.runs is not None:
@@ -424,28 +422,12 @@ class Eager:
             signatures.add(known, given[0], given[1], work)
 
     def _compile_elementwise(
-        self,
-        cls: type[Op],
-        operands: Sequence[Array],
-        attrs: dict[str, Any],
-        splats: Sequence[bool],
+        self, cls: type[Op], operands: Sequence[Array], attrs: dict[str, Any], pattern: Pattern
     ) -> Any:
         # The op on concrete sizes first: its errors are the user's.
         cls(*[Value(x.type) for x in operands], **attrs)
-        size = sym("d0")
-        builder = Builder(
-            [
-                TensorType(() if splat else (size,), x.dtype, x.weak)
-                for x, splat in zip(operands, splats, strict=True)
-            ]
-        )
-        with scoped(Loc.unknown):
-            values = [
-                builder.add(s.Broadcast(arg, shape=(size,), dims=())).result if splat else arg
-                for arg, splat in zip(builder.args, splats, strict=True)
-            ]
-            op = builder.add(cls(*values, **attrs))
-        return self._executable(builder.func(cls.name.split(".")[-1], op.results, ["d0"]))
+        types = [(x.dtype, x.weak) for x in operands]
+        return self._executable(pattern.program(cls, types, attrs))
 
     def _executable(self, func: Func) -> Any:
         """The compiled program."""

@@ -17,6 +17,7 @@ import numpy as np
 from tessera.compile_gpu import lower_on
 from tessera.config import config
 from tessera.eager import Eager, Plan, constant, specs_of
+from tessera.eager_repeats import lines
 from tessera.eager_sizes import patterned, with_known_updates
 from tessera.graph.array import Array
 from tessera.graph.device import Device, default_device
@@ -194,7 +195,8 @@ class RemoteEager(Eager):
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:
-            found = self._cache[signature] = self._compile_elementwise(cls, operands, attrs, splats)
+            found = self._compile_elementwise(cls, operands, attrs, lines(splats))
+            self._cache[signature] = found
         # By what all arrays have to be, or where that is not all, by what was found out here.
         is_plain = not any([x.weak or s for x, s in zip(operands, splats, strict=True)])
         where = call if is_plain else (signature, shape)

@@ -21,8 +21,8 @@ from tessera.ir.loc import Loc, scoped
 from tessera.ir.types import TensorType
 
 WORTH = 1 << 15
-"""From so many elements on a program of its own is better than a copy of the operand, even for a
-call that may not come again."""
+"""From so many elements on a program of its own is better than copies, even for a call that may not
+come again."""
 
 MOST_DIMS = 4
 """Dims of a pattern; of more, operands are copied."""
@@ -71,6 +71,11 @@ class Pattern:
             ]
             op = builder.add(cls(*values, **attrs))
         return builder.func(cls.name.split(".")[-1], op.results, names)
+
+
+def lines(splats: Sequence[bool]) -> Pattern:
+    """Operands that are lines of one length, or one number repeated."""
+    return Pattern((0,), tuple([() if splat else (0,) for splat in splats]))
 
 
 def pattern_of(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
+from tessera.eager_repeats import WORTH
 from tessera.graph.ops import cumulative, dynamic_slice, gather, rearrange, reduce, sort
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import RandomBits
@@ -104,9 +105,6 @@ _TIES: dict[type[Op], Tie] = {
 
 FEW_COLUMNS = 4
 """Columns that are put together where their number is known."""
-
-MANY = 1 << 15
-"""Elements from which on that is worth a program of its own."""
 
 
 class SizeMap:
@@ -213,7 +211,7 @@ def symbolic(
 
 def _are_few_columns(shapes: Shapes) -> bool:
     columns = sum([shape[-1] for shape in shapes])
-    return columns <= FEW_COLUMNS and columns * shapes[0][0] >= MANY
+    return columns <= FEW_COLUMNS and columns * shapes[0][0] >= WORTH
 
 
 def _interior(attrs: Attrs) -> tuple[int, ...]:

@@ -66,12 +66,12 @@ class LeftBehind:
         moved = sum([self._bytes.get(value, 0) for value in kernel.inputs])
         if LITTLE * sum(map(bytes_of, kernel.types)) > moved:
             moved = 0
-        used = _used(nest)
+        alone = [one for one in before if isinstance(one, ops.Nest) and not is_shared(one)]
+        used = _used(nest) if alone else {}
         beside: dict[Value, int] = {}
-        for one in before:
-            if isinstance(one, ops.Nest) and not is_shared(one):
-                for buffer, size in _used(one).items():
-                    beside[buffer] = max(beside.get(buffer, 0), min(size, used.get(buffer, 0)))
+        for one in alone:
+            for buffer, size in _used(one).items():
+                beside[buffer] = max(beside.get(buffer, 0), min(size, used.get(buffer, 0)))
         # Of these a line that was written comes from another core, and goes there again.
         there_and_back = 2 * sum([size for size in beside.values() if size < STREAM_BYTES])
         return (moved + there_and_back) * MOVED

@@ -18,13 +18,14 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from tessera.dtypes import bool_
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Op
 from tessera.ir.intbounds import is_nonneg
-from tessera.ir.intexpr import Dim, Facts, linear_in, substitute, sym, symbols
+from tessera.ir.intexpr import Dim, Facts, linear_in, sym, symbols
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses
 from tessera.schedule.axes import ranges
+from tessera.schedule.copying import Copy
 from tessera.schedule.emit import without_dead
 from tessera.schedule.types import Axis
 
@@ -54,8 +55,10 @@ def cut(nest: ops.Nest, facts: Facts) -> list[ops.Nest]:
     if len(sizes) < len(extents) or not sizes:
         return [nest]
     conditions = list(dict.fromkeys(_conditions(nest.body)))
+    found = accesses(nest, facts) if conditions else []
+    apart = {name for access in found for name in _apart(nest, access)}
     for axis in reversed(nest.axes):
-        if not any([axis.name in _apart(nest, access) for access in accesses(nest, facts)]):
+        if axis.name not in apart:
             continue
         assert isinstance(axis.extent, int)
         points = prod(sizes) // max(axis.extent, 1)
@@ -126,39 +129,40 @@ class _Writer:
     """
 
     def __init__(self, mapping: dict[str, Dim], facts: Facts) -> None:
-        self.mapping = mapping
+        self.copy = Copy(mapping)
         self.facts = facts
         self.code: list[Op] = []
-        self.env: dict[Value, Value] = {}
 
     def op(self, op: Op) -> None:
         """One op."""
-        operands = [self.env.get(v, v) for v in op.operands]
-        attrs: dict[str, object] = {}
         if isinstance(op, (ops.Load, ops.Store, ops.Holds)):
             where = self.left(op.where)
             if where is None or (isinstance(op, ops.Holds) and not where):
                 self.decided(op, where is not None)
-                return
-            attrs["where"] = where
-            if isinstance(op, ops.Load) and not where:
-                attrs["fill"] = 0
-        if isinstance(op, (ops.Load, ops.Store)):
-            attrs["index"] = tuple([substitute(e, self.mapping) for e in op.index])
-        elif isinstance(op, ops.Index):
-            attrs["expr"] = substitute(op.expr, self.mapping)
-        elif isinstance(op, ops.Map) and op.fn.name == "select":
-            condition = operands[0].op
+            else:
+                self.guarded(op, where)
+            return
+        if isinstance(op, ops.Map) and op.fn.name == "select":
+            condition = self.copy.find(op.operands[0]).op
             if isinstance(condition, ops.Const):
-                self.env[op.result] = operands[1 if condition.value else 2]
+                chosen = op.operands[1 if condition.value else 2]
+                self.copy.env[op.result] = self.copy.find(chosen)
                 return
-        new = op.rebuild(operands, [], **attrs)
+        self.code.append(self.copy.op(op))
+
+    def guarded(self, op: Op, where: tuple[Dim, ...]) -> None:
+        """An op with the conditions that are left."""
+        attrs: dict[str, object] = {"where": where}
+        if isinstance(op, ops.Load) and not where:
+            attrs["fill"] = 0
+        fresh = self.copy.op(op)
+        new = fresh.rebuild(fresh.operands, [], **attrs)
+        self.copy.env.update(zip(op.results, new.results, strict=True))
         self.code.append(new)
-        self.env.update(zip(op.results, new.results, strict=True))
 
     def left(self, where: Sequence[Dim]) -> tuple[Dim, ...] | None:
         """The conditions that are not known to hold; None where one is known not to."""
-        found = [substitute(e, self.mapping) for e in where]
+        found = self.copy.places(where)
         if any([is_nonneg(-e - 1, self.facts) for e in found]):
             return None
         return tuple([e for e in found if not is_nonneg(e, self.facts)])
@@ -172,4 +176,4 @@ class _Writer:
         dtype = bool_ if isinstance(op, ops.Holds) else op.result.type.dtype
         made = ops.Const(number, dtype, loc=op.loc)
         self.code.append(made)
-        self.env[op.result] = made.result
+        self.copy.env[op.result] = made.result

@@ -18,6 +18,7 @@ from tessera.graph.namespace import indexing
 from tessera.graph.ops.arithmetic import Add
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import native
+from tests.counting import calls
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -228,19 +229,8 @@ INDICES: list[Any] = [
 
 def enters_python(read: Callable[[], Any]) -> tuple[bool, Any]:
     """Whether a read of an array enters the function of Python; what it gives."""
-    entered: list[object] = []
-
-    def note(frame: Any, event: str, arg: object) -> None:
-        if event == "call" and frame.f_code is indexing.getitem.__code__:
-            entered.append(arg)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        found = read()
-    finally:
-        sys.setprofile(before)
-    return bool(entered), found
+    count, found = calls(read, indexing.getitem.__code__)
+    return count > 0, found
 
 
 SHAPES = [(), (4,), (3, 4), (3, 0), (256,), (257,), (2000,), (16, 17), (3, 2, 5), (300, 2, 5)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import tessera as ts
 from tessera.graph.trace import in_python
 from tessera.runtime.dispatch.native import native
-from tests.api.test_shortcuts import known, natively
+from tests.api.test_shortcuts import in_threads, known, natively
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -184,11 +183,7 @@ def test_many_threads() -> None:
                 if not np.allclose(np.asarray(a), b, rtol=1e-4):
                     wrong.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not wrong
 
 

@@ -191,6 +191,15 @@ def test_not_a_number_is_found() -> None:
         ts.sqrt(x)
 
 
+def in_threads(work: Callable[[int], None]) -> None:
+    """Runs work for several numbers at once."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_many_threads() -> None:
     wrong: list[object] = []
 
@@ -203,11 +212,7 @@ def test_many_threads() -> None:
                 if not np.array_equal(np.asarray(a), b):
                     wrong.append(k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert not wrong
 
 
