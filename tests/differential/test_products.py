@@ -20,6 +20,7 @@ from tessera.runtime.memory import pointer
 from tessera.schedule import ops
 from tessera.schedule.part_ops import ContractFrom
 from tessera.target.machine import Machine, machine, supported_levels
+from tessera.target.ops import DotGroups, Load
 from tests.differential.levels import check_donated, check_levels, with_pairs
 from tests.schedule.lowering import nests_of, traced, typed
 
@@ -137,6 +138,20 @@ def test_groups_are_turned_in_squares(
     turned = any(sum(size > 1 for size in nest.tile) == 3 for nest in nests)
     if machine(level).vector_bits > 128:  # else panels may have four columns only
         assert turned is (shape[2] > 64)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_groups_of_panels_are_taken_as_they_lie(name: str) -> None:
+    """What an instruction takes is loaded as it is, not picked apart and put together again."""
+    types = [operands("nn", (64, 256, 128), dtype)[k] for k, dtype in enumerate(NARROW[name])]
+    graph = traced(lambda x, y: product("nn", e.cast(x, dt.int32), e.cast(y, dt.int32)), *types)
+    lowered = Lowered(graph, machine("x86-64-v4-vnni"))
+    assert "pack" in str(lowered.schedule)
+    code = [op for func in lowered.target.funcs.values() for op in walk(func.body)]
+    loaded = {op.result for op in code if isinstance(op, Load)}
+    dots = [op for op in code if isinstance(op, DotGroups)]
+    assert dots
+    assert all(loaded & {op.a, op.b} for op in dots)
 
 
 @pytest.mark.parametrize("form", FORMS)

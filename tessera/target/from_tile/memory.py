@@ -224,6 +224,10 @@ def _rows_inside(s: Lowering, view: View, op: tile.Load | tile.Store, rows: int)
     return 0 if left is None else max(min(left, rows), 0)
 
 
+_GROUP_BITS = 32
+"""What a product of groups takes as it lies in memory: four bytes, or two numbers of 16 bits."""
+
+
 def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
     """Rows that lie mixed, the first `count` of a box: one vector, whose elements are picked."""
     rows, lanes = op.shape
@@ -234,15 +238,16 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
         outside = s.const(op.fill, VecType(lanes, view.dtype))
         s.define(op.result, [*found, *[outside] * (rows - count)])
         return
-    if count > 2:
+    if count * view.dtype.bits > _GROUP_BITS and count > 2:
         s.define(op.result, halved(s, view, start, count, lanes))
         return
     type = VecType(count * lanes, view.dtype)
     mixed = s.emit(t.Load(view.ptr, start, (), type, loc=s.loc))
-    values: list[Value] = []
-    for k in range(count):
-        picks = tuple(range(k, count * lanes, count))
-        values.append(s.emit(t.Shuffle(mixed, mixed, picks, loc=s.loc)))
+    if count > 2:
+        values = halved(s, view, start, count, lanes)
+    else:
+        picks = [tuple(range(k, count * lanes, count)) for k in range(count)]
+        values = [s.emit(t.Shuffle(mixed, mixed, pick, loc=s.loc)) for pick in picks]
     s.env[op.result] = Rows(op.shape, view.dtype, tuple(values), mixed)
 
 
