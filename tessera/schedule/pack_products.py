@@ -38,6 +38,7 @@ from tessera.schedule.part_memory import share
 from tessera.schedule.product_sides import Side
 from tessera.schedule.product_sums import column_sums, row_sums
 from tessera.schedule.products import Context, Product
+from tessera.schedule.turned_products import in_squares
 from tessera.schedule.types import BufType
 
 SHARED_FOR = 16
@@ -122,6 +123,10 @@ class _Packing:
                 results, temps = [*results[:kept], *memory], len(memory)
                 code.append(each)
                 continue
+            squares = self.squares(part)
+            if squares is not None:
+                code.append(squares)
+                continue
             product = Product.of(part, self.context) if isinstance(part, ops.Nest) else None
             # Before a loop all of it is packed, once.
             by_panels = scope.outer is None
@@ -153,6 +158,11 @@ class _Packing:
             inputs, tuple(types), op.places, temps, op.label, op.reason, op.concurrent, op.joined,
             body=Block(args, code, ()), loc=op.loc,
         )  # fmt: skip
+
+    def squares(self, part: Op) -> ops.Nest | None:
+        """A small product whose second operand is turned in registers."""
+        machine, facts = self.context.machine, self.context.facts
+        return in_squares(part, machine, facts) if isinstance(part, ops.Nest) else None
 
     def pack(
         self,

@@ -471,6 +471,8 @@ class Side:
             return ops.Nest(tuple(made), grain=p.is_shared, body=body, loc=p.op.loc)
         # Seldom run, and soon compiled.
         tile = (*[1] * (len(made) - 1), p.lanes)
+        if self.turns_rest(made):
+            tile = (*tile[:-2], p.lanes, p.lanes)
         if not self.is_left and p.group > 1:
             made[-2:] = made[-1], made[-2]
             tile = (*tile[:-2], p.group, p.lanes)
@@ -478,6 +480,13 @@ class Side:
             tuple(made), (), tile, (*[0] * len(made),), 1, "what is left at the ends",
             body=body, loc=p.op.loc,
         )  # fmt: skip
+
+    def turns_rest(self, axes: Sequence[Axis]) -> bool:
+        """Whether what is left at the ends is turned, too: of an operand that runs along the depth,
+        which is the axis before the panel's."""
+        p = self.product
+        is_plain = p.group == 1 and not p.line and len(p.op.axes) == 1 and len(axes) > 1
+        return is_plain and not self.is_left and self.runs_along(p.op.axes[-1])
 
     def rows_nest(self, axes: Sequence[Axis], body: Block) -> ops.Nest | None:
         """The nest that packs whole panels of rows, where memory runs along these: some panels

@@ -252,6 +252,15 @@ class Lowering:
                 found[lane::part] = [pick(a, b, m) for m in far for a, b in pairs]
         return found
 
+    def chain(self, parts: Sequence[Value]) -> Value:
+        """One vector after the other; a power of two of them."""
+        found = list(parts)
+        while len(found) > 1:
+            picks = tuple(range(2 * t.lanes(found[0].type)))
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found = [self.emit(t.Shuffle(x, y, picks, loc=self.loc)) for x, y in pairs]
+        return found[0]
+
     def mix(self, rows: Sequence[Value]) -> Value:
         """One element of each vector after the other; a power of two of them."""
         found, size = list(rows), 1

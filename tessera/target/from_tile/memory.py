@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -11,6 +10,7 @@ from tessera.ir.core import Value
 from tessera.ir.scalar import ScalarFn, scalar
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
+from tessera.target.from_tile.boxes import Box
 from tessera.target.from_tile.lowering import (
     Lowering,
     Rows,
@@ -38,6 +38,9 @@ CLOSE_BYTES = 96
 LEAST_SIDE = 4
 """Blocks with fewer rows or columns are stored as they are, element by element."""
 
+LEAST_LOADED = 3
+"""The same of loads."""
+
 
 def view(s: Lowering, op: tile.View) -> None:
     """A window: only its parts are kept."""
@@ -51,114 +54,8 @@ def view(s: Lowering, op: tile.View) -> None:
     )
 
 
-class _Box:
-    """Addresses and masks of one box access."""
-
-    def __init__(
-        self,
-        s: Lowering,
-        view: View,
-        coords: Sequence[Value],
-        shape: tuple[int, ...],
-        check: Sequence[int],
-        start: Sequence[int] = (),
-    ) -> None:
-        self.s = s
-        self.view = view
-        self.coords = [s.scalar(c) for c in coords]
-        if start:
-            places = zip(self.coords, start, strict=True)
-            self.coords = [s.map("add", c, s.index(n)) for c, n in places]
-        self.shape = shape
-        self.check = check
-        self.lanes = shape[-1] if shape else 1
-        self.base = view.offset
-        for coord, stride in zip(self.coords, view.strides, strict=True):
-            self.base = s.map("add", self.base, s.map("mul", coord, stride))
-        self.lane_mask: Value | None = None
-        self.left: Value | None = None
-        last = len(shape) - 1
-        if last in check and self.lanes > 1:
-            self.left = s.map("sub", view.sizes[-1], self.coords[-1])
-            left = s.map("min", self.left, s.index(self.lanes))
-            limit = s.splat(s.cast(left, int32), self.lanes)
-            self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
-
-    def offset(self, index: tuple[int, ...]) -> Value:
-        """The element offset of a row's first element."""
-        offset = self.base
-        for i, stride in zip(index, self.view.strides, strict=False):
-            offset = self.s.map("add", offset, self.s.map("mul", self.s.index(i), stride))
-        return offset
-
-    def place(self, index: tuple[int, ...], extra: Value | None) -> Value:
-        """The offset to access a row at: that of the first one for a row that is outside, and that
-        of the array for one that a condition of its own excludes. No lane of it is wanted then,
-        but to find that there is no memory takes a CPU hundreds of cycles."""
-        guard = self.guard(index) if self.lanes > 1 and any(index) else None
-        offset = self.offset(index)
-        if guard is not None:
-            offset = self.s.map("select", guard, offset, self.base)
-        if self.lanes > 1 and extra is not None and isinstance(extra.op, t.Splat):
-            offset = self.s.map("select", extra.op.x, offset, self.s.index(0))
-        return offset
-
-    def guard(self, index: tuple[int, ...]) -> Value | None:
-        """The scalar condition under which a row is inside the view, or None."""
-        s = self.s
-        found: Value | None = None
-        dims = [*index, 0] if self.shape else []
-        for axis in self.check:
-            if axis == len(self.shape) - 1 and self.lanes > 1:
-                continue
-            at = s.map("add", self.coords[axis], s.index(dims[axis]))
-            inside = s.map("lt", at, self.view.sizes[axis])
-            found = inside if found is None else s.map("and", found, inside)
-        return found
-
-    def mask(self, index: tuple[int, ...], extra: Value | None) -> Value | None:
-        """The whole mask of a row: a scalar bool for scalar rows, a vector otherwise, or None."""
-        guard = self.guard(index)
-        if self.lanes > 1 and guard is not None:
-            guard = self.s.splat(guard, self.lanes)
-        return self.every([self.lane_mask, guard, extra])
-
-    def condition(
-        self, index: tuple[int, ...], extra: Value | None
-    ) -> tuple[Value | None, Value | None]:
-        """The mask of a row in two parts: a scalar for all of its lanes, and what differs between
-        them."""
-        of_row, of_lanes = [self.guard(index)], [self.lane_mask]
-        for part in () if extra is None else _factors(extra):
-            if isinstance(part.type, ScalarType):
-                of_row.append(part)
-            else:
-                of_lanes.append(part)
-        return self.every(of_row), self.every(of_lanes)
-
-    def every(self, parts: Sequence[Value | None]) -> Value | None:
-        """The conjunction of those masks that there are."""
-        found = [part for part in parts if part is not None]
-        return functools.reduce(lambda a, b: self.s.map("and", a, b), found) if found else None
-
-
-def _factors(mask: Value) -> list[Value]:
-    """What has to hold for a mask to, scalars where it is the same in all lanes."""
-    op = mask.op
-    if isinstance(op, t.Map) and op.fn.name == "and":
-        return [part for arg in op.args for part in _factors(arg)]
-    return [op.x if isinstance(op, t.Splat) else mask]
-
-
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return list(itertools.product(*map(range, shape[:-1])))
-
-
-def _is_turned(view: View, shape: tuple[int, ...]) -> bool:
-    """Whether a square of elements runs along its columns: it is turned in registers."""
-    if len(shape) != 2 or shape[0] != shape[1] or not is_power(shape[0]):
-        return False
-    return _runs_along_columns(view)
 
 
 def _runs_along_columns(view: View) -> bool:
@@ -181,10 +78,7 @@ def _store_turned(s: Lowering, op: tile.Store, view: View, value: Rows, side: in
     rows, columns = value.shape
     for row in range(0, rows, side):
         count = min(side, rows - row)
-        present = None
-        if count < side:
-            numbers = s.emit(t.Lanes(side, int32, loc=s.loc))
-            present = s.map("lt", numbers, s.const(count, VecType(side, int32)))
+        present = _first_lanes(s, count, side)
         for column in range(0, columns, side):
             picks = range(column, column + side)
             square = [s.pick(x, picks) for x in value.values[row : row + count]]
@@ -201,10 +95,10 @@ def _turned(
     shape: tuple[int, ...],
     check: Sequence[int],
     start: Sequence[int] = (),
-) -> _Box:
+) -> Box:
     """The box with its two dims exchanged; it begins at `start` behind the coordinates."""
     other = View(view.ptr, view.dtype, view.offset, view.sizes[::-1], view.strides[::-1])
-    return _Box(s, other, coords[::-1], shape, [1 - k for k in check], start[::-1])
+    return Box(s, other, coords[::-1], shape, [1 - k for k in check], start[::-1])
 
 
 def _is_mixed(view: View, shape: tuple[int, ...]) -> bool:
@@ -231,7 +125,7 @@ _GROUP_BITS = 32
 def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
     """Rows that lie mixed, the first `count` of a box: one vector, whose elements are picked."""
     rows, lanes = op.shape
-    start = _Box(s, view, op.coords, op.shape, ()).base
+    start = Box(s, view, op.coords, op.shape, ()).base
     if not is_power(count) or count < rows:
         found = parted(s, view, start, count, lanes)
         assert not isinstance(op.fill, complex)
@@ -254,7 +148,7 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
 def _store_parted(s: Lowering, op: tile.Store, view: View, value: Rows, count: int) -> None:
     """The reverse of `parted`."""
     lanes = value.lanes
-    start = _Box(s, view, op.coords, value.shape, ()).base
+    start = Box(s, view, op.coords, value.shape, ()).base
     for k in range(count):
         numbers = range(k * lanes, (k + 1) * lanes)
         parts: list[Part] = []
@@ -268,7 +162,7 @@ def _store_parted(s: Lowering, op: tile.Store, view: View, value: Rows, count: i
 
 def _store_mixed(s: Lowering, op: tile.Store, view: View, value: Rows) -> None:
     """Rows that lie mixed: vectors of elements of all of them."""
-    box = _Box(s, view, op.coords, value.shape, op.check)
+    box = Box(s, view, op.coords, value.shape, op.check)
     count = value.shape[0]
     inner = _indices(value.shape[1:])
     for k, index in enumerate(inner):
@@ -295,7 +189,7 @@ def _has_groups(view: View, op: tile.Load) -> bool:
 def _load_groups(s: Lowering, op: tile.Load, view: View) -> None:
     """Such a square is turned in registers."""
     size, count, lanes = op.shape
-    start, type = _Box(s, view, op.coords, op.shape, ()).base, VecType(lanes, view.dtype)
+    start, type = Box(s, view, op.coords, op.shape, ()).base, VecType(lanes, view.dtype)
     steps = [s.map("mul", s.index(k), view.strides[-1]) for k in range(lanes)]
     places = [s.map("add", start, step) for step in steps]
     rows = s.turn([s.emit(t.Load(view.ptr, at, (), type, loc=s.loc)) for at in places])
@@ -314,30 +208,73 @@ def load(s: Lowering, op: tile.Load) -> None:
         if _is_mixed(view, (count, op.shape[1])):
             _load_mixed(s, op, view, count)
             return
-    is_turned = _is_turned(view, op.shape)
+    side = _loaded_side(s, view, op)
+    if side:
+        s.define(op.result, _load_turned(s, op, view, side))
+        return
     extra = s.rows(op.mask[0]).values if op.mask else None
-    if is_turned:
-        box = _turned(s, view, op.coords, op.shape, op.check)
-        extra = None if extra is None else _turned_mask(s, extra)
-    else:
-        box = _Box(s, view, op.coords, op.shape, op.check)
+    box = Box(s, view, op.coords, op.shape, op.check)
     fill = s.const(op.fill, row_type(op.shape, view.dtype))
     values = [
         _load_row(s, box, index, extra[k] if extra else None, fill)
         for k, index in enumerate(_indices(op.shape))
     ]
-    s.define(op.result, s.turn(values) if is_turned else values)
+    s.define(op.result, values)
 
 
-def _turned_mask(s: Lowering, rows: Sequence[Value]) -> list[Value]:
-    """The transpose of a square of conditions, which often says the same in every row."""
-    if all(row is rows[0] for row in rows):
-        return [s.splat(s.extract(rows[0], k), len(rows)) for k in range(len(rows))]
-    return s.turn(rows)
+def _loaded_side(s: Lowering, view: View, op: tile.Load) -> int:
+    """The side of the squares in which a block is turned as it is loaded, since memory runs along
+    its columns; 0 where it is not."""
+    if len(op.shape) != 2 or not is_power(op.shape[1]) or not _runs_along_columns(view):
+        return 0
+    rows, lanes = op.shape
+    if rows == lanes:
+        return lanes
+    if min(rows, lanes) < LEAST_LOADED or (op.mask and not _is_one(s.rows(op.mask[0]).values)):
+        return 0
+    side = min(1 << (rows - 1).bit_length(), lanes)
+    return side if rows % side == 0 or s.machine.masks(view.dtype.bits) else 0
+
+
+def _is_one(rows: Sequence[Value]) -> bool:
+    """Whether conditions say the same in every row."""
+    return all(row is rows[0] for row in rows)
+
+
+def _load_turned(s: Lowering, op: tile.Load, view: View, side: int) -> list[Value]:
+    """Loads a block by squares, of which the last ones may lack rows."""
+    rows, lanes = op.shape
+    assert not isinstance(op.fill, complex)
+    fill = s.const(op.fill, VecType(side, view.dtype))
+    masks: Sequence[Value | None] = [None] * lanes  # of what lies one behind the other
+    if op.mask:
+        given = s.rows(op.mask[0]).values
+        one = [s.splat(s.extract(given[0], k), side) for k in range(lanes)]
+        masks = one if _is_one(given) else s.turn(given)
+    values: list[Value] = []
+    for row in range(0, rows, side):
+        count = min(side, rows - row)
+        present = _first_lanes(s, count, side)
+        squares: list[list[Value]] = []
+        for column in range(0, lanes, side):
+            box = _turned(s, view, op.coords, (side, side), op.check, (row, column))
+            wanted = [box.every([present, masks[column + k]]) for k in range(side)]
+            lines = [_load_row(s, box, (k,), mask, fill) for k, mask in enumerate(wanted)]
+            squares.append(s.turn(lines))
+        values += [s.chain([square[k] for square in squares]) for k in range(count)]
+    return values
+
+
+def _first_lanes(s: Lowering, count: int, lanes: int) -> Value | None:
+    """A mask of the first lanes; None if these are all."""
+    if count == lanes:
+        return None
+    numbers = s.emit(t.Lanes(lanes, int32, loc=s.loc))
+    return s.map("lt", numbers, s.const(count, VecType(lanes, int32)))
 
 
 def _load_row(
-    s: Lowering, box: _Box, index: tuple[int, ...], extra: Value | None, fill: Value
+    s: Lowering, box: Box, index: tuple[int, ...], extra: Value | None, fill: Value
 ) -> Value:
     if extra is not None and isinstance(extra.op, t.Const):
         if not extra.op.value:
@@ -371,13 +308,13 @@ def _load_row(
     return s.emit(t.Gather(ptr, offsets, pair, box.view.dtype, loc=s.loc))
 
 
-def _is_close(step: int, box: _Box) -> bool:
+def _is_close(step: int, box: Box) -> bool:
     """Whether elements so far apart are picked from vectors of their neighbours."""
     is_near = step * box.view.dtype.itemsize <= CLOSE_BYTES
     return 1 < step <= min(CLOSE, box.lanes) and is_near
 
 
-def _repeated(s: Lowering, box: _Box, offset: Value, mask: Value | None, fill: Value) -> Value:
+def _repeated(s: Lowering, box: Box, offset: Value, mask: Value | None, fill: Value) -> Value:
     """One element in all lanes, read if any of them wants it."""
     some = None if mask is None else s.emit(t.ReduceLanes(mask, scalar("or"), loc=s.loc))
     type = ScalarType(box.view.dtype)
@@ -391,7 +328,7 @@ def _repeated(s: Lowering, box: _Box, offset: Value, mask: Value | None, fill: V
     return row if mask is None else s.map("select", mask, row, fill)
 
 
-def _picked(s: Lowering, box: _Box, offset: Value, step: int) -> Value:
+def _picked(s: Lowering, box: Box, offset: Value, step: int) -> Value:
     """Every `step`-th element, out of as many vectors of neighbours; nothing behind the last one
     is read."""
     lanes, type = box.lanes, VecType(box.lanes, box.view.dtype)
@@ -436,7 +373,7 @@ def store(s: Lowering, op: tile.Store) -> None:
     if side:
         _store_turned(s, op, view, value, side)
         return
-    box = _Box(s, view, op.coords, value.shape, op.check)
+    box = Box(s, view, op.coords, value.shape, op.check)
     extra = s.rows(op.mask[0]).values if op.mask else None
 
     def rows() -> tuple[()]:
@@ -461,7 +398,7 @@ def store(s: Lowering, op: tile.Store) -> None:
 
 def _store_row(
     s: Lowering,
-    box: _Box,
+    box: Box,
     index: tuple[int, ...],
     value: Value,
     extra: Value | None,
@@ -477,7 +414,7 @@ def _store_row(
 
 
 def _store_lanes(
-    s: Lowering, box: _Box, offset: Value, value: Value, mask: Value | None, streaming: int
+    s: Lowering, box: Box, offset: Value, value: Value, mask: Value | None, streaming: int
 ) -> None:
     ptr, stride = box.view.ptr, box.view.strides[-1] if box.view.strides else s.index(1)
     masks = () if mask is None else (mask,)

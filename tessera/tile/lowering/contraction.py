@@ -12,6 +12,7 @@ from tessera.dtypes import DType, Kind, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import linear_in, sym
+from tessera.ir.order import SEQUENCE
 from tessera.ir.scalar import SCALARS
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
@@ -19,6 +20,7 @@ from tessera.schedule.part_ops import ContractFrom
 from tessera.schedule.prefetch_ops import Prefetch
 from tessera.schedule.sentinel_ops import Sentinel
 from tessera.tile import ops as t
+from tessera.tile.lane_ops import Row
 from tessera.tile.lowering.emitter import Shape
 from tessera.tile.lowering.reduction import Steps, accumulate, has_pairs, run_steps
 from tessera.tile.lowering.state import Point, State, TileDim, Val, dtype_of
@@ -41,8 +43,10 @@ def contract(low: State, op: s.Contract, point: Point) -> Val:
 
 
 def _has_lanes_along(low: State, op: s.Contract) -> bool:
-    """Whether a CPU takes several places of the depth at once, and not because its instructions add
-    the products of narrow ones."""
+    """Whether a CPU adds several places of the depth side by side: neither one after the other, nor
+    the products of narrow ones in an instruction."""
+    if op.order == SEQUENCE:
+        return False
     widths = {dtype_of(value).bits for value in op.body.outputs}
     return not low.is_block and low.reduce_tile > 1 and max(widths) == op.dtype.bits
 
@@ -103,6 +107,9 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     if split % step:
         raise CompileError(f"{step} products a step, and parts of {split}", loc=loc)
 
+    # What all lanes are multiplied with is best read from memory, one element after the other.
+    by_places = not low.is_block and not keeps and isinstance(left.op, s.Load)
+
     def body(dim: TileDim | None, carried: list[Value]) -> Sequence[Value]:
         # One of two neighbours is a dim of an operand in which they do not share a byte.
         deep = op.axes[-1]
@@ -111,10 +118,13 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         if dim is None:
             at_left = rows if _shares_bytes(left_ops, deep.name) else at_left
             at_right = cols if _shares_bytes(right_ops, deep.name) else at_right
-        a = matrix(left_ops, left, at_left, (shape[0], one.size))
         b = matrix(right_ops, right, at_right, (one.size, shape[1]))
-        em.loc = loc
-        sums = _multiply(low, a, b, carried[: len(start)])
+        sums = carried[: len(start)]
+        places = _places(low, rows, one) if by_places and one.size > 1 else [at_left]
+        for k, at in enumerate(places):
+            a = matrix(left_ops, left, at, (shape[0], one.size // len(places)))
+            em.loc = loc
+            sums = _multiply(low, a, [_line(low, x, k, len(places)) for x in b], sums)
         if not split or dim is None:
             return sums
         # After the last step of a part, its sums are added to those of the parts before it.
@@ -132,6 +142,20 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
     if split:
         result = _sums(low, result[len(start) :], result[: len(start)])
     return Val(tuple([em.reshape(x, point.shape) for x in result]), point.names)
+
+
+def _places(low: State, rows: Point, deep: TileDim) -> list[Point]:
+    """Rows at each place of a tile of the depth."""
+    em = low.em
+    starts = [em.map("add", deep.start, em.index(k)) for k in range(deep.size)]
+    return [rows.plus(TileDim(deep.name, 1, start, deep.extent)) for start in starts]
+
+
+def _line(low: State, x: Value, k: int, count: int) -> Value:
+    """What an operand has at one of so many places of the depth."""
+    if count == 1:
+        return x
+    return low.em.reshape(low.em.pure(Row, x, k), (1, t.tile_type(x).shape[1]))
 
 
 def _shares_bytes(ops: Sequence[Op], axis: str) -> bool:
