@@ -22,7 +22,7 @@ PARTS = 8
 LEAST_DEPTH = 512
 """Places of a part at least: fewer do not pay for storing its sums and adding them up."""
 
-LEAST_WORK = 1 << 23
+LEAST_WORK = 1 << 18
 """Multiplications of a product at least."""
 
 MOST_SIDE = 128
