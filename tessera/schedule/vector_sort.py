@@ -28,6 +28,7 @@ from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.digit_sort import digits_of, sort_by_digits
 from tessera.schedule.machines import Cpu
+from tessera.schedule.network_sort import network_sort
 from tessera.schedule.rebuild import kernels, with_bodies
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split import rewrite
@@ -45,9 +46,12 @@ LEAST = 4
 
 
 def split_sorts(func: Func, machine: Cpu) -> Func:
-    """The program with its sorts in such steps, where the machine has vectors for them."""
-    if not machine.compresses or not any(isinstance(op, ops.Sort) for op in walk(func.body)):
+    """The program with its sorts in such steps, where the machine has vectors for them; those of
+    few elements a row are in any case."""
+    if not any(isinstance(op, ops.Sort) for op in walk(func.body)):
         return func
+    if not machine.compresses:
+        return rewrite(func, None, (), sorts=partial(vector_sort, 0))
     sorts = partial(vector_sort, machine.vector_bits)
     return rewrite(limit_sorts(func, Facts()), None, (), sorts=sorts)
 
@@ -97,7 +101,7 @@ def vector_sort(
     """The kernel of a sort.
 
     Args:
-        register: bits of a vector register.
+        register: bits of a vector register; 0 where vectors are not sorted.
         kernel: the kernel.
         operands: its inputs in the new program.
         used: values that something reads.
@@ -111,6 +115,9 @@ def vector_sort(
     if asked is None:
         return None
     op = asked.op
+    network = network_sort(asked, names)
+    if network is not None or not register:
+        return (network, asked.kept) if network else None
     keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
     has_others = any(not 0 <= k < op.num_keys for k, _ in op.moved())
     type = _type(op.inputs[0])
