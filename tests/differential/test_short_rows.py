@@ -229,3 +229,57 @@ def test_rows_that_are_near_short_or_too_long_are_not_fetched(
     monkeypatch.setattr(next_rows, "FAR", far)
     lowered = run(layer_norm, typed(4, columns))
     assert not any(op.ahead for op in all_ops(lowered.schedule, ops.Load))
+
+
+def places(x: Any) -> Any:
+    return ts.argmax(x, axis=1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape", [(67, 7), (65, 13), (81, 5), (71, 40)])
+def test_rows_that_are_no_multiple_do_some_once_more(shape: tuple[int, int], level: str) -> None:
+    """The last rows that go together begin among those before them."""
+    for fn in (logsumexp, moments, places):
+        run(fn, typed(*shape), level=level)
+    if level != "x86-64-v4":
+        return
+    lowered = Lowered(traced(logsumexp, typed(*shape)), machine(level))
+    assert together_of_all(lowered) == 8
+    assert "fn=min" in str(lowered.tile)  # the place where a tile begins
+
+
+def together_of_all(lowered: Lowered) -> int:
+    """How many rows any nest of a program takes together."""
+    return max(max(op.tile, default=1) for op in all_ops(lowered.schedule, ops.Nest))
+
+
+def test_rows_that_read_what_lies_where_a_result_is_are_done_once() -> None:
+    """`y[i]` may be in the memory of `b[i]`: no row is done once more."""
+    def fn(x: Any, b: Any) -> Any:
+        return ts.sum(x, axis=1) * b
+
+    lowered = run(fn, typed(67, 7), typed(67))
+    assert together_of_all(lowered) == 1
+    assert together_of_all(run(fn, typed(64, 7), typed(64))) == 8
+
+
+def test_few_rows_are_done_twice() -> None:
+    """One in eight at most is done twice."""
+    for rows, count in ((63, 4), (31, 2), (15, 1)):
+        assert together_of_all(run(lambda x: ts.sum(x, axis=1), typed(rows, 7))) == count
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [dt.float32, dt.float64, dt.int32, dt.uint8])
+def test_places_of_several_rows(dtype: dt.DType, level: str) -> None:
+    """With equal elements and NaN; rows that are loops go one by one."""
+    for count in (5, 16, 30, 300):
+        x = RNG.integers(0, 4, (24, count)).astype(dtype.np)
+        if dtype.is_float:
+            x[::5, count // 2] = np.nan
+        graph = traced(places, typed(24, count, dtype=dtype))
+        check_levels(graph, [x], machine=machine(level))
+    text = str(Lowered(traced(places, typed(24, 300)), machine(WIDE)).schedule)
+    assert "rows together" not in text
+    text = str(Lowered(traced(places, typed(24, 16)), machine(WIDE)).schedule)
+    assert "8 rows together" in text

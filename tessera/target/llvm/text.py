@@ -512,13 +512,31 @@ def _division(word: str) -> Callable[[Writer, Sequence[str], Type], str]:
             minus = w.value(f"icmp eq {text} {b}, {literal(-1, type)}")
             unsafe = w.value(f"or {mask} {is_zero}, {minus}")
         divisor = w.value(f"select {mask} {unsafe}, {text} {one}, {text} {b}")
-        result = w.value(f"{'s' if signed else 'u'}{word} {text} {a}, {divisor}")
+        if isinstance(type, VecType) and type.dtype.bits <= 32:
+            result = _quotient(w, a, divisor, type)
+            if word == "rem":
+                product = w.value(f"mul {text} {result}, {divisor}")
+                result = w.value(f"sub {text} {a}, {product}")
+        else:
+            result = w.value(f"{'s' if signed else 'u'}{word} {text} {a}, {divisor}")
         if signed:
             negated = w.value(f"sub {text} {zero}, {a}") if word == "div" else zero
             result = w.value(f"select {mask} {minus}, {text} {negated}, {text} {result}")
         return w.value(f"select {mask} {is_zero}, {text} {zero}, {text} {result}")
 
     return emit
+
+
+def _quotient(w: Writer, a: str, b: str, type: VecType) -> str:
+    """A quotient of integers towards zero, by that of floats of twice as many bits, or of float32
+    for fewer than 32: vectors have no instruction for one of integers. The nearest float to x / y
+    is below the next whole number: that is 1 / y away or more, and a float's last bit less."""
+    wide = "double" if type.dtype.bits == 32 else "float"
+    text, floats = type_text(type), f"<{type.lanes} x {wide}>"
+    sign = "s" if type.dtype.kind is Kind.INT else "u"
+    x, y = [w.value(f"{sign}itofp {text} {v} to {floats}") for v in (a, b)]
+    found = w.value(f"fdiv {floats} {x}, {y}")
+    return w.value(f"fpto{sign}i {floats} {found} to {text}")
 
 
 def _mulhi(w: Writer, args: Sequence[str], type: Type) -> str:

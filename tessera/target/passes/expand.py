@@ -141,7 +141,7 @@ def _float_divmod(b: Build, x: Value, y: Value) -> tuple[Value, Value]:
     rounded to an integer.
     """
     none, one = b.like(x, 0.0), b.like(x, 1.0)
-    remainder = b.map("rem", x, y)
+    truncated = remainder = b.map("rem", x, y)
     crosses = _crosses(b, remainder, y)
     quotient = b.map("div", b.map("sub", x, remainder), y)
     quotient = b.select(crosses, b.map("sub", quotient, one), quotient)
@@ -153,8 +153,7 @@ def _float_divmod(b: Build, x: Value, y: Value) -> tuple[Value, Value]:
     ratio = b.map("div", x, y)
     whole = b.select(b.map("eq", quotient, none), b.map("copysign", none, ratio), whole)
     by_zero = b.map("eq", y, none)
-    nan_remainder = b.map("rem", x, y)
-    remainder = b.select(by_zero, nan_remainder, remainder)
+    remainder = b.select(by_zero, truncated, remainder)
     # The ratio is exact where it is 0 or infinite: at the ends of the range.
     endless = b.map("or", isinf(b, x), isinf(b, y))
     return b.select(b.map("or", by_zero, endless), ratio, whole), remainder

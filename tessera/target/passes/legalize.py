@@ -49,7 +49,7 @@ from tessera.target.llvm.rows import ROWS
 from tessera.target.llvm.text import GUARDED, suffix
 from tessera.target.machine import Feature, Machine
 from tessera.target.passes.expand import EXPANSIONS
-from tessera.target.passes.mathematics import MATHEMATICS
+from tessera.target.passes.mathematics import ON_CPUS
 from tessera.target.passes.narrow import NARROW
 
 MAX_LENGTH = 1500
@@ -77,7 +77,7 @@ _KEEPS_NANS = (t.Map, t.ReduceLanes, t.Shuffle, t.Splat, t.Extract, t.Insert)
 """Ops that make none, the first two with such functions."""
 
 CONSTANT_DIVISION = 12
-"""The instructions of an integer division by a constant."""
+"""The instructions of an integer division by a constant, or of vectors by way of floats."""
 
 Use = tuple[str, tuple[Type, ...]]
 """A scalar function and the types of its operands."""
@@ -339,8 +339,8 @@ class Legalizer:
         """What rewrites a function of wide operands, or None where the writer has a row for it. In
         the expansion of a transcendental function, its own name means that row.
         """
-        if name in MATHEMATICS and dtype in (float32, float64) and name not in self.active:
-            return MATHEMATICS[name]
+        if name in ON_CPUS and dtype in (float32, float64) and name not in self.active:
+            return ON_CPUS[name]
         return EXPANSIONS[name] if _needs_expansion(name, dtype) else None
 
     def expand(self, b: Build, rule: Callable[..., Value], args: list[Value]) -> Value:
@@ -471,7 +471,7 @@ def _is_legal(op: Op) -> bool:
 @functools.cache
 def _is_short(name: str, dtype: DType) -> bool:
     """Whether a scalar function is one instruction, or two."""
-    if is_small(dtype) or (name in MATHEMATICS and dtype in (float32, float64)):
+    if is_small(dtype) or (name in ON_CPUS and dtype in (float32, float64)):
         return False
     row = ROWS.get(name)
     return name in ("shl", "shr") or (row is not None and dtype.kind in row.text and name != "rem")
@@ -558,8 +558,9 @@ def _length(op: Op) -> int:
         return 0 if isinstance(op, t.Const) else 1
     type = op.args[-1].type
     if op.fn.name in ("trunc_div", "rem") and t.element(type).kind is not Kind.FLOAT:
-        constant = isinstance(op.args[-1].op, t.Const)
-        return CONSTANT_DIVISION if constant else 3 * max(t.lanes(type), 1)
+        if isinstance(op.args[-1].op, t.Const) or (t.lanes(type) and t.element(type).bits <= 32):
+            return CONSTANT_DIVISION
+        return 3 * max(t.lanes(type), 1)
     row = ROWS.get(op.fn.name)
     called = row is not None and t.element(type).kind not in row.text and bool(row.libm)
     return 3 * max(t.lanes(type), 1) if called else 1

@@ -23,6 +23,7 @@ from tessera.target.passes import mathematics_exponential as exponential
 from tessera.target.passes import mathematics_gamma as gamma
 from tessera.target.passes import mathematics_logarithm as logarithm
 from tessera.target.passes import mathematics_powers as powers
+from tessera.target.passes import mathematics_remainder as remainder
 from tessera.target.passes import mathematics_special as special
 from tessera.target.passes import mathematics_trigonometry as trigonometry
 from tessera.target.passes.expression import Num
@@ -71,3 +72,6 @@ MATHEMATICS: dict[str, Callable[..., Value]] = {
     )
 }
 """Functions by the name of their row: they take a ``Build`` and operands of float32 or float64."""
+
+ON_CPUS: dict[str, Callable[..., Value]] = {**MATHEMATICS, "rem": remainder.rem}
+"""Those, and what GPUs have other code for (`library`)."""

@@ -35,7 +35,7 @@ from tessera.ir.intexpr import (
     symbols,
 )
 from tessera.ir.walk import walk
-from tessera.schedule import keeping, lengths, loop_ops, prefetch_ops
+from tessera.schedule import keeping, lengths, loop_ops, prefetch_ops, short_rows
 from tessera.schedule import ops as s
 from tessera.schedule.dependence import behind
 from tessera.schedule.panel_ops import ContractPanels
@@ -230,26 +230,17 @@ def _tiles(nest: s.Nest) -> list[int]:
 
 
 def _slides(nest: s.Nest, tiles: Sequence[int]) -> bool:
-    """Whether points of a nest may be done twice, and squares are what it goes by: each is turned
-    in registers, by too much code to write it down for all that may be left of either side. What is
-    read where it is written may lie where the result does."""
+    """Whether the last tile of an axis does some points once more, where they are no whole tiles:
+    of squares, each of which is turned in registers, by too much code to write it down for all that
+    may be left of either side, and of rows that are reduced together."""
     sides = [
         (axis.extent, tile) for axis, tile in zip(nest.axes, tiles, strict=True) if tile > 1
     ]
-    if len(sides) != 2 or nest.ordered:
-        return False
     if not all(isinstance(extent, int) and extent >= tile for extent, tile in sides):
         return False
-    code = list(walk(nest.body))
-    stores = [op for op in code if isinstance(op, s.Store)]
-    written = {op.buf for op in stores}
-    places = {op.index for op in stores}
-    loads = [op for op in code if isinstance(op, s.Load)]
-    return (
-        all(op.combine is None and not op.dyn for op in stores)
-        and all(op.buf not in written and op.index not in places for op in loads)
-        and all(isinstance(op, (s.Load, s.Store, s.Map, s.Cast, s.Const, s.Index)) for op in code)
-    )
+    reduces = any(isinstance(op, (s.Reduce, s.ArgReduce)) for op in nest.body.ops)
+    count = 1 if reduces and nest.reduce_tile > 1 else 2
+    return len(sides) == count and short_rows.may_repeat(nest)
 
 
 def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
