@@ -22,12 +22,20 @@ Arg: TypeAlias = "bytes | int | Array | tuple[Array, int]"
 """What a routine is passed: a letter, an int, an array of which each matrix of the batch has an
 equal share, or an array that all share, with any int."""
 
-Repeat: TypeAlias = Callable[[int, int, Sequence[int], Sequence[int]], None]
+Repeat: TypeAlias = Callable[[int, int, Sequence[int], Sequence[int], Sequence[int], int], None]
 """Calls the function at an address so many times: with these pointers, and then each time with
-pointers that are so many bytes further."""
+pointers that are so many bytes further; in so many parts, which threads share. Those of a part are
+other bytes further than those of the part before."""
 
 FEW = 8
 """Batches of fewer matrices are not worth another call."""
+
+PARTS, PART = 32, 10_000
+"""Parts of a batch that threads share at most, and nanoseconds that one takes at least."""
+
+LARGEST = 32 * 32
+"""Elements of the largest matrices that threads share: products of larger ones have threads of the
+library's own. Singular values of 48 matrices of 64 x 64 took 52 ms instead of 16."""
 
 _PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
@@ -106,30 +114,54 @@ def call(name: str, dtype: np.dtype[Any], count: int, *args: Arg) -> Array:
     numbers = np.array([a for a in args if isinstance(a, int)], found.integer)
     starts: list[int] = []
     steps: list[int] = []
+    shares: list[int] = []
     number = pointer(numbers)
+    parts = _parts(count, args) if _REPEAT else 1
+    held: list[Array] = []
     for arg in args:
-        step = 0
+        step = share = 0
         if isinstance(arg, bytes):
             start = _LETTERS_AT + arg[0]
         elif isinstance(arg, int):
             start = number
             number += numbers.itemsize
         elif isinstance(arg, tuple):
-            start = pointer(arg[0])
+            held.append(_copies(arg[0], parts) if parts > 1 else arg[0])
+            start, share = pointer(held[-1]), held[-1].strides[0] if parts > 1 else 0
         else:
             start = pointer(arg)
             step = arg.nbytes // count if count else 0
         starts.append(start)
         steps.append(step)
+        shares.append(share)
     if found.has_info:
         starts.append(pointer(info))
         steps.append(info.itemsize)
+        shares.append(0)
     if count >= FEW and _REPEAT:
-        _REPEAT[0](found.address, count, starts, steps)
+        _REPEAT[0](found.address, count, starts, steps, shares, parts)
         return info
     for k in range(count):
         found.call(*[start + k * step for start, step in zip(starts, steps, strict=True)])
     return info
+
+
+def _parts(count: int, args: Sequence[Arg]) -> int:
+    """In how many parts threads share a batch."""
+    sizes = [arg.size // max(count, 1) for arg in args if isinstance(arg, np.ndarray)]
+    largest = max(sizes, default=0)
+    if count < 2 * FEW or largest > LARGEST:
+        return 1
+    time = 200 + 2 * largest**1.5  # of a matrix: some instructions for each of its products
+    return max(min(PARTS, int(count * time) // PART, count // FEW), 1)
+
+
+def _copies(x: Array, count: int) -> Array:
+    """Memory like an array's for each part, lines of the cache apart."""
+    room = -(-x.nbytes // 64) * 64
+    found = np.empty((count, room), np.uint8)
+    found[:, : x.nbytes] = x.reshape(-1).view(np.uint8)
+    return found
 
 
 def pointer(x: Array) -> int:

@@ -1,8 +1,9 @@
 """The native loop over the matrices of a batch that `tessera.ir.fortran` asks for.
 
 For each number of parameters there is one function, `repeat_<n>(function, count, starts, steps)`,
-which calls `function` with n pointers, and then again with each a step further. The interpreter's
-lock is free meanwhile.
+which calls `function` with n pointers, and then again with each a step further, and another one,
+`parts_<n>(context, lo, hi)`, which does so for some parts of a batch: threads of the pool share
+these. The interpreter's lock is free meanwhile.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tessera.config import config
 from tessera.runtime.cache import default_cache
 from tessera.runtime.codegen import Source
 from tessera.runtime.engine import Loaded, load
+from tessera.runtime.threads import symbols
+from tessera.target.llvm.parallel import PARALLEL
 from tessera.target.machine import machine
 
 PARAMETERS = range(4, 18)
 """How many parameters routines have that are called for batches."""
 
 
-def repeat(address: int, count: int, starts: Sequence[int], steps: Sequence[int]) -> None:
+def repeat(
+    address: int,
+    count: int,
+    starts: Sequence[int],
+    steps: Sequence[int],
+    shares: Sequence[int] = (),
+    parts: int = 1,
+) -> None:
     """Calls the function at an address with pointers that advance.
 
     Args:
@@ -29,9 +40,28 @@ def repeat(address: int, count: int, starts: Sequence[int], steps: Sequence[int]
         count: how many times.
         starts: the pointers of the first call.
         steps: how many bytes each is further in the next one.
+        shares: how many bytes each is further in the next part, besides: memory that the calls of a
+            part may all use.
+        parts: how many parts threads share.
     """
     words = ctypes.c_int64 * len(starts)
-    _loop(len(starts))(address, count, words(*starts), words(*steps))
+    first, further = words(*starts), words(*steps)
+    if parts == 1:
+        _loop(len(starts))(address, count, first, further)
+        return
+    part = -(-count // parts)
+    own = words(*shares)
+    places = [address, count, *map(ctypes.addressof, (first, further, own)), part]
+    context = (ctypes.c_int64 * len(places))(*places)
+    function = _loops().addresses[f"parts_{len(starts)}"]
+    limit = config.current().threads
+    _parallel()(function, context, -(-count // part), 1, limit)
+
+
+@functools.cache
+def _parallel() -> Callable[..., None]:
+    kinds: list[Any] = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3]
+    return ctypes.CFUNCTYPE(None, *kinds)(symbols(1)[PARALLEL])
 
 
 @functools.cache
@@ -70,6 +100,53 @@ call:
 {moves}  %i.next = add nuw i64 %i, 1
   %going = icmp slt i64 %i.next, %count
   br i1 %going, label %call, label %done
+done:
+  ret void
+}}
+define void @parts_{n}(ptr %context, i64 %lo, i64 %hi) {{
+entry:
+  %own = alloca [{n} x i64]
+  %function = load ptr, ptr %context
+  %count.at = getelementptr i64, ptr %context, i64 1
+  %count = load i64, ptr %count.at
+  %starts.at = getelementptr i64, ptr %context, i64 2
+  %starts = load ptr, ptr %starts.at
+  %steps.at = getelementptr i64, ptr %context, i64 3
+  %steps = load ptr, ptr %steps.at
+  %shares.at = getelementptr i64, ptr %context, i64 4
+  %shares = load ptr, ptr %shares.at
+  %size.at = getelementptr i64, ptr %context, i64 5
+  %size = load i64, ptr %size.at
+  br label %part
+part:
+  %p = phi i64 [ %lo, %entry ], [ %p.next, %call ]
+  %begin = mul i64 %p, %size
+  %left = sub i64 %count, %begin
+  %is.short = icmp slt i64 %left, %size
+  %some = select i1 %is.short, i64 %left, i64 %size
+  br label %place
+place:
+  %k = phi i64 [ 0, %part ], [ %k.next, %place ]
+  %start.at = getelementptr i64, ptr %starts, i64 %k
+  %start = load i64, ptr %start.at
+  %step.at = getelementptr i64, ptr %steps, i64 %k
+  %step = load i64, ptr %step.at
+  %share.at = getelementptr i64, ptr %shares, i64 %k
+  %share = load i64, ptr %share.at
+  %by = mul i64 %begin, %step
+  %beside = mul i64 %p, %share
+  %further = add i64 %by, %beside
+  %at = add i64 %start, %further
+  %own.at = getelementptr i64, ptr %own, i64 %k
+  store i64 %at, ptr %own.at
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, {n}
+  br i1 %more, label %place, label %call
+call:
+  call void @repeat_{n}(ptr %function, i64 %some, ptr %own, ptr %steps)
+  %p.next = add i64 %p, 1
+  %going = icmp slt i64 %p.next, %hi
+  br i1 %going, label %part, label %done
 done:
   ret void
 }}

@@ -30,10 +30,15 @@ def test_pointers_advance(parameters: int) -> None:
     assert len(seen) == 3
 
 
+@pytest.mark.parametrize("count", [2 * fortran.FEW - 1, 203])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
-def test_large_batches_are_as_small_ones(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_as_small_ones(
+    dtype: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those in parts, which threads share: each part has scratch memory of its own."""
+    monkeypatch.setattr(fortran, "PART", 100)
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2 * fortran.FEW, 4, 4)).astype(dtype)
+    x = rng.normal(size=(count, 4, 4)).astype(dtype)
     if x.dtype.kind == "c":
         x = x + 1j * rng.normal(size=x.shape).astype(x.real.dtype)
     real = x.real.dtype
@@ -44,17 +49,17 @@ def test_large_batches_are_as_small_ones(dtype: str, monkeypatch: pytest.MonkeyP
         "svd": [(x.shape, x.dtype), (x.shape[:2], real), (x.shape, x.dtype)],
         "det": [(x.shape[:1], x.dtype)],
     }
-    calls: list[int] = []
+    calls: list[object] = []
 
     def counted(*args: object) -> None:
-        calls.append(1)
+        calls.append(args[-1])
         repeat(*args)  # pyright: ignore[reportArgumentType]
 
     for name, types in shapes.items():
         many, few = ([np.empty(*one) for one in types] for _ in range(2))
         monkeypatch.setattr(fortran, "_REPEAT", [counted])
         run_routine(name, [x], many, ())
-        assert calls
+        assert {*calls} == {1 if count < 2 * fortran.FEW else 25}
         calls.clear()
         monkeypatch.setattr(fortran, "_REPEAT", [])
         run_routine(name, [x], few, ())
@@ -64,3 +69,13 @@ def test_large_batches_are_as_small_ones(dtype: str, monkeypatch: pytest.MonkeyP
         run_routine(name, [x[3]], one, ())
         for a, b in zip(many, one, strict=True):
             np.testing.assert_array_equal(a[3], b)
+
+
+def test_parts_of_large_matrices_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has threads of its own for these."""
+    seen: list[int] = []
+    monkeypatch.setattr(fortran, "_REPEAT", [lambda *args: seen.append(args[-1])])
+    for size, count in ((33, 64), (32, 64), (4, 15)):
+        x = np.zeros((count, size, size))
+        run_routine("eigh", [x], [np.empty((count, size)), np.empty_like(x)], ())
+    assert seen == [1, 8, 1]
