@@ -10,7 +10,15 @@ from __future__ import annotations
 import math
 
 from tessera.target.passes import mathematics_tables as tables
-from tessera.target.passes.expression import Grade, Num, fast_two_sum, fma, two_product, where
+from tessera.target.passes.expression import (
+    Grade,
+    Num,
+    fast_two_sum,
+    fma,
+    two_product,
+    where,
+    where_any,
+)
 from tessera.target.passes.mathematics_exponential import (
     LN2_PARTS,
     LOG2_E,
@@ -94,29 +102,44 @@ def _power(base: Num, exponent: Num) -> Num:
 
 
 def _short_power(base: Num, exponent: Num) -> Num:
-    """``_power`` for a result in float32."""
+    """The float32 power of float32 numbers, a positive one that is finite and a finite one, which
+    are given as float64."""
     e, f = split(base)
-    binary = where(base < math.inf, fma(short_log(f), LOG2_E, e), base)
-    binary = where(base.equals(0.0), -math.inf, binary)
+    binary = fma(short_log(f), LOG2_E, e)
     _, power, r = parts_base2(clamped(exponent * binary, -200.0, 200.0), base.format.bias)
-    return near_one(r) * power_of_two(power)
+    return (near_one(r) * power_of_two(power)).narrow()
 
 
 def pow(x: Num, y: Num) -> Num:
     """x ** y: that of |x|, with the sign of odd powers. float32 is computed in float64."""
-    single = x.grade is Grade.SINGLE
-    base, exponent = (x.widen(), y.widen()) if single else (x, y)
-    a, size = abs(base), abs(exponent)
-    magnitude = (_short_power if single else _power)(a, exponent)
+    if x.grade is not Grade.SINGLE:
+        return _signed(x, y, _power(abs(x), y))
+    magnitude = _short_power(abs(x).widen(), y.widen())
+    usual = (x > 0.0) & (x < math.inf) & (abs(y) < math.inf)
+    return where_any(~usual, _special, [x, y, magnitude], magnitude)
+
+
+def _special(x: Num, y: Num, magnitude: Num) -> Num:
+    """The power of float32 numbers, of which one may be negative, 0, infinite or no number."""
+    a = abs(x)
+    grows = y > 0.0
+    magnitude = where(a.equals(0.0), where(grows, x.const(0.0), math.inf), magnitude)
+    magnitude = where(a.equals(math.inf), where(grows, x.const(math.inf), 0.0), magnitude)
+    magnitude = where(x.differs(x) | y.differs(y), math.nan, magnitude)
+    return _signed(x, y, magnitude)
+
+
+def _signed(x: Num, y: Num, magnitude: Num) -> Num:
+    """x ** y, given |x| ** y."""
+    a, size = abs(x), abs(y)
     # 1 to any power, -1 to an infinite one, and anything to the power of 0 are 1.
-    unit = base.equals(1.0) | (base.equals(-1.0) & size.equals(math.inf))
-    magnitude = where(unit | exponent.equals(0.0), 1.0, magnitude)
+    unit = x.equals(1.0) | (x.equals(-1.0) & size.equals(math.inf))
+    magnitude = where(unit | y.equals(0.0), 1.0, magnitude)
     # From here on all numbers are integers; up to here a sum with it is rounded to one.
-    integers = 2.0**52
+    integers = 2.0**23 if x.grade is Grade.SINGLE else 2.0**52
     half = size * 0.5
     whole = (size >= integers) | size.equals((size + integers) - integers)
     is_odd = whole & (size < 2 * integers) & half.differs((half + integers) - integers)
     negative = where(is_odd, -magnitude, magnitude)
-    negative = where((base < 0.0) & (a < math.inf) & ~whole, math.nan, negative)
-    result = where(base.map("signbit"), negative, magnitude)
-    return result.narrow() if single else result
+    negative = where((x < 0.0) & (a < math.inf) & ~whole, math.nan, negative)
+    return where(x.map("signbit"), negative, magnitude)
