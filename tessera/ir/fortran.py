@@ -39,7 +39,7 @@ library's own. Singular values of 48 matrices of 64 x 64 took 52 ms instead of 1
 
 _PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
-# Elements of matrices, and parts of a batch, at most, of routines whose threads wait for each other:
+# Elements of matrices and parts of a batch, at most, of routines whose threads wait for each other:
 # for memory of the library's, and where matrices are larger for its own threads. With 16 threads of
 # a Xeon (Emerald Rapids) 5000 of 4 x 4 took 14.2 ms, and 10.4 with one; 200 of 32 x 32 84 and 17.
 _CONTENDED = {"syevd": (16 * 16, 2)}
