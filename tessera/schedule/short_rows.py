@@ -59,7 +59,10 @@ LONE = 4
 """Vectors of a row whose only sum keeps a processor busy: it is at the next rows by itself."""
 
 
-_PLAIN = (ops.Load, ops.Store, ops.Map, ops.Cast, ops.Const, ops.Index, ops.Reduce, ops.ArgReduce)
+REDUCING = (ops.Reduce, ops.ArgReduce)
+"""What has lanes along a row."""
+
+_PLAIN = (ops.Load, ops.Store, ops.Map, ops.Cast, ops.Const, ops.Index, *REDUCING)
 
 
 def row_width(choice: Choice, length: Dim, width: int) -> int:

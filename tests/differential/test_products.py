@@ -140,6 +140,7 @@ def test_groups_are_turned_in_squares(
         assert turned is (shape[2] > 64)
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("name", NARROW)
 def test_groups_of_panels_are_taken_as_they_lie(name: str) -> None:
     """What an instruction takes is loaded as it is, not picked apart and put together again."""

@@ -118,11 +118,13 @@ def _dot(low: State, op: s.Contract, point: Point, left: Value, right: Value) ->
         if dim is None:
             at_left = rows if _shares_bytes(left_ops, deep.name) else at_left
             at_right = cols if _shares_bytes(right_ops, deep.name) else at_right
+        places = _places(low, rows, one) if by_places and one.size > 1 else [at_left]
+        side = (shape[0], one.size // len(places))
+        a = matrix(left_ops, left, places[0], side)
         b = matrix(right_ops, right, at_right, (one.size, shape[1]))
         sums = carried[: len(start)]
-        places = _places(low, rows, one) if by_places and one.size > 1 else [at_left]
         for k, at in enumerate(places):
-            a = matrix(left_ops, left, at, (shape[0], one.size // len(places)))
+            a = matrix(left_ops, left, at, side) if k else a
             em.loc = loc
             sums = _multiply(low, a, [_line(low, x, k, len(places)) for x in b], sums)
         if not split or dim is None:

@@ -238,9 +238,15 @@ def _slides(nest: s.Nest, tiles: Sequence[int]) -> bool:
     ]
     if not all(isinstance(extent, int) and extent >= tile for extent, tile in sides):
         return False
-    reduces = any(isinstance(op, (s.Reduce, s.ArgReduce)) for op in nest.body.ops)
-    count = 1 if reduces and nest.reduce_tile > 1 else 2
-    return len(sides) == count and short_rows.may_repeat(nest)
+    count = 2
+    if any(isinstance(op, short_rows.REDUCING) for op in nest.body.ops):
+        # Where conditions hold in the middle, what is around that has loops of its own.
+        count = 1 if nest.reduce_tile > 1 and not _has_conditions(nest) else 0
+    return len(sides) == count > 0 and short_rows.may_repeat(nest)
+
+
+def _has_conditions(nest: s.Nest) -> bool:
+    return any(bool(op.where) for op in walk(nest.body) if isinstance(op, (s.Load, s.Store)))
 
 
 def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
