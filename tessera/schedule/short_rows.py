@@ -58,7 +58,6 @@ their number is no multiple. A million elements, us on two cores of a Zen 4: `lo
 LONE = 4
 """Vectors of a row whose only sum keeps a processor busy: it is at the next rows by itself."""
 
-
 REDUCING = (ops.Reduce, ops.ArgReduce)
 """What has lanes along a row."""
 

@@ -41,6 +41,9 @@ LEAST_SIDE = 4
 LEAST_LOADED = 3
 """The same of loads."""
 
+GROUP_BITS = 32
+"""What a product of groups takes as it lies in memory: four bytes, or two numbers of 16 bits."""
+
 
 def view(s: Lowering, op: tile.View) -> None:
     """A window: only its parts are kept."""
@@ -118,10 +121,6 @@ def _rows_inside(s: Lowering, view: View, op: tile.Load | tile.Store, rows: int)
     return 0 if left is None else max(min(left, rows), 0)
 
 
-_GROUP_BITS = 32
-"""What a product of groups takes as it lies in memory: four bytes, or two numbers of 16 bits."""
-
-
 def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
     """Rows that lie mixed, the first `count` of a box: one vector, whose elements are picked."""
     rows, lanes = op.shape
@@ -132,7 +131,7 @@ def _load_mixed(s: Lowering, op: tile.Load, view: View, count: int) -> None:
         outside = s.const(op.fill, VecType(lanes, view.dtype))
         s.define(op.result, [*found, *[outside] * (rows - count)])
         return
-    if count * view.dtype.bits > _GROUP_BITS and count > 2:
+    if count * view.dtype.bits > GROUP_BITS and count > 2:
         s.define(op.result, halved(s, view, start, count, lanes))
         return
     type = VecType(count * lanes, view.dtype)
