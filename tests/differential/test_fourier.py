@@ -24,7 +24,7 @@ from tessera.target.roots_ops import Roots
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced
 
-SIZES = (16, 48, 60, 64, 80, 128, 200, 480)
+SIZES = (4, 10, 16, 30, 48, 50, 60, 64, 80, 128, 200, 250, 480)
 """Lines whose vectors are full, short, in a last block that overlaps, and of all radices."""
 
 
@@ -41,7 +41,7 @@ def is_own(graph: Func, level: str = "host") -> bool:
 
 
 @pytest.mark.parametrize("level", ["host", "x86-64"])
-@pytest.mark.parametrize("size", [16, 60, 128])
+@pytest.mark.parametrize("size", [6, 16, 50, 60, 128])
 def test_whole_lines_at_every_level(size: int, level: str) -> None:
     for dtype, name in ((complex64, "c8"), (complex128, "c16")):
         x = random((3, size), name)
@@ -50,7 +50,7 @@ def test_whole_lines_at_every_level(size: int, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["host", "x86-64"])
-@pytest.mark.parametrize("size", [32, 96, 120, 250])
+@pytest.mark.parametrize("size", [8, 32, 60, 96, 100, 120, 250, 500])
 def test_real_lines_at_every_level(size: int, level: str) -> None:
     for dtype, name in ((float32, "f4"), (float64, "f8")):
         x = random((2, size), name)
@@ -209,7 +209,8 @@ def test_which_calls_remain() -> None:
         ((64, 3), (0,), True),
         ((3, 64), (0, 1), True),
         ((7, 64), (0, 1), False),
-        ((3, 4), (0, 1), False),
+        ((3, 4), (0, 1), True),
+        ((3, 2), (0, 1), False),
         ((1 << 14, 3), (0,), False),
         ((7,), (0,), False),
         ((7 * 16,), (0,), False),
