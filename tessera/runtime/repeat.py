@@ -24,6 +24,12 @@ from tessera.target.machine import machine
 PARAMETERS = range(4, 18)
 """How many parameters routines have that are called for batches."""
 
+_CONTEXT = {
+    "function": "ptr", "count": "i64", "starts": "ptr", "steps": "ptr", "shares": "ptr",
+    "size": "i64",
+}  # fmt: skip
+"""What the parts of a batch have in common: words, and their types."""
+
 
 def repeat(
     address: int,
@@ -88,6 +94,13 @@ def _text(n: int) -> str:
   %step{k} = load i64, ptr %at{k}
 """
         body += f"  %p{k} = phi ptr [ %first{k}, %entry ], [ %next{k}, %call ]\n"
+    fields = "".join(
+        [
+            f"  %{name}.at = getelementptr i64, ptr %context, i64 {k}\n"
+            f"  %{name} = load {kind}, ptr %{name}.at\n"
+            for k, (name, kind) in enumerate(_CONTEXT.items())
+        ]
+    )
     moves = "".join([f"  %next{k} = getelementptr i8, ptr %p{k}, i64 %step{k}\n" for k in range(n)])
     return f"""
 define void @repeat_{n}(ptr %function, i64 %count, ptr %starts, ptr %steps) {{
@@ -106,18 +119,7 @@ done:
 define void @parts_{n}(ptr %context, i64 %lo, i64 %hi) {{
 entry:
   %own = alloca [{n} x i64]
-  %function = load ptr, ptr %context
-  %count.at = getelementptr i64, ptr %context, i64 1
-  %count = load i64, ptr %count.at
-  %starts.at = getelementptr i64, ptr %context, i64 2
-  %starts = load ptr, ptr %starts.at
-  %steps.at = getelementptr i64, ptr %context, i64 3
-  %steps = load ptr, ptr %steps.at
-  %shares.at = getelementptr i64, ptr %context, i64 4
-  %shares = load ptr, ptr %shares.at
-  %size.at = getelementptr i64, ptr %context, i64 5
-  %size = load i64, ptr %size.at
-  br label %part
+{fields}  br label %part
 part:
   %p = phi i64 [ %lo, %entry ], [ %p.next, %call ]
   %begin = mul i64 %p, %size

@@ -118,10 +118,10 @@ def take_together(choice: Choice, rows: Sequence[Axis], row: Axis, found: Sequen
     part, room = _share(choice, row, found)
     most = min(choice.machine.registers // part // vectors, room // size, extent, ROWS)
     count = 1 << max(most, 1).bit_length() - 1
-    # Lanes of results beyond the end would have rows to read.
-    repeats = not is_whole and may_repeat(choice.nest)
-    while not is_whole and extent % count and not (repeats and extent >= TIMES * count):
-        count //= 2
+    while not is_whole and extent % count:
+        if extent >= TIMES * count and may_repeat(choice.nest):
+            break
+        count //= 2  # lanes of results beyond the end would have rows to read
     if count > 1:
         choice.tiles[rows[-1].name] = count
         choice.reason += f"; {count} rows together"
