@@ -12,13 +12,12 @@ from __future__ import annotations
 from tessera.ir.core import Block, Op
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
-from tessera.schedule.dependence import Dependence
+from tessera.schedule.dependence import Dependence, only_loop
 
 
 def find(nest: ops.Nest) -> ops.Nest:
     """The nest with its only reduction as a contraction, where it is one."""
-    reductions = [op for op in nest.body.ops if op.regions]
-    old = reductions[0] if len(reductions) == 1 else None
+    old = only_loop(nest)
     new = _contraction(nest, old) if isinstance(old, ops.Reduce) else None
     if old is None or new is None:
         return nest

@@ -12,6 +12,7 @@ from math import ceil, prod
 
 from tessera.schedule import ops
 from tessera.schedule.cost import LEAST_BLOCK
+from tessera.schedule.dependence import only_loop
 from tessera.schedule.depth_parts import UNROLLED, DepthParts
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.split import Context, Pieces
@@ -34,8 +35,7 @@ LINE = 16
 
 def split_deep(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The parts of a nest's product; None where it is none, or is better computed whole."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
         return None
     # Parts would be another order than the one that is stated.

@@ -96,6 +96,12 @@ def behind(code: Sequence[Op], values: Iterable[Value]) -> list[Op]:
     return found[::-1]
 
 
+def only_loop(nest: ops.Nest) -> Op | None:
+    """The op of a nest that has a region, a reduction or the like, if there is just one."""
+    found = [op for op in nest.body.ops if op.regions]
+    return found[0] if len(found) == 1 else None
+
+
 def needs(value: Value, op: Op) -> bool:
     """Whether a value of the nest is computed from an op's result."""
     stack, seen = [value], set[Value]()

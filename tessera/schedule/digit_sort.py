@@ -26,7 +26,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.split_sort import Asked, NestCode
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 from tessera.schedule.words import Coder, Layout, key_bits
 
 DIGIT = 32
@@ -56,8 +56,8 @@ def sort_by_digits(
         names: for new axes.
     """
     op = asked.op
-    count = _type(op.inputs[0]).shape[op.axis]
-    until = _type(op.outputs[0]).shape[op.axis]
+    count = buffer_type(op.inputs[0]).shape[op.axis]
+    until = buffer_type(op.outputs[0]).shape[op.axis]
     digits = _Digits.of(op, names, register)
 
     def sort(until: Dim) -> Op:
@@ -94,7 +94,7 @@ class _Digits:
 
     @classmethod
     def of(cls, op: ops.Sort, names: Names, register: int) -> _Digits:
-        types = [_type(v) for v in op.inputs[: op.num_keys]]
+        types = [buffer_type(v) for v in op.inputs[: op.num_keys]]
         others = tuple([dim for k, dim in enumerate(types[0].shape) if k != op.axis])
         count = types[0].shape[op.axis]
         upper = [
@@ -109,10 +109,10 @@ class _Digits:
     def pack(self, keys: Sequence[Value]) -> ops.Nest:
         """The nest that makes words of the lowest digits, and the other digits."""
         op = self.op
-        axes, index = self._axes(_type(keys[0]).shape)
+        axes, index = self._axes(buffer_type(keys[0]).shape)
         code = NestCode()
         found = [code.add(ops.Load(v, (), tuple(index), loc=op.loc)) for v in keys]
-        dtypes = tuple([_type(v).dtype for v in keys])
+        dtypes = tuple([buffer_type(v).dtype for v in keys])
         coder = Coder(code, Layout.of(dtypes, 0), op.descending)
         parts = [coder.encoded(x, dtype) for x, dtype in zip(found, dtypes, strict=True)]
         digits = list(_cut(code, parts, [key_bits(dtype) for dtype in dtypes]))
@@ -124,7 +124,7 @@ class _Digits:
 
     def advance(self, k: int) -> ops.Nest:
         """The nest between the sorts by digit k and by the next one."""
-        axes, at = self._axes(_type(self.upper[0]).shape)
+        axes, at = self._axes(buffer_type(self.upper[0]).shape)
         code = NestCode()
         place = self._place(code, at, k)
         code.ops.append(
@@ -136,12 +136,12 @@ class _Digits:
     def collect(self) -> ops.Nest:
         """The nest that moves elements to where their words are."""
         op = self.op
-        axes, index = self._axes(_type(op.outputs[0]).shape)
+        axes, index = self._axes(buffer_type(op.outputs[0]).shape)
         code = NestCode()
         place = self._place(code, self._across(index), len(self.upper))
         inner = tuple([sym("$0") if d == op.axis else e for d, e in enumerate(index)])
         for k, target in op.moved():
-            value = code.cast(place, _type(target).dtype)
+            value = code.cast(place, buffer_type(target).dtype)
             if k >= 0:
                 value = code.add(ops.Load(op.inputs[k], (place,), inner, loc=op.loc))
             code.ops.append(ops.Store(target, value, (), tuple(index), loc=op.loc))
@@ -203,8 +203,3 @@ def _cut(code: NestCode, parts: Sequence[Value], widths: Sequence[int]) -> Itera
 def _dtype(value: Value) -> DType:
     assert isinstance(value.type, ScalarType)
     return value.type.dtype
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

@@ -25,7 +25,7 @@ from tessera.schedule import ops
 from tessera.schedule.copying import Names
 from tessera.schedule.sizes import size_of
 from tessera.schedule.split_sort import Asked, NestCode
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, buffer_type
 
 FEW = 4
 """Elements of a row that are sorted so wherever rows fill a vector: it compiles as soon."""
@@ -51,7 +51,7 @@ def network_sort(asked: Asked, names: Names) -> ops.Kernel | None:
         names: for new axes.
     """
     op = asked.op
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     count = type.shape[op.axis]
     others = [dim for k, dim in enumerate(type.shape) if k != op.axis]
     if op.num_keys != 1 or not isinstance(count, int) or count < 2:
@@ -60,7 +60,7 @@ def network_sort(asked: Asked, names: Names) -> ops.Kernel | None:
     rows = size_of(prod(others))
     if count > most or rows < (LEAST_ROWS if count <= FEW else MANY_ROWS):
         return None
-    if type.dtype is bool_ or any(_type(v).dtype.is_complex for v in op.inputs):
+    if type.dtype is bool_ or any(buffer_type(v).dtype.is_complex for v in op.inputs):
         return None
 
     axes = [Axis(names.fresh("i"), dim) for dim in others]
@@ -83,10 +83,10 @@ def network_sort(asked: Asked, names: Names) -> ops.Kernel | None:
     _sort(code, words, op.descending)
     found = {0: words[0], **dict(zip(wanted, words[1:], strict=False)), -1: words[-1]}
     for source, target in moved:
-        until = _type(target).shape[op.axis]
+        until = buffer_type(target).shape[op.axis]
         assert isinstance(until, int)
         for k, value in enumerate(found[source][:until]):
-            value = code.cast(value, _type(target).dtype)
+            value = code.cast(value, buffer_type(target).dtype)
             code.ops.append(ops.Store(target, value, (), at(k), loc=op.loc))
     kept = tuple([axis for axis in axes if axis.extent != 1])
     nest = ops.Nest(kept, body=Block([], code.ops, ()), loc=op.loc)
@@ -147,8 +147,3 @@ def exchanges(count: int) -> Iterator[tuple[int, int]]:
                 break
             d, q, r = q - p, q // 2, p
         p //= 2
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

@@ -24,7 +24,7 @@ from tessera.schedule.blocking import (
 )
 from tessera.schedule.copying import Copy, Names
 from tessera.schedule.cost import LEAST_BLOCK
-from tessera.schedule.dependence import behind
+from tessera.schedule.dependence import behind, only_loop
 from tessera.schedule.emit import without_dead
 from tessera.schedule.far_results import block_of, goes_along_rows, is_written_far, past_caches
 from tessera.schedule.grains import FEW, grain_of
@@ -232,8 +232,7 @@ class Product:
     @classmethod
     def of(cls, nest: ops.Nest, context: Context) -> Product | None:
         """The product of a nest that is one, and can be cut into blocks."""
-        found = [op for op in nest.body.ops if op.regions]
-        op = found[0] if len(found) == 1 else None
+        op = only_loop(nest)
         if not isinstance(op, ops.Contract) or nest.ordered or nest.tile:
             return None
         if not op.axes or not op.rows or not op.cols or any(x.regions for x in op.body.ops):

@@ -37,7 +37,7 @@ from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.blocking import choose_block
 from tessera.schedule.copying import Copy, identity
 from tessera.schedule.cost import LEAST_BLOCK
-from tessera.schedule.dependence import behind
+from tessera.schedule.dependence import behind, only_loop
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
 from tessera.schedule.machines import CachedCpu
@@ -139,8 +139,7 @@ def read_in_order(func: Func, machine: CachedCpu, facts: Facts | None = None) ->
 
 def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nests that read a large operand of a nest's sum in order; None where there is none."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, (ops.Reduce, ops.Contract)) or nest.ordered or len(op.axes) != 1:
         return None
     if isinstance(op, ops.Reduce) and (op.fn.name not in FUNCTIONS or op.order is not None):
@@ -161,8 +160,7 @@ def _sum_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | 
 def _sum_lanes(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nest with a product of few rows in blocks of sums whose lanes run along the depth; None
     where it is none, or an operand runs elsewhere."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, ops.Contract) or nest.ordered or len(op.axes) != 1:
         return None
     if op.order is not None:

@@ -23,6 +23,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.copying import Copy
+from tessera.schedule.dependence import only_loop
 from tessera.schedule.grains import PROGRAMS, grain_of, programs_of
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.read_in_order import (
@@ -41,8 +42,7 @@ CHEAP = 4
 
 def sum_rows_apart(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nest that reads several rows of a large operand at a time; None where there is none."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, ops.Reduce) or nest.ordered or not nest.axes or not _is_cheap(op):
         return None
     (deep,) = op.axes

@@ -40,6 +40,7 @@ from tessera.schedule import loop_ops, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of
 from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.copying import Copy, identity
+from tessera.schedule.dependence import only_loop
 from tessera.schedule.emit import without_dead
 from tessera.schedule.grains import MANY, grain_of
 from tessera.schedule.machines import CachedCpu
@@ -86,8 +87,7 @@ better stay in registers."""
 def scan_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nests that go over a large operand of a nest's scan, or of its loop, row by row; None
     where there is none."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, (ops.Scan, loop_ops.Recur)) or isinstance(op, ops.ScanFrom):
         return None
     extents = [axis.extent for axis in (*nest.axes, op.axis)]

@@ -27,7 +27,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import loop_ops, ops
 from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy, identity
-from tessera.schedule.dependence import Dependence
+from tessera.schedule.dependence import Dependence, only_loop
 from tessera.schedule.emit import without_dead
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.read_in_order import (
@@ -46,8 +46,7 @@ from tessera.schedule.types import Axis, BufType
 
 def search_rows(nest: ops.Nest, context: Context, machine: CachedCpu) -> Pieces | None:
     """The nests that read a large operand of a nest's search in order; None where there is none."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, ops.ArgReduce) or nest.ordered:
         return None
     if any(one.regions for one in op.body.ops) or _type(op.body.outputs[0]).is_bool:

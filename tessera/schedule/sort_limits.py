@@ -15,7 +15,7 @@ from tessera.schedule.access import ranges
 from tessera.schedule.copying import Copy
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.rebuild import kernels
-from tessera.schedule.types import BufType
+from tessera.schedule.types import BufType, buffer_type
 
 SHARE = 4
 """Fewer places than a row divided by this are worth it."""
@@ -42,7 +42,7 @@ def _limits(func: Func, kernel: ops.Kernel, facts: Facts) -> dict[Value, BufType
     if not isinstance(op, ops.Sort) or op.warps:
         return {}
     results = kernel.results[: len(op.outputs)]
-    extent = _type(results[0]).shape[op.axis]
+    extent = buffer_type(results[0]).shape[op.axis]
     limit = 0
     for value in results:
         for bound in _reads(func.body, value, op.axis, facts):
@@ -53,7 +53,7 @@ def _limits(func: Func, kernel: ops.Kernel, facts: Facts) -> dict[Value, BufType
         return {}
     found: dict[Value, BufType] = {}
     for value in results:
-        type = _type(value)
+        type = buffer_type(value)
         shape = tuple([limit if k == op.axis else dim for k, dim in enumerate(type.shape)])
         found[value] = BufType(shape, type.dtype)
     return found
@@ -110,8 +110,3 @@ def _kernel(op: ops.Kernel, operands: list[Value], limits: dict[Value, BufType])
     copy = Copy(env=dict(zip(op.body.args, args, strict=True)))
     body = Block(args, [copy.op(part) for part in op.body.ops], ())
     return op.rebuild(operands, [body], types=types)
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

@@ -14,7 +14,7 @@ from tessera.ir.intexpr import Dim, ceildiv
 from tessera.ir.opdef import attr, operand, operands
 from tessera.ir.types import Type
 from tessera.schedule import ops
-from tessera.schedule.types import BufType
+from tessera.schedule.types import buffer_type
 
 REGISTER = 512
 """Bits of a vector register of CPUs with AVX-512."""
@@ -141,11 +141,11 @@ class SortWords(ops.ScheduleOp):
 
     def verify(self) -> None:
         """Words are unsigned, and have their room."""
-        words = _type(self.words)
+        words = buffer_type(self.words)
         room = room_of_row(self.count, words.dtype, self.register)
         if words.dtype not in (uint32, uint64) or words.shape[-1:] != (room,):
             raise VerifyError(f"rows of {self.count} words in {words}")
-        if len(self.numbers) > 1 or any(_type(v).dtype is not int64 for v in self.numbers):
+        if len(self.numbers) > 1 or any(buffer_type(v).dtype is not int64 for v in self.numbers):
             raise VerifyError(f"numbers in {', '.join([str(v.type) for v in self.numbers])}")
 
     @property
@@ -201,7 +201,7 @@ class SelectWords(ops.ScheduleOp):
 
     def verify(self) -> None:
         """Buffers have a row for each row of keys."""
-        keys, words, tops = [_type(v) for v in (self.keys, self.words, self.tops)]
+        keys, words, tops = [buffer_type(v) for v in (self.keys, self.words, self.tops)]
         if not keys.shape or self.until < 1:
             raise VerifyError(f"the first {self.until} of rows of {keys}")
         columns = columns_of(keys.shape[-1], keys.dtype, self.register)
@@ -218,7 +218,7 @@ class SelectWords(ops.ScheduleOp):
     @property
     def count(self) -> Dim:
         """Places of a row."""
-        return _type(self.keys).shape[-1]
+        return buffer_type(self.keys).shape[-1]
 
 
 class OrderZeros(ops.ScheduleOp):
@@ -288,15 +288,10 @@ SORTS = (ops.Sort, SortRuns, SplitRuns, MergeRuns, *WORDS, OrderZeros)
 """What may stand in a kernel besides nests."""
 
 
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
-
-
 def _rows_of(value: Value) -> Dim:
     """The rows along the last axis of a buffer."""
     total: Dim = 1
-    for dim in _type(value).shape[:-1]:
+    for dim in buffer_type(value).shape[:-1]:
         total = total * dim
     return total
 
@@ -305,7 +300,7 @@ def work_of(op: ops.Sort | SortWords | SelectWords) -> tuple[Dim, Dim, int]:
     """The rows of a sort, their places, and what one comparison costs, in additions."""
     if isinstance(op, WORDS):
         return op.rows, op.count, 1
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     rows: Dim = 1
     for k, dim in enumerate(type.shape):
         rows = rows if k == op.axis else rows * dim

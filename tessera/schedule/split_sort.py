@@ -19,7 +19,7 @@ from tessera.ir.types import ScalarType
 from tessera.schedule import ops, sort_ops
 from tessera.schedule.copying import Names
 from tessera.schedule.sizes import power_above, power_below, size_of
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 from tessera.schedule.words import PLACE_BITS, Coder, Layout
 
 MAX_ROW = 8192
@@ -82,7 +82,7 @@ def split_sort(
     asked = Asked.of(kernel, operands, used)
     if asked is None:
         return None
-    extent = _type(asked.op.inputs[0]).shape[asked.op.axis]
+    extent = buffer_type(asked.op.inputs[0]).shape[asked.op.axis]
     rows, warps = block_of(asked.op, multiprocessors)
     new = asked.op.rebuild(rows=rows, warps=warps)
     assert isinstance(new, ops.Sort)
@@ -91,7 +91,7 @@ def split_sort(
     what = f"{rows} rows" if rows > 1 else "a row"
     what = f"{what} of {extent} elements in a block of {warps} warps"
     if not isinstance(extent, int) or extent > MAX_ROW:
-        limit = _type(new.outputs[0]).shape[new.axis]
+        limit = buffer_type(new.outputs[0]).shape[new.axis]
         if limit != extent:
             assert isinstance(limit, int)
             code, temps = best_of_runs(new, limit, names)
@@ -148,7 +148,7 @@ class Asked:
 
     def kernel(self, code: Sequence[Op], temps: Sequence[Value], what: str) -> ops.Kernel:
         """The new kernel: what it does, with which temporary buffers, and a reason."""
-        types = [_type(v) for v in (*self.op.outputs, *temps)]
+        types = [buffer_type(v) for v in (*self.op.outputs, *temps)]
         return ops.Kernel(
             list(self.given.values()),
             tuple(types),
@@ -162,7 +162,7 @@ class Asked:
 
 def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
     """Rows and warps of a block."""
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     size = min(power_above(size_of(type.shape[op.axis])), MAX_ROW)
     others = [k for k in range(len(type.shape)) if k != op.axis]
     rows = 1
@@ -183,19 +183,19 @@ def block_of(op: ops.Sort, multiprocessors: int) -> tuple[int, int]:
 
 def _layout(op: ops.Sort) -> Layout:
     """The words of a long row."""
-    count = _type(op.inputs[0]).shape[op.axis]
+    count = buffer_type(op.inputs[0]).shape[op.axis]
     if isinstance(count, int) and count > MAX_LENGTH:
         raise CompileError(
             f"sort: rows of {count} elements",
             loc=op.loc,
             rule=f"a GPU sorts rows of at most {MAX_LENGTH} elements",
         )
-    return Layout.of([_type(v).dtype for v in op.inputs[: op.num_keys]], PLACE_BITS)
+    return Layout.of([buffer_type(v).dtype for v in op.inputs[: op.num_keys]], PLACE_BITS)
 
 
 def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
     """The ops of a sort of long rows, and their temporary buffers."""
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     count = type.shape[op.axis]
     keys = op.inputs[: op.num_keys]
     layout = _layout(op)
@@ -237,7 +237,7 @@ def merge_sort(op: ops.Sort, names: Names) -> tuple[list[Op], list[Value]]:
 
 def best_of_runs(op: ops.Sort, limit: int, names: Names) -> tuple[list[Op], list[Value]]:
     """The ops that find the first places of sorted long rows, and their temporary buffers."""
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     count = type.shape[op.axis]
     assert isinstance(count, int)
     keep = power_above(limit)
@@ -274,7 +274,7 @@ def _constants(buffers: Sequence[Value], values: Sequence[int]) -> ops.Nest:
 
 def collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) -> ops.Nest:
     """The nest that moves elements to where their words are."""
-    shape = _type(op.outputs[0]).shape
+    shape = buffer_type(op.outputs[0]).shape
     axes = [Axis(names.fresh("i"), dim) for dim in shape]
     index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
     code = NestCode()
@@ -284,7 +284,7 @@ def collect(op: ops.Sort, words: Sequence[Value], layout: Layout, names: Names) 
     place = coder.place(found)
     for k, target in op.moved():
         if k < 0:
-            value = code.cast(place, _type(target).dtype)
+            value = code.cast(place, buffer_type(target).dtype)
         elif k < op.num_keys and layout.holds_keys:
             value = coder.key(found, k)
         else:
@@ -346,7 +346,7 @@ def holds_places(value: Value, axis: int) -> bool:
     while isinstance(op, ops.Cast) and op.dtype.is_integer:
         op = op.x.op
     # No nest writes an element twice.
-    is_whole = prod([axis.extent for axis in nest.axes]) == _type(target).size
+    is_whole = prod([axis.extent for axis in nest.axes]) == buffer_type(target).size
     return is_whole and isinstance(op, ops.Index) and not op.dyn and op.expr == place
 
 
@@ -354,8 +354,3 @@ def _constant(op: Op | None) -> object:
     while isinstance(op, ops.Cast):
         op = op.x.op
     return op.value if isinstance(op, ops.Const) else None
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type

@@ -19,6 +19,7 @@ from tessera.schedule import ops
 from tessera.schedule.access import accesses
 from tessera.schedule.copying import Copy
 from tessera.schedule.cost import LEAST_BLOCK
+from tessera.schedule.dependence import only_loop
 from tessera.schedule.grains import WORK, grain_of
 from tessera.schedule.machines import CachedCpu
 from tessera.schedule.sizes import power_above, size_of
@@ -116,8 +117,7 @@ def _pays(rows: int, columns: int, depth: int, lanes: int, turns: bool) -> bool:
 
 def _product(nest: ops.Nest) -> ops.Contract | None:
     """The product of a nest, whose sizes are known, if it is one of two arrays."""
-    found = [op for op in nest.body.ops if op.regions]
-    op = found[0] if len(found) == 1 else None
+    op = only_loop(nest)
     if not isinstance(op, ops.Contract) or nest.ordered or nest.tile:
         return None
     if (len(op.axes), len(op.rows), len(op.cols)) != (1, 1, 1) or not op.dtype.is_float:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tessera.dtypes import DType
+from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, prod
 from tessera.ir.types import TensorType, Type
 
@@ -130,3 +131,9 @@ class Place:
         at = parser.dim()
         parser.expect(")")
         return cls(kind, at)
+
+
+def buffer_type(value: Value) -> BufType:
+    """The type of a buffer."""
+    assert isinstance(value.type, BufType)
+    return value.type

@@ -33,7 +33,7 @@ from tessera.schedule.rebuild import kernels, with_bodies
 from tessera.schedule.sort_limits import limit_sorts
 from tessera.schedule.split import rewrite
 from tessera.schedule.split_sort import Asked, NestCode, collect
-from tessera.schedule.types import Axis, BufType
+from tessera.schedule.types import Axis, BufType, buffer_type
 from tessera.schedule.words import UNSIGNED, Coder, Layout, has_places, key_bits, one_word
 
 MARKED, LEAST_ROWS = 64, 256
@@ -118,15 +118,15 @@ def vector_sort(
     network = network_sort(asked, names)
     if network is not None or not register:
         return (network, asked.kept) if network else None
-    keys = [_type(v).dtype for v in op.inputs[: op.num_keys]]
+    keys = [buffer_type(v).dtype for v in op.inputs[: op.num_keys]]
     has_others = any(not 0 <= k < op.num_keys for k, _ in op.moved())
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     count = type.shape[op.axis]
     if register < sort_ops.REGISTER and isinstance(count, int) and count < LEAST:
         return None
     layout = one_word(keys, int(has_others), count)
     others = tuple([dim for k, dim in enumerate(type.shape) if k != op.axis])
-    until = _type(op.outputs[0]).shape[op.axis]
+    until = buffer_type(op.outputs[0]).shape[op.axis]
     if has_others and has_places(count) and _selects(op, until):
         layout = one_word(keys, 1, count, wide=True) or Layout.places(keys)
         return _selected(register, asked, layout, others, names), asked.kept
@@ -159,7 +159,7 @@ def _marks(
 ) -> tuple[list[ops.Nest], list[Value]]:
     """The nests that look for zeros of the sign that comes first, and what they write: the least of
     numbers that only these have as 0, of all rows and of each; none where rows are long or few."""
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     count, rows = type.shape[op.axis], math.prod([n if isinstance(n, int) else 0 for n in others])
     is_short = isinstance(count, int) and 0 < count <= MARKED
     if not layout.signed_zeros or not is_short or rows < LEAST_ROWS:
@@ -196,7 +196,7 @@ def _least(
 
 def _selects(op: ops.Sort, until: Dim) -> bool:
     """Whether the first places of rows are found without sorting the rest."""
-    type = _type(op.inputs[0])
+    type = buffer_type(op.inputs[0])
     is_row = op.axis == len(type.shape) - 1 and type.strides is None
     if op.num_keys != 1 or not is_row or not isinstance(until, int):
         return False
@@ -208,11 +208,11 @@ def _selected(
 ) -> ops.Kernel:
     """The kernel of such a sort."""
     op = asked.op
-    count, until = [_type(v).shape[op.axis] for v in (op.inputs[0], op.outputs[0])]
+    count, until = [buffer_type(v).shape[op.axis] for v in (op.inputs[0], op.outputs[0])]
     assert isinstance(until, int)
     room = sort_ops.room_of(groups_of(until))
     words = Value(BufType((*others, room), layout.dtypes[0]))
-    key = _type(op.inputs[0]).dtype
+    key = buffer_type(op.inputs[0]).dtype
     columns = sort_ops.columns_of(count, key, register)
     tops = Value(BufType((*others, columns), sort_ops.rank_of(key)))
     falls, loc = op.descending, op.loc
@@ -235,7 +235,7 @@ def _numbers(others: Sequence[Dim], count: Dim) -> Dim:
 
 def _pack(op: ops.Sort, words: Value, layout: Layout, names: Names) -> ops.Nest:
     """The nest that makes words of elements."""
-    axes = [Axis(names.fresh("i"), dim) for dim in _type(op.inputs[0]).shape]
+    axes = [Axis(names.fresh("i"), dim) for dim in buffer_type(op.inputs[0]).shape]
     index: list[Dim] = [0 if axis.extent == 1 else sym(axis.name) for axis in axes]
     code = NestCode()
     keys = [code.add(ops.Load(v, (), tuple(index), loc=op.loc)) for v in op.inputs[: op.num_keys]]
@@ -245,8 +245,3 @@ def _pack(op: ops.Sort, words: Value, layout: Layout, names: Names) -> ops.Nest:
     code.ops.append(ops.Store(words, word, (), at, loc=op.loc))
     axes = [axis for axis in axes if axis.extent != 1]
     return ops.Nest(tuple(axes), body=Block([], code.ops, ()), loc=op.loc)
-
-
-def _type(value: Value) -> BufType:
-    assert isinstance(value.type, BufType)
-    return value.type
