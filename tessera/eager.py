@@ -143,6 +143,8 @@ class Eager:
         self.operators: dict[int, object] = {}
         self._checked: set[Hashable] = set()
         self._plans: dict[Hashable, Plan] = {}
+        # Of calls of libraries: the routine, its options, and its results.
+        self._calls: dict[Hashable, tuple[str, tuple[int, ...], list[Any]]] = {}
         self._cache: dict[Hashable, Any] = {}
         # What native code knows of each op, and the signatures that it was told or cannot know.
         self._signatures: dict[type[Op], Signatures] = {}
@@ -222,6 +224,9 @@ class Eager:
             if len(self._checked) >= _MOST_SHAPES:
                 self._checked.clear()
             self._checked.add(key)
+        if cls is s.Broadcast or (direct.STATE.runs is not None and cls is s.Reshape):
+            # A copy that NumPy would make, or that what reads the view makes each time.
+            data = data if x.is_splat else direct.contiguous(x)
         data = VIEWS[cls](data, attrs)
         return Array(data, x.type.with_shape(data.shape) if x.weak else None)
 
@@ -241,17 +246,26 @@ class Eager:
             if len(self._plans) >= _MOST_SHAPES:
                 self._plans.clear()
             self._plans[key] = plan
-        return plan.run([x.contiguous for x in flat])
+        return plan.run([direct.contiguous(x) for x in flat])
 
     def _library_call(
         self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
     ) -> Any:
         """A call needs no code."""
-        op = cls(*[Value(x.type) for x in flat], **attrs)
-        types = [v.type for v in op.results if isinstance(v.type, TensorType)]
-        shapes = [static_shape(type.shape) for type in types]
-        outputs = [aligned_empty(s, t.dtype.np) for s, t in zip(shapes, types, strict=True)]
-        run_routine(op.routine, [x.contiguous for x in flat], outputs, op.options())
+        kinds = [(x.storage.shape, x.storage.dtype, x.weak) for x in flat]
+        key = (cls, tuple(attrs.items()), *kinds)
+        known = self._calls.get(key)
+        if known is None:
+            op = cls(*[Value(x.type) for x in flat], **attrs)
+            types = [v.type for v in op.results]
+            dtypes = [t.dtype.np for t in types if isinstance(t, TensorType)]
+            known = op.routine, op.options(), specs_of(types, dtypes)
+            if len(self._calls) >= _MOST_SHAPES:
+                self._calls.clear()
+            self._calls[key] = known
+        routine, options, specs = known
+        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in specs]
+        run_routine(routine, [x.contiguous for x in flat], outputs, options)
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
 
     def _generalizations(self, op: Op) -> Sequence[Callable[..., Any]]:
@@ -316,7 +330,7 @@ class Eager:
             elif 0 in data.strides:
                 is_repeated = True
             else:
-                data = x.contiguous
+                data = direct.contiguous(x)
             inputs.append(data)
             key.append(data.dtype)
             key.append(x.weak)
@@ -325,7 +339,7 @@ class Eager:
             if whole is not None:
                 return whole
             pairs = zip(operands, inputs, strict=True)
-            inputs = [data if x.is_splat else x.contiguous for x, data in pairs]
+            inputs = [data if x.is_splat else direct.contiguous(x) for x, data in pairs]
         signature = tuple(key)
         found = self._cache.get(signature)
         if found is None:
@@ -354,7 +368,7 @@ class Eager:
         """
         if direct.STATE.runs is None and data[0].size < WORTH:
             return None
-        found = pattern_of(data[0].shape, data)
+        found = pattern_of(data[0].shape, data, direct.whole)
         if found is None:
             return None
         pattern, dims, inputs = found

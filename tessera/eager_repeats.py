@@ -7,7 +7,7 @@ program, so that a rank needs none of its own: what is left is a pattern.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,10 +79,12 @@ def lines(splats: Sequence[bool]) -> Pattern:
 
 
 def pattern_of(
-    shape: tuple[int, ...], operands: Sequence[np.ndarray]
+    shape: tuple[int, ...],
+    operands: Sequence[np.ndarray],
+    whole: Callable[[np.ndarray], np.ndarray] = np.ascontiguousarray,
 ) -> tuple[Pattern, list[int], list[np.ndarray]] | None:
     """The pattern of operands of one shape, the values of its dims, and the operands without what
-    is repeated, contiguous; None where copies are better.
+    is repeated, contiguous, as `whole` makes them; None where copies are better.
     """
     dims = [k for k, size in enumerate(shape) if size != 1]
     strides = [x.strides for x in operands]
@@ -102,7 +104,7 @@ def pattern_of(
         # The first of what is repeated, and an array also where that is one element.
         base = x[(*[slice(None) if step else 0 for step in own], ...)]
         if not (base.flags.c_contiguous and base.flags.aligned):
-            base = np.ascontiguousarray(base)
+            base = whole(base)
         bases.append(base)
     varies = [
         tuple([d for d, here in enumerate(varying) if here[k]]) for k in range(len(operands))

@@ -50,6 +50,7 @@ from tessera.graph.shortcut import WATCHER
 from tessera.ir.fortran import install_repeat
 from tessera.ir.numerics import Policy
 from tessera.runtime.dispatch.direct import watch
+from tessera.runtime.memory import pointer
 from tessera.runtime.repeat import repeat
 
 install_operators()
@@ -69,7 +70,7 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
 
 
 install_engine(Eager(_engine_for))
-install_repeat(repeat)
+install_repeat(repeat, pointer)
 WATCHER.append(watch)
 if is_watching(config.outermost()):
     install_engine(WatchedEngine(current_engine()))

@@ -6,7 +6,7 @@ protocols of Python and of other libraries are in `graph/array_protocols.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -167,6 +167,10 @@ def dtype_from_numpy(dtype: np.dtype[Any]) -> DType:
 
 _DATA: tuple[type[Any], ...] = (np.ndarray, np.generic)
 
+READERS: list[Callable[[np.ndarray | Remote], None]] = []
+"""Who wants to know whose elements are read outside of programs: what a function makes of them is
+no constant."""
+
 
 class Array(HostProtocols, ArrayBase):
     """A concrete n-dimensional array on a device. Immutable.
@@ -254,6 +258,8 @@ class Array(HostProtocols, ArrayBase):
         another device.
         """
         data = self._data
+        for reader in READERS:
+            reader(data)
         return data.get() if isinstance(data, Remote) else data
 
     @property

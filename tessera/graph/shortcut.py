@@ -24,6 +24,7 @@ class Shortcut:
     Args:
         function: the function itself.
         told_by_numbers: see `composed`.
+        unread: see `created` and `like`; None for what reads arrays.
 
     Attributes:
         start: runs a call that is known, of a tuple and a dict of arguments, or gives
@@ -31,11 +32,17 @@ class Shortcut:
         notes: what the engine keeps of it.
     """
 
-    __slots__ = ("function", "notes", "start", "told_by_numbers")
+    __slots__ = ("function", "notes", "start", "told_by_numbers", "unread")
 
-    def __init__(self, function: Callable[..., Any], told_by_numbers: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        told_by_numbers: bool = False,
+        unread: int | None = None,
+    ) -> None:
         self.function = function
         self.told_by_numbers = told_by_numbers
+        self.unread = unread
         self.start: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.notes: Any = None
 
@@ -68,6 +75,17 @@ def composed(fn: Callable[P, R]) -> Callable[P, R]:
     computed: an axis, an exponent, a slope that a formula has twice.
     """
     return _marked(Shortcut(fn, told_by_numbers=True))
+
+
+def created(fn: Callable[P, R]) -> Callable[P, R]:
+    """Marks a function, as `composed` does, that gives the same each time where it is given no
+    array."""
+    return _marked(Shortcut(fn, told_by_numbers=True, unread=0))
+
+
+def like(fn: Callable[P, R]) -> Callable[P, R]:
+    """Marks a function, as `created` does, that looks at the type of its first argument alone."""
+    return _marked(Shortcut(fn, told_by_numbers=True, unread=1))
 
 
 def _marked(known: Shortcut) -> Callable[..., Any]:

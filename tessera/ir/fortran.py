@@ -53,12 +53,29 @@ _COMPLEX_NAMES = {"syevd": "heevd", "orgqr": "ungqr"}
 # What parameters that are letters point to.
 _ALPHABET = np.frombuffer(bytes(range(128)), np.uint8).copy()
 
+def _told(x: Array) -> int:
+    address: int = x.__array_interface__["data"][0]
+    return address
+
+
+_LETTERS_AT = _told(_ALPHABET)
+
+_POINTER: list[Callable[[Array], int]] = [_told]
+
+
+def pointer(x: Array) -> int:
+    """The address of the first element."""
+    return _POINTER[0](x)
+
+
 _REPEAT: list[Repeat] = []
 
 
-def install_repeat(repeat: Repeat) -> None:
-    """Sets what calls a routine for the matrices of a large batch."""
+def install_repeat(repeat: Repeat, pointer: Callable[[Array], int]) -> None:
+    """Sets what calls a routine for the matrices of a large batch, and what finds the first element
+    of an array in less time than NumPy tells it."""
     _REPEAT[:] = [repeat]
+    _POINTER[:] = [pointer]
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,8 @@ def call(name: str, dtype: np.dtype[Any], count: int, *args: Arg) -> Array:
     Returns:
         What `info` was after each call; zeros of a routine that has none.
     """
+    if count == 1:
+        return _call_once(name, dtype.char, args)
     found = routine(name, dtype.char)
     info = np.zeros(max(count, 1), found.integer)
     numbers = np.array([a for a in args if isinstance(a, int)], found.integer)
@@ -151,6 +170,39 @@ def call(name: str, dtype: np.dtype[Any], count: int, *args: Arg) -> Array:
     return info
 
 
+def _call_once(name: str, char: str, args: Sequence[Arg]) -> Array:
+    """`call` for one matrix."""
+    known = tuple([a if isinstance(a, (bytes, int)) else None for a in args])
+    found, _, words = _known_words(name, char, known)
+    info = np.zeros(1, found.integer)
+    starts = [*words]
+    for k, arg in enumerate(args):
+        if isinstance(arg, tuple):
+            starts[k] = pointer(arg[0])
+        elif not isinstance(arg, (bytes, int)):
+            starts[k] = pointer(arg)
+    if found.has_info:
+        starts.append(pointer(info))
+    found.call(*starts)
+    return info
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_words(
+    name: str, char: str, known: tuple[bytes | int | None, ...]
+) -> tuple[Routine, Array, list[int]]:
+    """A routine, and the addresses of its letters and of its ints, which an array holds."""
+    found = routine(name, char)
+    numbers = np.array([a if isinstance(a, int) else 0 for a in known], found.integer)
+    words = [
+        _LETTERS_AT + a[0]
+        if isinstance(a, bytes)
+        else pointer(numbers) + k * numbers.itemsize
+        for k, a in enumerate(known)
+    ]
+    return found, numbers, words
+
+
 def _parts(name: str, count: int, args: Sequence[Arg]) -> int:
     """In how many parts threads share a batch."""
     most, parts = _CONTENDED.get(name, (LARGEST, PARTS))
@@ -170,13 +222,6 @@ def _copies(x: Array, count: int) -> Array:
     return found
 
 
-def pointer(x: Array) -> int:
-    """The address of the first element."""
-    address: int = x.__array_interface__["data"][0]
-    return address
-
-
-_LETTERS_AT = pointer(_ALPHABET)
 
 
 def work(name: str, dtype: np.dtype[Any], position: int, *args: Arg) -> Array:

@@ -53,6 +53,7 @@ class SlogdetResult(NamedTuple):
     logabsdet: ArrayBase
 
 
+@composed
 @api_boundary
 def det(x: ArrayLike, /) -> ArrayBase:
     """The determinants of square matrices `[..., n, n]`, by LAPACK's `getrf`.
@@ -99,6 +100,7 @@ def _diagonal(name: str, x: object, offset: int) -> Any:
     return slice_axis(row, axis, 0, length * length, length + 1)
 
 
+@composed
 @api_boundary
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> ArrayBase:
     """The elements on a diagonal of matrices.
@@ -114,6 +116,7 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0) -> ArrayBase:
         return _diagonal("diagonal", x, operator.index(offset))
 
 
+@composed
 @api_boundary
 def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DType | None = None) -> ArrayBase:
     """The sum along a diagonal of matrices.
@@ -127,6 +130,7 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DType | None = None) -> Ar
         return total(_diagonal("trace", x, operator.index(offset)), axis=-1, dtype=dtype)
 
 
+@composed
 @api_boundary
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
     """The cross product of vectors of three elements.
@@ -157,6 +161,7 @@ def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
     return ops.sub(ops.mul(turn(a, 1), turn(b, 2)), ops.mul(turn(a, 2), turn(b, 1)))
 
 
+@composed
 @api_boundary
 def matrix_power(x: ArrayLike, n: int, /) -> ArrayBase:
     """The n-th power of square matrices, by repeated squaring; of their inverses for a negative n.

@@ -289,6 +289,57 @@ def unaligned() -> np.ndarray:
     return np.frombuffer(bytes(4 * 12 + 1), np.uint8)[1:].view(np.float32).reshape(3, 4)
 
 
+STRIDED: dict[str, Callable[[], Any]] = {
+    "Fortran order": lambda: np.asfortranarray(array(3, 4)),
+    "strides": lambda: array(3, 8)[:, ::2],
+    "negative strides": lambda: array(3, 4)[::-1],
+    "alignment": unaligned,
+    "ours, turned": lambda: ts.asarray(array(4, 3)).T,
+    "ours, reversed": lambda: ts.asarray(array(3, 4))[:, ::-1],
+    "ours, a part": lambda: ts.asarray(array(5, 6))[1:4, 2:],
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_small_arrays_in_another_order_are_copied(name: str) -> None:
+    f = ts.jit(lambda x: (x * 2, x + 1))
+    warm(f, array(3, 4))
+    for _ in range(3):
+        given = STRIDED[name]()
+        before = f._table.calls
+        doubled, more = f(given)
+        assert f._table.calls == before + 1
+        np.testing.assert_array_equal(doubled, np.asarray(given) * 2)
+        np.testing.assert_array_equal(more, np.asarray(given) + 1)
+
+
+def test_large_arrays_in_another_order() -> None:
+    f = ts.jit(lambda x: x * 2)
+    x = array(70, 90)
+    warm(f, x)
+    turned = ts.asarray(np.ascontiguousarray(x.T)).T
+    before = f._table.calls
+    np.testing.assert_array_equal(f(turned), x * 2)
+    assert f._table.calls == before + 1
+    # The copy is kept.
+    assert turned.prepared is not None
+    np.testing.assert_array_equal(f(turned), x * 2)
+    # That of another library's array could not be.
+    np.testing.assert_array_equal(f(np.asfortranarray(x)), x * 2)
+    assert f._table.calls == before + 2
+
+
+def test_donated_views_are_gone() -> None:
+    f = ts.jit(lambda x: x + 1, donate_argnums=0)
+    for _ in range(2):
+        f(ts.asarray(array(3, 4)))
+    x = array(4, 3)
+    turned = ts.asarray(x).T
+    np.testing.assert_array_equal(f(turned), x.T + 1)
+    with pytest.raises(DonatedError):
+        turned + 1
+
+
 DECLINED: dict[str, Callable[[], Any]] = {
     "rank": lambda: array(3, 4, 1),
     "first dim": lambda: array(2, 4),
@@ -296,11 +347,8 @@ DECLINED: dict[str, Callable[[], Any]] = {
     "dtype": lambda: array(3, 4, dtype=np.float64),
     "dtype of the same size": lambda: array(3, 4, dtype=np.int32),
     "byte order": lambda: array(3, 4).astype(">f4"),
-    "Fortran order": lambda: np.asfortranarray(array(3, 4)),
-    "strides": lambda: array(3, 8)[:, ::2],
-    "negative strides": lambda: array(3, 4)[::-1],
     "zero strides": lambda: np.broadcast_to(array(4), (3, 4)),
-    "alignment": unaligned,
+    "strides of another byte order": lambda: array(3, 8).astype(">f4")[:, ::2],
     "subclass": lambda: array(3, 4).view(Sub),
     "weak": lambda: ts.asarray(2.0),
     "list": lambda: [array(3, 4)],

@@ -41,7 +41,6 @@ from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import broadcast, constant, full, iota, reshape, slice_axis
 from tessera.graph.placement import common_device, device_of, placed
-from tessera.graph.remote import Remote
 from tessera.graph.state import Cell
 from tessera.graph.trace import Tracer, is_tracing, items_of
 from tessera.ir import loc
@@ -255,6 +254,11 @@ def beside(x: Array, value: PythonScalar) -> Array | None:
     fits = (dtype.is_inexact and not isinstance(value, complex)) or dtype.is_complex
     if not fits or is_tracing() or x.type.weak:
         return None
+    return Array(repeated(known_number(value, dtype), x.shape, ()))
+
+
+def known_number(value: PythonScalar, dtype: DType) -> np.ndarray:
+    """A number as an array without dims; the same one each time."""
     # Zeros have a sign, which only their text tells.
     key = (value or str(value), type(value), dtype)
     data = _NUMBERS.get(key)
@@ -262,7 +266,7 @@ def beside(x: Array, value: PythonScalar) -> Array | None:
         if len(_NUMBERS) >= _MOST_NUMBERS:
             _NUMBERS.clear()
         data = _NUMBERS[key] = number(value, dtype).host
-    return Array(repeated(data, x.shape, ()))
+    return data
 
 
 # Numbers that stood beside arrays, as the arrays without dims that they were converted to.
@@ -348,9 +352,12 @@ def spread(x: Any, shape: tuple[Dim, ...]) -> Any:
     """An array repeated to a shape that it is known to fit, by the rules of broadcasting."""
     if x.shape == shape:
         return x
-    if type(x) is Array and type(x.storage) is not Remote and not is_tracing() and is_static(shape):
-        return Array(repeated(x.host, shape, range(len(shape) - x.ndim, len(shape))))
-    return broadcast(x, shape, range(len(shape) - x.ndim, len(shape)))
+    dims = range(len(shape) - x.ndim, len(shape))
+    if type(x) is Array and not is_tracing() and is_static(shape):
+        data = x.storage if x.prepared is None else x.prepared
+        if type(data) is np.ndarray and data.flags.c_contiguous:
+            return Array(repeated(data, shape, dims))
+    return broadcast(x, shape, dims)
 
 
 def is_static(shape: Sequence[Dim]) -> TypeGuard[tuple[int, ...]]:

@@ -48,7 +48,7 @@ from tessera.graph.ops import generate
 from tessera.graph.ops.rearrange import broadcast, iota
 from tessera.graph.ops.rearrange import full as generate_full
 from tessera.graph.placement import creation_device, device_of, placed, to_device
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, created, like
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -79,6 +79,7 @@ DeviceLike = Device | str | None
 # --- constants --------------------------------------------------------------------------------
 
 
+@created
 @api_boundary
 def full(
     shape: Shape,
@@ -131,6 +132,7 @@ def _full_like(
     return _full(name, like.shape, value, like.dtype if dtype is None else dtype, where)
 
 
+@like
 @api_boundary
 def full_like(
     x: ArrayLike,
@@ -144,12 +146,14 @@ def full_like(
     return _full_like("full_like", x, fill_value, dtype, device)
 
 
+@created
 @api_boundary
 def zeros(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of zeros."""
     return _full("zeros", shape, 0, default_float if dtype is None else dtype, device)
 
 
+@like
 @api_boundary
 def zeros_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
@@ -158,12 +162,14 @@ def zeros_like(
     return _full_like("zeros_like", x, 0, dtype, device)
 
 
+@created
 @api_boundary
 def ones(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of ones."""
     return _full("ones", shape, 1, default_float if dtype is None else dtype, device)
 
 
+@like
 @api_boundary
 def ones_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
@@ -172,12 +178,14 @@ def ones_like(
     return _full_like("ones_like", x, 1, dtype, device)
 
 
+@created
 @api_boundary
 def empty(shape: Shape, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> ArrayBase:
     """An array of unspecified elements: zeros, as an array cannot be filled later."""
     return _full("empty", shape, 0, default_float if dtype is None else dtype, device)
 
 
+@like
 @api_boundary
 def empty_like(
     x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
@@ -189,6 +197,7 @@ def empty_like(
 # --- ranges -----------------------------------------------------------------------------------
 
 
+@created
 @api_boundary
 def arange(
     start: float | IntExpr,
@@ -256,6 +265,7 @@ def _symbolic_range(first: Any, last: Any, step: Any, dtype: DTypeLike | None) -
     return iota((last,), 0, default_int if dtype is None else parse_dtype("arange", dtype))
 
 
+@created
 @api_boundary
 def linspace(
     start: PythonScalar | ArrayBase,
@@ -308,6 +318,7 @@ def linspace(
     return line if device is None else to_device("linspace", line, where)
 
 
+@created
 @api_boundary
 def eye(
     n_rows: int,
@@ -382,6 +393,7 @@ def _matrices(name: str, x: object) -> Any:
     return found
 
 
+@composed
 @api_boundary
 def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> list[ArrayBase]:
     """Coordinates of a grid from those along its axes.

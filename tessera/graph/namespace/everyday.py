@@ -36,7 +36,7 @@ from tessera.graph.namespace.segments import segment_sum
 from tessera.graph.namespace.statistics import Axis, mean, sum
 from tessera.graph.namespace.utility import all as every
 from tessera.graph.ops.checks import shape_text
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, created
 from tessera.ir import loc
 
 __all__ = [
@@ -185,6 +185,7 @@ def average(
     return sum(found * given, axis=axis, keepdims=keepdims) / total
 
 
+@composed
 @api_boundary
 def cov(x: ArrayLike, /, *, rowvar: bool = True, ddof: int = 1) -> ArrayBase:
     """The covariance matrix of variables.
@@ -203,6 +204,7 @@ def cov(x: ArrayLike, /, *, rowvar: bool = True, ddof: int = 1) -> ArrayBase:
     return matrix[0, 0] if found.shape[0] == 1 else matrix
 
 
+@composed
 @api_boundary
 def corrcoef(x: ArrayLike, /, *, rowvar: bool = True) -> ArrayBase:
     """The correlation coefficients of variables. For the arguments see `cov`."""
@@ -229,6 +231,7 @@ def _variables(name: str, x: object, rowvar: bool) -> Any:
 # --- differences, areas, polynomials ------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def gradient(
     f: ArrayLike, /, spacing: float = 1.0, *, axis: Axis = None
@@ -288,6 +291,7 @@ def trapezoid(
     return sum(widths * (values[..., 1:] + values[..., :-1]) / 2, axis=-1)
 
 
+@composed
 @api_boundary
 def polyval(p: ArrayLike, x: ArrayLike, /) -> ArrayBase:
     """The value of a polynomial, by Horner's rule.
@@ -324,6 +328,7 @@ def rad2deg(x: ArrayLike, /) -> ArrayBase:
     return elements.multiply(as_inexact("rad2deg", as_array("rad2deg", x)), 180 / math.pi)
 
 
+@created
 @api_boundary
 def logspace(
     start: float, stop: float, /, num: int = 50, *, endpoint: bool = True, base: float = 10.0,
@@ -333,6 +338,7 @@ def logspace(
     return elements.pow(base, linspace(start, stop, num, endpoint=endpoint, dtype=dtype))
 
 
+@created
 @api_boundary
 def geomspace(
     start: float, stop: float, /, num: int = 50, *, endpoint: bool = True,

@@ -25,7 +25,7 @@ from tessera.errors import (
     api_boundary,
     hide_own_frames,
 )
-from tessera.graph.array import Array, ArrayBase, view_of
+from tessera.graph.array import READERS, Array, ArrayBase, view_of
 from tessera.graph.namespace.arguments import (
     as_array,
     broadcast_dims,
@@ -380,6 +380,8 @@ def wrapped(
     known = isinstance(index, Array) and not isinstance(index.storage, Remote)
     if known and isinstance(size, int):
         data = index.host
+        if data.size and data.min() >= 0 and data.max() < size:
+            return index if data.dtype == wide.np else Array(data.astype(wide.np)), True
         bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
         known = not bad.any()
         if not known and mode in (None, IndexMode.PROMISE, IndexMode.RAISE):
@@ -480,23 +482,32 @@ def default_fill(dtype: DType) -> float | int | bool:
     return limits.min if dtype.kind is Kind.INT else limits.max
 
 
+_FEW = 4096
+"""Places that NumPy reads, of rows of eight elements on average."""
+
 _BASIC = frozenset({int, slice, type(None), type(...)})
 
 
-def _read_at_once(x: Array, index: Any) -> Array | None:
+def read_at_once(x: Array, index: Any) -> Array | None:
     """`x[index]` for a concrete array and a known index, by NumPy; None where that fails."""
     data = x.storage
-    if isinstance(data, Remote):
+    if isinstance(data, Remote) or READERS:  # who is told what happens sees programs
         return None
     items = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     found: list[Any] = []
+    count, is_mask = 0, False
     for item in items:
         if type(item) is Array and item.ndim and not isinstance(item.storage, Remote):
-            found.append(item.host)
+            places = item.host
+            is_mask = is_mask or places.dtype == np.bool_
+            count = max(count, places.size)
+            found.append(places)
         elif type(item) in _BASIC:
             found.append(item)
         else:
             return None
+    if count > _FEW // 8 and not is_mask and count * data.size > 8 * _FEW * data.shape[0]:
+        return None  # programs read many in less time
     try:
         return Array(np.asarray(data[tuple(found)]))
     except (IndexError, TypeError, ValueError):
@@ -537,7 +548,9 @@ def getitem(x: Any, index: Any) -> Any:
             except (IndexError, TypeError, ValueError):
                 pass  # the long way says what is wrong
             else:
-                return view_of(found if type(found) is np.ndarray else np.array(found))
+                if type(found) is not np.ndarray:
+                    found = np.array(x.host[index])
+                return view_of(found)
     try:
         return _getitem(x, index)
     except BaseException as error:
@@ -548,7 +561,7 @@ def getitem(x: Any, index: Any) -> Any:
 @api_boundary
 def _getitem(x: Any, index: Any) -> Any:
     if type(x) is Array and not is_tracing():
-        found = _read_at_once(x, index)
+        found = read_at_once(x, index)
         if found is not None:
             return found
     if is_scalar_mask(index):

@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 
+@composed
 @api_boundary
 def reshape(x: ArrayLike, /, shape: Shape, *, copy: bool | None = None) -> ArrayBase:
     """The same elements, in row-major order, in another shape.
@@ -105,6 +106,7 @@ def _complete(x: Any, shape: Any) -> tuple[Dim, ...]:
     return tuple([left if k in free else d for k, d in enumerate(dims)])
 
 
+@composed
 @api_boundary
 def permute_dims(x: ArrayLike, /, axes: tuple[int, ...]) -> ArrayBase:
     """The array with its dims in another order.
@@ -130,6 +132,7 @@ def permute_dims(x: ArrayLike, /, axes: tuple[int, ...]) -> ArrayBase:
     return rearrange.transpose(found, perm)
 
 
+@composed
 @api_boundary
 def moveaxis(
     x: ArrayLike,
@@ -160,6 +163,7 @@ def moveaxis(
     )
 
 
+@composed
 @api_boundary
 def matrix_transpose(x: ArrayLike, /) -> ArrayBase:
     """The array with its last two dims exchanged."""
@@ -174,6 +178,7 @@ def matrix_transpose(x: ArrayLike, /) -> ArrayBase:
     return rearrange.transpose(found, (*range(rank - 2), rank - 1, rank - 2))
 
 
+@composed
 @api_boundary
 def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> ArrayBase:
     """The array with new dims of length 1.
@@ -190,6 +195,7 @@ def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> ArrayBase:
     return rearrange.reshape(found, shape)
 
 
+@composed
 @api_boundary
 def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> ArrayBase:
     """The array without some dims of length 1.
@@ -212,6 +218,7 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Array
     return rearrange.reshape(found, [d for k, d in enumerate(found.shape) if k not in gone])
 
 
+@composed
 @api_boundary
 def flip(x: ArrayLike, /, *, axis: int | tuple[int, ...] | None = None) -> ArrayBase:
     """The array with the order of elements reversed along some axes, or all."""
@@ -343,6 +350,7 @@ def stack(arrays: Sequence[ArrayLike], /, *, axis: int = 0) -> ArrayBase:
     return rearrange.concatenate([rearrange.expand_dims(x, at) for x in found], at)
 
 
+@composed
 @api_boundary
 def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[ArrayBase, ...]:
     """The slices of an array along an axis, without that axis."""
@@ -407,7 +415,7 @@ def repeat(x: ArrayLike, repeats: int | ArrayBase, /, *, axis: int | None = None
 def _repeat_each(x: Any, repeats: Any, axis: int) -> Any:
     if isinstance(repeats, Tracer):
         repeats = concrete(repeats, "`ts.repeat`", "give one number of repeats, or make it static")
-    counts: np.ndarray = np.asarray(repeats)
+    counts: np.ndarray = repeats.host if isinstance(repeats, Array) else np.asarray(repeats)
     if counts.dtype.kind not in "iu":
         raise DTypeError(
             f"repeat: the repeats have dtype {counts.dtype}",
@@ -428,6 +436,7 @@ def _repeat_each(x: Any, repeats: Any, axis: int) -> Any:
 # --- broadcasting -----------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def broadcast_to(x: ArrayLike, /, shape: Shape) -> ArrayBase:
     """The array repeated to a shape."""
@@ -446,6 +455,7 @@ def broadcast_to(x: ArrayLike, /, shape: Shape) -> ArrayBase:
     return spread(found, dims)
 
 
+@composed
 @api_boundary
 def broadcast_arrays(*arrays: ArrayLike) -> list[ArrayBase]:
     """Arrays repeated to their common shape."""

@@ -24,6 +24,7 @@ from tessera.graph.namespace.statistics import min as min_
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import rearrange
 from tessera.graph.ops.rearrange import broadcast, concatenate, iota, reverse, slice_axis
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr
 
@@ -34,6 +35,7 @@ __all__ = [
 Pairs = list[tuple[Any, Any]]
 
 
+@composed
 @api_boundary
 def pad(
     x: ArrayLike,

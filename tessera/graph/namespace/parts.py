@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 
+@composed
 @api_boundary
 def split(
     x: ArrayLike, indices_or_sections: int | Sequence[int], /, *, axis: int = 0
@@ -82,6 +83,7 @@ def split(
     return _split("split", found, indices_or_sections, at, size)
 
 
+@composed
 @api_boundary
 def array_split(
     x: ArrayLike, indices_or_sections: int | Sequence[int], /, *, axis: int = 0
@@ -135,6 +137,7 @@ def _clipped(index: int, size: int) -> int:
     return min(max(index + size if index < 0 else index, 0), size)
 
 
+@composed
 @api_boundary
 def swapaxes(x: ArrayLike, axis1: int, axis2: int, /) -> ArrayBase:
     """The array with two axes in each other's place."""
@@ -145,6 +148,7 @@ def swapaxes(x: ArrayLike, axis1: int, axis2: int, /) -> ArrayBase:
     return permute_dims(found, tuple(order))
 
 
+@composed
 @api_boundary
 def rot90(x: ArrayLike, /, k: int = 1, *, axes: tuple[int, int] = (0, 1)) -> ArrayBase:
     """The array turned by `k` right angles, from the first of two axes towards the second."""
@@ -168,6 +172,7 @@ def rot90(x: ArrayLike, /, k: int = 1, *, axes: tuple[int, int] = (0, 1)) -> Arr
     return flip(swapaxes(found, first, second), axis=second) if turns else found
 
 
+@composed
 @api_boundary
 def atleast_1d(x: ArrayLike, /) -> ArrayBase:
     """The array, with a dim if it has none."""
@@ -175,6 +180,7 @@ def atleast_1d(x: ArrayLike, /) -> ArrayBase:
     return found if found.ndim else reshape(found, (1,))
 
 
+@composed
 @api_boundary
 def atleast_2d(x: ArrayLike, /) -> ArrayBase:
     """The array, with dims of length 1 in front until there are two."""
@@ -182,6 +188,7 @@ def atleast_2d(x: ArrayLike, /) -> ArrayBase:
     return found if found.ndim >= 2 else reshape(found, (*[1] * (2 - found.ndim), *found.shape))
 
 
+@composed
 @api_boundary
 def atleast_3d(x: ArrayLike, /) -> ArrayBase:
     """The array, with dims of length 1 until there are three: a vector is `[1, N, 1]`, a matrix
@@ -236,6 +243,7 @@ def _several(name: str, arrays: object) -> Sequence[Any]:
     return arrays
 
 
+@composed
 @api_boundary
 def diag(x: ArrayLike, /, *, k: int = 0) -> ArrayBase:
     """A matrix with a vector on its `k`-th diagonal, or the `k`-th diagonal of a matrix.

@@ -267,6 +267,7 @@ def _interpolated(lines: Any, parts: Any, at: int, method: str, skip: bool) -> A
     return ops.select(bad, float("nan"), found)
 
 
+@composed
 @api_boundary
 def top_k(x: ArrayLike, /, k: int, *, axis: int = -1) -> tuple[ArrayBase, ArrayBase]:
     """The largest elements along an axis, the largest first, and where they are.

@@ -6,7 +6,7 @@ from typing import Any
 
 from tessera.dtypes import PythonScalar
 from tessera.errors import DTypeError, ShapeError, api_boundary
-from tessera.graph.array import ArrayBase
+from tessera.graph.array import Array, ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -14,9 +14,10 @@ from tessera.graph.namespace.arguments import (
     parse_axis,
     spread,
 )
-from tessera.graph.namespace.indexing import fill_outside, parse_mode, wrapped
+from tessera.graph.namespace.indexing import fill_outside, parse_mode, read_at_once, wrapped
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import transpose
+from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 
 __all__ = [
@@ -67,6 +68,10 @@ def take(
             rule="the axis may be left out only for an array of one dim",
         )
     at = parse_axis("take", 0 if axis is None else axis, found.ndim)
+    if policy is None and type(found) is Array and type(index) is Array and not is_tracing():
+        at_once = read_at_once(found, (*[slice(None)] * at, index))
+        if at_once is not None:
+            return at_once
     places, known = wrapped(found.type, at, index, policy)
     taken = gather(found, [places], [at], *_gather_mode(known, policy))
     outer = index.ndim

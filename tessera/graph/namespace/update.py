@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from tessera.errors import (
     ShapeError,
     api_boundary,
 )
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import READERS, Array, ArrayBase
+from tessera.graph.host_copy import host_copy
 from tessera.graph.namespace import elementwise
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -31,6 +32,7 @@ from tessera.graph.namespace.arguments import (
     filled,
     is_number,
     is_numpy,
+    known_number,
     number,
     spread,
     to_dtype,
@@ -58,6 +60,7 @@ from tessera.graph.ops.rearrange import (
     transpose,
 )
 from tessera.graph.placement import common_device
+from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
@@ -217,6 +220,10 @@ class Elements:
 def _updated(
     name: str, x: Any, index: Any, values: Any, combine: Combine, options: Options
 ) -> Any:
+    if type(x) is Array and not options and not is_tracing():
+        at_once = _updated_at_once(x, index, values, combine)
+        if at_once is not None:
+            return at_once
     given = values if is_number(values) else as_array(f"at[...].{name}", values)
     common_device(f"at[...].{name}", [x, given], [x, values])
     dtype, _ = common_dtype(f"at[...].{name}", [x, given])
@@ -237,6 +244,37 @@ def _updated(
     if policy is None and plan.mode is IndexMode.CLIP:
         plan.mode = IndexMode.DROP
     return write(name, x, plan, found, combine, options.get("unique_indices", False))
+
+
+def _updated_at_once(x: Array, index: Any, values: Any, combine: Combine) -> Array | None:
+    """The result for a concrete array, an index of numbers and slices and values of its dtype, by
+    NumPy; None where that does not do, or fails."""
+    new: Any = None
+    if type(values) is Array and values.dtype is x.dtype:
+        new = values.storage
+    elif isinstance(values, (float, int)) and x.dtype.is_float and values.__class__ is not bool:
+        new = known_number(values, x.dtype)
+    items = cast("tuple[Any, ...]", index) if type(index) is tuple else (index,)
+    is_here = type(x.storage) is np.ndarray and type(new) is np.ndarray and not x.weak
+    if not is_here or READERS or not all([item.__class__ in _PLAIN for item in items]):
+        return None
+    found = host_copy(x.storage)
+    try:
+        # With `...`, an element is an array, too.
+        block = found[items if ... in items else (*items, ...)]
+        # NumPy would leave out dims of length 1 in front.
+        if new.ndim > block.ndim:
+            return None
+        if combine is not Combine.SET:
+            new = np.broadcast_to(new, block.shape)
+            new = _OPS[combine](Array(block.copy()), Array(new)).contiguous
+        block[...] = new
+    except (IndexError, TypeError, ValueError):
+        return None  # the long way says what is wrong
+    return Array(found)
+
+
+_PLAIN = frozenset({int, slice, type(None), type(...)})
 
 
 def _as_mask(index: Any) -> Any:

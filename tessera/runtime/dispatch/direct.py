@@ -9,24 +9,34 @@ other arguments.
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from tessera.config import config
 from tessera.dtypes import DType
-from tessera.graph.array import Array
+from tessera.graph.array import READERS, Array
 from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import in_python, is_recording
+from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.copies import copy_run
 from tessera.runtime.dispatch.native import START_CALL, native
-from tessera.runtime.dispatch.run import Run
-from tessera.runtime.dispatch.sequences import steps_of
-from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
+from tessera.runtime.dispatch.run import READ, Run, View
+from tessera.runtime.dispatch.run_text import VIEWS_ALONE
+from tessera.runtime.dispatch.sequences import span, steps_of
+from tessera.runtime.dispatch.signatures import (
+    NEVER,
+    Signatures,
+    Work,
+    conversions,
+    key_of,
+)
 from tessera.runtime.dispatch.structure import class_of, structure_of
 from tessera.runtime.executable import Executable
-from tessera.runtime.memory import Output, pointer
+from tessera.runtime.memory import Output, aligned_empty, pointer
 
 _MOST_NOTED = 4096
 """Signatures of one function that it is tried for."""
@@ -69,20 +79,111 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     notes.seen[which] = seen is False
     if seen is None:
         return function(*args, **kwargs)
+    # Native calls read strided arrays as copies.
+    args = tuple([_in_order(x) for x in args])
     with in_python():
         STATE.runs = runs = list[Run | None]()
+        READERS.append(_was_read)
         try:
             result = function(*args, **kwargs)
         finally:
+            READERS.remove(_was_read)
             STATE.runs = None
+    made = _arrays_of(result)
     known = [run for run in runs if run is not None]
-    if not known or len(known) < len(runs):
+    if made is None or len(known) < len(runs) or any([x is y for x in args for y in made[0]]):
         return result
     told = (*_TEXTS, *_NUMBERS) if shortcut.told_by_numbers else _TEXTS
-    fixed = [k for k, x in enumerate(args) if type(x) in told]
-    _note(shortcut, notes.signatures, args, kwargs, fixed, result, known)
+    fixed = [k for k, x in enumerate(args) if type(x) in told or _is_numbers(x)]
+    unread = shortcut.unread
+    is_constant = unread is not None and not any([type(x) is Array for x in args[unread:]])
+    work = functools.partial(_work, made=made, runs=known, is_constant=is_constant)
+    _note(shortcut, notes.signatures, args, kwargs, fixed, work)
     return result
 
+
+def _in_order(x: Any) -> Any:
+    """An argument with its elements in row-major order."""
+    if type(x) is Array:
+        data = x.storage
+        is_known = isinstance(data, np.ndarray) and all(data.strides)
+        return Array(x.contiguous, x.type) if is_known and x.contiguous is not data else x
+    return type(x)([_in_order(item) for item in x]) if type(x) in _CONTAINERS else x
+
+
+Made: TypeAlias = "tuple[list[Array], Callable[..., Any] | None]"
+"""Arrays, and what makes a result of a tuple of them; None for the only one itself."""
+
+
+def _arrays_of(result: Any) -> Made | None:
+    """The arrays of a result; None for another result."""
+    cls = class_of(result)
+    if cls is Array:
+        return [result], None
+    if not isinstance(result, (tuple, list)):
+        return None
+    found: list[Any] = [*cast("Sequence[Any]", result)]
+    if not 0 < len(found) <= w.MOST_OUTPUTS or not all([type(x) is Array for x in found]):
+        return None
+    return found, cls if cls in _CONTAINERS else getattr(cls, "_make", None)
+
+
+def _is_made(data: np.ndarray, runs: Sequence[Run]) -> bool:
+    """Whether an array is what one of the runs gave, perhaps in another shape."""
+    if not data.flags.c_contiguous or not data.size:
+        return False
+    made = [x for run in runs for x in run.outputs if pointer(x) == pointer(data)]
+    return any([x.dtype == data.dtype and x.size == data.size for x in made])
+
+
+def _view_of(data: np.ndarray, leaves: Sequence[Any]) -> View | None:
+    """How an array is a view of one of the arguments; None if it is not."""
+    lowest, size = span(data)
+    for k, x in enumerate(leaves):
+        if type(x) is not Array:
+            continue
+        base = x.storage if x.prepared is None else x.prepared
+        if not isinstance(base, np.ndarray) or not base.flags.c_contiguous:
+            continue
+        start = pointer(base)
+        if start <= lowest and lowest + size <= start + base.nbytes:
+            return View(k, pointer(data) - start, data.strides)
+    return None
+
+
+def _copied(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
+    """A small view in memory of its own, as one more run gives it; None if there is none."""
+    return _copy(data, runs) if data.nbytes <= SMALL and any(data.strides) else None
+
+
+def _filled(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
+    """What does not depend on any elements, likewise."""
+    if data.nbytes > MOST_FILLED:
+        return None
+    first = data.reshape(-1)[:1].copy()
+    if (data.reshape(-1).view(np.uint8).reshape(data.size, -1) == first.view(np.uint8)).all():
+        return _copy(np.broadcast_to(first.reshape(()), data.shape), runs)
+    return _copy(data, runs) if data.nbytes <= LARGEST else None
+
+
+def _copy(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
+    found = aligned_empty(data.shape, data.dtype)
+    run = copy_run(data, found)
+    if run is None:
+        return None
+    runs.append(run)
+    return found
+
+
+SMALL = 4096
+"""Bytes of a view of which a native call gives a copy, which takes less time than to make a view
+in Python."""
+
+LARGEST = 1 << 16
+"""Bytes of a result that no array has to do with, which is kept and copied."""
+
+MOST_FILLED = 1 << 24
+"""Bytes of one that holds one value everywhere; of more, it is writing them that takes time."""
 
 _NUMBERS = (int, float, bool)
 _TEXTS = (str, DType)
@@ -99,7 +200,7 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool)
             found.append(kind)
         elif type(x) in _NUMBERS:
             found.append((class_of(x), x) if told_by_numbers else class_of(x))
-        elif type(x) in _TEXTS:
+        elif type(x) in _TEXTS or _is_numbers(x):
             found.append(x)
         elif type(x) in _CONTAINERS and 0 < len(x) <= _MOST_ITEMS:
             kinds = [_kind(item) if type(item) is Array else None for item in x]
@@ -115,6 +216,14 @@ def _kinds(args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool)
     except TypeError:
         return None
     return key
+
+
+def _is_numbers(x: object) -> bool:
+    """Whether an argument is a tuple of numbers, which says what is computed: a shape, axes."""
+    if type(x) is not tuple:
+        return False
+    items = cast("tuple[object, ...]", x)
+    return all([item.__class__ in _NUMBERS or _is_numbers(item) for item in items])
 
 
 _CONTAINERS = (list, tuple)
@@ -136,8 +245,7 @@ def _note(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     fixed: Sequence[int],
-    result: Any,
-    runs: Sequence[Run],
+    work_of: Callable[[Sequence[Any], Sequence[type | None]], Work | None],
 ) -> None:
     """Notes what was run.
 
@@ -147,8 +255,7 @@ def _note(
         args: the positional arguments.
         kwargs: those by name.
         fixed: which of the positional ones say what is computed, and are not read.
-        result: what the function gave.
-        runs: what ran.
+        work_of: says what it did, for leaves and what is a number among them.
     """
     leaves: list[Any] = []
     parts: list[Hashable] = []
@@ -157,7 +264,7 @@ def _note(
         parts.append((str(class_of(x)), len(inner), repr(x) if k in fixed else None))
         leaves += () if k in fixed else inner
     given = key_of(leaves)
-    work = None if given is None else _work(leaves, given[2], result, runs)
+    work = None if given is None else work_of(leaves, given[2])
     if given is None or work is None:
         return
     which = (*parts, *sorted([(n, str(class_of(x)), repr(x)) for n, x in kwargs.items()]))
@@ -173,60 +280,97 @@ def _note(
 
 
 def _work(
-    leaves: Sequence[Any], numbers: Sequence[type | None], result: Any, runs: Sequence[Run]
+    leaves: Sequence[Any],
+    numbers: Sequence[type | None],
+    *,
+    made: Made,
+    runs: Sequence[Run],
+    is_constant: bool,
 ) -> Work | None:
-    """What one native call does; None if it is not known."""
-    outputs = [_output(result, run) for run in runs]
-    output = next((found for found in reversed(outputs) if found is not None), None)
-    if output is None:
+    """What one native call does; None if it is not known.
+
+    Args:
+        leaves: the arguments that are read.
+        numbers: per leaf the class of a number, or None.
+        made: what the function gave.
+        runs: what ran.
+        is_constant: whether no argument has to do with the result.
+    """
+    arrays, tree = made
+    runs = [] if is_constant else [*runs]
+    results: list[np.ndarray | None] = []
+    views: list[View | None] = []
+    for x in arrays:
+        data, view = x.storage, None
+        if type(data) is not np.ndarray or not data.size:
+            return None
+        if is_constant:
+            data = _filled(data, runs)
+        elif (view := _view_of(data, leaves)) is not None:
+            data = None
+        elif not _is_made(data, runs):
+            data = _copied(data, runs)
+        if data is None and view is None:
+            return None
+        results.append(data)
+        views.append(view)
+    addresses = [pointer(data) for data in results if data is not None]
+    program = _program(leaves, numbers, results, runs)
+    if program is None or len(set(addresses)) < len(addresses):
         return None
     size = sum([x.size for run in runs for x in (*run.inputs, *run.outputs)])
-    release, types = 1 if size >= LONG else NEVER, [result.type if result.weak else None]
-    run = runs[0]
-    is_one = len(runs) == 1 and len(run.outputs) == 1
-    converted = _converted(leaves, numbers, run) if is_one else None
-    if converted is not None:
-        if not isinstance(run.executable, Executable) or run.executable.main is None:
-            return None
-        return Work(
-            main=run.executable.main,
-            captured=(),
-            outputs=[output],
-            types=types,
-            tree=None,
-            scratch=run.executable.scratch(run.dims),
-            converted=converted,
-            release=release,
-            keep=run.executable,
-            tail=run.dims,
-        )
-    steps = steps_of(leaves, numbers, result.storage, runs)
-    converted = None if steps is None else conversions(numbers, steps.read)
-    if steps is None or converted is None:
-        return None
+    outputs: list[Output] = []
+    for x in arrays:
+        data = x.storage
+        outputs.append((data.shape, data.dtype, data.nbytes))
     return Work(
-        main=steps.main,
-        captured=[steps.captured],
-        outputs=[output],
-        types=types,
-        tree=None,
-        scratch=steps.scratch,
-        converted=converted,
-        release=release,
-        keep=steps.keep,
+        outputs=outputs,
+        types=[x.type if x.weak else None for x in arrays],
+        tree=tree,
+        release=1 if size >= LONG else NEVER,
+        views=views,
+        **program,
     )
 
 
-def _output(result: Any, run: Run) -> Output | None:
-    """The result as native code makes it; None if the run gave something else."""
-    if type(result) is not Array:
+def _program(
+    leaves: Sequence[Any],
+    numbers: Sequence[type | None],
+    results: Sequence[np.ndarray | None],
+    runs: Sequence[Run],
+) -> dict[str, Any] | None:
+    """What of some work says what is run; None if that is not known."""
+    loaded = native()
+    if loaded is None:
         return None
-    found = result.storage
-    if type(found) is not np.ndarray or not found.flags.c_contiguous or not found.size:
+    if not runs:
+        nothing = {"captured": (), "scratch": 0, "converted": [0] * len(leaves), "keep": None}
+        return None if any(numbers) else {"main": loaded.addresses[VIEWS_ALONE], **nothing}
+    run = runs[0]
+    found = run.executable
+    is_one = len(runs) == 1 and len(run.outputs) == len(results) == 1
+    if is_one and isinstance(found, Executable):
+        converted = _converted(leaves, numbers, run)
+        if converted is not None:
+            return None if found.main is None else {
+                "main": found.main,
+                "captured": (),
+                "scratch": found.scratch(run.dims),
+                "converted": converted,
+                "keep": found,
+                "tail": run.dims,
+            }
+    steps = steps_of(leaves, numbers, results, runs)
+    converted = None if steps is None else conversions(numbers, steps.read)
+    if steps is None or converted is None:
         return None
-    made = [x for x in run.outputs if pointer(x) == pointer(found)]
-    same = [x for x in made if x.dtype == found.dtype and x.size == found.size]
-    return (found.shape, found.dtype, found.nbytes) if same else None
+    return {
+        "main": steps.main,
+        "captured": [steps.captured],
+        "scratch": steps.scratch,
+        "converted": converted,
+        "keep": steps.keep,
+    }
 
 
 def _converted(
@@ -244,6 +388,28 @@ def _converted(
         elif pointer(read) != pointer(x.contiguous) or read.nbytes > x.contiguous.nbytes:
             return None
     return conversions(numbers, [read.dtype for read in run.inputs])
+
+
+def contiguous(x: Array) -> Any:
+    """The elements of an array in row-major order. A copy that it takes is a run, where a function
+    is watched."""
+    data, found = x.storage, x.contiguous
+    if STATE.runs is not None and found is not data and isinstance(data, np.ndarray):
+        noted(copy_run(data, found))
+    return found
+
+
+def whole(data: np.ndarray) -> np.ndarray:
+    """A copy in row-major order, which is a run where a function is watched."""
+    found = np.ascontiguousarray(data)
+    if STATE.runs is not None:
+        noted(copy_run(data, found))
+    return found
+
+
+def _was_read(data: Any) -> None:
+    if STATE.runs is not None:
+        noted(Run(READ, (data,), (), ()) if type(data) is np.ndarray else None)
 
 
 def noted(run: Run | None) -> None:

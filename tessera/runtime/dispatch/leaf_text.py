@@ -10,6 +10,9 @@ _SIZE, _DEVICE, _RANK, _KIND, _SHAPE, _STRIDES, _OFFSET = 48, 8, 16, 20, 24, 32,
 _COMPLEX = 5
 _MOST_DIMS = 64
 
+_SMALL = 512
+"""Elements of an array in another order that is copied anew for each call."""
+
 
 def leaf_text(offsets: Offsets) -> str:
     """The function that notes what a leaf is."""
@@ -23,6 +26,9 @@ def leaf_text(offsets: Offsets) -> str:
         NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
         MOST_KEY=w.MOST_KEY_WORDS - 80, REFS=w.REFS, REFS_AT=w.REFS_AT, MOST_REFS=w.MOST_REFS,
         kind=offsets["Cell"]["kind"], OBJECTS=w.OBJECTS,
+    ) + _COPY.format(
+        LEAVES=w.LEAVES, RANK=w.RANK, DIMS=w.DIMS, STRIDES=w.STRIDES, OBJECTS=w.OBJECTS,
+        SMALL=_SMALL,
     ) + _EXCHANGE.format(
         SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
         OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
@@ -116,11 +122,18 @@ tensor.noted:
 elements:
   %array = phi ptr [ %held, %prepared ], [ %object, %foreign ]
   %yields = phi i1 [ %weak, %prepared ], [ 0, %foreign ]
+  %is.foreign = phi i1 [ 0, %prepared ], [ 1, %foreign ]
   %flags.at = getelementptr i8, ptr %array, i64 {FLAGS}
   %flags = load i32, ptr %flags.at
   %ready = and i32 %flags, {READY}
   %is.ready = icmp eq i32 %ready, {READY}
-  br i1 %is.ready, label %describe, label %no, !prof !1
+  br i1 %is.ready, label %describe, label %strided, !prof !1
+strided:
+  br i1 %yields, label %no, label %copied
+copied:
+  %is.array = xor i1 %is.foreign, true
+  %as.copy = call i1 @leaf_of_copy(ptr %call, ptr %object, ptr %array, i1 %is.array)
+  ret i1 %as.copy
 describe:
   %dtype.at = getelementptr i8, ptr %array, i64 {DTYPE}
   %dtype = load i64, ptr %dtype.at
@@ -269,6 +282,73 @@ keep:
   %k.next = add i64 %k, 1
   store i64 %k.next, ptr %leaves.at
   ret i1 1
+no:
+  ret i1 0
+}}
+"""
+
+
+# Notes a copy in row-major order in place of an array in another one. What is repeated is left to
+# Python, which may read it as it is. A large array of ours keeps its copy for the next call; another
+# library's cannot.
+_COPY = """
+@tessera_name_contiguous = external global i8
+define internal i1 @leaf_of_copy(ptr %call, ptr %object, ptr %array,
+    i1 %is.ours) nounwind noinline {{
+entry:
+  %leaves.at = getelementptr i64, ptr %call, i64 {LEAVES}
+  %k = load i64, ptr %leaves.at
+  %rank.at = getelementptr i8, ptr %array, i64 {RANK}
+  %rank32 = load i32, ptr %rank.at
+  %rank = zext i32 %rank32 to i64
+  %dims.at = getelementptr i8, ptr %array, i64 {DIMS}
+  %dims = load ptr, ptr %dims.at
+  %strides.at = getelementptr i8, ptr %array, i64 {STRIDES}
+  %strides = load ptr, ptr %strides.at
+  br label %dim
+dim:
+  %d = phi i64 [ 0, %entry ], [ %d.next, %moves ]
+  %size = phi i64 [ 1, %entry ], [ %size.next, %moves ]
+  %more = icmp ult i64 %d, %rank
+  br i1 %more, label %measure, label %measured
+measure:
+  %extent.at = getelementptr i64, ptr %dims, i64 %d
+  %extent = load i64, ptr %extent.at
+  %stride.at = getelementptr i64, ptr %strides, i64 %d
+  %stride = load i64, ptr %stride.at
+  %size.next = mul i64 %size, %extent
+  %d.next = add i64 %d, 1
+  %several = icmp ugt i64 %extent, 1
+  %stays = icmp eq i64 %stride, 0
+  %repeats = and i1 %several, %stays
+  br i1 %repeats, label %no, label %moves
+moves:
+  br label %dim
+measured:
+  %is.small = icmp ule i64 %size, {SMALL}
+  br i1 %is.small, label %copy, label %large
+copy:
+  %fresh = call ptr @tessera_new_copy(ptr %array, i32 0)
+  br label %made
+large:
+  br i1 %is.ours, label %ask, label %no
+ask:
+  %kept = call ptr @PyObject_GetAttr(ptr %object, ptr @tessera_name_contiguous)
+  br label %made
+made:
+  %made.array = phi ptr [ %fresh, %copy ], [ %kept, %ask ]
+  %failed = icmp eq ptr %made.array, null
+  br i1 %failed, label %clear, label %note, !prof !0
+note:
+  %noted = call i1 @leaf(ptr %call, ptr %made.array)
+  %object.place = add i64 %k, {OBJECTS}
+  %object.at = getelementptr i64, ptr %call, i64 %object.place
+  store ptr %object, ptr %object.at
+  call void @Py_DecRef(ptr %made.array)
+  ret i1 %noted
+clear:
+  call void @PyErr_Clear()
+  br label %no
 no:
   ret i1 0
 }}

@@ -246,6 +246,7 @@ def native() -> Loaded | None:
         "tessera_operators": ctypes.addressof(engine.OPERATORS),
         "tessera_slow_compare": (operator_slots()[COMPARE] or slow).value,
         "tessera_slow_subscript": (_subscript_slot() or slow).value,
+        "tessera_name_contiguous": id(_CONTIGUOUS),
         **{f"tessera_name_{name}": id(method) for name, method in METHODS.items()},
         **{f"tessera_reflected_{name}": id(method) for name, method in REFLECTED.items()},
     }
@@ -298,6 +299,7 @@ def call_natively(cls: type[Called]) -> bool:
     return found
 
 
+_CONTIGUOUS = "contiguous"
 METHODS = {name: f"__{name}__" for name in NAMES}
 REFLECTED = {name: f"__r{name}__" for name in NAMES}
 

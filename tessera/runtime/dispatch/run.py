@@ -1,11 +1,15 @@
-"""Runs of programs, as who watches sees them."""
+"""Runs of programs, and views that take none, as who watches sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+
+READ: Final = "read"
+"""In place of a program: the elements of its input were looked at by something else."""
 
 
 class Run:
@@ -31,3 +35,18 @@ class Run:
         self.inputs = inputs
         self.outputs = outputs
         self.dims = dims
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a view of a leaf's elements is.
+
+    Attributes:
+        leaf: which leaf.
+        offset: where it starts, in bytes.
+        strides: between elements, in bytes.
+    """
+
+    leaf: int
+    offset: int
+    strides: Sequence[int]

@@ -8,6 +8,9 @@ from typing import Final
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.blocks_text import BLOCKS
 from tessera.runtime.dispatch.words import OUTPUT, PLAN, Offsets
+from tessera.runtime.memory import POOLED_BYTES
+
+VIEWS_ALONE: Final = "tessera_views_alone"
 
 
 def run_text(offsets: Offsets) -> str:
@@ -16,9 +19,10 @@ def run_text(offsets: Offsets) -> str:
     return (
         run_function(offsets, "run", _PLAIN)
         + _MAKE.format(
-            OWNS=w.OWNS, READY=w.READY, FLAGS=w.FLAGS, HANDLER=w.HANDLER, LARGE=w.LARGE,
-            READ_ONLY=~w.WRITEABLE & 0xFFFF, type=array["_type"], data=array["_data"],
-            contiguous=array["_contiguous"],
+            ALIGNED=w.ALIGNED, BASE=w.BASE, C_CONTIGUOUS=w.C_CONTIGUOUS, DATA=w.DATA,
+            NOTHING=VIEWS_ALONE, OWNS=w.OWNS, READY=w.READY, FLAGS=w.FLAGS, HANDLER=w.HANDLER,
+            POOLED=POOLED_BYTES, READ_ONLY=~w.WRITEABLE & 0xFFFF, type=array["_type"],
+            data=array["_data"], contiguous=array["_contiguous"],
             **{f"o_{name}": OUTPUT.index(name) for name in OUTPUT},
         )
         + _ASSEMBLE
@@ -39,7 +43,8 @@ def run_function(offsets: Offsets, name: str, parts: Mapping[str, str]) -> str:
         DIMS=w.DIMS, DATA=w.DATA, ADDRESSES=w.ADDRESSES, LEAVES=w.LEAVES, LINES=w.LINES,
         TO_FLOAT32=w.TO_FLOAT32, TO_INT32=w.TO_INT32,
         INT_TO_FLOAT32=w.INT_TO_FLOAT32, INT_TO_FLOAT64=w.INT_TO_FLOAT64,
-        KEPT=w.KEPT, OUTPUT=len(OUTPUT), LARGE=w.LARGE, ARRAY_DATA=offsets["Array"]["_data"],
+        KEPT=w.KEPT, BEFORE_KEPT=w.KEPT - 1, OUTPUT=len(OUTPUT),
+        ARRAY_DATA=offsets["Array"]["_data"],
         ITEMS=w.TUPLE_ITEMS, TUPLE=w.A_TUPLE, NOTHING=w.NOTHING,
         MOST_REFS=w.MOST_REFS, MOST_CONTENTS=w.MOST_CONTENTS,
         **{word: PLAN.index(word) for word in PLAN},
@@ -93,11 +98,9 @@ multiply:
   %d.next = add i64 %d, 1
   br label %extent
 measured:
-  ; Larger results come from the pool, and arrays without elements are known to Python.
-  %too.many = icmp uge i64 %so.far, {LARGE}
+  ; Arrays without elements are known to Python.
   %empty = icmp eq i64 %so.far, 0
-  %unusual = or i1 %too.many, %empty
-  br i1 %unusual, label %decline, label %numbers
+  br i1 %empty, label %decline, label %numbers
 
 numbers:
   %size = phi i64 [ 1, %entry ], [ %so.far, %measured ]
@@ -385,6 +388,18 @@ make.line:
   %line.bytes = mul i64 %size, %itemsize
   br label %make.it
 make.exact:
+  %view.at = getelementptr i64, ptr %record, i64 {o_view}
+  %view = load i64, ptr %view.at
+  %is.view = icmp ne i64 %view, 0
+  br i1 %is.view, label %make.view, label %make.anew
+make.view:
+  %viewed.place = add i64 %view, {BEFORE_KEPT}
+  %viewed.at = getelementptr i64, ptr %call, i64 %viewed.place
+  %viewed = load ptr, ptr %viewed.at
+  %view.array = call ptr @make_view(ptr %record, ptr %viewed)
+  %no.view = icmp eq ptr %view.array, null
+  br i1 %no.view, label %undo, label %made, !prof !0
+make.anew:
   %nbytes.at = getelementptr i64, ptr %record, i64 {o_nbytes}
   %nbytes = load i64, ptr %nbytes.at
   %its.rank.at = getelementptr i64, ptr %record, i64 {o_rank}
@@ -394,13 +409,14 @@ make.exact:
   %its.dims = load ptr, ptr %its.dims.at
   br label %make.it
 make.it:
-  %out.bytes = phi i64 [ %line.bytes, %make.line ], [ %nbytes, %make.exact ]
-  %out.rank = phi i32 [ %rank, %make.line ], [ %its.rank, %make.exact ]
-  %out.dims = phi ptr [ %dims, %make.line ], [ %its.dims, %make.exact ]
-  %array = call ptr @make(ptr %record, i32 %out.rank, ptr %out.dims, i64 %out.bytes)
-  %failed = icmp eq ptr %array, null
+  %out.bytes = phi i64 [ %line.bytes, %make.line ], [ %nbytes, %make.anew ]
+  %out.rank = phi i32 [ %rank, %make.line ], [ %its.rank, %make.anew ]
+  %out.dims = phi ptr [ %dims, %make.line ], [ %its.dims, %make.anew ]
+  %new.array = call ptr @make(ptr %record, i32 %out.rank, ptr %out.dims, i64 %out.bytes)
+  %failed = icmp eq ptr %new.array, null
   br i1 %failed, label %undo, label %made, !prof !0
 made:
+  %array = phi ptr [ %new.array, %make.it ], [ %view.array, %make.view ]
   %result.at = getelementptr ptr, ptr %results, i64 %k
   store ptr %array, ptr %result.at
   %elements.at = getelementptr i8, ptr %array, i64 {ARRAY_DATA}
@@ -411,7 +427,7 @@ made:
   store i64 %address, ptr %out.word
 """,
     "SETTLE": "  %all.shown = add i64 %outputs.n, 0\n",
-    "MORE": "",
+    "MORE": ", [ %k, %make.view ]",
     "BEFORE": "",
     "UNDONE": "",
 }
@@ -423,12 +439,25 @@ entry:
   %dtype.at = getelementptr i64, ptr %record, i64 {o_dtype}
   %dtype = load ptr, ptr %dtype.at
   %large.at = getelementptr i64, ptr %record, i64 {o_large}
-  %large = load ptr, ptr %large.at
-  %is.large = icmp ne ptr %large, null
-  br i1 %is.large, label %from.pool, label %own
+  %known.large = load ptr, ptr %large.at
+  %is.known = icmp ne ptr %known.large, null
+  br i1 %is.known, label %with.known, label %perhaps.large
+with.known:
+  call void @Py_IncRef(ptr %known.large)
+  br label %from.pool
+perhaps.large:
+  ; Those of lines are as long as the call's.
+  %is.large = icmp uge i64 %nbytes, {POOLED}
+  br i1 %is.large, label %describe.large, label %own
+describe.large:
+  %new.large = call ptr @wanted(ptr %dtype, i32 %rank, ptr %dims, i64 %nbytes)
+  %no.words = icmp eq ptr %new.large, null
+  br i1 %no.words, label %fail, label %from.pool, !prof !0
 
 from.pool:
+  %large = phi ptr [ %known.large, %with.known ], [ %new.large, %describe.large ]
   %pooled = call ptr @PyObject_CallObject(ptr @tessera_sized, ptr %large)
+  call void @Py_DecRef(ptr %large)
   %no.pooled = icmp eq ptr %pooled, null
   br i1 %no.pooled, label %fail, label %protect, !prof !0
 protect:
@@ -470,6 +499,58 @@ wrap:
   ret ptr %made
 fail:
   ret ptr null
+}}
+
+; A view of what is kept for a leaf, as a record tells it; null with an error set.
+define internal ptr @make_view(ptr %record, ptr %base) nounwind {{
+entry:
+  %dtype.at = getelementptr i64, ptr %record, i64 {o_dtype}
+  %dtype = load ptr, ptr %dtype.at
+  %rank.at = getelementptr i64, ptr %record, i64 {o_rank}
+  %rank64 = load i64, ptr %rank.at
+  %rank = trunc i64 %rank64 to i32
+  %dims.at = getelementptr i64, ptr %record, i64 {o_dims}
+  %dims = load ptr, ptr %dims.at
+  %strides.at = getelementptr i64, ptr %record, i64 {o_strides}
+  %strides = load ptr, ptr %strides.at
+  %offset.at = getelementptr i64, ptr %record, i64 {o_offset}
+  %offset = load i64, ptr %offset.at
+  %start.at = getelementptr i8, ptr %base, i64 {DATA}
+  %start = load ptr, ptr %start.at
+  %where = getelementptr i8, ptr %start, i64 %offset
+  call void @Py_IncRef(ptr %dtype)
+  %view = call ptr @tessera_new_array(ptr @tessera_ndarray_type, ptr %dtype, i32 %rank,
+      ptr %dims, ptr %strides, ptr %where, i32 {ALIGNED}, ptr null)
+  %no.view = icmp eq ptr %view, null
+  br i1 %no.view, label %fail, label %keep, !prof !0
+keep:
+  call void @Py_IncRef(ptr %base)
+  %base.at = getelementptr i8, ptr %view, i64 {BASE}
+  store ptr %base, ptr %base.at
+  %array = call ptr @wrap(ptr %record, ptr %view)
+  %no.array = icmp eq ptr %array, null
+  br i1 %no.array, label %fail, label %look, !prof !0
+look:
+  %flags.at = getelementptr i8, ptr %view, i64 {FLAGS}
+  %flags = load i32, ptr %flags.at
+  %whole = and i32 %flags, {C_CONTIGUOUS}
+  %is.whole = icmp ne i32 %whole, 0
+  br i1 %is.whole, label %done, label %unprepared
+unprepared:
+  %prepared.at = getelementptr i8, ptr %array, i64 {contiguous}
+  call void @Py_IncRef(ptr @_Py_NoneStruct)
+  store ptr @_Py_NoneStruct, ptr %prepared.at
+  call void @Py_DecRef(ptr %view)
+  br label %done
+done:
+  ret ptr %array
+fail:
+  ret ptr null
+}}
+
+; What a plan runs whose results are views.
+define void @{NOTHING}(ptr %words) nounwind {{
+  ret void
 }}
 
 ; An array of ours with these elements, a reference to which it takes; null with an error set.

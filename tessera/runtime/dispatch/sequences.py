@@ -6,8 +6,9 @@ with. The results between lie in the scratch memory of the call.
 
 Invariants:
 
-1. All runs of a call are seen: it is watched `in_python`, and what is no run of a program is None.
-   Else what an unseen run made of the arguments would be taken for a number that is always so.
+1. All that is made of arguments is seen: a call is watched `in_python`, what is no run of a program
+   is None, and elements that something else looks at are noted as read. What is left was made from
+   the types of arguments, and is always so.
 2. Memory of runs stays alive while they are looked at: an address is one array.
 3. Which argument it is that is read is sure: arguments share no memory, and beside an argument that
    is a number nothing else is said to be the same each time.
@@ -23,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.copies import Copier
 from tessera.runtime.dispatch.native import native
-from tessera.runtime.dispatch.run import Run
+from tessera.runtime.dispatch.run import READ, Run
 from tessera.runtime.dispatch.sequence_text import SEQUENCE
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import pointer
@@ -34,6 +36,9 @@ MOST_STEPS = 64
 
 MOST_BETWEEN = 1 << 22
 """Bytes between. Where they are more, a call has so much to do that the rest does not matter."""
+
+MOST_KEPT = 1 << 16
+"""Bytes of an array that follows from the types of arguments, and is kept."""
 
 FOLDED = 4096
 """Bytes of a result that is kept rather than made anew, where no argument has to do with it."""
@@ -77,34 +82,50 @@ class _Place:
 
 
 def steps_of(
-    args: Sequence[Any], numbers: Sequence[type | None], result: np.ndarray, runs: Sequence[Run]
+    args: Sequence[Any],
+    numbers: Sequence[type | None],
+    results: Sequence[np.ndarray | None],
+    runs: Sequence[Run],
 ) -> Steps | None:
     """How to do again what runs did, for arguments like these; None where that is not known.
 
     Args:
         args: arrays and numbers.
         numbers: per argument the class of a number, or None.
-        result: the only result of one of the runs, and what the whole gives.
+        results: what the whole gives, each a result of one of the runs; None for views.
         runs: what ran, in this order.
     """
     loaded = native()
     if loaded is None or len(runs) > MOST_STEPS:
         return None
-    writer = _Writer(args, numbers, result)
+    writer = _Writer(args, numbers, results)
     if not writer.is_plain or not all(map(writer.add, runs)) or not writer.is_whole:
         return None
     return writer.steps(loaded.addresses[SEQUENCE])
+
+
+def span(x: np.ndarray) -> tuple[int, int]:
+    """The lowest address of an array's elements, and how many bytes from there on have them all."""
+    steps = [(size - 1) * step for size, step in zip(x.shape, x.strides, strict=True)]
+    lowest = pointer(x) + sum([step for step in steps if step < 0])
+    return lowest, x.itemsize + sum(map(abs, steps))
 
 
 class _Writer:
     """Writes down runs, one by one."""
 
     def __init__(
-        self, args: Sequence[Any], numbers: Sequence[type | None], result: np.ndarray
+        self,
+        args: Sequence[Any],
+        numbers: Sequence[type | None],
+        results: Sequence[np.ndarray | None],
     ) -> None:
-        self._result = pointer(result)
-        # The words of a call: what is captured, the leaves, the result, scratch memory.
-        self._out, self._scratch = 1 + len(args), 2 + len(args)
+        # The words of a call: what is captured, the leaves, the results, scratch memory.
+        self._scratch = 1 + len(args) + len(results)
+        self._missing: dict[int, int] = {}
+        for k, x in enumerate(results):
+            if x is not None:
+                self._missing[pointer(x)] = 1 + len(args) + k
         self._places: list[_Place] = []
         self._numbers: dict[int, Any] = {}
         self._read: list[np.dtype[Any] | None] = []
@@ -120,7 +141,6 @@ class _Writer:
         self._between = 0
         self._most = 0
         self._keep: list[object] = []
-        self._is_made = False
 
     @property
     def is_plain(self) -> bool:
@@ -132,15 +152,20 @@ class _Writer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the result was made, and all numbers were read."""
+        """Whether the results were made, and all numbers were read."""
         all_read = all([dtype is not None for dtype in self._read])  # a dtype may equal None
-        return self._is_made and all_read and self._between <= MOST_BETWEEN
+        return not self._missing and all_read and self._between <= MOST_BETWEEN
 
     def add(self, run: Run) -> bool:
         """Adds a run; False if it is not known what it reads."""
         executable = run.executable
-        if not isinstance(executable, Executable) or executable.main is None:
+        if executable is READ:
+            place = self._placed(run.inputs[0])
+            return place is None or place[0] == _KNOWN
+        if not isinstance(executable, (Executable, Copier)) or executable.main is None:
             return False
+        if isinstance(executable, Copier) and self._placed(run.outputs[0]) is not None:
+            return True  # an argument's own, which a call makes before anything else
         inputs = [self._found(x) for x in run.inputs]
         known = [word for word in inputs if word is not None]
         if len(known) < len(inputs):
@@ -160,21 +185,25 @@ class _Writer:
         return len(words) <= w.MOST_STEP_WORDS
 
     def _found(self, x: np.ndarray) -> tuple[int, int] | None:
-        start = pointer(x)
-        is_one = not any(x.strides)
-        size = x.itemsize if is_one else x.nbytes
+        found = self._placed(x)
+        if found is not None:
+            return found
+        if self._numbers and x.size:
+            return self._number(x) if x.size == 1 or not any(x.strides) else None
+        if x.nbytes > MOST_KEPT and any(x.strides):
+            return None
+        self._keep.append(x)
+        return _KNOWN, pointer(x)
+
+    def _placed(self, x: np.ndarray) -> tuple[int, int] | None:
+        """Which of what is known so far holds all elements of an array."""
         if not x.size:
             return None
+        lowest, size = span(x)
         for place in reversed(self._places):
-            if place.holds(start, size):
-                return place.word, place.offset + start - place.start
-        if not (is_one or x.size == 1):
-            return None
-        if self._numbers:
-            return self._number(x)
-        one = np.array(x.flat[0], x.dtype)
-        self._keep.append(one)
-        return _KNOWN, pointer(one)
+            if place.holds(lowest, size):
+                return place.word, place.offset + pointer(x) - place.start
+        return None
 
     def _number(self, x: np.ndarray) -> tuple[int, int] | None:
         """Which of the numbers an element is. Each is used once, and beside numbers nothing is said
@@ -187,9 +216,8 @@ class _Writer:
 
     def _made(self, x: np.ndarray, is_known: bool) -> tuple[int, int]:
         start = pointer(x)
-        if start == self._result:
-            self._is_made = True
-            found = self._out, 0
+        if start in self._missing:
+            found = self._missing.pop(start), 0
         elif is_known and x.nbytes <= FOLDED:
             found = _KNOWN, start
         else:

@@ -41,6 +41,7 @@ from tessera.runtime.call import make_builtin
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import MOST_STRUCTURES, START, Plan, Table, native
+from tessera.runtime.dispatch.run import View
 from tessera.runtime.dispatch.structure import Structure, class_of
 from tessera.runtime.forks import hold
 from tessera.runtime.memory import POOLED_BYTES, Output
@@ -114,6 +115,7 @@ class Work:
         donated: which leaves are.
         mark: takes these leaves, and marks them; None where there are none.
         returned: the refs that stand behind the arrays of the result, by position in `refs`.
+        views: for each output None, or the leaf that it is a view of.
     """
 
     __slots__ = (
@@ -133,6 +135,7 @@ class Work:
         "tail",
         "tree",
         "types",
+        "views",
     )
 
     def __init__(
@@ -152,6 +155,7 @@ class Work:
         donated: Sequence[int] = (),
         mark: Callable[..., None] | None = None,
         returned: Sequence[int] = (),
+        views: Sequence[View | None] = (),
     ) -> None:
         self.main = main
         self.captured = captured
@@ -169,6 +173,7 @@ class Work:
         self.donated = donated
         self.mark = mark
         self.returned = returned
+        self.views = views or [None] * len(outputs)
 
     def fits(self) -> bool:
         """Whether native code has room for it."""
@@ -208,10 +213,22 @@ def _plan(key: Sequence[int], work: Work, cells: Sequence[Cell | int]) -> Plan:
 
     held = held_words(work, cells, at, part)
     outputs: list[int] = []
-    for (shape, dtype, size), type, on in zip(work.outputs, work.types, work.on, strict=True):
-        large = at((shape, dtype, size)) if size >= POOLED_BYTES else 0
-        outputs += (at(dtype), len(shape), part(shape), size, at(type), large, dtype.itemsize)
-        outputs.append(0 if on is None else 1 + on)
+    each = zip(work.outputs, work.types, work.on, work.views, strict=True)
+    for (shape, dtype, size), type, on, view in each:
+        found = {
+            "dtype": at(dtype),
+            "rank": len(shape),
+            "dims": part(shape),
+            "nbytes": size,
+            "type": at(type),
+            "large": at((shape, dtype, size)) if size >= POOLED_BYTES else 0,
+            "itemsize": dtype.itemsize,
+            "on": 0 if on is None else 1 + on,
+        }
+        if view is not None:
+            its = {"view": 1 + view.leaf, "offset": view.offset, "strides": part(view.strides)}
+            found.update(its)
+        outputs += [found.get(name, 0) for name in w.OUTPUT]
     pooled = at(((work.scratch,), np.dtype(np.uint8), work.scratch))
     made = work.tree if isinstance(work.tree, DictOf) else None
     head = {

@@ -214,8 +214,14 @@ def _frame(
     places = [*work.on, None]
     for shape, dtype, type, on in zip(shapes, dtypes, types, places, strict=True):
         is_known = type is not None and all([isinstance(d, int) for d in shape])
-        frame += (at(dtype), len(shape), 0, 0, at(type if is_known else None), 0, dtype.itemsize)
-        frame.append(0 if on is None else 1 + on)
+        words = {
+            "dtype": at(dtype),
+            "rank": len(shape),
+            "type": at(type if is_known else None),
+            "itemsize": dtype.itemsize,
+            "on": 0 if on is None else 1 + on,
+        }
+        frame += [words.get(name, 0) for name in w.OUTPUT]
     in_plan, in_record = w.PLAN.index, w.OUTPUT.index
     code.relocate(in_plan("outputs_at"), first)
     for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
@@ -235,8 +241,6 @@ def _frame(
         code.put(value, len(frame))
         frame.append(0)
     # From here on nothing is left to Python, so that what is made is given back.
-    for k in range(len(shapes)):
-        record = first + k * len(w.OUTPUT)
-        code.sized(record + in_record("large"), record)
+    code.sized(room + in_record("large"), room)
     code.copy(in_plan("scratch"), room + in_record("large"))
     return frame

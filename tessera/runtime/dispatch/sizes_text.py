@@ -138,7 +138,14 @@ op.sized:
   %is.large = icmp uge i64 %nbytes, {POOLED}
   br i1 %is.large, label %ask, label %given
 ask:
-  %wanted = call ptr @wanted(ptr %record, i64 %nbytes)
+  %its.rank.at = getelementptr i64, ptr %record, i64 {o_rank}
+  %its.rank64 = load i64, ptr %its.rank.at
+  %its.rank = trunc i64 %its.rank64 to i32
+  %its.dims.at = getelementptr i64, ptr %record, i64 {o_dims}
+  %its.dims = load ptr, ptr %its.dims.at
+  %its.dtype.at = getelementptr i64, ptr %record, i64 {o_dtype}
+  %its.dtype = load ptr, ptr %its.dtype.at
+  %wanted = call ptr @wanted(ptr %its.dtype, i32 %its.rank, ptr %its.dims, i64 %nbytes)
   %not.made = icmp eq ptr %wanted, null
   br i1 %not.made, label %release, label %note, !prof !0
 note:
@@ -241,28 +248,21 @@ release:
   %records = getelementptr i64, ptr %frame, i64 {PLAN}
   br label %let.go
 let.go:
-  %k = phi i64 [ 0, %release ], [ %k.next, %let.go ]
-  %k.index = mul i64 %k, {OUTPUT}
-  %k.large = add i64 %k.index, {LARGE}
-  %k.at = getelementptr i64, ptr %records, i64 %k.large
-  %k.wanted = load ptr, ptr %k.at
-  call void @Py_DecRef(ptr %k.wanted)
-  %k.next = add i64 %k, 1
   ; The record of the scratch memory comes last.
-  %more.records = icmp ule i64 %k.next, %outputs
-  br i1 %more.records, label %let.go, label %done
+  %room.index = mul i64 %outputs, {OUTPUT}
+  %room.large = add i64 %room.index, {LARGE}
+  %room.at = getelementptr i64, ptr %records, i64 %room.large
+  %room.wanted = load ptr, ptr %room.at
+  call void @Py_DecRef(ptr %room.wanted)
+  br label %done
 done:
   ret ptr %result
 }}
 
-; What the pool is asked with for the memory of a record: its shape, dtype and bytes.
-define internal ptr @wanted(ptr %record, i64 %nbytes) nounwind {{
+; What the pool is asked with for an array: its shape, dtype and bytes.
+define internal ptr @wanted(ptr %dtype, i32 %rank32, ptr %dims, i64 %nbytes) nounwind {{
 entry:
-  %rank.at = getelementptr i64, ptr %record, i64 {o_rank}
-  %rank = load i64, ptr %rank.at
-  %dims.at = getelementptr i64, ptr %record, i64 {o_dims}
-  %dims = load ptr, ptr %dims.at
-  %dtype = load ptr, ptr %record
+  %rank = zext i32 %rank32 to i64
   %shape = call ptr @PyTuple_New(i64 %rank)
   %no.shape = icmp eq ptr %shape, null
   br i1 %no.shape, label %fail, label %dim

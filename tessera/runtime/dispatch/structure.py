@@ -29,6 +29,9 @@ _Kind = optree.PyTreeKind
 _SINGLE = (bool, type(None), types.FunctionType, types.BuiltinFunctionType, type, DType)
 _COMPARED = (str, bytes, int)
 
+_MOST_COMPARED = 16
+"""Items of a tuple that are looked at one by one."""
+
 
 class Structure:
     """What arguments are made of.
@@ -133,8 +136,12 @@ def _constant(found: Structure, x: Any) -> None:
         found.ops += (w.SAME, _at(found, x))
     elif kind in _COMPARED:
         found.ops += (w.EQUAL, _at(found, x))
+    elif kind is tuple and len(x) <= _MOST_COMPARED and _is_plain(x):
+        found.ops += (w.TUPLE, _at(found, kind), len(x))
+        for item in x:
+            _constant(found, item)
     elif kind in (float, tuple) and _is_plain(x):
-        # Equal floats may differ by a sign, and tuples by that of an item. One object is one value.
+        # Equal floats may differ by a sign. One object is one value.
         found.ops += (w.SAME, _at(found, x))
     else:
         raise _Unknown

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.arguments_text import arguments_text
+from tessera.runtime.dispatch.copy_text import copy_text
 from tessera.runtime.dispatch.held_text import held_text
 from tessera.runtime.dispatch.operators_text import operators_text
 from tessera.runtime.dispatch.run_text import run_text
@@ -49,6 +50,7 @@ def dispatch_text(offsets: Offsets) -> str:
         + held_text(offsets)
         + sizes_text()
         + sequence_text()
+        + copy_text()
         + view_text(offsets)
         + operators_text()
         + _DECLARATIONS

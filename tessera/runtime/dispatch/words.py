@@ -72,9 +72,13 @@ A_LEAF, A_TUPLE, NOTHING = range(3)
 """`tree` of a plan, where it is not what makes the result of a tuple: the only array, the tuple
 itself (or a dict), None."""
 
-OUTPUT: Final = ("dtype", "rank", "dims", "nbytes", "type", "large", "itemsize", "on")
+OUTPUT: Final = (
+    "dtype", "rank", "dims", "nbytes", "type", "large", "itemsize", "on",
+    "view", "offset", "strides",
+)  # fmt: skip
 """The words of each output. `on` is 0, or 1 and the position, among the leaves and then the arrays
-that refs hold, of the one whose memory it takes."""
+that refs hold, of the one whose memory it takes. `view` is 0, or 1 and the position of the leaf
+that it is a view of, which starts at an offset in bytes."""
 
 REF: Final = ("cell", "param", "count", "written", "user")
 """The words of each ref of a plan: its address, or 0 and its position among the refs in the
@@ -82,9 +86,6 @@ arguments; how many arrays it holds; whether they are replaced; what stands in i
 user."""
 
 MULTIPLIER: Final = 0x9E3779B97F4A7C15
-
-LARGE: Final = 1 << 16
-"""Lines of so many elements are left to Python, which has a pool for large results."""
 
 AS_IT_IS, TO_FLOAT32, TO_INT32, INT_TO_FLOAT32, INT_TO_FLOAT64 = range(5)
 """What is done with a number before the program reads it."""
