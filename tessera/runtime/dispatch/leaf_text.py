@@ -289,7 +289,7 @@ no:
 
 
 # Notes a copy in row-major order in place of an array in another one. What is repeated is left to
-# Python, which may read it as it is. A large array of ours keeps its copy for the next call; another
+# Python, which may read it as it is. Large arrays of ours keep copies for the next call; another
 # library's cannot.
 _COPY = """
 @tessera_name_contiguous = external global i8
