@@ -191,6 +191,8 @@ class Choice:
     def plain(self) -> None:
         """Elementwise work: lanes along the axis that most accesses run along."""
         self.reason = "one point after the other"
+        if narrow.take_gathered(self):
+            return
         axis = self.best_axis(self.accesses)
         if axis is None:
             return
@@ -206,17 +208,16 @@ class Choice:
         if across is not None:
             self.turn(axis, across)
             return
-        side = None
-        if not self.updates:
-            # Rows that lie apart would be read from as many places.
-            near = narrow.rows_near(self, axis, self.accesses)
-            side = narrow.rows_of(self, axis) if self.costly else near
-        if side is not None:
-            self.turn(side, axis)
-            self.reason = f"lanes along {side.name}, as {axis.name} is short"
+        if self.updates:
             return
-        if not self.updates:
+        # Rows that lie apart would be read from as many places.
+        near = narrow.rows_near(self, axis, self.accesses)
+        side = narrow.rows_of(self, axis) if self.costly else near
+        if side is None:
             narrow.fill(self, axis)
+            return
+        self.turn(side, axis)
+        self.reason = f"lanes along {side.name}, as {axis.name} is short"
 
     def reduction(self) -> None:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the

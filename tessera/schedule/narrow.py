@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tessera.dtypes import DType
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule import ops
-from tessera.schedule.access import Access
+from tessera.schedule.access import Access, dependence_of
 from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.types import Axis
@@ -104,6 +104,27 @@ def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
     """Whether a step along an axis is short for all accesses."""
     steps = [access.stride(axis.name) for access in found]
     return all([isinstance(step, int) and abs(step) <= FEW for step in steps])
+
+
+def take_gathered(choice: Choice) -> bool:
+    """Has lanes run along short rows that are read at computed places: a row is one access then,
+    and places have the registers of numbers. Gathers of elements take an access for each. 50,000
+    rows of f32, us on two cores of a Zen 4: of 4 elements 46 and 25, of 16 elements 197 and 40."""
+    if choice.costly or choice.updates:
+        return False
+    stores = [access for access in choice.accesses if access.is_store]
+    for access in choice.accesses:
+        if not isinstance(access.op, ops.Load) or not access.op.dyn:
+            continue
+        at = dependence_of(choice.nest.body)
+        for row in choice.free:
+            is_short = isinstance(row.extent, int) and 1 < row.extent < choice.width
+            runs = is_short and all([a.stride(row.name) == 1 for a in (access, *stores)])
+            if runs and not any([row.name in at.values[place] for place in access.op.dyn]):
+                choice.vectorise(row, choice.width)
+                choice.reason = f"lanes along {row.name}, whose rows are read at computed places"
+                return True
+    return False
 
 
 def short_rows(choice: Choice, axis: Axis, inside: Sequence[Access]) -> Axis:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.dtypes import DType, bfloat16, float32, float64, int32
+from tessera.dtypes import DType, bfloat16, float32, float64, int8, int32
 from tessera.ir.intexpr import sym
 from tessera.ir.walk import walk
 from tessera.schedule import ops
@@ -215,3 +215,20 @@ def test_short_rows_without_elements(dtype: DType) -> None:
         check_levels(graph, given)
         moves = graph_of(lambda x: ts.permute_dims(x, (1, 0, 2)) == 0, [shape], dtype)
         check_levels(moves, given)
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("dtype", [float32, float64, bfloat16, int8])
+@pytest.mark.parametrize("columns", [2, 3, 5, 8, 16])
+def test_short_rows_at_computed_places(columns: int, dtype: DType, level: str) -> None:
+    def rows(x: Any, i: Any, w: Any) -> Any:
+        i = ts.astype(i, ts.int32)
+        inside = ts.take(x, i, axis=0, mode="clip") * w[:, None]
+        return inside, ts.take(x, i, axis=0, mode="fill", fill_value=3)
+
+    graph = graph_of(rows, [(9, columns), (37,), (37,)], dtype)
+    x, w = values([(9, columns), (37,)], dtype)
+    places = np.random.default_rng(0).integers(-12, 12, 37).astype(dtype.np)
+    lowered = check_levels(graph, [x, places, w], machine=machine(level))
+    if columns < 8:  # four vectors of two elements are the narrowest tile
+        assert "whose rows are read at computed places" in str(lowered.schedule)

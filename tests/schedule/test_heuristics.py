@@ -13,7 +13,7 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
-from tessera.graph.ops.gather import Combine, scatter
+from tessera.graph.ops.gather import Combine, gather, scatter
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
@@ -312,6 +312,31 @@ def test_vectors_along_pairs_that_a_row_is_added_to() -> None:
 
     nest = chosen(fn, typed(300, 128, 2), typed(128, 2), typed(2))
     assert dict(zip(names(nest), nest.tile, strict=True)) == {"i0": 1, "i1": 16, "i2": 2}
+
+
+def at_rows(x: Any, i: Any) -> Any:
+    return gather(x, [i], [0])
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(2, 2), (3, 4), (8, 8), (16, 16), (40, 64)])
+def test_short_rows_at_computed_places_are_read_whole(columns: int, lanes: int) -> None:
+    nest = chosen(at_rows, typed(1000, columns), typed(5000, dtype=dt.int32))
+    assert nest.tile == (1, lanes)
+    assert "whose rows are read at computed places" in nest.reason
+
+
+def test_elements_at_computed_places_have_lanes_along_these() -> None:
+    """Places that differ along a row, and long functions of what is read there."""
+    nest = chosen(lambda x, i: gather(x, [i], [0]), typed(1000), typed(5000, 4, dtype=dt.int32))
+    assert "computed places" not in nest.reason
+    nest = chosen(
+        lambda x, i: bind(e.Tanh, at_rows(x, i)), typed(1000, 3), typed(5000, dtype=dt.int32)
+    )
+    assert "computed places" not in nest.reason
+    nest = chosen(
+        lambda x, i: transpose(at_rows(x, i), (1, 0)), typed(1000, 3), typed(5000, dtype=dt.int32)
+    )
+    assert "computed places" not in nest.reason
 
 
 def test_short_rows_that_change_places_are_taken_by_lines() -> None:
