@@ -223,7 +223,7 @@ class Choice:
         """Lanes along the reduction if that is how memory runs, otherwise along an axis of the
         nest."""
         # What a reduction does not move along is read once for all of it.
-        moving = [a for a in self.accesses if any(a.stride(x.name) != 0 for x in a.inner)]
+        moving = [a for a in narrow.data(self) if any(a.stride(x.name) != 0 for x in a.inner)]
         inside = moving or self.accesses
         found = [op for op in self.code if isinstance(op, (ops.Reduce, ops.ArgReduce))]
         axes = [op.axes if isinstance(op, ops.Reduce) else (op.axis,) for op in found]
@@ -553,7 +553,7 @@ class Choice:
             inside = [op, *(one for region in op.regions for one in walk(region))]
             own = sum(one.fn.cost for one in inside if isinstance(one, ops.Map))
             own /= self.speed
-            own += sum(isinstance(one, (ops.Load, ops.Store, ops.Scan)) for one in inside)
+            own += sum(narrow.price(self, one) for one in inside)
             own *= math.prod(size_of(axis.extent) for axis in inner_axes(op))
             total += own * math.prod(n for name, n in points.items() if name in found[op])
         return total

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tessera.dtypes import DType
+from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule import ops
 from tessera.schedule.access import Access, dependence_of
@@ -104,6 +105,32 @@ def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
     """Whether a step along an axis is short for all accesses."""
     steps = [access.stride(axis.name) for access in found]
     return all([isinstance(step, int) and abs(step) <= FEW for step in steps])
+
+
+GATHERED = 8
+"""What an element costs that is gathered, in accesses to memory that lies in a cache."""
+
+
+def price(choice: Choice, op: Op) -> int:
+    """What an op costs for each element, in accesses to memory."""
+    if isinstance(op, ops.Load) and op.dyn and choice.lanes > 1:
+        at = next(access for access in choice.accesses if access.op is op)
+        is_whole = any([size > 1 and at.stride(name) == 1 for name, size in choice.tiles.items()])
+        return 1 if is_whole else GATHERED
+    return int(isinstance(op, (ops.Load, ops.Store, ops.Scan)))
+
+
+def data(choice: Choice) -> list[Access]:
+    """The accesses without those that tell where others are."""
+    if not any([isinstance(a.op, ops.Load) and a.op.dyn for a in choice.accesses]):
+        return choice.accesses
+    wanted = {v for op in choice.code for region in op.regions for v in region.outputs}
+    for op in reversed(choice.code):
+        if isinstance(op, ops.Store) or not wanted.isdisjoint(op.results):
+            places = op.dyn if isinstance(op, (ops.Load, ops.Store)) else ()
+            wanted.update([value for value in op.operands if value not in places])
+    told = [a for a in choice.accesses if a.is_store or not wanted.isdisjoint(a.op.results)]
+    return told
 
 
 def take_gathered(choice: Choice) -> bool:

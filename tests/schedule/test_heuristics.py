@@ -339,6 +339,20 @@ def test_elements_at_computed_places_have_lanes_along_these() -> None:
     assert "computed places" not in nest.reason
 
 
+def test_sums_of_rows_at_computed_places_have_lanes_along_the_rows() -> None:
+    """What tells where rows are lies along the sum, and is read as numbers."""
+    nest = chosen(
+        lambda x, i: red.sum_(at_rows(x, i), (1,)), typed(1000, 100), typed(50, 10, dtype=dt.int32)
+    )
+    assert nest.tile == (1, 64)
+    assert "lanes along i1, each with its own reduction" in nest.reason
+    # Rows that are added up themselves are read along these.
+    nest = chosen(
+        lambda x, i: red.sum_(at_rows(x, i), (1,)), typed(1000, 100), typed(50, dtype=dt.int32)
+    )
+    assert "lanes along the reduction" in nest.reason
+
+
 def test_short_rows_that_change_places_are_taken_by_lines() -> None:
     def tiles(rows: int, columns: int, few: int) -> list[int]:
         nest = chosen(lambda x: transpose(x, (1, 0, 2)), typed(rows, columns, few))
