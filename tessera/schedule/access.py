@@ -100,6 +100,7 @@ class Access:
         offset: the element offset, simplified.
         inner: the axes of the region it stands in.
         is_guarded: whether it has conditions.
+        varies: the axes on which computed places of a read depend.
     """
 
     op: MemoryOp
@@ -107,6 +108,7 @@ class Access:
     offset: Dim
     inner: tuple[Axis, ...]
     is_guarded: bool
+    varies: frozenset[str] = frozenset()
 
     @property
     def is_store(self) -> bool:
@@ -115,6 +117,8 @@ class Access:
 
     def stride(self, axis: str) -> Dim | None:
         """Elements that one step along the axis moves; None where that varies."""
+        if axis in self.varies:
+            return None
         if axis not in symbols(self.offset):
             return 0
         key = (self.offset, axis)
@@ -132,7 +136,7 @@ def accesses(nest: ops.Nest, facts: Facts | None = None) -> list[Access]:
     known = _known.accesses.get(nest)
     if known is not None and known[0] is facts:
         return list(known[1])
-    found = list(_accesses(nest, (), ranges(nest.axes, facts)))
+    found = list(_accesses(nest, (), ranges(nest.axes, facts), nest.body))
     if _known.within is not None:
         _known.accesses[nest] = (facts, found)
     return list(found)
@@ -148,7 +152,9 @@ def dependence_of(block: Block) -> Dependence:
     return found
 
 
-def _accesses(op: Op, inner: tuple[Axis, ...], facts: Facts) -> Iterator[Access]:
+def _accesses(
+    op: Op, inner: tuple[Axis, ...], facts: Facts, body: Block
+) -> Iterator[Access]:
     for region in op.regions:
         for one in region.ops:
             own = _axes(one)
@@ -158,9 +164,14 @@ def _accesses(op: Op, inner: tuple[Axis, ...], facts: Facts) -> Iterator[Access]
                 found = offset(one)
                 found = found if is_affine(found) else simplify(found, scope)
                 guarded = not isinstance(one, ops.Scan) and bool(one.where)
-                yield Access(one, one.buf.type.dtype, found, (*inner, *own), guarded)
+                varies = frozenset[str]()
+                if isinstance(one, ops.Load) and one.dyn:
+                    values = dependence_of(body).values
+                    varies = varies.union(*[values.get(place, ()) for place in one.dyn])
+                dtype = one.buf.type.dtype
+                yield Access(one, dtype, found, (*inner, *own), guarded, varies)
             if one.regions:
-                yield from _accesses(one, (*inner, *own), scope)
+                yield from _accesses(one, (*inner, *own), scope, body)
 
 
 def _axes(op: Op) -> tuple[Axis, ...]:

@@ -17,7 +17,7 @@ from tessera.dtypes import DType
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule import ops
-from tessera.schedule.access import Access, dependence_of
+from tessera.schedule.access import Access
 from tessera.schedule.blocking import LINE_BYTES
 from tessera.schedule.sizes import power_below, size_of
 from tessera.schedule.types import Axis
@@ -143,11 +143,9 @@ def take_gathered(choice: Choice) -> bool:
     for access in choice.accesses:
         if not isinstance(access.op, ops.Load) or not access.op.dyn:
             continue
-        at = dependence_of(choice.nest.body)
         for row in choice.free:
             is_short = isinstance(row.extent, int) and 1 < row.extent < choice.width
-            runs = is_short and all([a.stride(row.name) == 1 for a in (access, *stores)])
-            if runs and not any([row.name in at.values[place] for place in access.op.dyn]):
+            if is_short and all([a.stride(row.name) == 1 for a in (access, *stores)]):
                 choice.vectorise(row, choice.width)
                 choice.reason = f"lanes along {row.name}, whose rows are read at computed places"
                 return True

@@ -346,6 +346,12 @@ def test_sums_of_rows_at_computed_places_have_lanes_along_the_rows() -> None:
     )
     assert nest.tile == (1, 64)
     assert "lanes along i1, each with its own reduction" in nest.reason
+    # What they are multiplied by lies along the sum, and is read as numbers, too.
+    nest = chosen(
+        lambda x, i, w: dot_general(w, at_rows(x, i), ((1,), (1,)), ((0,), (0,))),
+        typed(1000, 100), typed(50, 10, dtype=dt.int32), typed(50, 10),
+    )  # fmt: skip
+    assert "lanes along i1, each with its own reduction" in nest.reason
     # Rows that are added up themselves are read along these.
     nest = chosen(
         lambda x, i: red.sum_(at_rows(x, i), (1,)), typed(1000, 100), typed(50, dtype=dt.int32)
