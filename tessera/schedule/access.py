@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.dtypes import DType
 from tessera.ir.core import Block, Op
@@ -136,10 +136,23 @@ def accesses(nest: ops.Nest, facts: Facts | None = None) -> list[Access]:
     known = _known.accesses.get(nest)
     if known is not None and known[0] is facts:
         return list(known[1])
-    found = list(_accesses(nest, (), ranges(nest.axes, facts), nest.body))
+    found = list(_accesses(nest, (), ranges(nest.axes, facts)))
     if _known.within is not None:
         _known.accesses[nest] = (facts, found)
     return list(found)
+
+
+def varying(nest: ops.Nest, found: Sequence[Access]) -> list[Access]:
+    """The accesses of a nest, of which reads at computed places have no stride along the axes on
+    which the places depend. (A GPU asks what is known of an address: it may be 0 there.)"""
+    told: list[Access] = []
+    for access in found:
+        if isinstance(access.op, ops.Load) and access.op.dyn:
+            values = dependence_of(nest.body).values
+            names = [values.get(place, frozenset[str]()) for place in access.op.dyn]
+            access = replace(access, varies=frozenset[str]().union(*names))
+        told.append(access)
+    return told
 
 
 def dependence_of(block: Block) -> Dependence:
@@ -152,9 +165,7 @@ def dependence_of(block: Block) -> Dependence:
     return found
 
 
-def _accesses(
-    op: Op, inner: tuple[Axis, ...], facts: Facts, body: Block
-) -> Iterator[Access]:
+def _accesses(op: Op, inner: tuple[Axis, ...], facts: Facts) -> Iterator[Access]:
     for region in op.regions:
         for one in region.ops:
             own = _axes(one)
@@ -164,14 +175,9 @@ def _accesses(
                 found = offset(one)
                 found = found if is_affine(found) else simplify(found, scope)
                 guarded = not isinstance(one, ops.Scan) and bool(one.where)
-                varies = frozenset[str]()
-                if isinstance(one, ops.Load) and one.dyn:
-                    values = dependence_of(body).values
-                    varies = varies.union(*[values.get(place, ()) for place in one.dyn])
-                dtype = one.buf.type.dtype
-                yield Access(one, dtype, found, (*inner, *own), guarded, varies)
+                yield Access(one, one.buf.type.dtype, found, (*inner, *own), guarded)
             if one.regions:
-                yield from _accesses(one, (*inner, *own), scope, body)
+                yield from _accesses(one, (*inner, *own), scope)
 
 
 def _axes(op: Op) -> tuple[Axis, ...]:

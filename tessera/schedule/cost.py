@@ -12,6 +12,7 @@ from tessera.graph.ops.base import Family, GraphOp, Rearrange
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Bitcast, Cast, Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Reshape, Reverse, Slice, Transpose
+from tessera.graph.ops.windows import Windows
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, evaluate
 from tessera.ir.types import TensorType
@@ -94,6 +95,24 @@ def is_widened(value: Value) -> bool:
         return False
     narrow, wide = tensor(value.op.x).dtype, tensor(value).dtype
     return narrow.bits * 2 <= wide.bits and np.can_cast(narrow.np, wide.np, "safe")
+
+
+def are_windows(value: Value) -> bool:
+    """Whether a value is windows of an array some dims of which are cut into several: those of a
+    convolution in groups. They are read where they are, as others."""
+    op = value.op
+    if not isinstance(op, Reshape) or not isinstance(op.x.op, Windows):
+        return False
+    before, after = tensor(op.x).shape, list(tensor(value).shape)
+    if not all([isinstance(size, int) for size in (*before, *after)]):
+        return False
+    for size in before:
+        product: Dim = 1
+        while after and product < size:
+            product *= after.pop(0)
+        if product != size:
+            return False
+    return all([size == 1 for size in after])
 
 
 def _conversion(op: Cast | Bitcast) -> int:

@@ -44,6 +44,7 @@ from tessera.schedule.columns import join_nests
 from tessera.schedule.cost import (
     IN_ORDER,
     Costs,
+    are_windows,
     is_stored,
     is_widened,
     points,
@@ -249,7 +250,7 @@ class Fusion:
         return ""
 
     def _reason_by_cost(self, value: Value, uses: dict[tuple[NestPlan, Key], bool]) -> str:
-        narrow = self.strategy.computes_operands and is_widened(value)
+        narrow = self.strategy.computes_operands and (is_widened(value) or are_windows(value))
         if narrow or isinstance(value.op, (Broadcast, Windows)):
             return ""  # rather its operand, which is smaller
         cost = self.costs.element.get(value, 0)

@@ -17,7 +17,7 @@ from tessera.ir.intexpr import Facts
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, lengths, loop_ops, narrow, ops, streaming
-from tessera.schedule.access import Access, accesses, dependence_of
+from tessera.schedule.access import Access, accesses, dependence_of, varying
 from tessera.schedule.block_ops import Each
 from tessera.schedule.dependence import inner_axes
 from tessera.schedule.grains import WORK, even, grain_of, sort_grain
@@ -137,7 +137,7 @@ class Choice:
         self.nest = nest
         self.least = least
         self.machine = machine
-        self.accesses = accesses(nest, facts)
+        self.accesses = varying(nest, accesses(nest, facts))
         self.free = [axis for axis in nest.axes if axis.name not in nest.ordered]
         self.code = list(walk(nest.body))
         self.lanes = max(1, machine.vector_bits // self._bits())

@@ -108,15 +108,16 @@ def _are_near(axis: Axis, found: Sequence[Access]) -> bool:
 
 
 GATHERED = 8
-"""What an element costs that is gathered, in accesses to memory that lies in a cache."""
+"""What an element costs that is gathered, in accesses to memory that lies in a cache; a row that is
+read whole costs as much as two."""
 
 
 def price(choice: Choice, op: Op) -> int:
     """What an op costs for each element, in accesses to memory."""
     if isinstance(op, ops.Load) and op.dyn and choice.lanes > 1:
         at = next(access for access in choice.accesses if access.op is op)
-        is_whole = any([size > 1 and at.stride(name) == 1 for name, size in choice.tiles.items()])
-        return 1 if is_whole else GATHERED
+        along = [size for name, size in choice.tiles.items() if at.stride(name) == 1]
+        return max(2 * GATHERED // max(along), 1) if along and max(along) > 1 else GATHERED
     return int(isinstance(op, (ops.Load, ops.Store, ops.Scan)))
 
 

@@ -105,3 +105,12 @@ def test_few_channels_of_windows_are_rows_of_blocks() -> None:
     assert labels(func) == ["pack", "dot_windows"]
     product = all_ops(func, ops.Nest)[-1]
     assert product.tile[-2:] == (3, 16)
+
+
+def test_windows_of_groups_are_read_in_place() -> None:
+    graph = traced(
+        lambda x, w: ts.conv_general(x, w, (1, 1), "SAME", feature_group_count=2),
+        typed(1, 16, 14, 14),
+        typed(16, 8, 3, 3),
+    )
+    assert labels(Lowered(graph, machine("x86-64-v4")).schedule) == ["pad", "dot_windows"]

@@ -167,17 +167,7 @@ def conv_general(
         for axis, dim in zip(numbers.out_spec, (*places, *counts), strict=True):
             shape[axis] = dim
         return filled(tuple(shape), 0, wide or x.dtype, x)
-    around = padded(x, axes, moves, 0)
-    grouped = numbers.lhs_spec[0 if batches > 1 else 1]
-    # Where features come first, windows of groups are read where they are if the groups are there
-    # before; gradients of others are better off with groups of windows.
-    is_first = numbers.lhs_spec[1] < max(axes, default=-1)
-    if groups > 1 and is_first and w.shape[numbers.rhs_spec[0]] != groups:
-        around = _in_groups(around, grouped, groups)
-        patches = moved(around, [k + (k > grouped) for k in axes], moves)
-    else:
-        patches = moved(around, axes, moves)
-        patches = patches if groups == 1 else _in_groups(patches, grouped, groups)
+    patches = moved(padded(x, axes, moves, 0), axes, moves)
     found = _products(patches, w, numbers, groups, batches > 1, wide)
     # Its dims are those of the operand in their order, and then the features.
     kept = sorted([numbers.lhs_spec[0], *axes])
@@ -242,12 +232,6 @@ def _groups(
     return groups
 
 
-def _in_groups(x: Any, axis: int, groups: int) -> Any:
-    """An array with a dim of groups in front of one that is cut into them."""
-    split = x.shape[axis] // groups
-    return reshape(x, (*x.shape[:axis], groups, split, *x.shape[axis + 1 :]))
-
-
 def _products(
     patches: Any,
     w: Any,
@@ -256,8 +240,7 @@ def _products(
     of_batch: bool,
     wide: DType | None,
 ) -> Any:
-    """Sums of products over features and windows, with the features of the result last. Patches are
-    in their groups, if there are any."""
+    """Sums of products over features and windows, with the features of the result last."""
     batch, channel, *axes = numbers.lhs_spec
     output, inputs, *inner = numbers.rhs_spec
     last = range(w.ndim, w.ndim + len(inner))  # the window's dims in the patches
@@ -270,6 +253,9 @@ def _products(
     if groups == 1:
         return _dot(patches, w, (left, right), ((), ()), wide, first)
     grouped = batch if of_batch else channel
+    split = patches.shape[grouped] // groups
+    shape = (*patches.shape[:grouped], groups, split, *patches.shape[grouped + 1 :])
+    patches = reshape(patches, shape)
     left = tuple([k + (k >= grouped) for k in left])
     each = w.shape[output] // groups
     w = reshape(w, (*w.shape[:output], groups, each, *w.shape[output + 1 :]))
