@@ -101,6 +101,11 @@ CALLS: dict[str, Call] = {
 }  # fmt: skip
 
 
+def forget(fn: Callable[..., Any]) -> None:
+    """Other tests may have called a function with so many shapes that there is no room for more."""
+    known(fn).notes = known(fn).start = None
+
+
 def leaves(x: Any) -> list[ts.Array]:
     return [*x] if isinstance(x, (list, tuple)) else [x]
 
@@ -108,6 +113,8 @@ def leaves(x: Any) -> list[ts.Array]:
 @pytest.mark.parametrize("name", CALLS)
 def test_native_calls_give_the_same(name: str) -> None:
     fn, make, kwargs = CALLS[name]
+    if not name.startswith("bfloat16"):
+        forget(fn)
     for _ in range(5):
         args = tuple([arrays(x) for x in make()])
         with in_python():
@@ -126,6 +133,8 @@ def test_native_calls_give_the_same(name: str) -> None:
 
 def test_views_share_memory() -> None:
     x = ts.asarray(data(20, 30, 40))
+    forget(ts.permute_dims)
+    forget(ts.unstack)
     for _ in range(4):
         turned = ts.permute_dims(x, (2, 0, 1))
         rows = ts.unstack(x)
@@ -139,6 +148,7 @@ def test_views_share_memory() -> None:
 
 
 def test_what_is_repeated_stays_one_element() -> None:
+    forget(ts.broadcast_to)
     for _ in range(4):
         found = ts.broadcast_to(ts.asarray(data(1)), (50, 60))
     assert natively(ts.broadcast_to, ts.asarray(data(1)), (50, 60))
@@ -162,6 +172,7 @@ def test_a_value_that_fills_is_read_each_time() -> None:
 
 def test_tuples_are_told_apart_by_their_items() -> None:
     x = ts.asarray(data(3, 4))
+    forget(ts.reshape)
     for _ in range(4):
         n = len(x)
         ts.reshape(x, (2, 2 * n))
@@ -202,6 +213,8 @@ def test_the_argument_itself() -> None:
 
 
 def test_a_large_constant_is_not_kept() -> None:
+    forget(ts.arange)
+    forget(ts.zeros)
     for _ in range(4):
         ts.arange(1 << 17)
         ts.zeros(1 << 17)

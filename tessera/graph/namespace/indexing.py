@@ -381,7 +381,8 @@ def wrapped(
     if known and isinstance(size, int):
         data = index.host
         if data.size and data.min() >= 0 and data.max() < size:
-            return index if data.dtype == wide.np else Array(data.astype(wide.np)), True
+            is_fit = data.dtype == wide.np and not index.weak
+            return index if is_fit else Array(data.astype(wide.np)), True
         bad = (data >= size) | (data < -size) if index.dtype.kind.value == "int" else data >= size
         known = not bad.any()
         if not known and mode in (None, IndexMode.PROMISE, IndexMode.RAISE):

@@ -2,9 +2,9 @@
 
 While a function that is marked (`graph/shortcut.py`) runs for the second time with arguments of the
 same kinds, the engine says which programs it runs. If that is one, of the arrays that the user gave
-in their order, or several that hang together (`sequences.py`), and the result is what the last one
-gave, perhaps in another shape, then so is every call with arrays of the same types and the same
-other arguments.
+in their order, or several that hang together (`sequences.py`), and its results are what they gave,
+perhaps in another shape, or views of the arguments, then so is every call with arrays of the same
+types and the same other arguments.
 """
 
 from __future__ import annotations
@@ -27,13 +27,7 @@ from tessera.runtime.dispatch.native import START_CALL, native
 from tessera.runtime.dispatch.run import READ, Run, View
 from tessera.runtime.dispatch.run_text import VIEWS_ALONE
 from tessera.runtime.dispatch.sequences import span, steps_of
-from tessera.runtime.dispatch.signatures import (
-    NEVER,
-    Signatures,
-    Work,
-    conversions,
-    key_of,
-)
+from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import class_of, structure_of
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import Output, aligned_empty, pointer
@@ -125,7 +119,8 @@ def _arrays_of(result: Any) -> Made | None:
     found: list[Any] = [*cast("Sequence[Any]", result)]
     if not 0 < len(found) <= w.MOST_OUTPUTS or not all([type(x) is Array for x in found]):
         return None
-    return found, cls if cls in _CONTAINERS else getattr(cls, "_make", None)
+    make = cls if cls in _CONTAINERS else getattr(cls, "_make", None)  # of a named tuple
+    return None if make is None else (found, make)
 
 
 def _is_made(data: np.ndarray, runs: Sequence[Run]) -> bool:
