@@ -24,7 +24,7 @@ from tessera.target.roots_ops import Roots
 from tests.differential.levels import check_levels
 from tests.schedule.lowering import traced
 
-SIZES = (4, 10, 16, 30, 48, 50, 60, 64, 80, 128, 200, 250, 480)
+SIZES = (4, 10, 14, 16, 22, 30, 48, 50, 52, 56, 60, 64, 80, 98, 112, 128, 200, 250, 480)
 """Lines whose vectors are full, short, in a last block that overlaps, and of all radices."""
 
 
@@ -41,7 +41,7 @@ def is_own(graph: Func, level: str = "host") -> bool:
 
 
 @pytest.mark.parametrize("level", ["host", "x86-64"])
-@pytest.mark.parametrize("size", [6, 16, 50, 60, 128])
+@pytest.mark.parametrize("size", [6, 14, 16, 22, 26, 50, 56, 60, 128])
 def test_whole_lines_at_every_level(size: int, level: str) -> None:
     for dtype, name in ((complex64, "c8"), (complex128, "c16")):
         x = random((3, size), name)
@@ -202,18 +202,20 @@ def test_derivatives_and_batches_of_code() -> None:
 
 
 def test_which_calls_remain() -> None:
-    """Odd lines of real numbers, other primes than 2, 3 and 5, short and long lines."""
+    """Odd lines of real numbers, primes above 13, short and long lines."""
     c = complex64
     for shape, axes, own in (
         ((64,), (0,), True),
         ((64, 3), (0,), True),
         ((3, 64), (0, 1), True),
-        ((7, 64), (0, 1), False),
+        ((7, 64), (0, 1), True),
+        ((17, 64), (0, 1), False),
         ((3, 4), (0, 1), True),
         ((3, 2), (0, 1), False),
         ((1 << 14, 3), (0,), False),
         ((7,), (0,), False),
-        ((7 * 16,), (0,), False),
+        ((7 * 16,), (0,), True),
+        ((17 * 16,), (0,), False),
         ((1 << 17,), (0,), False),
         ((0, 64), (1,), True),
     ):

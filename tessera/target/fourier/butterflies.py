@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from tessera.ir.core import Value
 from tessera.target.fourier.code import Code, Complex, Number
+from tessera.target.roots_ops import roots
 
 Read = Callable[[int], Number]
 Write = Callable[[int, Complex], None]
 
 
 def transform(c: Code, n: int, read: Read, write: Write) -> None:
-    """The transform of a few vectors, lane by lane: of 1 to 5, or of a product of such numbers.
+    """The transform of a few vectors, lane by lane: of 1 to 5, 7, 11 or 13, or of a product of 2 to 5.
 
     A product is computed as by Cooley and Tukey ("An algorithm for the machine calculation of
     complex Fourier series", 1965): n = a * b, with x[i + b k] for i < b, k < a, is b transforms
@@ -75,41 +79,35 @@ def _four(c: Code, x: Sequence[Number]) -> list[Complex]:
     ]
 
 
-def _five(c: Code, x: Sequence[Number]) -> list[Complex]:
+def _prime(p: int, c: Code, x: Sequence[Number]) -> list[Complex]:
+    """Of an odd prime number of vectors: elements as far from the first one as from its end have
+    the same cosines, and opposite sines."""
     begin = c.value(x[0])
-    near, near_apart = c.sum_and_difference(x[1], x[4])
-    far, far_apart = c.sum_and_difference(x[2], x[3])
-    one, two = [2 * math.pi * k / 5 for k in (1, 2)]
-    cos = [c.number(math.cos(a)) for a in (one, two)]
-    sin = [c.number(math.sin(a)) for a in (one, two)]
-
-    def along(a: int, b: int) -> Complex:
-        parts = [
-            c.fma(f, cos[b], c.fma(n, cos[a], start))
-            for f, n, start in (
-                (far.re, near.re, begin.re),
-                (far.im, near.im, begin.im),
-            )
-        ]
-        return Complex(*parts)
-
-    def across(x: Complex, by: Value, y: Complex, other: Value) -> Complex:
-        return Complex(
-            *[c.fma(a, by, c.map("mul", b, other)) for a, b in ((x.re, y.re), (x.im, y.im))]
-        )
-
-    first, second = along(0, 1), along(1, 0)
-    turned = [
-        across(near_apart, sin[0], far_apart, sin[1]),
-        across(near_apart, sin[1], c.negative(far_apart), sin[0]),
-    ]
-    return [
-        c.add(begin, c.add(near, far)),
-        c.add_turned(first, turned[0]),
-        c.add_turned(second, turned[1]),
-        c.sub_turned(second, turned[1]),
-        c.sub_turned(first, turned[0]),
-    ]
+    pairs = [c.sum_and_difference(x[j], x[p - j]) for j in range(1, p // 2 + 1)]
+    real, imag = roots(np.arange(1, p), p)
+    cos, sin = [c.number(float(x)) for x in real], [c.number(-float(x)) for x in imag]
+    total = begin
+    for both, _ in pairs:
+        total = c.add(total, both)
+    found = [total] * p
+    for k in range(1, p // 2 + 1):
+        along, turned = begin, c.scaled(pairs[0][1], sin[k - 1])
+        for j, (both, apart) in enumerate(pairs, 1):
+            at = j * k % p - 1
+            along = _more(c, along, both, cos[at])
+            turned = turned if j == 1 else _more(c, turned, apart, sin[at])
+        found[k], found[p - k] = c.add_turned(along, turned), c.sub_turned(along, turned)
+    return found
 
 
-_BASE = {1: _one, 2: _two, 3: _three, 4: _four, 5: _five}
+def _more(c: Code, x: Complex, y: Complex, by: Value) -> Complex:
+    return Complex(c.fma(y.re, by, x.re), c.fma(y.im, by, x.im))
+
+
+PRIMES = (5, 7, 11, 13)
+"""Odd primes, besides 3, of vectors that registers hold, more or less."""
+
+_BASE: dict[int, Callable[[Code, Sequence[Number]], list[Complex]]] = {
+    **{1: _one, 2: _two, 3: _three, 4: _four},
+    **{p: functools.partial(_prime, p) for p in PRIMES},
+}

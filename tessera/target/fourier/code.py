@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from tessera.dtypes import DType
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.function import FunctionBuild
+from tessera.target.roots_ops import roots
 from tessera.target.types import VecType
 
 
@@ -222,6 +225,5 @@ class Code(FunctionBuild):
             return self.scaled(
                 Complex(self.map("add", x.re, x.im), self.map("sub", x.im, x.re)), half
             )
-        angle = 2 * math.pi * power / n
-        root = Complex(self.number(math.cos(angle)), self.number(-math.sin(angle)))
-        return Product(x, root)
+        real, imag = [self.number(float(part)) for part in roots(np.asarray(power), n)]
+        return Product(x, Complex(real, imag))

@@ -23,7 +23,7 @@ from tessera.dtypes import DType
 from tessera.ir.core import Func, Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
-from tessera.target.fourier.butterflies import transform
+from tessera.target.fourier.butterflies import PRIMES, transform
 from tessera.target.fourier.code import Code, Complex, Number, Product
 from tessera.target.function import PTR
 from tessera.target.machine import Machine
@@ -84,15 +84,14 @@ def plan_of(n: int, dtype: DType, machine: Machine) -> Plan | None:
 
 
 def radices_of(rows: int, machine: Machine) -> tuple[int, ...] | None:
-    """Factors of a number, powers of two of about one size; None if it has other primes than 2, 3
-    and 5. Registers hold a vector of complex numbers for each of a radix, and little more.
-    """
+    """Factors of a number, powers of two of about one size; None if it has primes above 13.
+    Registers hold a vector of complex numbers for each of a radix, and little more."""
     bits = 4 if machine.registers >= 32 else 3
     twos = (rows & -rows).bit_length() - 1
     stages = -(-twos // bits)
     found = [1 << (twos + k) // stages for k in range(stages)]
     rest = rows >> twos
-    for prime in (3, 5):
+    for prime in (3, *PRIMES):
         while rest % prime == 0:
             found.append(prime)
             rest //= prime
