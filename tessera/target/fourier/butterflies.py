@@ -17,7 +17,7 @@ Write = Callable[[int, Complex], None]
 
 
 def transform(c: Code, n: int, read: Read, write: Write) -> None:
-    """The transform of a few vectors, lane by lane: of 1 to 5, 7, 11 or 13, or of a product of 2 to 5.
+    """The transform of a few vectors, lane by lane: of up to 5, 7, 11, 13, or a product of 2 to 5.
 
     A product is computed as by Cooley and Tukey ("An algorithm for the machine calculation of
     complex Fourier series", 1965): n = a * b, with x[i + b k] for i < b, k < a, is b transforms
