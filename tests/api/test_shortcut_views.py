@@ -163,6 +163,35 @@ def test_a_value_that_decides_is_read_each_time() -> None:
         np.testing.assert_array_equal(ts.repeat(x, ts.asarray(counts)), [k + 1])
 
 
+REPEATED: dict[str, Callable[[Any], Any]] = {
+    "std": lambda y: ts.std(y, axis=1),
+    "softmax": lambda y: ts.softmax(y, axis=0),
+    "subtract": lambda y: ts.subtract(y, ts.ones((3, 4))),
+    "permute_dims": lambda y: ts.permute_dims(y, (1, 0)),
+    "roll": lambda y: ts.roll(y, 1, axis=1),
+    "median": lambda y: ts.median(y, axis=0),
+    "sum": lambda y: ts.sum(y, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_arguments_that_are_repeated_are_no_constants(name: str) -> None:
+    """They are read as they are, or from copies that something has made of them."""
+    fn = REPEATED[name]
+    for k in range(6):
+        y = ts.broadcast_to(ts.asarray(data(3, 1)), (3, 4))
+        if k % 2:
+            assert y.contiguous is not y.storage
+        with in_python():
+            wanted = fn(y)
+        np.testing.assert_array_equal(fn(y), wanted)
+    for _ in range(4):
+        y = ts.asarray(data(3, 4))
+        with in_python():
+            wanted = fn(y)
+        np.testing.assert_array_equal(fn(y), wanted)
+
+
 def test_a_value_that_fills_is_read_each_time() -> None:
     for k in range(6):
         np.testing.assert_array_equal(ts.full((2,), ts.asarray(F(k))), [k, k])

@@ -127,6 +127,8 @@ class _Writer:
             if x is not None:
                 self._missing[pointer(x)] = 1 + len(args) + k
         self._places: list[_Place] = []
+        # Where elements of arguments are that a call reads as copies: what is there is no constant.
+        self._elsewhere: list[tuple[int, int]] = []
         self._numbers: dict[int, Any] = {}
         self._read: list[np.dtype[Any] | None] = []
         for k, (x, kind) in enumerate(zip(args, numbers, strict=True)):
@@ -135,6 +137,8 @@ class _Writer:
                 self._read.append(None)
                 continue
             data = x.contiguous
+            if data is not x.storage:
+                self._elsewhere.append(span(x.storage))
             self._places.append(_Place(pointer(data), data.nbytes, 1 + k))
             self._read.append(data.dtype)
         self._steps: list[tuple[int, list[tuple[int, int]]]] = []
@@ -161,7 +165,7 @@ class _Writer:
         executable = run.executable
         if executable is READ:
             place = self._placed(run.inputs[0])
-            return place is None or place[0] == _KNOWN
+            return place[0] == _KNOWN if place is not None else not self._differs(run.inputs[0])
         if not isinstance(executable, (Executable, Copier)) or executable.main is None:
             return False
         if isinstance(executable, Copier) and self._placed(run.outputs[0]) is not None:
@@ -186,7 +190,7 @@ class _Writer:
 
     def _found(self, x: np.ndarray) -> tuple[int, int] | None:
         found = self._placed(x)
-        if found is not None:
+        if found is not None or self._differs(x):
             return found
         if self._numbers and x.size:
             return self._number(x) if x.size == 1 or not any(x.strides) else None
@@ -194,6 +198,11 @@ class _Writer:
             return None
         self._keep.append(x)
         return _KNOWN, pointer(x)
+
+    def _differs(self, x: np.ndarray) -> bool:
+        """Whether an array is part of an argument as it is, and not of the copy of it."""
+        lowest, size = span(x)
+        return any([lowest < at + room and at < lowest + size for at, room in self._elsewhere])
 
     def _placed(self, x: np.ndarray) -> tuple[int, int] | None:
         """Which of what is known so far holds all elements of an array."""
