@@ -178,6 +178,7 @@ REPEATED: dict[str, Callable[[Any], Any]] = {
 def test_arguments_that_are_repeated_are_no_constants(name: str) -> None:
     """They are read as they are, or from copies that something has made of them."""
     fn = REPEATED[name]
+    forget(getattr(ts, name))
     for k in range(6):
         y = ts.broadcast_to(ts.asarray(data(3, 1)), (3, 4))
         if k % 2:
@@ -190,6 +191,7 @@ def test_arguments_that_are_repeated_are_no_constants(name: str) -> None:
         with in_python():
             wanted = fn(y)
         np.testing.assert_array_equal(fn(y), wanted)
+    assert known(getattr(ts, name)).start is not None  # these are run natively
 
 
 def test_a_value_that_fills_is_read_each_time() -> None:

@@ -230,8 +230,8 @@ def _kind(x: Array) -> Hashable:
     data = x.storage
     if type(data) is not np.ndarray:
         return None
-    # One number repeated is not run natively, and says nothing of others.
-    return data.dtype, data.shape, x.weak, not any(data.strides)
+    # What is repeated is not run natively, and says nothing of others.
+    return data.dtype, data.shape, x.weak, 0 in data.strides
 
 
 def _note(
