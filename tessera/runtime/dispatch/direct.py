@@ -26,7 +26,7 @@ from tessera.runtime.dispatch.copies import copy_run
 from tessera.runtime.dispatch.native import START_CALL, native
 from tessera.runtime.dispatch.run import READ, Run, View
 from tessera.runtime.dispatch.run_text import VIEWS_ALONE
-from tessera.runtime.dispatch.sequences import span, steps_of
+from tessera.runtime.dispatch.sequences import MOST_KEPT, span, steps_of
 from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
 from tessera.runtime.dispatch.structure import class_of, structure_of
 from tessera.runtime.executable import Executable
@@ -158,7 +158,7 @@ def _filled(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
     first = data.reshape(-1)[:1].copy()
     if (data.reshape(-1).view(np.uint8).reshape(data.size, -1) == first.view(np.uint8)).all():
         return _copy(np.broadcast_to(first.reshape(()), data.shape), runs)
-    return _copy(data, runs) if data.nbytes <= LARGEST else None
+    return _copy(data, runs) if data.nbytes <= MOST_KEPT else None
 
 
 def _copy(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
@@ -173,9 +173,6 @@ def _copy(data: np.ndarray, runs: list[Run]) -> np.ndarray | None:
 SMALL = 4096
 """Bytes of a view of which a native call gives a copy, which takes less time than to make a view
 in Python."""
-
-LARGEST = 1 << 16
-"""Bytes of a result that no array has to do with, which is kept and copied."""
 
 MOST_FILLED = 1 << 24
 """Bytes of one that holds one value everywhere; of more, it is writing them that takes time."""
@@ -293,12 +290,14 @@ def _work(
     """
     arrays, tree = made
     runs = [] if is_constant else [*runs]
+    outputs: list[Output] = []
     results: list[np.ndarray | None] = []
     views: list[View | None] = []
     for x in arrays:
         data, view = x.storage, None
         if type(data) is not np.ndarray or not data.size:
             return None
+        outputs.append((data.shape, data.dtype, data.nbytes))
         if is_constant:
             data = _filled(data, runs)
         elif (view := _view_of(data, leaves)) is not None:
@@ -314,10 +313,6 @@ def _work(
     if program is None or len(set(addresses)) < len(addresses):
         return None
     size = sum([x.size for run in runs for x in (*run.inputs, *run.outputs)])
-    outputs: list[Output] = []
-    for x in arrays:
-        data = x.storage
-        outputs.append((data.shape, data.dtype, data.nbytes))
     return Work(
         outputs=outputs,
         types=[x.type if x.weak else None for x in arrays],
