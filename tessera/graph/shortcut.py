@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from tessera.errors import hide_own_frames
+from tessera.graph.called import Called, method_flag
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Shortcut:
-    """What is known of one function.
+class Shortcut(Called):
+    """A marked function. Calls that are known are run by native code, which takes the place of
+    `__call__` then: there is no frame of Python in between.
 
     Args:
         function: the function itself.
@@ -27,12 +30,11 @@ class Shortcut:
         unread: see `created` and `like`; None for what reads arrays.
 
     Attributes:
-        start: runs a call that is known, of a tuple and a dict of arguments, or gives
-            `NotImplemented` having done nothing; None where no call is known.
         notes: what the engine keeps of it.
     """
 
-    __slots__ = ("function", "notes", "start", "told_by_numbers", "unread")
+    __name__: str
+    __qualname__: str
 
     def __init__(
         self,
@@ -40,11 +42,38 @@ class Shortcut:
         told_by_numbers: bool = False,
         unread: int | None = None,
     ) -> None:
+        functools.update_wrapper(self, function)
         self.function = function
         self.told_by_numbers = told_by_numbers
         self.unread = unread
-        self.start: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.notes: Any = None
+
+    def known_by(self, table: object) -> None:
+        """Says which table native code looks at; None for none."""
+        self._table = table
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives."""
+        try:
+            return WATCHER[0](self, args, kwargs) if WATCHER else self.function(*args, **kwargs)
+        except BaseException as error:
+            hide_own_frames(error)
+            raise
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Methods are functions."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+    def __repr__(self) -> str:
+        return f"<function {self.__qualname__}>"
+
+
+_flag = method_flag(Shortcut)
+if _flag is not None:
+    _flag.set(True)
 
 
 class Watcher(Protocol):
@@ -67,41 +96,22 @@ def shortcut(fn: Callable[P, R]) -> Callable[P, R]:
     Positional arguments that are numbers are operands, and used once each: which numbers they are
     decides nothing.
     """
-    return _marked(Shortcut(fn))
+    return Shortcut(fn)
 
 
 def composed(fn: Callable[P, R]) -> Callable[P, R]:
     """Marks a function of arrays, as `shortcut` does, whose positional numbers may say what is
     computed: an axis, an exponent, a slope that a formula has twice.
     """
-    return _marked(Shortcut(fn, told_by_numbers=True))
+    return Shortcut(fn, told_by_numbers=True)
 
 
 def created(fn: Callable[P, R]) -> Callable[P, R]:
     """Marks a function, as `composed` does, that gives the same each time where it is given no
     array."""
-    return _marked(Shortcut(fn, told_by_numbers=True, unread=0))
+    return Shortcut(fn, told_by_numbers=True, unread=0)
 
 
 def like(fn: Callable[P, R]) -> Callable[P, R]:
     """Marks a function, as `created` does, that looks at the type of its first argument alone."""
-    return _marked(Shortcut(fn, told_by_numbers=True, unread=1))
-
-
-def _marked(known: Shortcut) -> Callable[..., Any]:
-    fn = known.function
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        start = known.start
-        if start is not None:
-            found = start(args, kwargs)
-            if found is not NotImplemented:
-                return found
-        try:
-            return WATCHER[0](known, args, kwargs) if WATCHER else fn(*args, **kwargs)
-        except BaseException as error:
-            hide_own_frames(error)
-            raise
-
-    return call
+    return Shortcut(fn, told_by_numbers=True, unread=1)

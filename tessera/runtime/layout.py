@@ -3,112 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import sys
 from collections.abc import Mapping
 from typing import Any
 
+from tessera.graph.called import OBJECTS_ARE_KNOWN, WORD, has_vectorcall, vectorcall_base
 from tessera.runtime.memory import KNOWN_LAYOUT
-
-_WORD = 8
-_MEMBERS = 72  # Py_tp_members
-_SIGNED_SIZE, _READ_ONLY = 19, 1  # T_PYSSIZET, READONLY
-_MAY_BE_BASE, _HAS_VECTORCALL = 1 << 10, 1 << 11  # Py_TPFLAGS_BASETYPE, Py_TPFLAGS_HAVE_VECTORCALL
 
 
 def _is_known() -> bool:
-    """Whether objects are laid out as they are with a global lock: free-threaded builds say so in
-    their flags. `sysconfig` knows too, under a lock that another thread may hold in a fork."""
-    return KNOWN_LAYOUT and "t" not in sys.abiflags
-
-
-class _Member(ctypes.Structure):
-    """CPython's ``PyMemberDef``."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("kind", ctypes.c_int),
-        ("offset", ctypes.c_ssize_t),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-class _Slot(ctypes.Structure):
-    """CPython's ``PyType_Slot``."""
-
-    _fields_ = (("slot", ctypes.c_int), ("value", ctypes.c_void_p))
-
-
-class _Spec(ctypes.Structure):
-    """CPython's ``PyType_Spec``."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("size", ctypes.c_int),
-        ("itemsize", ctypes.c_int),
-        ("flags", ctypes.c_uint),
-        ("slots", ctypes.POINTER(_Slot)),
-    )
-
-
-VECTORCALL = object.__basicsize__
-"""Where instances of classes that `vectorcall_base` is a base of have the code that calls them."""
-
-_SPECS: list[object] = []  # which types refer to
-
-
-@functools.cache
-def vectorcall_base() -> type:
-    """A class whose instances have a word for code that calls them, null at first, which takes
-    arguments as CPython's vector calls give them; `object` where objects are not known.
-
-    The word counts for a class once `vectorcall_flags` of it says so. Until then, and where it is
-    null, calls make a tuple of their arguments, and run `__call__`.
-    """
-    if not _is_known():
-        return object
-    member = _Member(b"__vectorcalloffset__", _SIGNED_SIZE, VECTORCALL, _READ_ONLY, None)
-    members = (_Member * 2)(member)
-    slots = (_Slot * 2)(_Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p)))
-    spec = _Spec(b"tessera.Called", VECTORCALL + _WORD, 0, _MAY_BE_BASE, slots)
-    _SPECS.extend([members, slots, spec])
-    make = ctypes.pythonapi.PyType_FromSpec
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p]
-    made: type = make(ctypes.addressof(spec))
-    return made
-
-
-def _has_word(cls: type) -> bool:
-    """Whether instances of a class have the word of `vectorcall_base`."""
-    return vectorcall_base() in cls.__mro__[:-1]  # which is not `object`
-
-
-class VectorcallFlag:
-    """Whether calls of the instances of a class look at their own word for code."""
-
-    def __init__(self, word: ctypes.c_uint64) -> None:
-        self._word = word
-
-    def set(self, is_set: bool) -> None:
-        """Says so, or not."""
-        word = self._word
-        word.value = word.value | _HAS_VECTORCALL if is_set else word.value & ~_HAS_VECTORCALL
-
-
-def vectorcall_flag(cls: type) -> VectorcallFlag | None:
-    """The flag of a class, or None where it is not known.
-
-    Args:
-        cls: a class that `vectorcall_base` is a base of.
-    """
-    if not _has_word(cls):
-        return None
-    size: Any = type.__basicsize__
-    words = [ctypes.c_uint64.from_address(id(cls) + at) for at in range(2 * _WORD, size, _WORD)]
-    found = [word for word in words if word.value == cls.__flags__]
-    has_place = any(word.value == VECTORCALL for word in words)
-    return VectorcallFlag(found[0]) if len(found) == 1 and has_place else None
+    return KNOWN_LAYOUT and OBJECTS_ARE_KNOWN
 
 
 def slot_offsets(cls: type) -> Mapping[str, int] | None:
@@ -124,18 +27,18 @@ def slot_offsets(cls: type) -> Mapping[str, int] | None:
     names = [name for name in declared if name not in ("__weakref__", "__dict__")]
     if not (_is_known() and names):
         return None
-    bases = (vectorcall_base(),) if _has_word(cls) else ()
+    bases = (vectorcall_base(),) if has_vectorcall(cls) else ()
     sample_class: Any = type("Sample", bases, {"__slots__": declared})
     # Instances begin with the count of references and the type.
     head = object.__basicsize__
-    if sample_class.__basicsize__ != cls.__basicsize__ or head != 2 * _WORD:
+    if sample_class.__basicsize__ != cls.__basicsize__ or head != 2 * WORD:
         return None
     sample = sample_class()
     values = {name: object() for name in names}
     for name, value in values.items():
         setattr(sample, name, value)
     found: dict[str, int] = {}
-    for offset in range(head, cls.__basicsize__, _WORD):
+    for offset in range(head, cls.__basicsize__, WORD):
         word = ctypes.c_uint64.from_address(id(sample) + offset).value
         for name, value in values.items():
             if word == id(value):
@@ -163,7 +66,7 @@ def method_word(cls: type, name: str) -> ctypes.c_uint64 | None:
     plain: Any = type("Plain", (), {"__slots__": ()})
     able: Any = type("Able", (), {"__slots__": (), name: nothing})
     size: Any = type.__basicsize__
-    places = range(2 * _WORD, size, _WORD)
+    places = range(2 * WORD, size, WORD)
     found: list[ctypes.c_uint64] = []
     for offset in places:
         without, with_one, here = (
@@ -194,5 +97,5 @@ def sequences_are_known() -> bool:
         return False
     first = word(id(sample) + LIST_ITEMS)
     wanted = [id(x) for x in items]
-    in_tuple = [word(id(items) + LIST_ITEMS), word(id(items) + LIST_ITEMS + _WORD)]
-    return in_tuple == wanted and first > 4096 and [word(first), word(first + _WORD)] == wanted
+    in_tuple = [word(id(items) + LIST_ITEMS), word(id(items) + LIST_ITEMS + WORD)]
+    return in_tuple == wanted and first > 4096 and [word(first), word(first + WORD)] == wanted

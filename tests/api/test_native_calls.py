@@ -20,17 +20,12 @@ import pytest
 import tessera as ts
 from tessera import pytree
 from tessera.errors import DonatedError, NonFiniteError, RetraceError, TesseraError
+from tessera.graph.called import VECTORCALL, vectorcall_flag
 from tessera.runtime.dispatch import native as native_module
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.native import Called, Table, native
 from tessera.runtime.dispatch.signatures import key_hash
-from tessera.runtime.layout import (
-    VECTORCALL,
-    method_word,
-    sequences_are_known,
-    slot_offsets,
-    vectorcall_flag,
-)
+from tessera.runtime.layout import method_word, sequences_are_known, slot_offsets
 from tessera.runtime.memory import LISTED_LINES, pool
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 import tessera as ts
 from tessera.graph.trace import in_python
 from tessera.runtime.dispatch.native import native
-from tests.api.test_shortcuts import in_threads, known, natively
+from tests.api.test_shortcuts import in_threads, natively
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -200,7 +200,7 @@ def test_values_that_never_come_again_fill_nothing() -> None:
     for k in range(200):
         for _ in range(2):
             ts.nn.leaky_relu(x, 0.01 + k)
-    assert len(known(ts.nn.leaky_relu).notes.signatures.table.keep) <= 32
+    assert len(ts.nn.leaky_relu.notes.signatures.table.keep) <= 32
     for _ in range(3):
         ts.nn.gelu(x)
     assert natively(ts.nn.gelu, x)

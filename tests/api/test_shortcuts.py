@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
+import pydoc
+import re
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +16,10 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera.errors import DonatedError, DTypeError, NonFiniteError, ShapeError
-from tessera.graph import shortcut as shortcut_module
+from tessera.errors import DonatedError, DTypeError, LeafError, NonFiniteError, ShapeError
+from tessera.graph.shortcut import Shortcut
 from tessera.runtime.dispatch.native import native
+from tests.counting import calls
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -28,20 +33,13 @@ def data(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return RNG.uniform(0.5, 4, shape).astype(dtype)
 
 
-def known(fn: Callable[..., Any]) -> Any:
-    """What is known of a public function."""
-    cells: Any = fn.__closure__  # type: ignore[attr-defined]
-    return next(
-        cell.cell_contents
-        for cell in cells
-        if isinstance(cell.cell_contents, shortcut_module.Shortcut)
-    )
-
-
-def natively(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+def natively(fn: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether native code runs a call."""
-    start = known(fn).start
-    return start is not None and start(args, kwargs) is not NotImplemented
+    assert isinstance(fn, Shortcut)
+    table = fn.notes.signatures.table if fn.notes else None
+    before = table and table.calls
+    fn(*args, **kwargs)
+    return table is not None and table.calls == before + 1
 
 
 CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
@@ -225,22 +223,59 @@ def test_large_arrays() -> None:
 
 
 def test_functions_stay_functions() -> None:
-    assert inspect.isfunction(ts.sum)
+    """Marked functions are objects; to those who ask they look like functions."""
+    assert inspect.isroutine(ts.sum)
+    assert ts.sum.__name__ == ts.sum.__qualname__ == "sum"
+    assert repr(ts.sum) == "<function sum>"
     assert list(inspect.signature(ts.sum).parameters) == ["x", "axis", "dtype", "keepdims"]
     assert pickle.loads(pickle.dumps(ts.matmul)) is ts.matmul
+    assert copy.deepcopy(ts.matmul) is ts.matmul
+    assert weakref.ref(ts.sum)() is ts.sum
     assert str(ts.sum.__doc__).startswith("The sum")
+    assert "sum(" in re.sub("(.)\x08", "", pydoc.render_doc(ts.sum))
+
+
+class Module:
+    """Whose method is a function of the library, and what is called of each instance."""
+
+    negative = ts.negative
+    total = staticmethod(ts.sum)
+
+
+def test_functions_are_methods_of_classes() -> None:
+    x = ts.asarray(data(3))
+    for _ in range(4):
+        np.testing.assert_array_equal(np.asarray(x.__neg__()), -np.asarray(x))
+        np.testing.assert_array_equal(np.asarray(ts.Array.__neg__(x)), -np.asarray(x))
+        np.testing.assert_array_equal(np.asarray(-x), -np.asarray(x))
+        assert float(Module().total(x)) == pytest.approx(float(np.asarray(x).sum()))
+    assert Module.negative is ts.negative
+    assert natively(ts.Array.__neg__, x)
+    with pytest.raises(LeafError, match="negative: got a value of type Module"):
+        Module().negative()  # type: ignore[call-arg]
+
+
+def test_methods_take_no_frame_of_python() -> None:
+    """Neither a bound method nor a frame is made where a call is known."""
+    x = ts.asarray(data(5))
+
+    def read() -> None:
+        for _ in range(10):
+            _ = -x
+            ts.exp(x)
+
+    read()
+    read()
+    count, _ = calls(read)
+    assert count <= 1
 
 
 def watched_operator(name: str) -> Any:
     """What is known of an operator within policies."""
     method: Any = getattr(type(ts.ones(1)), f"__{name}__")
-    parts = [cell.cell_contents for cell in method.__closure__]
-    return next(f for f in parts if f.__module__ and _has_shortcut(f))
-
-
-def _has_shortcut(f: Any) -> bool:
-    cells = getattr(f, "__closure__", None) or ()
-    return any([isinstance(c.cell_contents, shortcut_module.Shortcut) for c in cells])
+    found = [cell.cell_contents for cell in method.__closure__]
+    found += [c.cell_contents for f in found for c in getattr(f, "__closure__", None) or ()]
+    return next(f for f in found if isinstance(f, Shortcut))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import in_python, is_recording
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.copies import copy_run
-from tessera.runtime.dispatch.native import START_CALL, native
+from tessera.runtime.dispatch.native import call_natively, native
 from tessera.runtime.dispatch.run import READ, Run, View
 from tessera.runtime.dispatch.run_text import VIEWS_ALONE
 from tessera.runtime.dispatch.sequences import MOST_KEPT, span, steps_of
@@ -267,8 +267,8 @@ def _note(
     if known is None or known.has(tuple(given[0])):
         return
     signatures.add(known, given[0], given[1], work)
-    if shortcut.start is None:
-        shortcut.start = signatures.start(START_CALL) if native() is not None else None
+    if call_natively(Shortcut):
+        shortcut.known_by(signatures.table)
 
 
 def _work(

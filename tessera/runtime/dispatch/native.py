@@ -12,13 +12,14 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tessera.config import OVERRIDDEN, config
 from tessera.graph import device, engine, trace
 from tessera.graph.array import Array
+from tessera.graph.called import Called, vectorcall_flag
 from tessera.graph.remote import Remote
 from tessera.graph.state import Cell
 from tessera.ir.types import TensorType
@@ -33,28 +34,12 @@ from tessera.runtime.layout import (
     method_word,
     sequences_are_known,
     slot_offsets,
-    vectorcall_base,
-    vectorcall_flag,
 )
 from tessera.runtime.memory import LISTED_LINES, PooledMemory, aligned_sized, pool
 from tessera.target.machine import machine
 
 MOST_STRUCTURES = 32
 """A function with more structures of arguments leaves the others to Python."""
-
-
-if TYPE_CHECKING:
-    _Base = object
-else:
-    _Base = vectorcall_base()
-
-
-class Called(_Base):
-    """A class whose instances native code may call. `_table` is what it looks at."""
-
-    __slots__ = ("_table",)
-
-    _table: Table
 
 
 class Table:
@@ -94,7 +79,6 @@ class Plan:
 
 _CALL = "tessera_call"
 START = "tessera_start"
-START_CALL = "tessera_start_call"
 _NEW_ARRAY, _NEW_COPY = 94, 85  # of NumPy's C interface: PyArray_NewFromDescr, PyArray_NewCopy
 
 

@@ -495,17 +495,13 @@ class Signatures:
         with _lock:
             return known.add_sized(key, words, keep)
 
-    def start(self, symbol: str = START) -> Callable[..., Any] | None:
+    def start(self) -> Callable[..., Any] | None:
         """A function of positional arguments that gives `NotImplemented` for what it does not
-        know; None where there is no native code.
-
-        Args:
-            symbol: with `START_CALL`, it is a function of a tuple and a dict of arguments.
-        """
+        know; None where there is no native code."""
         loaded = native()
         if loaded is None:
             return None
-        code = loaded.addresses[symbol]
+        code = loaded.addresses[START]
         return make_builtin(code, receiver=self.table, owner=loaded, name="start")
 
 

@@ -7,6 +7,7 @@ per leaf what is kept and where its elements are.
 
 from __future__ import annotations
 
+from tessera.graph.called import VECTORCALL
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.arguments_text import arguments_text
 from tessera.runtime.dispatch.copy_text import copy_text
@@ -17,7 +18,6 @@ from tessera.runtime.dispatch.sequence_text import sequence_text
 from tessera.runtime.dispatch.sizes_text import sizes_text
 from tessera.runtime.dispatch.view_text import view_text
 from tessera.runtime.dispatch.words import ENTRY, PLAN, STRUCTURE, TABLE, Offsets
-from tessera.runtime.layout import VECTORCALL
 
 
 def dispatch_text(offsets: Offsets) -> str:
@@ -177,17 +177,6 @@ fail:
 
 define ptr @tessera_start(ptr %self, ptr %args, i64 %count) nounwind {{
   %found = call ptr @dispatch(ptr %self, ptr %args, i64 %count, ptr null, ptr null)
-{OR_DECLINE}}}
-
-; The same, of a tuple and a dict.
-define ptr @tessera_start_call(ptr %self, ptr %args, i64 %number) nounwind {{
-  %tuple = load ptr, ptr %args
-  %dict.at = getelementptr ptr, ptr %args, i64 1
-  %dict = load ptr, ptr %dict.at
-  %count.at = getelementptr i8, ptr %tuple, i64 {SIZE}
-  %count = load i64, ptr %count.at
-  %items = getelementptr i8, ptr %tuple, i64 {ITEMS}
-  %found = call ptr @dispatch(ptr %self, ptr %items, i64 %count, ptr %tuple, ptr %dict)
 {OR_DECLINE}}}
 """
 
