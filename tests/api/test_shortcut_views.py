@@ -149,6 +149,30 @@ def test_views_share_memory() -> None:
     np.testing.assert_array_equal(turned, wanted.transpose(2, 0, 1))
 
 
+@pytest.mark.parametrize("name", ["permute_dims", "flip", "split", "reshape", "expand_dims"])
+def test_views_of_large_arrays_in_another_order(name: str) -> None:
+    """Nothing is copied, which would take a thousand times as long as a view does."""
+    rest: tuple[tuple[Any, ...], dict[str, Any]] = {
+        "permute_dims": (((1, 0),), {}), "flip": ((), {}), "split": ((2,), {}),
+        "reshape": (((1, 40, 30),), {}), "expand_dims": ((), {"axis": 0}),
+    }[name]  # fmt: skip
+    args, kwargs = rest
+    fn = getattr(ts, name)
+    forget(fn)
+    for x in (ts.asarray(data(40, 30)), *[turned(40, 30) for _ in range(5)]):
+        last = x
+        found = fn(x, *args, **kwargs)
+    fn(ts.asarray(data(40, 30)), *args, **kwargs)
+    assert natively(fn, ts.asarray(data(40, 30)), *args, **kwargs)
+    assert last.prepared is None
+    for y in leaves(found):
+        assert np.shares_memory(y.storage, last.storage)
+    with in_python():
+        wanted = fn(last, *args, **kwargs)
+    for y, z in zip(leaves(found), leaves(wanted), strict=True):
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(z))
+
+
 def test_what_is_repeated_stays_one_element() -> None:
     forget(ts.broadcast_to)
     for _ in range(4):

@@ -40,7 +40,7 @@ from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import Shortcut, shortcut
 from tessera.graph.trace import Tracer, bind, is_recording
 from tessera.ir import loc
 from tessera.ir.core import Op
@@ -357,6 +357,10 @@ def install() -> None:
     started = [(name, cls) for name, (_, cls, _) in _ARITHMETIC.items()]
     for name, cls in [*started, *[(name, cls) for name, (_, cls) in _COMPARISONS.items()]]:
         setattr(ArrayBase, f"__{name}__", _started(getattr(ArrayBase, f"__{name}__"), cls))
+    for name, fn in _BINARY.items():
+        told_by_numbers = isinstance(fn, Shortcut) and fn.told_by_numbers
+        method = Shortcut(getattr(ArrayBase, f"__{name}__"), told_by_numbers)
+        setattr(ArrayBase, f"__{name}__", method)
     methods = {name: _by_value(name, fix) for name, fix in _BY_VALUE.items()}
     for name, fn in {**methods, "__format__": _format}.items():
         setattr(Tracer, name, _method(name, fn))

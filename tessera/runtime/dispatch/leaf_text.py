@@ -22,13 +22,12 @@ def leaf_text(offsets: Offsets) -> str:
         READY=w.READY, type=array["_type"], weak=offsets["TensorType"]["weak"],
         contiguous=array["_contiguous"], data=array["_data"], LEAVES=w.LEAVES, LENGTH=w.LENGTH,
         REMOTES=w.REMOTES, LINES=w.LINES, KEPT=w.KEPT, FIRST=w.FIRST, KEY=w.KEY,
-        ADDRESSES=w.ADDRESSES,
-        NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
+        ADDRESSES=w.ADDRESSES, NUMBERS=w.NUMBERS, FLOAT=w.FLOAT_VALUE, MOST_LEAVES=w.MOST_LEAVES,
         MOST_KEY=w.MOST_KEY_WORDS - 80, REFS=w.REFS, REFS_AT=w.REFS_AT, MOST_REFS=w.MOST_REFS,
         kind=offsets["Cell"]["kind"], OBJECTS=w.OBJECTS,
     ) + _COPY.format(
         LEAVES=w.LEAVES, RANK=w.RANK, DIMS=w.DIMS, STRIDES=w.STRIDES, OBJECTS=w.OBJECTS,
-        SMALL=_SMALL,
+        SMALL=_SMALL, VIEWS=w.VIEWS,
     ) + _EXCHANGE.format(
         SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
         OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
@@ -331,7 +330,12 @@ copy:
   %fresh = call ptr @tessera_new_copy(ptr %array, i32 0)
   br label %made
 large:
-  br i1 %is.ours, label %ask, label %no
+  ; A view of it takes no copy at all.
+  %views.at = getelementptr i64, ptr %call, i64 {VIEWS}
+  %views = load i64, ptr %views.at
+  %no.views = icmp eq i64 %views, 0
+  %may.be.asked = and i1 %is.ours, %no.views
+  br i1 %may.be.asked, label %ask, label %no
 ask:
   %kept = call ptr @PyObject_GetAttr(ptr %object, ptr @tessera_name_contiguous)
   br label %made

@@ -341,6 +341,7 @@ class Known:
             "tree": 0,
             "flatten": 0 if structure.flatten is None else id(structure.flatten),
             "sized": 0,
+            "views": 0,
         }
         words = [*[head[name] for name in w.STRUCTURE], *structure.ops]
         self.words = np.array(words, np.uint64)
@@ -355,6 +356,10 @@ class Known:
         self._set("starter", 0)
         self._set("tree", 0 if tree is None else id(tree))
         self._set("starter", id(starter))
+
+    def give_views(self) -> None:
+        """Says that results are views of arguments: large ones in another order go to Python."""
+        self._set("views", 1)
 
     def has(self, key: tuple[int, ...]) -> bool:
         """Whether there is a plan for a key, and a ref that it uses is not gone."""
@@ -481,6 +486,8 @@ class Signatures:
         plan = _plan(key, work, cells)
         with _lock:
             if not known.has(tuple(key)):
+                if any([view is not None for view in work.views]):
+                    known.give_views()
                 known.add(tuple(key), Plan(plan.words, (plan.keep, keep)))
 
     def add_sized(self, known: Known, key: Hashable, words: np.ndarray, keep: object) -> bool:

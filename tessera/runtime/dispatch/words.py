@@ -34,8 +34,10 @@ TABLE: Final = ("calls", "structures", "first")
 
 STRUCTURE: Final = (
     "positional", "named", "lines", "entries", "mask", "starter", "tree", "flatten", "sized",
+    "views",
 )  # fmt: skip
-"""The first words of a structure, before its ops."""
+"""The first words of a structure, before its ops. `views` says whether results of some plan are
+views of arguments: of a copy of one they would be none."""
 
 SIZED: Final = ("length", "like", "mask", "code", "steps", "frame", "frame_size")
 """The words of a plan for many sizes, as `sizes.py` tells."""
@@ -91,7 +93,7 @@ AS_IT_IS, TO_FLOAT32, TO_INT32, INT_TO_FLOAT32, INT_TO_FLOAT64 = range(5)
 """What is done with a number before the program reads it."""
 
 # The words of `%call`.
-CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST, REFS = range(7)
+CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST, REFS, VIEWS = range(8)
 KEPT: Final = 8
 ADDRESSES: Final = KEPT + MOST_LEAVES
 NUMBERS: Final = ADDRESSES + MOST_LEAVES
