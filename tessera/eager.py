@@ -16,10 +16,19 @@ import numpy as np
 
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
+from tessera.eager_order import (
+    alike,
+    along_axes,
+    inverse,
+    is_worth_turning,
+    merged,
+    order_of,
+    turned,
+)
 from tessera.eager_repeats import WORTH, Pattern, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
-from tessera.graph.array import Array, repeated
+from tessera.graph.array import Array, repeated, view_of
 from tessera.graph.device import CPU, default_device
 from tessera.graph.engine import add_operator
 from tessera.graph.namespace.operators import PLACES
@@ -42,9 +51,10 @@ from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
+from tessera.runtime.dispatch.conversions import conversions
 from tessera.runtime.dispatch.native import operate_natively, prepare
 from tessera.runtime.dispatch.run import Run
-from tessera.runtime.dispatch.signatures import Key, Signatures, Work, conversions, key_of
+from tessera.runtime.dispatch.signatures import Key, Signatures, Work, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import aligned_empty, aligned_sized
@@ -149,6 +159,8 @@ class Eager:
         # What native code knows of each op, and the signatures that it was told or cannot know.
         self._signatures: dict[type[Op], Signatures] = {}
         self._noted: set[Hashable] = set()
+        # Orders of large arrays, and their dtypes, that came before.
+        self._orders: set[Hashable] = set()
         # The settings that were last in force, and their part of keys.
         self._settings: tuple[Config | None, Hashable] = (None, None)
 
@@ -165,7 +177,11 @@ class Eager:
             start = None if attrs else self.starters.get(cls)
             if start is not None and (found := start(*operands)) is not NotImplemented:
                 return found
-            return self._elementwise(cls, operands, attrs)
+            order = alike(operands)
+            if order is None:
+                return self._elementwise(cls, operands, attrs)
+            found = self._elementwise(cls, [turned(x, order) for x in operands], attrs)
+            return turned(found, inverse(order))
         if not operands and default_device() is not CPU:
             return self._elsewhere(cls, operands, attrs)
         if cls is Constant:
@@ -198,7 +214,27 @@ class Eager:
             return tuple(results) if len(results) != 1 else results[0]
         if issubclass(cls, LibraryCall):
             return self._library_call(cls, flat, attrs)
-        return self._compute(cls, flat, groups, attrs)
+        found = along_axes(cls, flat[0], attrs) if len(flat) == 1 else None
+        if found is None:
+            return self._compute(cls, flat, groups, attrs)
+        x, attrs, order = found
+        return turned(self._compute(cls, [x], groups, attrs), order)
+
+    def turn(self, data: np.ndarray) -> np.ndarray | None:
+        """A copy of a large array in row-major order, if its elements lie one behind the other in
+        another one and it is not the first like it; else None."""
+        order = order_of(data)
+        if order is None:
+            return None
+        base, perm = merged(data, order)
+        key = (perm, data.dtype)
+        if not is_worth_turning(base):
+            return None
+        if key not in self._orders:
+            self._orders.add(key)
+            return None
+        found: Array = self._compute(s.Transpose, [view_of(base)], [None], {"perm": perm})
+        return found.contiguous.reshape(data.shape)
 
     def _host_call(self, flat: list[Array], attrs: dict[str, Any]) -> list[Array]:
         """A call of the host, without machine code around it: results stay results, exceptions
@@ -422,7 +458,7 @@ class Eager:
         )
         signatures = self._signatures.get(cls)
         if signatures is None:
-            signatures = self._signatures[cls] = Signatures()
+            signatures = self._signatures[cls] = Signatures(most_copied=direct.MOST_COPIED)
             start = signatures.start()
             if start is not None:
                 self.starters[cls] = start

@@ -45,6 +45,7 @@ from tessera.config import config
 from tessera.eager import Eager
 from tessera.graph.device import Backend, install_backend
 from tessera.graph.engine import current_engine, install_engine
+from tessera.graph.host_copy import TURNERS
 from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.shortcut import WATCHER
 from tessera.ir.fortran import install_repeat
@@ -69,7 +70,9 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
     return engine_for(operands)
 
 
-install_engine(Eager(_engine_for))
+_engine = Eager(_engine_for)
+install_engine(_engine)
+TURNERS.append(_engine.turn)
 install_repeat(repeat, pointer)
 WATCHER.append(watch)
 if is_watching(config.outermost()):

@@ -28,7 +28,8 @@ from tessera.graph.trace import Tracer
 from tessera.ir.core import Func
 from tessera.ir.effects import show
 from tessera.ir.types import TensorType
-from tessera.runtime.dispatch.signatures import NEVER, NOTHING, DictOf, Work, conversions
+from tessera.runtime.dispatch.conversions import conversions
+from tessera.runtime.dispatch.signatures import NEVER, NOTHING, DictOf, Work
 from tessera.runtime.executable import Executable
 from tessera.runtime.remote import Starter
 

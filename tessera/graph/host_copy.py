@@ -21,6 +21,9 @@ LARGE = 1 << 20
 RECYCLED: list[Callable[[tuple[int, ...], np.dtype[Any], int], np.ndarray]] = []
 """Gives such memory, if anything does."""
 
+TURNERS: list[Callable[[np.ndarray], np.ndarray | None]] = []
+"""Gives large arrays in row-major order sooner than NumPy does, or None, if anything does."""
+
 _ndarray: Any = np.ndarray
 
 
@@ -32,6 +35,8 @@ def host_copy(data: Any) -> np.ndarray:
     """
     if data.nbytes < PAGE:
         return np.array(data, order="C")
+    if TURNERS and (turned := TURNERS[0](data)) is not None:
+        return turned
     found = _on_page(data.shape, data.dtype, data.nbytes)
     np.copyto(found, data)
     return found

@@ -22,12 +22,13 @@ from tessera.graph.array import READERS, Array
 from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import in_python, is_recording
 from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.conversions import conversions
 from tessera.runtime.dispatch.copies import copy_run
 from tessera.runtime.dispatch.native import call_natively, native
 from tessera.runtime.dispatch.run import READ, Run, View
 from tessera.runtime.dispatch.run_text import VIEWS_ALONE
 from tessera.runtime.dispatch.sequences import MOST_KEPT, span, steps_of
-from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, conversions, key_of
+from tessera.runtime.dispatch.signatures import NEVER, Signatures, Work, key_of
 from tessera.runtime.dispatch.structure import class_of, structure_of
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import Output, aligned_empty, pointer
@@ -37,6 +38,11 @@ _MOST_NOTED = 4096
 
 LONG = 4096
 """From so many elements on, other threads may run meanwhile."""
+
+
+MOST_COPIED = 1 << 16
+"""Elements up to which it is quicker to copy an array in another order natively than to let Python
+look for a way to read it as it is."""
 
 
 class _State(threading.local):
@@ -52,7 +58,7 @@ class _Notes:
     """What is known of one function: its signatures, and those that were seen."""
 
     def __init__(self) -> None:
-        self.signatures = Signatures()
+        self.signatures = Signatures(most_copied=MOST_COPIED)
         self.seen: dict[Hashable, bool] = {}
 
 
@@ -223,9 +229,11 @@ _MOST_ITEMS = 16
 
 
 def _kind(x: Array) -> Hashable:
-    """What tells arrays apart; None for those that are not on the host."""
+    """What tells arrays apart; None for those that are not on the host, or are left to Python."""
     data = x.storage
     if type(data) is not np.ndarray:
+        return None
+    if data.size > MOST_COPIED and not data.flags.c_contiguous:
         return None
     # What is repeated is not run natively, and says nothing of others.
     return data.dtype, data.shape, x.weak, 0 in data.strides
@@ -383,8 +391,12 @@ def _converted(
 def contiguous(x: Array) -> Any:
     """The elements of an array in row-major order. A copy that it takes is a run, where a function
     is watched."""
-    data, found = x.storage, x.contiguous
-    if STATE.runs is not None and found is not data and isinstance(data, np.ndarray):
+    runs, data = STATE.runs, x.storage
+    count = 0 if runs is None else len(runs)
+    found = x.contiguous
+    # A compiled copy has said so itself.
+    is_noted = runs is None or len(runs) > count
+    if found is not data and isinstance(data, np.ndarray) and not is_noted:
         noted(copy_run(data, found))
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.words import Offsets
 
@@ -10,7 +12,7 @@ _SIZE, _DEVICE, _RANK, _KIND, _SHAPE, _STRIDES, _OFFSET = 48, 8, 16, 20, 24, 32,
 _COMPLEX = 5
 _MOST_DIMS = 64
 
-_SMALL = 512
+SMALL_COPY: Final = 512
 """Elements of an array in another order that is copied anew for each call."""
 
 
@@ -27,7 +29,7 @@ def leaf_text(offsets: Offsets) -> str:
         kind=offsets["Cell"]["kind"], OBJECTS=w.OBJECTS,
     ) + _COPY.format(
         LEAVES=w.LEAVES, RANK=w.RANK, DIMS=w.DIMS, STRIDES=w.STRIDES, OBJECTS=w.OBJECTS,
-        SMALL=_SMALL, VIEWS=w.VIEWS,
+        SMALL=SMALL_COPY, MOST_COPIED=w.MOST_COPIED,
     ) + _EXCHANGE.format(
         SIZE=_SIZE, DEVICE=_DEVICE, RANK=_RANK, KIND=_KIND, SHAPE=_SHAPE, STRIDES=_STRIDES,
         OFFSET=_OFFSET, COMPLEX=_COMPLEX, MOST=_MOST_DIMS, TYPE=w.TYPE,
@@ -330,11 +332,10 @@ copy:
   %fresh = call ptr @tessera_new_copy(ptr %array, i32 0)
   br label %made
 large:
-  ; A view of it takes no copy at all.
-  %views.at = getelementptr i64, ptr %call, i64 {VIEWS}
-  %views = load i64, ptr %views.at
-  %no.views = icmp eq i64 %views, 0
-  %may.be.asked = and i1 %is.ours, %no.views
+  %most.at = getelementptr i64, ptr %call, i64 {MOST_COPIED}
+  %most = load i64, ptr %most.at
+  %is.copied = icmp ule i64 %size, %most
+  %may.be.asked = and i1 %is.ours, %is.copied
   br i1 %may.be.asked, label %ask, label %no
 ask:
   %kept = call ptr @PyObject_GetAttr(ptr %object, ptr @tessera_name_contiguous)

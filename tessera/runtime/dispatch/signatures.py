@@ -40,6 +40,7 @@ from tessera.ir.types import TensorType
 from tessera.runtime.call import make_builtin
 from tessera.runtime.dispatch import exchange
 from tessera.runtime.dispatch import words as w
+from tessera.runtime.dispatch.leaf_text import SMALL_COPY
 from tessera.runtime.dispatch.native import MOST_STRUCTURES, START, Plan, Table, native
 from tessera.runtime.dispatch.run import View
 from tessera.runtime.dispatch.structure import Structure, class_of
@@ -48,6 +49,9 @@ from tessera.runtime.memory import POOLED_BYTES, Output
 
 NEVER = 1 << 62
 """As `Work.release`: the interpreter's lock is kept."""
+
+ANY_SIZE = (1 << 63) - 1
+"""As `Signatures.most_copied`: there is no limit."""
 
 NOTHING = type(None)
 """As `Work.tree`: the result is None."""
@@ -323,7 +327,7 @@ class Known:
         "words",
     )
 
-    def __init__(self, structure: Structure, lines: bool) -> None:
+    def __init__(self, structure: Structure, lines: bool, most_copied: int) -> None:
         self._keep: list[Any] = [structure]
         self._keys: dict[tuple[int, ...], Plan] = {}
         self._count = 0
@@ -341,7 +345,7 @@ class Known:
             "tree": 0,
             "flatten": 0 if structure.flatten is None else id(structure.flatten),
             "sized": 0,
-            "views": 0,
+            "most_copied": most_copied,
         }
         words = [*[head[name] for name in w.STRUCTURE], *structure.ops]
         self.words = np.array(words, np.uint64)
@@ -358,8 +362,8 @@ class Known:
         self._set("starter", id(starter))
 
     def give_views(self) -> None:
-        """Says that results are views of arguments: large ones in another order go to Python."""
-        self._set("views", 1)
+        """Says that results are views of arguments: of a copy of one they would be none."""
+        self._set("most_copied", SMALL_COPY)
 
     def has(self, key: tuple[int, ...]) -> bool:
         """Whether there is a plan for a key, and a ref that it uses is not gone."""
@@ -428,12 +432,18 @@ hold(_lock)
 
 
 class Signatures:
-    """What one function can be called with natively."""
+    """What one function can be called with natively.
 
-    __slots__ = ("_known", "table")
+    Args:
+        most_copied: elements of an array in another order than row-major, of which native code
+            makes a copy; calls of larger ones are left to Python.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_known", "_most_copied", "table")
+
+    def __init__(self, most_copied: int = ANY_SIZE) -> None:
         self.table = Table()
+        self._most_copied = most_copied
         self._known: dict[Any, Known | None] = {}
 
     def find(self, which: object) -> Known | None:
@@ -463,7 +473,7 @@ class Signatures:
             if len(self._known) < 2 * MOST_STRUCTURES:
                 self._known[which] = None
             return None
-        known = self._known[which] = Known(structure, lines)
+        known = self._known[which] = Known(structure, lines, self._most_copied)
         table.keep.append(known)
         table.words[w.TABLE.index("first") + count] = known.words.ctypes.data
         table.words[w.TABLE.index("structures")] = count + 1
@@ -561,32 +571,3 @@ def key_of(leaves: Sequence[Any], lines: bool = False) -> Key | None:
         numbers.append(None)
         key += (id(dtype), weak) if lines else (id(dtype), weak | data.ndim, *data.shape)
     return key, keep, numbers
-
-
-_CONVERSIONS = {
-    (float, np.dtype(np.float64)): w.AS_IT_IS,
-    (float, np.dtype(np.float32)): w.TO_FLOAT32,
-    (int, np.dtype(np.int64)): w.AS_IT_IS,
-    (int, np.dtype(np.int32)): w.TO_INT32,
-    (int, np.dtype(np.float32)): w.INT_TO_FLOAT32,
-    (int, np.dtype(np.float64)): w.INT_TO_FLOAT64,
-    (bool, np.dtype(np.bool_)): w.AS_IT_IS,
-}
-
-
-def conversions(
-    numbers: Sequence[type | None], dtypes: Sequence[np.dtype[Any]]
-) -> list[int] | None:
-    """What is done with the leaves that are numbers; None if that is not known.
-
-    Args:
-        numbers: from `key_of`.
-        dtypes: what the program reads.
-    """
-    found: list[int] = []
-    for kind, dtype in zip(numbers, dtypes, strict=True):
-        code = w.AS_IT_IS if kind is None else _CONVERSIONS.get((kind, dtype))
-        if code is None:
-            return None
-        found.append(code)
-    return found

@@ -39,8 +39,8 @@ def dispatch_text(offsets: Offsets) -> str:
             LINE_FIRST=w.FIRST,
             lines=STRUCTURE.index("lines"), starter=STRUCTURE.index("starter"),
             tree=STRUCTURE.index("tree"), sized=STRUCTURE.index("sized"), REFS=w.REFS,
-            VIEWS=w.VIEWS, views=STRUCTURE.index("views"), REFS_AT=w.REFS_AT,
-            holds=PLAN.index("holds"),
+            MOST_COPIED=w.MOST_COPIED, most_copied=STRUCTURE.index("most_copied"),
+            REFS_AT=w.REFS_AT, holds=PLAN.index("holds"),
         )
         + _FIND.format(
             entries=STRUCTURE.index("entries"), mask=STRUCTURE.index("mask"), KEY=w.KEY,
@@ -226,7 +226,7 @@ start:
   %lines.at = getelementptr i64, ptr %call, i64 {LINES}
   %first.at = getelementptr i64, ptr %call, i64 {LINE_FIRST}
   %refs.at = getelementptr i64, ptr %call, i64 {REFS}
-  %views.at = getelementptr i64, ptr %call, i64 {VIEWS}
+  %most.copied.at = getelementptr i64, ptr %call, i64 {MOST_COPIED}
   %key = getelementptr i64, ptr %call, i64 {KEY}
   store i64 %chosen.word, ptr %key
   br label %each
@@ -248,9 +248,9 @@ try:
   %lines.from = getelementptr i64, ptr %structure, i64 {lines}
   %lines = load i64, ptr %lines.from
   store i64 %lines, ptr %lines.at
-  %views.from = getelementptr i64, ptr %structure, i64 {views}
-  %views = load i64, ptr %views.from
-  store i64 %views, ptr %views.at
+  %most.copied.from = getelementptr i64, ptr %structure, i64 {most_copied}
+  %most.copied = load i64, ptr %most.copied.from
+  store i64 %most.copied, ptr %most.copied.at
   store ptr null, ptr %first.at
   %fits = call i1 @flatten(ptr %call, ptr %structure, ptr %items, i64 %count, ptr %args,
       ptr %kwargs)

@@ -34,10 +34,10 @@ TABLE: Final = ("calls", "structures", "first")
 
 STRUCTURE: Final = (
     "positional", "named", "lines", "entries", "mask", "starter", "tree", "flatten", "sized",
-    "views",
+    "most_copied",
 )  # fmt: skip
-"""The first words of a structure, before its ops. `views` says whether results of some plan are
-views of arguments: of a copy of one they would be none."""
+"""The first words of a structure, before its ops. Arrays in another order than row-major are
+copied up to `most_copied` elements; larger ones are left to Python."""
 
 SIZED: Final = ("length", "like", "mask", "code", "steps", "frame", "frame_size")
 """The words of a plan for many sizes, as `sizes.py` tells."""
@@ -93,7 +93,7 @@ AS_IT_IS, TO_FLOAT32, TO_INT32, INT_TO_FLOAT32, INT_TO_FLOAT64 = range(5)
 """What is done with a number before the program reads it."""
 
 # The words of `%call`.
-CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST, REFS, VIEWS = range(8)
+CURSOR, LEAVES, LENGTH, REMOTES, LINES, FIRST, REFS, MOST_COPIED = range(8)
 KEPT: Final = 8
 ADDRESSES: Final = KEPT + MOST_LEAVES
 NUMBERS: Final = ADDRESSES + MOST_LEAVES
