@@ -19,7 +19,6 @@ from tessera.errors import (
     MissingNameError,
     ShapeError,
     api_boundary,
-    hide_own_frames,
 )
 from tessera.graph.array import Array, ArrayBase, view_of
 from tessera.graph.array_protocols import RankError
@@ -40,7 +39,7 @@ from tessera.graph.namespace.indexing import getitem
 from tessera.graph.namespace.update import At
 from tessera.graph.ops.arithmetic import Add, Div, Eq, Ge, Gt, Le, Lt, Mul, Ne, Sub
 from tessera.graph.placement import block_until_ready, device_of, to_device
-from tessera.graph.shortcut import Shortcut, shortcut
+from tessera.graph.shortcut import Shortcut, composed, shortcut
 from tessera.graph.trace import Tracer, bind, is_recording
 from tessera.ir import loc
 from tessera.ir.core import Op
@@ -87,32 +86,24 @@ def _started(apply: Binary, cls: type[Op]) -> Binary:
     Within a policy that is one op where the policy leaves operands and results as they are, and the
     engine finds out by looking.
     """
-    watched = shortcut(apply)
 
     def call(self: Any, other: Any) -> Any:
         start = ENGINE[0].starters.get(cls)
         if start is not None and (found := start(self, other)) is not NotImplemented:
             return found
-        try:
-            return watched(self, other) if AROUND else apply(self, other)
-        except BaseException as error:
-            hide_own_frames(error)
-            raise
+        return apply(self, other)
 
     call.__name__, call.__qualname__ = apply.__name__, apply.__qualname__
-    return call
+    return shortcut(call)
 
 
 def _reflected(fn: Binary, cls: type[Op] | None = None) -> Binary:
-    watched = shortcut(fn)
 
     def apply(self: Any, other: Any) -> Any:
         start = None if cls is None else ENGINE[0].starters.get(cls)
         if start is not None and (found := start(other, self)) is not NotImplemented:
             return found
-        if isinstance(other, _OPERANDS):
-            return watched(other, self) if AROUND else fn(other, self)
-        return _declined(fn, other)
+        return fn(other, self) if isinstance(other, _OPERANDS) else _declined(fn, other)
 
     return apply
 
@@ -357,7 +348,9 @@ def install() -> None:
     started = [(name, cls) for name, (_, cls, _) in _ARITHMETIC.items()]
     for name, cls in [*started, *[(name, cls) for name, (_, cls) in _COMPARISONS.items()]]:
         setattr(ArrayBase, f"__{name}__", _started(getattr(ArrayBase, f"__{name}__"), cls))
-    for name, fn in _BINARY.items():
+    reflected = {f"r{name}": fn for name, (fn, _, _) in _ARITHMETIC.items()}
+    reflected |= {f"r{name}": fn for name, fn in _BINARY.items()}
+    for name, fn in {**_BINARY, **reflected}.items():
         told_by_numbers = isinstance(fn, Shortcut) and fn.told_by_numbers
         method = Shortcut(getattr(ArrayBase, f"__{name}__"), told_by_numbers)
         setattr(ArrayBase, f"__{name}__", method)
@@ -369,7 +362,7 @@ def install() -> None:
     ArrayBase.__getitem__ = getitem
     setattr(ArrayBase, "__getattr__", api_boundary(_unknown))  # noqa: B010
     properties: dict[str, Callable[[Any], Any]] = {
-        "T": _transposed,
+        "T": composed(_transposed),
         "mT": manipulation.matrix_transpose,
         "size": _size,
         "itemsize": _itemsize,
