@@ -17,15 +17,20 @@ import numpy as np
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
 from tessera.eager_order import (
-    alike,
-    along_axes,
+    Spaces,
+    as_they_lie,
+    common,
+    first_in_memory,
     inverse,
+    is_apart,
     is_worth_turning,
     merged,
+    needs_copy,
     order_of,
+    spaced,
     turned,
 )
-from tessera.eager_repeats import WORTH, Pattern, lines, pattern_of
+from tessera.eager_repeats import WORTH, Pattern, backwards, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, repeated, view_of
@@ -153,6 +158,8 @@ class Eager:
         self.operators: dict[int, object] = {}
         self._checked: set[Hashable] = set()
         self._plans: dict[Hashable, Plan] = {}
+        # Of operands of some shapes and strides: the program, its sizes, and what lies backwards.
+        self._lying: dict[Hashable, tuple[Any, list[int], tuple[int, ...]]] = {}
         # Of calls of libraries: the routine, its options, and its results.
         self._calls: dict[Hashable, tuple[str, tuple[int, ...], list[Any]]] = {}
         self._cache: dict[Hashable, Any] = {}
@@ -177,7 +184,7 @@ class Eager:
             start = None if attrs else self.starters.get(cls)
             if start is not None and (found := start(*operands)) is not NotImplemented:
                 return found
-            order = alike(operands)
+            order = common(operands)
             if order is None:
                 return self._elementwise(cls, operands, attrs)
             found = self._elementwise(cls, [turned(x, order) for x in operands], attrs)
@@ -214,26 +221,28 @@ class Eager:
             return tuple(results) if len(results) != 1 else results[0]
         if issubclass(cls, LibraryCall):
             return self._library_call(cls, flat, attrs)
-        found = along_axes(cls, flat[0], attrs) if len(flat) == 1 else None
+        found = as_they_lie(cls, flat, attrs)
         if found is None:
             return self._compute(cls, flat, groups, attrs)
-        x, attrs, order = found
-        return turned(self._compute(cls, [x], groups, attrs), order)
+        flat, attrs, order = found
+        result = self._compute(cls, flat, groups, attrs)
+        return turned(result, order) if order else result
 
     def turn(self, data: np.ndarray) -> np.ndarray | None:
-        """A copy of a large array in row-major order, if its elements lie one behind the other in
-        another one and it is not the first like it; else None."""
-        order = order_of(data)
-        if order is None:
+        """A copy of a large array in row-major order, if it can be read as it lies and is not the
+        first like it; else None."""
+        if not is_apart(data) or 0 in data.strides:
             return None
-        base, perm = merged(data, order)
-        key = (perm, data.dtype)
-        if not is_worth_turning(base):
+        base, perm = merged(data, order_of(data) or range(data.ndim))
+        x = view_of(base)
+        space = spaced(x)
+        key = (perm, data.dtype, space and space[0])
+        if not is_worth_turning(base) or (is_apart(base) and space is None):
             return None
         if key not in self._orders:
             self._orders.add(key)
             return None
-        found: Array = self._compute(s.Transpose, [view_of(base)], [None], {"perm": perm})
+        found: Array = self._compute(s.Transpose, [x], [None], {"perm": perm})
         return found.contiguous.reshape(data.shape)
 
     def _host_call(self, flat: list[Array], attrs: dict[str, Any]) -> list[Array]:
@@ -260,7 +269,10 @@ class Eager:
             if len(self._checked) >= _MOST_SHAPES:
                 self._checked.clear()
             self._checked.add(key)
-        if cls is s.Broadcast or (direct.STATE.runs is not None and cls is s.Reshape):
+        is_whole = cls is s.Broadcast
+        if cls is s.Reshape:
+            is_whole = direct.STATE.runs is not None or needs_copy(data, attrs["shape"])
+        if is_whole:
             # A copy that NumPy would make, or that what reads the view makes each time.
             data = data if x.is_splat else direct.contiguous(x)
         data = VIEWS[cls](data, attrs)
@@ -276,13 +288,21 @@ class Eager:
             tuple(attrs.items()),
             *[(x.storage.shape, x.storage.dtype, x.weak) for x in flat],
         )
+        spaces = [spaced(x) for x in flat] if any([is_apart(x.storage) for x in flat]) else ()
+        key = (*key, *[(of, *values) for of, values in filter(None, spaces)])
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plan(cls, flat, groups, attrs)
+            plan = self._plan(cls, flat, groups, attrs, spaces)
             if len(self._plans) >= _MOST_SHAPES:
                 self._plans.clear()
             self._plans[key] = plan
-        return plan.run([direct.contiguous(x) for x in flat])
+        if not any(spaces):
+            return plan.run([direct.contiguous(x) for x in flat])
+        direct.noted(None)
+        each = zip(flat, spaces, strict=True)
+        return plan.run(
+            [direct.contiguous(x) if own is None else first_in_memory(x.storage) for x, own in each]
+        )
 
     def _library_call(
         self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
@@ -314,20 +334,25 @@ class Eager:
         flat: list[Array],
         groups: list[int | None],
         attrs: dict[str, Any],
+        spaces: Sequence[tuple[Spaces, list[int]] | None] = (),
     ) -> Plan:
         # The op on concrete sizes first: its errors are the user's.
         op = _build(cls, [Value(x.type) for x in flat], groups, attrs)
-        shapes, attrs = collapse(cls, [x.shape for x in flat], attrs)
+        shapes = [x.shape for x in flat]
+        apart = [None if own is None else own[0] for own in spaces] or [None] * len(flat)
+        if not any(spaces):
+            shapes, attrs = collapse(cls, shapes, attrs)
         found: Any = None
         for generalize in self._generalizations(op):
             sizes, dims, generic = generalize(cls, shapes, attrs)
             types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
             key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(generic))
+            key = (*key, tuple(apart))
             # Both may give one program; what stopped it is then said the second time.
             last = generalize is patterned
             if key not in self._cache or (last and self._cache[key] is None):
                 try:
-                    found = self._compile(cls, types, groups, generic, sizes.names)
+                    found = self._compile(cls, types, groups, generic, sizes.names, apart)
                 except TesseraError:
                     # An op may ask for more than its ties say, about which nothing is known here.
                     if last:
@@ -335,7 +360,8 @@ class Eager:
                 self._cache[key] = found
             found = self._cache[key]
             if found is not None:
-                return self._new_plan(found, [v.type for v in op.results], sizes.values)
+                values = [*sizes.values, *[n for own in spaces if own is not None for n in own[1]]]
+                return self._new_plan(found, [v.type for v in op.results], values)
         raise AssertionError("the last resort fails or compiles")
 
     def _new_plan(self, found: Any, results: Sequence[Type], dims: list[int]) -> Plan:
@@ -363,7 +389,7 @@ class Eager:
                 cls(*[Value(x.type) for x in operands], **attrs)
             if x.is_splat:
                 key.append(_SPLAT)  # and the kernel reads one element
-            elif 0 in data.strides:
+            elif 0 in data.strides or is_apart(data):
                 is_repeated = True
             else:
                 data = direct.contiguous(x)
@@ -402,21 +428,34 @@ class Eager:
         """The op on operands some of which are repeated, read as they are; None where copies of
         them are better.
         """
-        if direct.STATE.runs is None and data[0].size < WORTH:
+        is_watched = direct.STATE.runs is not None
+        shape = data[0].shape
+        if not is_watched and data[0].size < WORTH:
             return None
-        found = pattern_of(data[0].shape, data, direct.whole)
-        if found is None:
-            return None
-        pattern, dims, inputs = found
-        signature = (pattern, *key)
-        program = self._cache.get(signature)
-        if program is None:
-            program = self._compile_elementwise(cls, operands, attrs, pattern)
-            self._cache[signature] = program
-        result = aligned_empty(data[0].shape, program.dtypes[0])
+        which = (shape, *key, *[(x.strides, x.flags.aligned) for x in data])
+        known = None if is_watched else self._lying.get(which)
+        if known is not None:
+            program, dims, read = known
+            inputs = [first_in_memory(x) if k in read else x for k, x in enumerate(data)]
+        else:
+            found = pattern_of(shape, data, direct.whole)
+            if found is None:
+                return None
+            pattern, dims, inputs = found
+            signature = (pattern, *key)
+            program = self._cache.get(signature)
+            if program is None:
+                program = self._compile_elementwise(cls, operands, attrs, pattern)
+                self._cache[signature] = program
+            if (read := backwards(data, inputs)) is not None:
+                if len(self._lying) >= _MOST_SHAPES:
+                    self._lying.clear()
+                self._lying[which] = program, dims, read
+        result = aligned_empty(shape, program.dtypes[0])
         program.run_into(inputs, (result,), dims)
-        if direct.STATE.runs is not None:
-            direct.noted(Run(program, inputs, (result,), dims))
+        if is_watched:
+            whole = all([x.flags.c_contiguous for x in inputs])
+            direct.noted(Run(program, inputs, (result,), dims) if whole else None)
         return Array(result)
 
     def _note(
@@ -491,11 +530,19 @@ class Eager:
         groups: list[int | None],
         attrs: dict[str, Any],
         dims: list[str],
+        spaces: Sequence[Spaces | None],
     ) -> Any:
-        builder = Builder(types)
+        params: list[TensorType] = []
+        names = [*dims]
+        for k, (type, own) in enumerate(zip(types, spaces, strict=True)):
+            params.append(type if own is None else type.with_shape(own.shape(type.shape, k)))
+            names += () if own is None else own.names(k)
+        builder = Builder(params)
         with scoped(Loc.unknown):
-            op = builder.add(_build(cls, builder.args, groups, attrs))
-        return self._executable(builder.func(cls.name.split(".")[-1], op.results, dims))
+            each = zip(builder.args, types, spaces, strict=True)
+            values = [x if own is None else own.read(builder, x, t.shape) for x, t, own in each]
+            op = builder.add(_build(cls, values, groups, attrs))
+        return self._executable(builder.func(cls.name.split(".")[-1], op.results, names))
 
     def _control(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]

@@ -19,6 +19,7 @@ import numpy as np
 from tessera.config import config
 from tessera.dtypes import DType
 from tessera.graph.array import READERS, Array
+from tessera.graph.host_copy import host_copy
 from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import in_python, is_recording
 from tessera.runtime.dispatch import words as w
@@ -391,20 +392,22 @@ def _converted(
 def contiguous(x: Array) -> Any:
     """The elements of an array in row-major order. A copy that it takes is a run, where a function
     is watched."""
-    runs, data = STATE.runs, x.storage
-    count = 0 if runs is None else len(runs)
-    found = x.contiguous
-    # A compiled copy has said so itself.
-    is_noted = runs is None or len(runs) > count
-    if found is not data and isinstance(data, np.ndarray) and not is_noted:
-        noted(copy_run(data, found))
-    return found
+    data: Any = x.storage
+    return _copying(data, lambda: x.contiguous)
 
 
 def whole(data: np.ndarray) -> np.ndarray:
     """A copy in row-major order, which is a run where a function is watched."""
-    found = np.ascontiguousarray(data)
-    if STATE.runs is not None:
+    return _copying(data, lambda: host_copy(data))
+
+
+def _copying(data: object, copy: Callable[[], Any]) -> Any:
+    runs = STATE.runs
+    count = 0 if runs is None else len(runs)
+    found = copy()
+    # A compiled copy has said so itself.
+    is_noted = runs is None or len(runs) > count
+    if found is not data and type(data) is np.ndarray and not is_noted:
         noted(copy_run(data, found))
     return found
 
