@@ -16,8 +16,10 @@ import numpy as np
 
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
+from tessera.eager_functions import Functions
 from tessera.eager_order import (
     Spaces,
+    adding,
     as_they_lie,
     common,
     first_in_memory,
@@ -150,6 +152,7 @@ class Eager:
 
     Attributes:
         starters, operators: see `Engine`.
+        functions: what runs functions of several ops as one.
     """
 
     def __init__(self, engine_for: Callable[[Sequence[Any]], Eager] = _no_devices) -> None:
@@ -168,6 +171,7 @@ class Eager:
         self._noted: set[Hashable] = set()
         # Orders of large arrays, and their dtypes, that came before.
         self._orders: set[Hashable] = set()
+        self.functions = Functions(self._settings_key, self._executable, self._new_plan)
         # The settings that were last in force, and their part of keys.
         self._settings: tuple[Config | None, Hashable] = (None, None)
 
@@ -539,8 +543,8 @@ class Eager:
             names += () if own is None else own.names(k)
         builder = Builder(params)
         with scoped(Loc.unknown):
-            each = zip(builder.args, types, spaces, strict=True)
-            values = [x if own is None else own.read(builder, x, t.shape) for x, t, own in each]
+            each, add = zip(builder.args, types, spaces, strict=True), adding(builder)
+            values = [x if own is None else own.read(add, x, t.shape) for x, t, own in each]
             op = builder.add(_build(cls, values, groups, attrs))
         return self._executable(builder.func(cls.name.split(".")[-1], op.results, names))
 

@@ -10,7 +10,7 @@ compiled transpose puts them there, in a fifth of NumPy's time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tessera.graph.ops import cumulative, rearrange, reduce
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.builder import Builder
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, sym
 from tessera.runtime.dispatch.direct import MOST_COPIED
 
@@ -52,6 +52,18 @@ def order_of(data: Any) -> tuple[int, ...] | None:
     return (*[k for k in range(data.ndim) if shape[k] == 1], *order)
 
 
+Add = Callable[..., Any]
+
+
+def adding(builder: Builder) -> Add:
+    """What adds an op to a block."""
+
+    def add(cls: Callable[..., Op], x: Any, **attrs: Any) -> Any:
+        return builder.add(cls(x, **attrs)).results[0]
+
+    return add
+
+
 @dataclass(frozen=True, slots=True)
 class Spaces:
     """How an operand lies among elements that are not read, as its programs know it.
@@ -78,14 +90,18 @@ class Spaces:
     def _spans(self, dims: Sequence[Dim]) -> list[Dim]:
         return [*dims[:-1], (dims[-1] - 1) * self.step + 1]
 
-    def read(self, builder: Builder, x: Value, dims: Sequence[Dim]) -> Value:
-        """The operand, of all the elements."""
-        steps = (*[1] * (self.rank - 1), self.step)
+    def read(self, add: Add, x: Any, dims: Sequence[Dim]) -> Any:
+        """The operand, of all the elements.
+
+        Args:
+            add: applies an op with attributes to an operand.
+            x: all the elements.
+            dims: the operand's.
+        """
+        stride = (*[1] * (self.rank - 1), self.step)
         start, limit = (0,) * self.rank, tuple(self._spans(dims))
-        found = builder.add(rearrange.Slice(x, start=start, limit=limit, stride=steps)).result
-        if self.backwards:
-            found = builder.add(s.Reverse(found, axes=self.backwards)).result
-        return found
+        found = add(rearrange.Slice, x, start=start, limit=limit, stride=stride)
+        return add(s.Reverse, found, axes=self.backwards) if self.backwards else found
 
 
 def spaces_of(

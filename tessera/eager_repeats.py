@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.eager_order import Spaces, first_in_memory, is_apart, spaces_of
+from tessera.eager_order import Spaces, adding, first_in_memory, is_apart, spaces_of
 from tessera.graph.ops import reshape as s
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
@@ -76,7 +76,7 @@ class Pattern:
             for arg, (own, spaces, _) in zip(builder.args, operands, strict=True):
                 x: Value = arg
                 if spaces is not None:
-                    x = spaces.read(builder, x, [shape[d] for d in own])
+                    x = spaces.read(adding(builder), x, [shape[d] for d in own])
                 if len(own) < len(shape):
                     x = builder.add(s.Broadcast(x, shape=shape, dims=own)).result
                 values.append(x)

@@ -34,7 +34,7 @@ LAYERS = (
     ("target",),
     ("runtime",),
     ("lowering", "compile", "compile_gpu"),
-    ("eager_order", "eager_repeats", "eager_sizes", "eager", "eager_remote"),
+    ("eager_functions", "eager_order", "eager_repeats", "eager_sizes", "eager", "eager_remote"),
     ("api",),
     ("debug", "policies", "replay", "verify"),
     ("fft", "linalg"),

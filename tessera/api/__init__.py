@@ -50,7 +50,7 @@ from tessera.graph.namespace.operators import install as install_operators
 from tessera.graph.shortcut import WATCHER
 from tessera.ir.fortran import install_repeat
 from tessera.ir.numerics import Policy
-from tessera.runtime.dispatch.direct import watch
+from tessera.runtime.dispatch.direct import WHOLE, watch
 from tessera.runtime.memory import pointer
 from tessera.runtime.repeat import repeat
 
@@ -73,6 +73,7 @@ def _engine_for(operands: Sequence[Any]) -> Eager:
 _engine = Eager(_engine_for)
 install_engine(_engine)
 TURNERS.append(_engine.turn)
+WHOLE.append(_engine.functions.call)
 install_repeat(repeat, pointer)
 WATCHER.append(watch)
 if is_watching(config.outermost()):

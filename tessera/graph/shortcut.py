@@ -31,6 +31,7 @@ class Shortcut(Called):
 
     Attributes:
         notes: what the engine keeps of it.
+        is_fused: see `fused`.
     """
 
     __name__: str
@@ -47,6 +48,7 @@ class Shortcut(Called):
         self.told_by_numbers = told_by_numbers
         self.unread = unread
         self.notes: Any = None
+        self.is_fused = False
 
     def known_by(self, table: object) -> None:
         """Says which table native code looks at; None for none."""
@@ -115,3 +117,11 @@ def created(fn: Callable[P, R]) -> Callable[P, R]:
 def like(fn: Callable[P, R]) -> Callable[P, R]:
     """Marks a function, as `created` does, that looks at the type of its first argument alone."""
     return Shortcut(fn, told_by_numbers=True, unread=1)
+
+
+def fused(fn: Callable[P, R]) -> Callable[P, R]:
+    """Says of a marked function that it is several ops, and looks at no element: of large arrays it
+    may be computed as one program."""
+    assert isinstance(fn, Shortcut)
+    fn.is_fused = True
+    return fn

@@ -27,7 +27,7 @@ from tessera.graph.ops.library import on_diagonal
 from tessera.graph.ops.rearrange import concatenate, full, move_axis, reshape, slice_axis
 from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.graph.placement import device_of
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.ir import loc
 from tessera.linalg.equations import inv
 from tessera.linalg.matrices import check_matrix, matrix, unknown_choice
@@ -130,6 +130,7 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DType | None = None) -> Ar
         return total(_diagonal("trace", x, operator.index(offset)), axis=-1, dtype=dtype)
 
 
+@fused
 @composed
 @api_boundary
 def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> ArrayBase:
@@ -191,6 +192,7 @@ def matrix_power(x: ArrayLike, n: int, /) -> ArrayBase:
 # --- norms ----------------------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def vector_norm(
@@ -295,6 +297,7 @@ def _matrix_norm(x: Any, order: Any) -> Any:
     return (min_ if order in (-1, -float("inf")) else max_)(sums, (rank - 2,))
 
 
+@fused
 @composed
 @api_boundary
 def norm(

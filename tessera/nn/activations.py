@@ -23,7 +23,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.mathematics import relu, sigmoid
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import slice_axis
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.ir import loc
 
 __all__ = [
@@ -106,6 +106,7 @@ def identity(x: ArrayLike) -> ArrayBase:
     return as_inexact("nn.identity", x)
 
 
+@fused
 @composed
 @api_boundary
 def relu6(x: ArrayLike) -> ArrayBase:
@@ -113,6 +114,7 @@ def relu6(x: ArrayLike) -> ArrayBase:
     return _ramp(real("relu6", x), 0.0, 6.0)
 
 
+@fused
 @composed
 @api_boundary
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> ArrayBase:
@@ -121,6 +123,7 @@ def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.01) -> ArrayBase:
     return ops.select(ops.ge(found, 0.0), found, ops.mul(found, slope))
 
 
+@fused
 @composed
 @api_boundary
 def hard_tanh(x: ArrayLike) -> ArrayBase:
@@ -128,6 +131,7 @@ def hard_tanh(x: ArrayLike) -> ArrayBase:
     return _clip(real("hard_tanh", x), -1.0, 1.0)
 
 
+@fused
 @composed
 @api_boundary
 def hard_sigmoid(x: ArrayLike) -> ArrayBase:
@@ -139,6 +143,7 @@ def _hard_gate(x: Any) -> Any:
     return ops.div(ops.add(_ramp(x, -3.0, 3.0), 3.0), 6.0)
 
 
+@fused
 @composed
 @api_boundary
 def hard_silu(x: ArrayLike) -> ArrayBase:
@@ -149,6 +154,7 @@ def hard_silu(x: ArrayLike) -> ArrayBase:
 hard_swish = hard_silu
 
 
+@fused
 @composed
 @api_boundary
 def sparse_sigmoid(x: ArrayLike) -> ArrayBase:
@@ -159,6 +165,7 @@ def sparse_sigmoid(x: ArrayLike) -> ArrayBase:
 # --- smooth functions -------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def softplus(x: ArrayLike) -> ArrayBase:
@@ -170,6 +177,7 @@ def _softplus(x: Any) -> Any:
     return ops.logaddexp(x, 0.0)
 
 
+@fused
 @composed
 @api_boundary
 def log_sigmoid(x: ArrayLike) -> ArrayBase:
@@ -193,6 +201,7 @@ def log1mexp(x: ArrayLike) -> ArrayBase:
     )
 
 
+@fused
 @composed
 @api_boundary
 def sparse_plus(x: ArrayLike) -> ArrayBase:
@@ -202,6 +211,7 @@ def sparse_plus(x: ArrayLike) -> ArrayBase:
     return ops.select(ops.ge(found, 1.0), found, ops.mul(middle, middle))
 
 
+@fused
 @composed
 @api_boundary
 def squareplus(x: ArrayLike, b: ArrayLike = 4.0) -> ArrayBase:
@@ -223,6 +233,7 @@ def squareplus(x: ArrayLike, b: ArrayLike = 4.0) -> ArrayBase:
     return ops.select(ops.gt(found, most), found, ops.select(ops.lt(found, -most), 0.0, finite))
 
 
+@fused
 @composed
 @api_boundary
 def soft_sign(x: ArrayLike) -> ArrayBase:
@@ -243,6 +254,7 @@ def tanh(x: ArrayLike) -> ArrayBase:
     return ops.tanh(as_inexact("nn.tanh", x))
 
 
+@fused
 @composed
 @api_boundary
 def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> ArrayBase:
@@ -256,6 +268,7 @@ def _elu(x: Any, alpha: Any) -> Any:
     return ops.select(ops.gt(x, 0.0), x, ops.mul(ops.expm1(below), alpha))
 
 
+@fused
 @composed
 @api_boundary
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> ArrayBase:
@@ -271,6 +284,7 @@ _SELU_ALPHA: Final = 1.6732632423543772848170429916717
 _SELU_SCALE: Final = 1.0507009873554804934193349852946
 
 
+@fused
 @composed
 @api_boundary
 def selu(x: ArrayLike) -> ArrayBase:
@@ -281,6 +295,7 @@ def selu(x: ArrayLike) -> ArrayBase:
 # --- gates ------------------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def silu(x: ArrayLike) -> ArrayBase:
@@ -292,6 +307,7 @@ def silu(x: ArrayLike) -> ArrayBase:
 swish = silu
 
 
+@fused
 @composed
 @api_boundary
 def mish(x: ArrayLike) -> ArrayBase:
@@ -300,6 +316,7 @@ def mish(x: ArrayLike) -> ArrayBase:
     return _gated(found, lambda held: ops.tanh(_softplus(held)), _zero(found.dtype))
 
 
+@fused
 @composed
 @api_boundary
 def gelu(x: ArrayLike, approximate: bool = True) -> ArrayBase:
@@ -328,6 +345,7 @@ def gelu(x: ArrayLike, approximate: bool = True) -> ArrayBase:
     return _gated(found, tangent, 22.0 if is_wide else 11.0)
 
 
+@fused
 @composed
 @api_boundary
 def glu(x: ArrayLike, axis: int = -1) -> ArrayBase:

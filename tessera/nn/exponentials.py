@@ -12,13 +12,14 @@ from tessera.graph.namespace.arguments import ArrayLike, inexact_operands, parse
 from tessera.graph.namespace.statistics import Axis, stop_gradient, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.nn.activations import real
 from tessera.nn.normalization import largest_along, masked, mean_along, widened
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "standardize"]
 
 
+@fused
 @composed
 @api_boundary
 def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
@@ -34,6 +35,7 @@ def softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> Ar
     return masked("softmax", statistics.softmax(found, axis=axis), where, 0.0)
 
 
+@fused
 @composed
 @api_boundary
 def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
@@ -48,6 +50,7 @@ def log_softmax(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -
     return masked("log_softmax", statistics.log_softmax(found, axis=axis), where, -math.inf)
 
 
+@fused
 @composed
 @api_boundary
 def logsumexp(
@@ -99,6 +102,7 @@ def logsumexp(
     return (results[0], results[1]) if return_sign else results[0]
 
 
+@fused
 @composed
 @api_boundary
 def standardize(

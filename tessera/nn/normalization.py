@@ -27,7 +27,7 @@ from tessera.graph.ops import reduce
 from tessera.graph.ops.checks import shape_text
 from tessera.graph.ops.rearrange import slice_axis
 from tessera.graph.ops.reshape import full_like
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.ir import loc
 from tessera.nn.activations import real
 
@@ -91,6 +91,7 @@ def _powers(x: Any, axes: Sequence[int]) -> tuple[Any, Any]:
 # --- softmax ----------------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
@@ -130,6 +131,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
     return out, ops.mul(out, ops.sub(tangents[0], mean))
 
 
+@fused
 @composed
 @api_boundary
 def logsumexp_safe(
@@ -170,6 +172,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
     return _logsumexp(x, axes), reduce.sum_(ops.mul(_softmax(x, axes), tangents[0]), axes)
 
 
+@fused
 @composed
 @api_boundary
 def log_softmax_safe(x: ArrayLike, axis: Axis = -1, where: ArrayLike | None = None) -> ArrayBase:
@@ -209,6 +212,7 @@ def _(axes: tuple[int, ...], primals: tuple[Any], tangents: tuple[Any]) -> tuple
 # --- normalisation ----------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def layernorm_safe(

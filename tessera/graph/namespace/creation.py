@@ -48,7 +48,7 @@ from tessera.graph.ops import generate
 from tessera.graph.ops.rearrange import broadcast, iota
 from tessera.graph.ops.rearrange import full as generate_full
 from tessera.graph.placement import creation_device, device_of, placed, to_device
-from tessera.graph.shortcut import composed, created, like
+from tessera.graph.shortcut import composed, created, fused, like
 from tessera.graph.trace import Tracer, is_tracing
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -359,6 +359,7 @@ def _diagonal_test(shape: Any, k: int, test: Literal["equal", "below"]) -> Any:
     return ops.eq(columns, rows) if test == "equal" else ops.le(columns, rows)
 
 
+@fused
 @composed
 @api_boundary
 def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
@@ -373,6 +374,7 @@ def tril(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:
         return ops.select(_diagonal_test(found.shape, k, "below"), found, 0)
 
 
+@fused
 @composed
 @api_boundary
 def triu(x: ArrayBase, /, *, k: int = 0) -> ArrayBase:

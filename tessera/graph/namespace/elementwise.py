@@ -25,7 +25,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.placement import common_device
-from tessera.graph.shortcut import composed, shortcut
+from tessera.graph.shortcut import composed, fused, shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -256,6 +256,7 @@ def minimum(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return ops.and_(a, b) if a.dtype.is_bool else ops.minimum(a, b)
 
 
+@fused
 @shortcut
 @api_boundary
 def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = None) -> ArrayBase:

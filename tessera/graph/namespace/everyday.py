@@ -36,7 +36,7 @@ from tessera.graph.namespace.segments import segment_sum
 from tessera.graph.namespace.statistics import Axis, mean, sum
 from tessera.graph.namespace.utility import all as every
 from tessera.graph.ops.checks import shape_text
-from tessera.graph.shortcut import composed, created
+from tessera.graph.shortcut import composed, created, fused
 from tessera.ir import loc
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
 # --- comparisons --------------------------------------------------------------------------------
 
 
+@fused
 @composed
 @api_boundary
 def isclose(
@@ -121,6 +122,7 @@ def _two(name: str, x1: object, x2: object) -> tuple[Any, Any]:
     return as_inexact(name, a), as_inexact(name, b)
 
 
+@fused
 @composed
 @api_boundary
 def nan_to_num(
@@ -266,6 +268,7 @@ def gradient(
     return slopes[0] if len(slopes) == 1 else slopes
 
 
+@fused
 @composed
 @api_boundary
 def trapezoid(

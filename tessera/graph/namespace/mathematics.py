@@ -23,7 +23,7 @@ from tessera.graph.namespace.arguments import (
 )
 from tessera.graph.namespace.elementwise import both_inexact, kind_error
 from tessera.graph.ops import elementwise as ops
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import fused, shortcut
 
 __all__ = [
     "acos",
@@ -367,6 +367,7 @@ def sigmoid(x: ArrayLike, /) -> ArrayBase:
     return ops.sigmoid(as_inexact("sigmoid", x))
 
 
+@fused
 @shortcut
 @api_boundary
 def relu(x: ArrayLike, /) -> ArrayBase:

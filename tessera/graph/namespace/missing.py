@@ -13,7 +13,7 @@ from tessera.graph.namespace.arguments import ArrayLike, as_array, as_inexact, p
 from tessera.graph.namespace.statistics import Axis, accumulated, reduced, with_dims
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 
 __all__ = [
     "nanargmax",
@@ -33,6 +33,7 @@ def _without(x: Any, value: float) -> Any:
     return ops.select(ops.isnan(x), value, x) if x.dtype.is_inexact else x
 
 
+@fused
 @composed
 @api_boundary
 def nansum(
@@ -43,6 +44,7 @@ def nansum(
     return reduced("nansum", reduce.sum_, found, axis, keepdims)
 
 
+@fused
 @composed
 @api_boundary
 def nanprod(
@@ -53,6 +55,7 @@ def nanprod(
     return reduced("nanprod", reduce.prod_, found, axis, keepdims)
 
 
+@fused
 @composed
 @api_boundary
 def nanmax(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
@@ -60,6 +63,7 @@ def nanmax(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Arr
     return _extremum(statistics.max, "nanmax", x, -float("inf"), axis, keepdims)
 
 
+@fused
 @composed
 @api_boundary
 def nanmin(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
@@ -105,6 +109,7 @@ def _position(
     return ops.select(_all_missing(name, found, axis, keepdims), -1, place)
 
 
+@fused
 @composed
 @api_boundary
 def nanmean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
@@ -132,6 +137,7 @@ def _real(x: Any) -> Any:
     return ops.abs_(x).dtype if x.dtype.is_complex else x.dtype
 
 
+@fused
 @composed
 @api_boundary
 def nanvar(
@@ -141,6 +147,7 @@ def nanvar(
     return _variance("nanvar", x, axis, correction, keepdims, lambda v: v)
 
 
+@fused
 @composed
 @api_boundary
 def nanstd(

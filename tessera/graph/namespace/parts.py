@@ -21,7 +21,7 @@ from tessera.graph.namespace.manipulation import (
 from tessera.graph.namespace.searching import where
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.rearrange import slice_axis
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.ir import loc
 from tessera.ir.intexpr import IntExpr
 
@@ -243,6 +243,7 @@ def _several(name: str, arrays: object) -> Sequence[Any]:
     return arrays
 
 
+@fused
 @composed
 @api_boundary
 def diag(x: ArrayLike, /, *, k: int = 0) -> ArrayBase:

@@ -13,7 +13,7 @@ from tessera.graph.namespace.statistics import accumulated
 from tessera.graph.ops import cumulative
 from tessera.graph.ops.elementwise import cast
 from tessera.graph.ops.rearrange import reshape
-from tessera.graph.shortcut import composed, shortcut
+from tessera.graph.shortcut import composed, fused, shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
 
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 
+@fused
 @shortcut
 @api_boundary
 def cumsum(
@@ -53,6 +54,7 @@ def cumsum(
     return _run("cumsum", cumulative.cumsum, found, axis, reverse)
 
 
+@fused
 @shortcut
 @api_boundary
 def cumprod(

@@ -29,7 +29,7 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
-from tessera.graph.shortcut import shortcut
+from tessera.graph.shortcut import fused, shortcut
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
@@ -99,6 +99,7 @@ def _position(
     return with_dims(at, found.shape, [where_]) if keepdims else at
 
 
+@fused
 @shortcut
 @api_boundary
 def count_nonzero(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:

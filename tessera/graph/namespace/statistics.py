@@ -35,7 +35,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.ops import cumulative, reduce
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.rearrange import concatenate, full, reshape
-from tessera.graph.shortcut import composed, shortcut
+from tessera.graph.shortcut import composed, fused, shortcut
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.intexpr import prod as product
@@ -94,6 +94,7 @@ def accumulated(name: str, x: object, dtype: DTypeLike | None) -> Any:
     return ops.cast(found, wanted)
 
 
+@fused
 @shortcut
 @api_boundary
 def sum(
@@ -116,6 +117,7 @@ def sum(
     return reduced("sum", reduce.sum_, accumulated("sum", x, dtype), axis, keepdims)
 
 
+@fused
 @shortcut
 @api_boundary
 def prod(
@@ -188,6 +190,7 @@ def _variance(name: str, x: Any, axis: Axis, correction: float, keepdims: bool) 
     return with_dims(found, x.shape, axes) if keepdims else found
 
 
+@fused
 @composed
 @api_boundary
 def var(
@@ -208,6 +211,7 @@ def var(
     return result if found.dtype.is_complex else ops.cast(result, found.dtype)
 
 
+@fused
 @composed
 @api_boundary
 def std(
@@ -223,6 +227,7 @@ def std(
 # --- cumulative -------------------------------------------------------------------------------
 
 
+@fused
 @shortcut
 @api_boundary
 def cumulative_sum(
@@ -245,6 +250,7 @@ def cumulative_sum(
     return _running("cumulative_sum", cumulative.cumsum, found, axis, 0, include_initial)
 
 
+@fused
 @shortcut
 @api_boundary
 def cumulative_prod(
@@ -320,6 +326,7 @@ def _exponents(name: str, x: object, axis: Axis) -> tuple[Any, tuple[int, ...], 
     return wide, parse_axes(name, axis, found.ndim), found.dtype
 
 
+@fused
 @composed
 @api_boundary
 def logsumexp(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
@@ -337,6 +344,7 @@ def logsumexp(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> 
     return with_dims(result, found.shape, axes) if keepdims else result
 
 
+@fused
 @composed
 @api_boundary
 def softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
@@ -348,6 +356,7 @@ def softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:
     return ops.cast(ops.mul(powers, spread(ops.div(1.0, total), found.shape)), dtype)
 
 
+@fused
 @composed
 @api_boundary
 def log_softmax(x: ArrayLike, /, *, axis: Axis = -1) -> ArrayBase:

@@ -20,7 +20,7 @@ from tessera.graph.namespace.statistics import Axis, reduced
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import concatenate, slice_axis
-from tessera.graph.shortcut import composed, shortcut
+from tessera.graph.shortcut import composed, fused, shortcut
 from tessera.ir import loc
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 
+@fused
 @shortcut
 @api_boundary
 def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:
@@ -45,6 +46,7 @@ def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayB
     return reduced("all", reduce.all_, found, axis, keepdims)
 
 
+@fused
 @shortcut
 @api_boundary
 def any(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> ArrayBase:

@@ -65,28 +65,29 @@ class _Notes:
 
 def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the function of a shortcut; lets native code run calls like it where it can."""
-    function = shortcut.function
     settings = config.current()
-    if is_recording() or settings.debug_nans or settings.debug_infs or STATE.runs is not None:
-        return function(*args, **kwargs)
+    if is_recording() or settings.debug_nans or settings.debug_infs:
+        return shortcut.function(*args, **kwargs)
+    if STATE.runs is not None:
+        return _called(shortcut, args, kwargs)
     which = _kinds(args, kwargs, shortcut.told_by_numbers)
     notes = shortcut.notes
     if notes is None:
         notes = shortcut.notes = _Notes()
     seen = None if which is None else notes.seen.get(which)
     if which is None or seen or len(notes.seen) >= _MOST_NOTED:
-        return function(*args, **kwargs)
+        return _called(shortcut, args, kwargs)
     # What is called once is not looked at.
     notes.seen[which] = seen is False
     if seen is None:
-        return function(*args, **kwargs)
+        return _called(shortcut, args, kwargs)
     # Native calls read strided arrays as copies.
     args = tuple([_in_order(x) for x in args])
     with in_python():
         STATE.runs = runs = list[Run | None]()
         READERS.append(_was_read)
         try:
-            result = function(*args, **kwargs)
+            result = _called(shortcut, args, kwargs)
         finally:
             READERS.remove(_was_read)
             STATE.runs = None
@@ -101,6 +102,18 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     work = functools.partial(_work, made=made, runs=known, is_constant=is_constant)
     _note(shortcut, notes.signatures, args, kwargs, fixed, work)
     return result
+
+
+WHOLE: list[Callable[[Shortcut, tuple[Any, ...], dict[str, Any]], Any]] = []
+"""Runs a function of several ops as one program, or gives `NotImplemented`, if anything does."""
+
+
+def _called(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if WHOLE and shortcut.is_fused:
+        found = WHOLE[0](shortcut, args, kwargs)
+        if found is not NotImplemented:
+            return found
+    return shortcut.function(*args, **kwargs)
 
 
 def _in_order(x: Any) -> Any:

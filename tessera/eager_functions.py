@@ -1,0 +1,294 @@
+"""Functions of several ops on large arrays, as one program.
+
+`ts.softmax(x)` outside of any trace is five ops, each of which reads and writes all the elements.
+For large arrays the function is traced instead, with symbols for sizes, and what is compiled serves
+all of them. It is so from the first call on, as one program rounds otherwise than several do:
+results are the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from tessera.eager_order import Spaces, first_in_memory, spaced
+from tessera.eager_repeats import SHORT, WORTH
+from tessera.errors import TesseraError
+from tessera.graph.array import Array, ArrayBase
+from tessera.graph.device import CPU, default_device
+from tessera.graph.namespace.arguments import as_array
+from tessera.graph.ops import rearrange as r
+from tessera.graph.ops import reshape as s
+from tessera.graph.ops.control import Control
+from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.hostcall import HostCall
+from tessera.graph.ops.library import LibraryCall
+from tessera.graph.shortcut import Shortcut
+from tessera.graph.trace import bind
+from tessera.graph.transforms.evaluate import trace_function
+from tessera.ir.core import Func, Op
+from tessera.ir.intexpr import Dim, evaluate, sym
+from tessera.ir.loc import Loc, scoped
+from tessera.ir.types import TensorType, Type
+from tessera.ir.walk import walk
+from tessera.runtime.dispatch import direct
+from tessera.runtime.dispatch.structure import class_of
+
+_MOST_LEAVES = 16
+
+_MOST_PLANS = 256
+
+_FEW = 2
+"""Ops from which one program for all is better than one for each."""
+
+_MOVES: tuple[type[Op], ...] = (s.Reshape, s.Broadcast, s.Transpose, s.Reverse, r.Slice, Constant)
+"""Ops that compute nothing."""
+
+_REFUSED: tuple[type[Op], ...] = (Control, HostCall, LibraryCall)
+
+_FIXED = (str, type(None))
+_NUMBERS = (int, float, bool)
+
+
+class Plan(Protocol):
+    """What one run takes; see `eager.Plan`."""
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """The results."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A function for arguments of some kinds.
+
+    Attributes:
+        run: the compiled program.
+        captured: what it reads besides the arguments.
+        names: of the sizes in their order.
+        types: of the results.
+        make: makes the result of a tuple of arrays; None for the only one itself.
+        plans: what a run takes, by the values of the sizes.
+    """
+
+    run: Any
+    captured: Sequence[Array]
+    names: Sequence[str]
+    types: Sequence[Type]
+    make: Callable[[Any], Any] | None
+    plans: dict[tuple[int, ...], Plan] = field(default_factory=dict[Any, Any])
+
+
+class _Unknown(Exception):
+    """Arguments, or a result, of which no program is made."""
+
+
+class _Arguments:
+    """The arguments of a call, in which arrays are told from what says what is computed.
+
+    Attributes:
+        arrays: in their order.
+        dims: the sizes of each, or symbols of them: equal ones share one.
+        spaces: how each lies, if not in row-major order.
+        sizes: the values of the symbols.
+        key: what tells programs apart.
+    """
+
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool
+    ) -> None:
+        self.arrays: list[Array] = []
+        self.dims: list[tuple[Dim, ...]] = []
+        self.spaces: list[Spaces | None] = []
+        self.sizes: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._told_by_numbers = told_by_numbers
+        self._args = args
+        named = [(name, self._fixed(x)) for name, x in kwargs.items()]
+        self.key: tuple[Hashable, ...] = (*[self._key(x) for x in args], *named)
+
+    def _key(self, x: Any) -> Hashable:
+        kind = class_of(x)
+        if kind is Array:
+            return self._leaf(x)
+        if kind in (list, tuple) and x and class_of(x[0]) is Array:
+            return (kind, *[self._key(item) for item in x])
+        if kind in _NUMBERS and not self._told_by_numbers:
+            return self._leaf(as_array("", x))
+        return self._fixed(x)
+
+    def _fixed(self, x: Any) -> Hashable:
+        kind = class_of(x)
+        if kind is tuple:
+            return tuple([self._fixed(item) for item in x])
+        if kind in _NUMBERS:
+            return kind, repr(x)  # 0.0 and -0.0 are equal
+        if kind in _FIXED or kind is direct.DType:
+            return x
+        raise _Unknown
+
+    def _leaf(self, x: Array) -> Hashable:
+        data: Any = x.storage
+        is_number = not data.ndim
+        if type(data) is not np.ndarray or not data.size or (x.weak and not is_number):
+            raise _Unknown
+        if len(self.arrays) == _MOST_LEAVES or (data.size > 1 and 0 in data.strides):
+            raise _Unknown
+        last = data.ndim - 1
+        dims: list[Dim] = []
+        for k, n in enumerate(data.shape):
+            is_known = n == 1 or (k == last and n < SHORT)
+            dims.append(n if is_known else sym(self._name(n)))
+        found = spaced(x)
+        if found is not None:
+            self.sizes.update(zip(found[0].names(len(self.arrays)), found[1], strict=True))
+        own = found and found[0]
+        self.arrays.append(x)
+        self.dims.append(tuple(dims))
+        self.spaces.append(own)
+        return x.dtype, x.weak, tuple(dims), own
+
+    def _name(self, size: int) -> str:
+        name = self._names.get(size)
+        if name is None:
+            name = self._names[size] = f"d{len(self._names)}"
+            self.sizes[name] = size
+        return name
+
+    @property
+    def are_large(self) -> bool:
+        """Whether some array is."""
+        return any([x.storage.size >= WORTH for x in self.arrays])
+
+    def types(self) -> list[TensorType]:
+        """Of the parameters of a program."""
+        found: list[TensorType] = []
+        for k, (x, dims, own) in enumerate(zip(self.arrays, self.dims, self.spaces, strict=True)):
+            shape = dims if own is None else own.shape(dims, k)
+            found.append(TensorType(shape, x.dtype, x.weak))
+        return found
+
+    def filled(self, params: Sequence[Any]) -> list[Any]:
+        """The positional arguments, with parameters in the place of arrays."""
+        operands = iter(
+            [
+                x if own is None else own.read(bind, x, dims)
+                for x, dims, own in zip(params, self.dims, self.spaces, strict=True)
+            ]
+        )
+        return [self._fill(x, operands) for x in self._args]
+
+    def _fill(self, x: Any, operands: Iterator[Any]) -> Any:
+        kind = class_of(x)
+        if kind in (list, tuple) and x and class_of(x[0]) is Array:
+            items: list[Any] = [self._fill(item, operands) for item in x]
+            return items if kind is list else tuple(items)
+        is_operand = kind is Array or (kind in _NUMBERS and not self._told_by_numbers)
+        return next(operands) if is_operand else x
+
+    def inputs(self) -> list[np.ndarray]:
+        """What a program reads."""
+        return [
+            direct.contiguous(x) if own is None else first_in_memory(x.storage)
+            for x, own in zip(self.arrays, self.spaces, strict=True)
+        ]
+
+
+def _results_of(result: Any) -> tuple[list[Any], Callable[[Any], Any] | None]:
+    """The arrays of a result, and what makes it of a tuple of them, or None."""
+    if isinstance(result, ArrayBase):
+        return [result], None
+    cls = class_of(result)
+    if not isinstance(result, (tuple, list)):
+        raise _Unknown
+    found: list[Any] = [*result]
+    if not found or not all([isinstance(x, ArrayBase) for x in found]):
+        raise _Unknown
+    return found, cls if cls in (tuple, list) else cls._make
+
+
+def _is_worth(func: Func) -> bool:
+    """Whether a program is better than one for each op."""
+    ops = [*walk(func.body)]
+    if any([isinstance(op, _REFUSED) for op in ops]):
+        return False
+    return len([op for op in ops if not isinstance(op, _MOVES)]) >= _FEW
+
+
+class Functions:
+    """The programs of functions of several ops.
+
+    Args:
+        settings_key: gives what of the settings tells programs apart.
+        compiled: compiles a graph.
+        plan: gives what a run of a program takes, for types of results and values of sizes.
+    """
+
+    def __init__(
+        self,
+        settings_key: Callable[[], Hashable],
+        compiled: Callable[[Func], Any],
+        plan: Callable[[Any, Sequence[Type], list[int]], Plan],
+    ) -> None:
+        self._settings_key = settings_key
+        self._compiled = compiled
+        self._plan = plan
+        self._programs: dict[Hashable, _Program | None] = {}
+
+    def call(self, shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function gives, by one program; NotImplemented where there is none."""
+        try:
+            given = _Arguments(args, kwargs, shortcut.told_by_numbers)
+        except _Unknown:
+            return NotImplemented
+        if not given.are_large or default_device() is not CPU:
+            return NotImplemented
+        key = (shortcut, self._settings_key(), *given.key)
+        if key not in self._programs:
+            self._programs[key] = self._program(shortcut, given, kwargs)
+        program = self._programs[key]
+        if program is None:
+            return NotImplemented
+        values = tuple([given.sizes[name] for name in program.names])
+        plan = program.plans.get(values) or self._add(program, values, given.sizes)
+        if any(given.spaces):
+            direct.noted(None)
+        found = plan.run([*[x.contiguous for x in program.captured], *given.inputs()])
+        if program.make is None:
+            return found
+        return program.make(found if isinstance(found, tuple) else (found,))
+
+    def _add(self, program: _Program, values: tuple[int, ...], sizes: dict[str, int]) -> Plan:
+        types: list[Type] = []
+        for t in program.types:
+            assert isinstance(t, TensorType)
+            types.append(t.with_shape([evaluate(d, sizes) for d in t.shape]))
+        if len(program.plans) >= _MOST_PLANS:
+            program.plans.clear()
+        plan = program.plans[values] = self._plan(program.run, types, [*values])
+        return plan
+
+    def _program(
+        self, shortcut: Shortcut, given: _Arguments, kwargs: dict[str, Any]
+    ) -> _Program | None:
+        make: list[Any] = []
+
+        def run(*params: Any) -> Sequence[Any]:
+            found, how = _results_of(shortcut.function(*given.filled(params), **kwargs))
+            make.append(how)
+            return found
+
+        try:
+            with scoped(Loc.unknown):
+                func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
+            if not _is_worth(func):
+                return None
+            program = self._compiled(func)
+        except (_Unknown, TesseraError, TypeError, ValueError):
+            # The function itself says what is wrong, or wants to know more than a trace does.
+            return None
+        types = [v.type for v in func.outputs]
+        return _Program(program, captured, func.dims, types, make[0])

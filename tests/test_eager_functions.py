@@ -1,0 +1,204 @@
+"""Functions of several ops on large arrays, which are one program: which ones, and what they give.
+
+Expected values are those of the ops one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import eager
+from tessera.errors import AxisError
+from tessera.graph.engine import installed
+from tessera.graph.shortcut import Shortcut
+from tessera.runtime.dispatch import direct
+
+RNG = np.random.default_rng(3)
+SHAPE = (150, 260)
+
+
+def data(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.uniform(0.5, 4, shape).astype(dtype)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names of what is compiled by an engine that knows nothing yet."""
+    names: list[str] = []
+    lower = eager.lower_graph
+
+    def counted(graph: Any, *args: Any) -> Any:
+        names.append(graph.name)
+        return lower(graph, *args)
+
+    monkeypatch.setattr(eager, "lower_graph", counted)
+    engine = eager.Eager()
+    monkeypatch.setattr(direct, "WHOLE", [engine.functions.call])
+    for fn in FUNCTIONS.values():
+        forget(fn)
+    with installed(engine):
+        yield names
+    for fn in FUNCTIONS.values():
+        forget(fn)
+
+
+def forget(fn: Any) -> None:
+    fn.notes = None
+    fn.known_by(None)
+
+
+FUNCTIONS: dict[str, Shortcut] = {
+    f"{module.__name__}.{name}": fn
+    for module in (ts, ts.nn, ts.linalg)
+    for name in dir(module)
+    if isinstance(fn := getattr(module, name), Shortcut) and fn.is_fused
+}
+
+
+def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Calls of a function with large arrays."""
+    fn, name = FUNCTIONS[name], name.rpartition(".")[2]
+    x, y = data(*SHAPE), data(*SHAPE)
+    axes = [{}, {"axis": 0}, {"axis": -1}, {"axis": 1, "keepdims": True}]
+    if name == "cross":
+        return [((data(20000, 3), data(20000, 3)), {})]
+    if name == "clip":
+        return [((x, 1.0, 2.0), {}), ((x, 2), {}), ((x, data(260)), {})]
+    if name in ("isclose", "layernorm_safe"):
+        return [((x, x + np.float32(1e-6) * y), {})] if name == "isclose" else []
+    if name in ("tril", "triu", "diag"):
+        return [((x,), {}), ((x,), {"k": 1}), ((x,), {"k": -3})]
+    if name in ("relu", "nan_to_num") or fn.__module__ == "tessera.nn.activations":
+        x[3] = np.nan
+        return [((x - 2,), {}), ((-x.astype(np.float64),), {})]
+    return [
+        *[((x,), options) for options in axes], ((x > 2,), {"axis": 0}),
+        ((RNG.integers(0, 5, SHAPE).astype(np.int32),), {"axis": 1}),
+        ((x.astype(np.float64),), {}), ((data(4, 60, 150),), {"axis": (0, 2)}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_program_gives_what_ops_do(name: str) -> None:
+    fn = FUNCTIONS[name]
+    forget(fn)
+    count = 0
+    for given, options in arguments(name):
+        args = [ts.asarray(x) if isinstance(x, np.ndarray) else x for x in given]
+        try:
+            wanted = fn.function(*args, **options)
+        except ts.TesseraError as error:
+            with pytest.raises(type(error)):
+                fn(*args, **options)
+            continue
+        count += 1
+        first = fn(*args, **options)
+        for _ in range(4):
+            found = fn(*args, **options)
+            # Native from the third call on, and the same.
+            assert np.asarray(found).tobytes() == np.asarray(first).tobytes()
+            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        np.testing.assert_allclose(np.asarray(first), np.asarray(wanted), rtol=2e-5, atol=1e-6)
+    assert count or name.endswith("layernorm_safe")
+
+
+def test_all_sizes_share_a_program(made: list[str]) -> None:
+    for shape in ((200, 300), (300, 200), (201, 777), (7, 9000)):
+        x = data(*shape)
+        found = ts.nn.gelu(ts.asarray(x))
+        wanted = ts.nn.gelu.function(ts.asarray(x.astype(np.float64)))
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5)
+    assert made.count("gelu") == 1
+
+
+def test_square_arrays_and_short_rows_have_their_own(made: list[str]) -> None:
+    for shape in ((200, 200), (300, 300), (9000, 5), (8000, 5), (40000, 1)):
+        x = data(*shape)
+        found = ts.softmax(ts.asarray(x), axis=-1)
+        np.testing.assert_allclose(np.asarray(found).sum(-1), 1, rtol=1e-5)
+    # As long as there are many, of five, and of one.
+    assert made.count("softmax") == 3
+
+
+def test_small_arrays_are_computed_op_by_op(made: list[str]) -> None:
+    ts.nn.gelu(ts.asarray(data(20, 30)))
+    assert "gelu" not in made
+
+
+def test_one_op_is_no_program_of_its_own(made: list[str]) -> None:
+    x = ts.asarray(data(*SHAPE))
+    ts.sum(x, axis=0)
+    ts.sum(x, axis=0)
+    assert made == ["reduce_sum"]
+
+
+def test_numbers_are_read_anew(made: list[str]) -> None:
+    x = data(*SHAPE)
+    for low, high in ((1.0, 2.0), (1.5, 2.5), (0.0, 1.0), (2.0, 1.0)):
+        for _ in range(3):
+            found = ts.clip(ts.asarray(x), low, high)
+            np.testing.assert_array_equal(np.asarray(found), x.clip(low, high))
+    assert made == ["clip"]
+
+
+def test_settings_and_signs_of_numbers_tell_programs_apart() -> None:
+    x = ts.asarray(data(*SHAPE) - 2)
+    for slope in (0.1, -0.0, 0.0, 1, True):
+        wanted = ts.nn.leaky_relu.function(x, slope)
+        for _ in range(3):
+            found = ts.nn.leaky_relu(x, slope)
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+            assert (np.signbit(found) == np.signbit(wanted)).all()
+    with ts.policy(ts.Policy(compute=ts.float64)):
+        wide = ts.std(x, axis=0)
+    assert not np.array_equal(np.asarray(wide), np.asarray(ts.std(x, axis=0)))
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "columns": lambda x: x[:, 3:-4], "rows": lambda x: x[::2], "backwards": lambda x: x[::-1, ::-1],
+    "turned": lambda x: x.T, "part of turned": lambda x: x.T[5:, 1:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_arrays_in_another_order(part: str) -> None:
+    x = data(600, 500)
+    for fn in (ts.softmax, ts.std, ts.nn.gelu, ts.tril):
+        options = {} if fn in (ts.nn.gelu, ts.tril) else {"axis": 1}
+        a = PARTS[part](ts.asarray(x))
+        assert not a.storage.flags.c_contiguous
+        wanted = np.asarray(fn(ts.asarray(np.ascontiguousarray(PARTS[part](x))), **options))
+        for _ in range(4):
+            np.testing.assert_allclose(np.asarray(fn(a, **options)), wanted, rtol=1e-5, atol=1e-6)
+    if not part.endswith("turned"):
+        assert a.prepared is None
+
+
+def test_what_is_wrong_is_said_as_ever() -> None:
+    x = ts.asarray(data(*SHAPE))
+    for _ in range(3):
+        with pytest.raises(AxisError, match="std: axis 5"):
+            ts.std(x, axis=5)
+    with pytest.raises(ts.TesseraError, match="clip"):
+        ts.clip(x, "a")  # type: ignore[arg-type]
+
+
+def test_an_axis_that_is_an_array_is_read() -> None:
+    x = ts.asarray(data(*SHAPE))
+    for axis in (0, 1, 0, 1):
+        found = ts.nn.softmax(x, ts.asarray(np.int32(axis)))  # type: ignore[arg-type]
+        np.testing.assert_allclose(np.asarray(found).sum(axis), 1, rtol=1e-5)
+
+
+def test_gradients_and_traces_see_the_ops() -> None:
+    x = ts.asarray(data(*SHAPE))
+    graph = str(ts.make_graph(ts.softmax)(x))
+    assert "graph.exp" in graph
+    found = ts.grad(lambda v: ts.sum(ts.nn.gelu(v)))(x)
+    wanted = ts.jit(ts.grad(lambda v: ts.sum(ts.nn.gelu(v))))(x)
+    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-5)
