@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tessera.eager_order import Spaces, first_in_memory, spaced
+from tessera.eager_order import Spaces, first_in_memory, inverse, is_apart, order_of, spaced, turned
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, ArrayBase
@@ -40,6 +40,10 @@ from tessera.runtime.dispatch.structure import class_of
 _MOST_LEAVES = 16
 
 _MOST_PLANS = 256
+
+_MOST_PROGRAMS = 8
+"""Programs of a function for arrays of some kinds. A number that is another one in each call, as a
+slope that grows, is not compiled each time."""
 
 _FEW = 2
 """Ops from which one program for all is better than one for each."""
@@ -92,9 +96,11 @@ class _Arguments:
     Attributes:
         arrays: in their order.
         dims: the sizes of each, or symbols of them: equal ones share one.
-        spaces: how each lies, if not in row-major order.
+        orders: in which each lies in memory; None for the order of its dims.
+        spaces: how each lies among other elements in that order; None where it is alone.
         sizes: the values of the symbols.
-        key: what tells programs apart.
+        kinds: what tells programs for arrays apart.
+        fixed: what says what is computed.
     """
 
     def __init__(
@@ -102,23 +108,26 @@ class _Arguments:
     ) -> None:
         self.arrays: list[Array] = []
         self.dims: list[tuple[Dim, ...]] = []
+        self.orders: list[tuple[int, ...] | None] = []
         self.spaces: list[Spaces | None] = []
         self.sizes: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._told_by_numbers = told_by_numbers
         self._args = args
-        named = [(name, self._fixed(x)) for name, x in kwargs.items()]
-        self.key: tuple[Hashable, ...] = (*[self._key(x) for x in args], *named)
+        self.fixed: list[Hashable] = []
+        self.kinds: tuple[Hashable, ...] = tuple([self._kind(x) for x in args])
+        self.fixed += [(name, self._fixed(x)) for name, x in kwargs.items()]
 
-    def _key(self, x: Any) -> Hashable:
+    def _kind(self, x: Any) -> Hashable:
         kind = class_of(x)
         if kind is Array:
             return self._leaf(x)
         if kind in (list, tuple) and x and class_of(x[0]) is Array:
-            return (kind, *[self._key(item) for item in x])
+            return (kind, *[self._kind(item) for item in x])
         if kind in _NUMBERS and not self._told_by_numbers:
             return self._leaf(as_array("", x))
-        return self._fixed(x)
+        self.fixed.append(self._fixed(x))
+        return None
 
     def _fixed(self, x: Any) -> Hashable:
         kind = class_of(x)
@@ -132,8 +141,7 @@ class _Arguments:
 
     def _leaf(self, x: Array) -> Hashable:
         data: Any = x.storage
-        is_number = not data.ndim
-        if type(data) is not np.ndarray or not data.size or (x.weak and not is_number):
+        if type(data) is not np.ndarray or not data.size or (x.weak and data.ndim):
             raise _Unknown
         if len(self.arrays) == _MOST_LEAVES or (data.size > 1 and 0 in data.strides):
             raise _Unknown
@@ -142,14 +150,19 @@ class _Arguments:
         for k, n in enumerate(data.shape):
             is_known = n == 1 or (k == last and n < SHORT)
             dims.append(n if is_known else sym(self._name(n)))
-        found = spaced(x)
+        order = order_of(data)
+        lying = x if order is None else turned(x, order)
+        found = spaced(lying)
         if found is not None:
             self.sizes.update(zip(found[0].names(len(self.arrays)), found[1], strict=True))
+        elif is_apart(lying.storage):
+            order = None  # it is copied
         own = found and found[0]
-        self.arrays.append(x)
+        self.arrays.append(x if order is None else lying)
         self.dims.append(tuple(dims))
+        self.orders.append(order)
         self.spaces.append(own)
-        return x.dtype, x.weak, tuple(dims), own
+        return x.dtype, x.weak, tuple(dims), order, own
 
     def _name(self, size: int) -> str:
         name = self._names.get(size)
@@ -166,19 +179,24 @@ class _Arguments:
     def types(self) -> list[TensorType]:
         """Of the parameters of a program."""
         found: list[TensorType] = []
-        for k, (x, dims, own) in enumerate(zip(self.arrays, self.dims, self.spaces, strict=True)):
+        for k, (x, own) in enumerate(zip(self.arrays, self.spaces, strict=True)):
+            dims = self._lying(k)
             shape = dims if own is None else own.shape(dims, k)
             found.append(TensorType(shape, x.dtype, x.weak))
         return found
 
+    def _lying(self, k: int) -> tuple[Dim, ...]:
+        dims, order = self.dims[k], self.orders[k]
+        return dims if order is None else tuple([dims[d] for d in order])
+
+    def _read(self, k: int, x: Any) -> Any:
+        own, order = self.spaces[k], self.orders[k]
+        found = x if own is None else own.read(bind, x, self._lying(k))
+        return found if order is None else bind(s.Transpose, found, perm=inverse(order))
+
     def filled(self, params: Sequence[Any]) -> list[Any]:
         """The positional arguments, with parameters in the place of arrays."""
-        operands = iter(
-            [
-                x if own is None else own.read(bind, x, dims)
-                for x, dims, own in zip(params, self.dims, self.spaces, strict=True)
-            ]
-        )
+        operands = iter([self._read(k, x) for k, x in enumerate(params)])
         return [self._fill(x, operands) for x in self._args]
 
     def _fill(self, x: Any, operands: Iterator[Any]) -> Any:
@@ -236,7 +254,8 @@ class Functions:
         self._settings_key = settings_key
         self._compiled = compiled
         self._plan = plan
-        self._programs: dict[Hashable, _Program | None] = {}
+        # By the kinds of arrays, and then by what says what is computed.
+        self._programs: dict[Hashable, dict[Hashable, _Program | None]] = {}
 
     def call(self, shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function gives, by one program; NotImplemented where there is none."""
@@ -246,10 +265,12 @@ class Functions:
             return NotImplemented
         if not given.are_large or default_device() is not CPU:
             return NotImplemented
-        key = (shortcut, self._settings_key(), *given.key)
-        if key not in self._programs:
-            self._programs[key] = self._program(shortcut, given, kwargs)
-        program = self._programs[key]
+        kinds = (shortcut, self._settings_key(), given.kinds)
+        programs = self._programs.setdefault(kinds, {})
+        fixed = tuple(given.fixed)
+        if fixed not in programs and len(programs) < _MOST_PROGRAMS:
+            programs[fixed] = self._program(shortcut, given, kwargs)
+        program = programs.get(fixed)
         if program is None:
             return NotImplemented
         values = tuple([given.sizes[name] for name in program.names])
