@@ -69,6 +69,11 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         return [((data(20000, 3), data(20000, 3)), {})]
     if name == "clip":
         return [((x, 1.0, 2.0), {}), ((x, 2), {}), ((x, data(260)), {})]
+    if name in ("copysign", "divide", "logical_and", "logical_or", "logical_xor"):
+        whole = RNG.integers(-5, 5, SHAPE).astype(np.int32)
+        return [((x - 2, y), {}), ((whole, whole[::-1]), {}), ((whole, y), {})]
+    if name == "pow":
+        return [((x, 3), {}), ((x, 5), {}), ((x, 0.5), {}), ((x.astype(np.int32), 4), {})]
     if name in ("isclose", "layernorm_safe"):
         return [((x, x + np.float32(1e-6) * y), {})] if name == "isclose" else []
     if name in ("tril", "triu", "diag"):

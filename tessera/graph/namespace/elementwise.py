@@ -140,6 +140,7 @@ def multiply(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("multiply", ops.mul, x1, x2)
 
 
+@fused
 @shortcut
 @api_boundary
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
@@ -161,6 +162,7 @@ def remainder(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("remainder", ops.mod, x1, x2)
 
 
+@fused
 @composed
 @api_boundary
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
@@ -336,6 +338,7 @@ def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _order("greater_equal", ops.ge, x1, x2)
 
 
+@fused
 @shortcut
 @api_boundary
 def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
@@ -343,6 +346,7 @@ def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("logical_and", ops.and_, _logical("logical_and", x1), _logical("logical_and", x2))
 
 
+@fused
 @shortcut
 @api_boundary
 def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
@@ -350,6 +354,7 @@ def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("logical_or", ops.or_, _logical("logical_or", x1), _logical("logical_or", x2))
 
 
+@fused
 @shortcut
 @api_boundary
 def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
@@ -357,6 +362,7 @@ def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     return _both("logical_xor", ops.xor, _logical("logical_xor", x1), _logical("logical_xor", x2))
 
 
+@fused
 @shortcut
 @api_boundary
 def logical_not(x: ArrayLike, /) -> ArrayBase:

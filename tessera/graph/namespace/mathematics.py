@@ -317,6 +317,7 @@ def signbit(x: ArrayLike, /) -> ArrayBase:
     return ops.signbit(as_inexact("signbit", x))
 
 
+@fused
 @shortcut
 @api_boundary
 def copysign(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
