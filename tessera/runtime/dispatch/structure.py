@@ -21,12 +21,14 @@ import optree
 
 from tessera import pytree
 from tessera.dtypes import DType
+from tessera.graph.shortcut import Shortcut
 from tessera.runtime.dispatch import words as w
 
 _Kind = optree.PyTreeKind
 
 # Constants that are the same object wherever they are equal, and those that are compared.
-_SINGLE = (bool, type(None), types.FunctionType, types.BuiltinFunctionType, type, DType)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, Shortcut)
+_SINGLE = (bool, type(None), *_FUNCTIONS, type, DType)
 _COMPARED = (str, bytes, int)
 
 _MOST_COMPARED = 16
