@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tessera.dtypes import iinfo
 from tessera.eager_order import Spaces, first_in_memory, inverse, is_apart, order_of, spaced, turned
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.device import CPU, default_device
-from tessera.graph.namespace.arguments import as_array
 from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops.control import Control
@@ -125,9 +125,27 @@ class _Arguments:
         if kind in (list, tuple) and x and class_of(x[0]) is Array:
             return (kind, *[self._kind(item) for item in x])
         if kind in _NUMBERS and not self._told_by_numbers:
-            return self._leaf(as_array("", x))
+            return self._leaf(self._number(x))
         self.fixed.append(self._fixed(x))
         return None
+
+    def _number(self, x: float) -> Array:
+        """A number as an operand beside arrays of one dtype, which is then the number's."""
+        dtypes = {a.dtype for a in self._args if class_of(a) is Array}
+        if len(dtypes) != 1 or class_of(x) is bool:
+            raise _Unknown
+        (dtype,) = dtypes
+        # What does not fit is an error, which the function itself has the words for.
+        if not dtype.is_float:
+            limits = iinfo(dtype) if dtype.is_integer else None
+            if limits is None or class_of(x) is float or not limits.min <= x <= limits.max:
+                raise _Unknown
+        try:
+            with np.errstate(all="ignore"):
+                data = np.asarray(x).astype(dtype.np)
+        except OverflowError:
+            raise _Unknown from None
+        return Array(data, TensorType((), dtype, weak=True))
 
     def _fixed(self, x: Any) -> Hashable:
         kind = class_of(x)

@@ -151,6 +151,22 @@ def test_numbers_are_read_anew(made: list[str]) -> None:
     assert made == ["clip"]
 
 
+@pytest.mark.parametrize("dtype", [ts.float64, ts.float32, ts.bfloat16, ts.int32, ts.int8])
+def test_numbers_have_the_dtype_of_arrays(dtype: ts.DType) -> None:
+    x = ts.astype(ts.asarray(data(*SHAPE)), dtype)
+    for low, high in ((0.1, 0.9), (1, 3), (0.1, 2), (True, 3), (1, 10**12), (1.5, 1e300)):
+        for _ in range(3):
+            try:
+                wanted = ts.clip.function(x, low, high)  # type: ignore[attr-defined]
+            except ts.TesseraError as error:
+                with pytest.raises(type(error), match="does not fit"):
+                    ts.clip(x, low, high)
+                continue
+            found = ts.clip(x, low, high)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(wanted))
+
+
 def test_settings_and_signs_of_numbers_tell_programs_apart() -> None:
     x = ts.asarray(data(*SHAPE) - 2)
     for slope in (0.1, -0.0, 0.0, 1, True):
