@@ -20,6 +20,7 @@ from tessera.eager_functions import Functions
 from tessera.eager_order import (
     Spaces,
     adding,
+    as_it_lies,
     as_they_lie,
     common,
     first_in_memory,
@@ -303,10 +304,7 @@ class Eager:
         if not any(spaces):
             return plan.run([direct.contiguous(x) for x in flat])
         direct.noted(None)
-        each = zip(flat, spaces, strict=True)
-        return plan.run(
-            [direct.contiguous(x) if own is None else first_in_memory(x.storage) for x, own in each]
-        )
+        return plan.run([as_it_lies(x, own) for x, own in zip(flat, spaces, strict=True)])
 
     def _library_call(
         self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tessera.dtypes import iinfo
-from tessera.eager_order import Spaces, first_in_memory, inverse, is_apart, order_of, spaced, turned
+from tessera.dtypes import DType, iinfo
+from tessera.eager_order import Spaces, as_it_lies, inverse, is_apart, order_of, spaced, turned
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph.array import Array, ArrayBase
@@ -153,7 +153,7 @@ class _Arguments:
             return tuple([self._fixed(item) for item in x])
         if kind in _NUMBERS:
             return kind, repr(x)  # 0.0 and -0.0 are equal
-        if kind in _FIXED or kind is direct.DType:
+        if kind in _FIXED or kind is DType:
             return x
         raise _Unknown
 
@@ -227,10 +227,8 @@ class _Arguments:
 
     def inputs(self) -> list[np.ndarray]:
         """What a program reads."""
-        return [
-            direct.contiguous(x) if own is None else first_in_memory(x.storage)
-            for x, own in zip(self.arrays, self.spaces, strict=True)
-        ]
+        pairs = zip(self.arrays, self.spaces, strict=True)
+        return [as_it_lies(x, own) for x, own in pairs]
 
 
 def _results_of(result: Any) -> tuple[list[Any], Callable[[Any], Any] | None]:

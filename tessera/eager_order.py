@@ -23,7 +23,7 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.ir.builder import Builder
 from tessera.ir.core import Op
 from tessera.ir.intexpr import Dim, sym
-from tessera.runtime.dispatch.direct import MOST_COPIED
+from tessera.runtime.dispatch.direct import MOST_COPIED, contiguous
 
 _SHORTEST = 8
 """A last dim in memory that is shorter fills no vectors: NumPy turns it as fast."""
@@ -146,6 +146,11 @@ def spaced(x: Array) -> tuple[Spaces, list[int]] | None:
         return None
     found = spaces_of(data.shape, data.strides, data.itemsize)
     return found if found is not None and 1 not in data.shape else None
+
+
+def as_it_lies(x: Array, spaces: object) -> np.ndarray:
+    """What a program reads of an array, for which it knows spaces, or None."""
+    return contiguous(x) if spaces is None else first_in_memory(x.storage)
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:

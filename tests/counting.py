@@ -6,7 +6,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
+
+from tessera import eager
 
 T = TypeVar("T")
 
@@ -27,3 +31,16 @@ def calls(fn: Callable[[], T], code: CodeType | None = None) -> tuple[int, T]:
     finally:
         sys.setprofile(before)
     return count, found
+
+
+def names_of_compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where the names of programs that eager engines compile stand from now on."""
+    names: list[str] = []
+    lower = eager.lower_graph
+
+    def noted(graph: Any, *args: Any) -> Any:
+        names.append(graph.name)
+        return lower(graph, *args)
+
+    monkeypatch.setattr(eager, "lower_graph", noted)
+    return names

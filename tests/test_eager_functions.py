@@ -17,6 +17,7 @@ from tessera.errors import AxisError
 from tessera.graph.engine import installed
 from tessera.graph.shortcut import Shortcut
 from tessera.runtime.dispatch import direct
+from tests.counting import names_of_compiled
 
 RNG = np.random.default_rng(3)
 SHAPE = (150, 260)
@@ -29,14 +30,7 @@ def data(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of what is compiled by an engine that knows nothing yet."""
-    names: list[str] = []
-    lower = eager.lower_graph
-
-    def counted(graph: Any, *args: Any) -> Any:
-        names.append(graph.name)
-        return lower(graph, *args)
-
-    monkeypatch.setattr(eager, "lower_graph", counted)
+    names = names_of_compiled(monkeypatch)
     engine = eager.Eager()
     monkeypatch.setattr(direct, "WHOLE", [engine.functions.call])
     for fn in FUNCTIONS.values():

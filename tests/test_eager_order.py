@@ -22,6 +22,7 @@ from tessera.eager_order import inverse, merged, order_of, spaces_of
 from tessera.graph import host_copy
 from tessera.graph.engine import installed
 from tessera.ir.types import TensorType
+from tests.counting import names_of_compiled
 
 RNG = np.random.default_rng(7)
 SHAPE = (40, 60, 50)
@@ -34,14 +35,7 @@ def data(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of what is compiled by an engine that knows nothing yet."""
-    names: list[str] = []
-    lower = eager.lower_graph
-
-    def counted(graph: Any, *args: Any) -> Any:
-        names.append(graph.name)
-        return lower(graph, *args)
-
-    monkeypatch.setattr(eager, "lower_graph", counted)
+    names = names_of_compiled(monkeypatch)
     engine = eager.Eager()
     monkeypatch.setattr(host_copy, "TURNERS", [engine.turn])
     with installed(engine):

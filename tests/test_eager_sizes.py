@@ -20,6 +20,7 @@ from tessera.graph.ops.generate import RandomBits
 from tessera.graph.ops.sort import Sort
 from tessera.graph.shortcut import Shortcut
 from tessera.ir.core import Op, Value
+from tests.counting import names_of_compiled
 
 SIZES = (0, 1, 2, 3, 5, 8)
 Case = Callable[[np.random.Generator, tuple[int, ...]], tuple[Any, Any]]
@@ -28,14 +29,7 @@ Case = Callable[[np.random.Generator, tuple[int, ...]], tuple[Any, Any]]
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Names of what is compiled by an engine that knows nothing yet."""
-    names: list[str] = []
-    lower = eager.lower_graph
-
-    def counted(graph: Any, *args: Any) -> Any:
-        names.append(graph.name)
-        return lower(graph, *args)
-
-    monkeypatch.setattr(eager, "lower_graph", counted)
+    names = names_of_compiled(monkeypatch)
     for fn in vars(ts).values():
         if isinstance(fn, Shortcut):
             monkeypatch.setattr(fn, "_table", None, raising=False)
