@@ -3,211 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec
 
 from tessera import pytree
+from tessera.api.again import Again
 from tessera.api.leaves import (
-    argument_name,
     cast_weak,
     check_callable,
     check_structure,
     leaf_arrays,
     leaf_name,
     name_of,
-    strong,
     wraps_other,
 )
-from tessera.api.refs import opened
-from tessera.api.traced import Refs, Traced
+from tessera.api.problem import (
+    Point,
+    Problem,
+    check_types,
+    filled_tangents,
+    select_args,
+    split_aux,
+)
 from tessera.dtypes import Kind
-from tessera.errors import CallError, DTypeError, GradError, ShapeError, api_boundary
-from tessera.graph.array import Array
-from tessera.graph.device import default_device, using
+from tessera.errors import CallError, GradError, api_boundary
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
-from tessera.graph.placement import common_device, device_of, moved
-from tessera.graph.state import Cell, Scope, adopt, store
-from tessera.graph.trace import Trace, active
-from tessera.graph.transforms.differentiate import (
-    Linearized,
-    jvp_values,
-    linearize_values,
-    zeros_of,
-)
 from tessera.ir import loc as _loc
 from tessera.ir.types import TensorType
 
 P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def select_args(
-    fn: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int], transform: str
-) -> tuple[int, ...]:
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    count = len(args)
-    for n in numbers:
-        if not -count <= n < count:
-            plural = "" if count == 1 else "s"
-            raise GradError(
-                f"{transform}: argnums has {n}, but {name_of(fn)} is called with {count} "
-                f"positional argument{plural}",
-                loc=_loc.current(),
-                rule="argnums are positions of positional arguments, counted from 0",
-            )
-    found = tuple([n % count for n in numbers])
-    if len(set(found)) != len(found):
-        raise GradError(
-            f"{transform}: argnums={tuple(numbers)} names an argument twice",
-            loc=_loc.current(),
-            rule="argnums are distinct",
-        )
-    return found
-
-
-class Problem:
-    """A function prepared for differentiation with respect to some arguments.
-
-    Args:
-        fn: the function.
-        args: its positional arguments.
-        kwargs: its other arguments.
-        argnums: which of the positional ones are differentiated.
-        transform: the public name of the transform.
-        holomorphic: whether they are complex and the derivative is with respect to these.
-
-    Attributes:
-        leaves: the leaves of the differentiated arguments.
-        treedef: the structure of the tuple of these.
-        traced: the function, whose inputs they are.
-    """
-
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        argnums: Sequence[int],
-        transform: str,
-        holomorphic: bool = False,
-    ) -> None:
-        given_trees = tuple([args[n] for n in argnums])
-        self.transform = transform
-        self.name = name = argument_name(transform, fn, argnums)
-        trees, filled = opened(given_trees, f"{transform}: {name_of(fn)}")
-        leaves, self.treedef = leaf_arrays(trees, name)
-        self._by_rules: set[Cell] = set()
-        given = [x for x in pytree.leaves((args, kwargs)) if isinstance(x, Array)]
-        device = common_device(transform, given, given)
-        if device is not None:
-            leaves = [moved(x, device) if isinstance(x, Array) else x for x in leaves]
-        self.leaves = [strong(x) for x in leaves]
-        for k, x in enumerate(self.leaves):
-            if not is_inexact(x.dtype):
-                raise GradError(
-                    f"{name(self.treedef, k)} has dtype {x.dtype.full_name}, which has no "
-                    f"derivative",
-                    loc=_loc.current(),
-                    rule="differentiated inputs are floating-point or complex numbers",
-                    fix="convert it (`ts.astype(x, ts.float32)`), or leave it out with `argnums`",
-                )
-            if holomorphic and x.dtype.kind is not Kind.COMPLEX:
-                raise GradError(
-                    f"{name(self.treedef, k)} has dtype {x.dtype.full_name}, with holomorphic=True",
-                    loc=_loc.current(),
-                    rule="a holomorphic function is one of complex numbers",
-                    fix="convert it (`ts.astype(x, ts.complex64)`), or leave out holomorphic=True",
-                )
-
-        def rebuild(tracers: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            full_args = list(args)
-            found = filled(pytree.unflatten(self.treedef, tracers))
-            for n, tree in zip(argnums, found, strict=True):
-                full_args[n] = tree
-            return tuple(full_args), kwargs
-
-        types = [x.type for x in self.leaves]
-        with using(default_device() if device is None else device):
-            self.traced = Traced(
-                fn,
-                rebuild,
-                types,
-                self.leaves,
-                transform,
-                input_name=lambda k: name(self.treedef, k),
-                refs=Refs.OUTPUTS,
-            )
-
-    def primals(self) -> list[Any]:
-        """Values of all arguments of the Graph."""
-        return [*self.traced.captured, *self.leaves]
-
-    def linearize(self) -> Linearized:
-        """The linear map at the point."""
-        wrt = [False] * len(self.traced.captured) + [True] * len(self.leaves)
-        graph, known = self.traced.graph, self.traced.trace.known
-        return self._with_written(lambda: linearize_values(graph, self.primals(), wrt, known))
-
-    def push(self, tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The outputs of the Graph, and their tangents for tangents of the leaves; None is
-        zero."""
-        traced = self.traced
-        given = [*[None] * len(traced.captured), *tangents]
-        known = traced.trace.known
-        return self._with_written(lambda: jvp_values(traced.graph, self.primals(), given, known))
-
-    def _with_written(self, run: Callable[[], T]) -> T:
-        """The result of a function that runs rules of the user, which find in refs what the
-        function has written."""
-        written = [ref for ref in self.traced.written if ref.cell not in self._by_rules]
-        if not written:
-            return run()
-        with active(Trace(self.transform, self.traced.trace.function)) as trace:
-            scope = trace.scope = Scope(trace, False, None)
-            for ref in written:
-                adopt(ref.cell, [self.traced.trace.lower(x) for x in ref.values])
-            found = run()
-            by_rules = scope.finish()
-        for ref in by_rules:
-            store(ref.cell, ref.values, ref.place)
-            self._by_rules.add(ref.cell)
-        return found
-
-    def finish(self, contents: Sequence[Any]) -> None:
-        """Writes the refs that the function has written, and no rule after it.
-
-        Args:
-            contents: the outputs of the Graph that are their contents.
-        """
-        self.traced.finish(contents, self._by_rules)
-
-    def tangents(self, given: Sequence[Any]) -> list[Any]:
-        """The user's tangents as leaves, checked against the primals."""
-        names = leaf_name(self.transform, "the tangent")
-        leaves, treedef = leaf_arrays(tuple(given), names)
-        words = ("the tuple of tangents", "that of primals")
-        check_structure(self.transform, treedef, self.treedef, words, "tangents")
-        types = [x.type for x in self.leaves]
-        check_types(
-            leaves,
-            types,
-            lambda k: (f"{self.name(treedef, k)}: its tangent", "its primal"),
-            "a tangent has the shape and the dtype of its primal",
-        )
-        return [cast_weak(t, type) for t, type in zip(leaves, types, strict=True)]
-
-    def cotangents(self, linear: Linearized, cts: Sequence[Any]) -> Any:
-        """Input cotangents as trees, one per differentiated argument."""
-        # What is written to refs has no cotangent: their contents are constants.
-        more = [None for ref in self.traced.written for _ in ref.values]
-        found = linear.pull_back([*cts, *more])
-        filled: list[Any] = []
-        for ct, x in zip(found, self.leaves, strict=True):
-            with using(device_of(x)):
-                found_ct = zeros_of(x.type) if ct is None else ct
-            here = isinstance(found_ct, Array) and isinstance(x, Array)
-            filled.append(moved(found_ct, device_of(x)) if here else found_ct)
-        return pytree.unflatten(self.treedef, filled)
 
 
 @api_boundary
@@ -291,8 +115,11 @@ def _gradient(
     @wraps_other(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
         numbers = select_args(fn, args, argnums, transform)
-        problem = Problem(fn, args, kwargs, numbers, transform, holomorphic)
-        traced = problem.traced
+        key = (numbers, isinstance(argnums, int), has_aux)
+        problem = Problem(fn, args, kwargs, numbers, transform, holomorphic, key)
+        traced, walk = problem.traced, problem.walk
+        if walk is not None and traced.end is not None:
+            return traced.end(walk.operands(problem.leaves))
         main, aux_tree = split_aux(traced, has_aux, fn, transform)
         main_leaves: list[int]
         main_leaves, main_treedef = pytree.flatten(main)
@@ -300,33 +127,34 @@ def _gradient(
         _check_scalar(name_of(fn), transform, found, has_aux, holomorphic)
         linear = problem.linearize()
         problem.finish(linear.outputs[len(traced.types) :])
-        cts: list[Any] = [None] * len(traced.types)
         (k,) = main_leaves
-        cts[k] = full((), 1, traced.types[k].dtype)
-        grads = problem.cotangents(linear, cts)
-        values = linear.outputs
-        value = pytree.unflatten(main_treedef, [values[k]])
-        aux = pytree.map_(values.__getitem__, aux_tree) if has_aux else None
-        return combine(value, aux, grads[0] if isinstance(argnums, int) else tuple(grads))
+        count, dtype = len(traced.types), traced.types[k].dtype
+
+        def ones() -> list[Any]:
+            cts: list[Any] = [None] * count
+            cts[k] = full((), 1, dtype)
+            return cts
+
+        def result(values: Sequence[Any], grads: Sequence[Any]) -> Any:
+            value = pytree.unflatten(main_treedef, [values[k]])
+            aux = pytree.map_(values.__getitem__, aux_tree) if has_aux else None
+            return combine(value, aux, grads[0] if isinstance(argnums, int) else tuple(grads))
+
+        if walk is not None:
+            graph, treedef, inputs = traced.graph, problem.treedef, len(problem.leaves)
+
+            def compute(primals: list[Any]) -> list[Any]:
+                point = Point.at(graph, primals, inputs)
+                linear = point.linearize()
+                return [*linear.outputs, *point.pull(linear, ones())]
+
+            def trees(found: Sequence[Any]) -> Any:
+                return result(found[:count], pytree.unflatten(treedef, found[count:]))
+
+            Again(walk, traced, compute, trees)
+        return result(linear.outputs, problem.cotangents(linear, ones()))
 
     return run
-
-
-def split_aux(traced: Traced, has_aux: bool, fn: Callable[..., Any], transform: str) -> Any:
-    """The output and the auxiliary results, as trees of the leaves' positions."""
-    tree: Any = pytree.unflatten(traced.treedef, range(len(traced.types)))
-    if not has_aux:
-        return tree, None
-    if not isinstance(tree, tuple) or traced.treedef.num_children != 2:
-        is_leaf = traced.treedef.is_leaf()
-        shown = "one array" if is_leaf else pytree.show(traced.treedef)
-        raise GradError(
-            f"{transform}: with has_aux=True, {name_of(fn)} returns {shown}, which is no pair",
-            loc=_loc.current(),
-            rule="with has_aux=True the function returns `(value, aux)`",
-            fix="return two results, or leave has_aux out",
-        )
-    return cast("tuple[Any, Any]", tree)
 
 
 def _check_scalar(
@@ -417,28 +245,6 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     return out, pullback, pytree.map_(values.__getitem__, aux_tree)
 
 
-def check_types(
-    leaves: Sequence[Any],
-    types: Sequence[TensorType],
-    names: Callable[[int], tuple[str, str]],
-    rule: str,
-) -> None:
-    """Tangents or cotangents have the types of what they belong to; numbers may be of any dtype.
-
-    Args:
-        leaves: the arrays.
-        types: the types.
-        names: what messages call an array, and what it belongs to.
-        rule: what messages say.
-    """
-    for k, (x, type) in enumerate(zip(leaves, types, strict=True)):
-        if x.shape != type.shape or (x.dtype is not type.dtype and not x.type.weak):
-            first, second = names(k)
-            raise (DTypeError if x.shape == type.shape else ShapeError)(
-                f"{first} is {x.type}, {second} {type.strong()}", loc=_loc.current(), rule=rule
-            )
-
-
 @api_boundary
 def jvp(
     fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False
@@ -462,24 +268,32 @@ def jvp(
                 rule=f"{what} is a tuple with one entry for each argument",
                 fix="for one argument pass a tuple of one, as in `(x,)`",
             )
-    problem = Problem(fn, tuple(primals), {}, range(len(primals)), "jvp")
+    problem = Problem(
+        fn, tuple(primals), {}, range(len(primals)), "jvp", key=(len(primals), has_aux)
+    )
     along = problem.tangents(tangents)
-    main, aux = split_aux(problem.traced, has_aux, fn, "jvp")
+    traced, walk = problem.traced, problem.walk
+    if walk is not None and traced.end is not None:
+        return traced.end(walk.operands([*problem.leaves, *along]))
+    main, aux = split_aux(traced, has_aux, fn, "jvp")
     outs, touts = problem.push(along)
-    count = len(problem.traced.types)
+    count = len(traced.types)
     problem.finish(outs[count:])
-    filled = filled_tangents(outs[:count], touts[:count])
-    found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
-    return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
 
+    def result(outs: Sequence[Any], filled: Sequence[Any]) -> Any:
+        found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
+        return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
 
-def filled_tangents(outs: Sequence[Any], touts: Sequence[Any]) -> list[Any]:
-    """Tangents of outputs, with zeros for None."""
-    filled: list[Any] = []
-    for o, t in zip(outs, touts, strict=True):
-        with using(device_of(o)):
-            filled.append(zeros_of(o.type) if t is None else t)
-    return filled
+    if walk is not None:
+        graph, inputs = traced.graph, len(problem.leaves)
+
+        def compute(arrays: list[Any]) -> list[Any]:
+            primals, along = arrays[: len(graph.args)], arrays[len(graph.args) :]
+            outs, touts = Point.at(graph, primals, inputs).push(along)
+            return [*outs, *filled_tangents(outs, touts)]
+
+        Again(walk, traced, compute, lambda found: result(found[:count], found[count:]))
+    return result(outs, filled_tangents(outs[:count], touts[:count]))
 
 
 @api_boundary

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from tessera import pytree
-from tessera.api.autodiff import Problem, select_args, split_aux
+from tessera.api.again import Again
 from tessera.api.leaves import check_callable, name_of, wraps_other
+from tessera.api.problem import Point, Problem, select_args, split_aux
 from tessera.api.vectorize import vmap
 from tessera.dtypes import Kind
 from tessera.errors import GradError, api_boundary
@@ -57,16 +58,19 @@ def jacfwd(
                [0., 4.]], dtype=float32)
     """
 
-    def columns(problem: Problem, outputs: Sequence[int]) -> list[list[Any]]:
-        by_input: list[list[Any]] = []
+    def check(problem: Problem, outputs: Sequence[int]) -> None:
         for k, x in enumerate(problem.leaves):
             if x.dtype.kind is Kind.COMPLEX and not holomorphic:
                 raise _complex_error("jacfwd", f"{problem.name(problem.treedef, k)} has", x.type)
 
+    def columns(point: Problem | Point, outputs: Sequence[int]) -> list[list[Any]]:
+        by_input: list[list[Any]] = []
+        for k, x in enumerate(point.leaves):
+
             def along(t: Any, k: int = k) -> list[Any]:
-                tangents: list[Any] = [None] * len(problem.leaves)
+                tangents: list[Any] = [None] * len(point.leaves)
                 tangents[k] = t
-                outs, touts = problem.push(tangents)
+                outs, touts = point.push(tangents)
                 return [
                     zeros_of(outs[o].type) if touts[o] is None else touts[o] for o in outputs
                 ]
@@ -77,7 +81,7 @@ def jacfwd(
             by_input.append([reshape(y, (*y.shape[:-1], *shape)) for y in found])
         return [[column[k] for column in by_input] for k in range(len(outputs))]
 
-    return _jacobian(fn, argnums, has_aux, holomorphic, "jacfwd", columns)
+    return _jacobian(fn, argnums, has_aux, holomorphic, "jacfwd", check, columns)
 
 
 @api_boundary
@@ -111,12 +115,9 @@ def jacrev(
         Array([2., 4.], dtype=float32)
     """
 
-    def rows(problem: Problem, outputs: Sequence[int]) -> list[list[Any]]:
-        types = problem.traced.types
-        linear = problem.linearize()
-        found: list[list[Any]] = []
+    def check(problem: Problem, outputs: Sequence[int]) -> None:
         for o in outputs:
-            type = types[o]
+            type = problem.traced.types[o]
             if not is_inexact(type.dtype):
                 raise GradError(
                     f"jacrev: a result of {name_of(fn)} is {type.strong()}, which has no "
@@ -128,17 +129,21 @@ def jacrev(
             if type.dtype.kind is Kind.COMPLEX and not holomorphic:
                 raise _complex_error("jacrev", f"a result of {name_of(fn)} has", type)
 
-            def back(ct: Any, o: int = o) -> list[Any]:
-                cts: list[Any] = [None] * len(types)
-                cts[o] = ct
-                return pytree.leaves(problem.cotangents(linear, cts))
+    def rows(point: Problem | Point, outputs: Sequence[int]) -> list[list[Any]]:
+        linear = point.linearize()
+        found: list[list[Any]] = []
+        for o in outputs:
+            type = linear.outputs[o].type.with_policy(None).strong()
 
-            with using(device_of_all(problem.leaves)):
+            def back(ct: Any, o: int = o) -> list[Any]:
+                return point.pull(linear, [*[None] * o, ct])
+
+            with using(device_of_all(point.leaves)):
                 parts = vmap(back)(_basis(type))
             found.append([reshape(y, (*type.shape, *y.shape[1:])) for y in parts])
         return found
 
-    return _jacobian(fn, argnums, has_aux, holomorphic, "jacrev", rows)
+    return _jacobian(fn, argnums, has_aux, holomorphic, "jacrev", check, rows)
 
 
 @api_boundary
@@ -178,7 +183,8 @@ def _jacobian(
     has_aux: bool,
     holomorphic: bool,
     transform: str,
-    blocks: Callable[[Problem, Sequence[int]], list[list[Any]]],
+    check: Callable[[Problem, Sequence[int]], None],
+    blocks: Callable[[Problem | Point, Sequence[int]], list[list[Any]]],
 ) -> Callable[P, Any]:
     """What `jacfwd` and `jacrev` have in common.
 
@@ -188,7 +194,8 @@ def _jacobian(
         has_aux: see there.
         holomorphic: see there.
         transform: the public name.
-        blocks: one array for each output (whose positions it is told), and each leaf of the input.
+        check: fails for inputs, and outputs (whose positions it is told), without a derivative.
+        blocks: one array for each output, and each leaf of the input.
     """
     check_callable(transform, fn, f"pass arguments to what it returns: `ts.{transform}(f)(x)`")
 
@@ -196,20 +203,35 @@ def _jacobian(
     @wraps_other(fn)
     def run(*args: P.args, **kwargs: P.kwargs) -> Any:
         numbers = select_args(fn, args, argnums, transform)
-        problem = Problem(fn, args, kwargs, numbers, transform, holomorphic)
-        main, aux = split_aux(problem.traced, has_aux, fn, transform)
+        key = (numbers, isinstance(argnums, int), has_aux)
+        problem = Problem(fn, args, kwargs, numbers, transform, holomorphic, key)
+        traced, walk, treedef = problem.traced, problem.walk, problem.treedef
+        if walk is not None and traced.end is not None:
+            return traced.end(walk.operands(problem.leaves))
+        main, aux = split_aux(traced, has_aux, fn, transform)
         outputs, out_treedef = pytree.flatten(main)
-        inner: list[Any] = []
-        for row in blocks(problem, outputs):
-            by_argument = pytree.unflatten(problem.treedef, row)
-            inner.append(by_argument[0] if isinstance(argnums, int) else tuple(by_argument))
-        found = pytree.unflatten(out_treedef, inner)
-        traced = problem.traced
+        inputs, count = len(problem.leaves), len(traced.types)
+
+        def result(values: Sequence[Any], found: Sequence[Any]) -> Any:
+            inner: list[Any] = []
+            for k in range(len(outputs)):
+                row = pytree.unflatten(treedef, found[k * inputs : (k + 1) * inputs])
+                inner.append(row[0] if isinstance(argnums, int) else tuple(row))
+            whole = pytree.unflatten(out_treedef, inner)
+            return (whole, pytree.map_(values.__getitem__, aux)) if has_aux else whole
+
+        check(problem, outputs)
+        found = [x for row in blocks(problem, outputs) for x in row]
         problem.finish([traced.trace.lower(x) for ref in traced.written for x in ref.values])
-        if not has_aux:
-            return found
-        values = traced.known_outputs()
-        return found, pytree.map_(values.__getitem__, aux)
+        if walk is not None:
+            graph = traced.graph
+
+            def compute(primals: list[Any]) -> list[Any]:
+                point = Point.at(graph, primals, inputs)
+                return [*point.outputs, *[x for row in blocks(point, outputs) for x in row]]
+
+            Again(walk, traced, compute, lambda made: result(made[:count], made[count:]))
+        return result(traced.known_outputs(), found)
 
     return run
 

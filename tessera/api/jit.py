@@ -320,7 +320,7 @@ class JitFunction(Inspected, Generic[P, R]):
                 traced = self._trace(call)
         if generic is not None:
             generic.check_result(traced, generic.check(call))
-        if any([type(x) is Tracer for x in traced.captured]) or (
+        if any([isinstance(x, Tracer) for x in traced.captured]) or (
             traced.touched and is_recording()
         ):
             return traced

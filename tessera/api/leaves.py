@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -137,6 +137,9 @@ def leaf_arrays(
     leaves, treedef = pytree.flatten(tree)
     found: list[Any] = []
     for k, x in enumerate(leaves):
+        if type(x) is Array or isinstance(x, Tracer):
+            found.append(x)
+            continue
         array = to_array(x)
         if array is None:
             raise leaf_error(x, name(treedef, k), fix)
@@ -194,6 +197,14 @@ def name_of(fn: Callable[..., Any]) -> str:
         inner: Callable[..., Any] = fn.func
         return name_of(inner)
     return getattr(fn, "__name__", type(fn).__name__)
+
+
+def code_of(fn: Callable[..., Any]) -> Hashable:
+    """What a function has in common with others that were made at the same place; None where that
+    is not known."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__code__", None)
 
 
 def parameter_names(fn: Callable[..., Any]) -> list[str]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
-from tessera.api.autodiff import check_types
 from tessera.api.leaves import (
     argument_name,
     cast_weak,
@@ -17,6 +16,7 @@ from tessera.api.leaves import (
     leaf_name,
     name_of,
 )
+from tessera.api.problem import check_types
 from tessera.api.shapes import leaf_types
 from tessera.api.traced import Rebuild, Traced
 from tessera.errors import GradError, api_boundary

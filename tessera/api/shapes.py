@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera import pytree
-from tessera.api.autodiff import check_types
 from tessera.api.leaves import (
     argument_name,
     cast_weak,
@@ -18,6 +17,7 @@ from tessera.api.leaves import (
     leaf_arrays,
     name_of,
 )
+from tessera.api.problem import check_types
 from tessera.api.refs import Ref
 from tessera.api.stateful import contents, with_refs, without_refs
 from tessera.api.traced import Refs, Traced

@@ -146,7 +146,7 @@ def arguments_of(
                     argument_name("jit", fn)(treedef, k),
                     "name it in `static_argnames`, or register its class as a pytree",
                 )
-            is_traced = is_traced or type(found) is Tracer
+            is_traced = is_traced or isinstance(found, Tracer)
             leaves[k] = owned(found, x) if keep else found
     # The nodes besides the leaves: the pair, the tuple of arguments and the empty dict.
     is_flat = not statics and treedef.num_nodes == 3 + len(leaves) == 3 + len(args)

@@ -16,7 +16,8 @@ from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
 from tessera.graph.precision import current
 from tessera.graph.state import Cell, Scope, Touched, store
-from tessera.graph.trace import Trace, active, as_tuple, bind, note_effects
+from tessera.graph.steps import End, Walk
+from tessera.graph.trace import Trace, Tracer, active, as_tuple, bind, note_effects
 from tessera.graph.transforms.silence import recorded
 from tessera.ir import loc
 from tessera.ir.core import Func
@@ -50,8 +51,10 @@ class Traced:
         is_function: whether it has a signature of its own: what is suspended around it is not in
             it, and who calls it has its effects.
         refs: what becomes of refs that the function uses.
+        walk: what is known of the function, where it is traced with values.
 
     Attributes:
+        end: what was made of a function that did the same; then the function has no Graph.
         graph: the closed Graph: its inputs are the captured values, the leaves and the contents of
             refs; its outputs are the output leaves and the contents of written refs.
         captured: the captured values.
@@ -77,12 +80,12 @@ class Traced:
         input_name: Callable[[int], str] | None = None,
         is_function: bool = False,
         refs: Refs = Refs.READ,
+        walk: Walk | None = None,
     ) -> None:
         name = name_of(fn)
-        trace = Trace(kind, name, abstract=concrete is None, staging=staging)
+        self.trace = trace = Trace(kind, name, abstract=concrete is None, staging=staging)
         with own_effects() if is_function else nullcontext(), active(trace):
-            values = concrete if concrete is not None else [None] * len(types)
-            tracers = [trace.input(t, v) for t, v in zip(types, values, strict=True)]
+            tracers = _inputs(trace, types, concrete, walk)
             scope = trace.scope = _scope(trace, refs)
             if input_name is not None:
                 trace.input_name = lambda k: (
@@ -98,10 +101,12 @@ class Traced:
                 result, result_name(kind, fn), "return arrays, numbers, or containers of them"
             )
             self.touched: list[Touched] = scope.finish()
+            self.end = self._end(walk)
+            if self.end is not None:
+                return
             contents = [x for ref in self.written for x in ref.values]
             self.graph, self.captured = trace.finish([*self.leaves, *contents], _identifier(name))
         trace.scope = None
-        self.trace = trace
         self.effects: dict[Effect, Occurrence] = {}
         if is_function:
             graph = self.graph
@@ -121,6 +126,13 @@ class Traced:
             note_effects(trace.noted.values())
         # What is said of the arithmetic on arrays ends with the function.
         self.types: list[TensorType] = [x.type.with_policy(None) for x in self.leaves]
+
+    def _end(self, walk: Walk | None) -> End | None:
+        if walk is None:
+            return None
+        if self.touched or self.trace.noted:
+            walk.leave()
+        return walk.end(self.leaves, self.treedef)
 
     def _take_refs(self, result: Any, scope: Scope) -> Any:
         """A result without the refs in it that come from outside: they are returned as they are."""
@@ -160,6 +172,15 @@ class Traced:
     def known_outputs(self) -> list[Any]:
         """The concrete values of the outputs (concrete traces only)."""
         return [self.trace.lower(x) for x in self.leaves]
+
+
+def _inputs(
+    trace: Trace, types: Sequence[TensorType], concrete: Sequence[Any] | None, walk: Walk | None
+) -> list[Tracer]:
+    values = concrete if concrete is not None else [None] * len(types)
+    if walk is not None:
+        return walk.inputs(trace, values)
+    return [trace.input(t, v) for t, v in zip(types, values, strict=True)]
 
 
 def _scope(trace: Trace, refs: Refs) -> Scope:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 from tessera import pytree
+from tessera.api.again import Again, walk_for
 from tessera.api.collectives import mapped_axis
 from tessera.api.leaves import (
     argument_name,
@@ -122,6 +123,10 @@ def vmap(
             for x, a in zip(leaves, axes, strict=True)
         ]
         rebuild: Rebuild = functools.partial(with_refs, treedef=whole, refs=refs)
+        walk = None
+        if axis_name is None and not refs and type(out_axes) is int:
+            key = ("vmap", treedef, tuple(axes), size, out_axes)
+            walk = walk_for(fn, key, leaves, types)
         with contextlib.ExitStack() as stack:
             stack.enter_context(using(device_of_all(leaves)))
             if axis_name is not None:
@@ -136,22 +141,38 @@ def vmap(
                 staging=axis_name is not None,
                 input_name=lambda k: name(treedef, k),
                 refs=Refs.OUTPUTS,
+                walk=walk,
             )
+            if walk is not None and traced.end is not None:
+                return traced.end(walk.operands(leaves))
             all_axes: list[int | None] = [None] * len(traced.captured) + axes
             stack.enter_context(named_axis(axis_name))
             outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
-        count = len(traced.types)
+        count, out_treedef = len(traced.types), traced.treedef
         _check_state(traced, found[count:])
         state = outs[count:]
         outs = outs[:count]
-        wanted = _flat_axes(out_axes, pytree.unflatten(traced.treedef, outs), "out_axes")
+        wanted = _flat_axes(out_axes, pytree.unflatten(out_treedef, outs), "out_axes")
+        # Not the function itself, which what is remembered of it must not keep.
         results = result_name("vmap", fn)
-        moved = [
-            _place_axis(x, a, w, size, results(traced.treedef, k))
-            for k, (x, a, w) in enumerate(zip(outs, found[:count], wanted, strict=True))
-        ]
+        names = [results(out_treedef, k) for k in range(count)]
+
+        def placed(outs: Sequence[Any], found: Sequence[int | None]) -> list[Any]:
+            return [
+                _place_axis(x, a, w, size, name)
+                for x, a, w, name in zip(outs, found, wanted, names, strict=True)
+            ]
+
+        moved = placed(outs, found[:count])
         traced.finish(state)
-        return pytree.unflatten(traced.treedef, moved)
+        if walk is not None:
+            graph = traced.graph
+
+            def compute(arrays: list[Any]) -> list[Any]:
+                return placed(*vmap_values(graph, arrays, all_axes, size))
+
+            Again(walk, traced, compute, functools.partial(pytree.unflatten, out_treedef))
+        return pytree.unflatten(out_treedef, moved)
 
     return run
 

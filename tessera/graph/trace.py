@@ -245,6 +245,7 @@ class Trace:
         frame: the Python frame that records it, while it does.
         noted: effects that no op shows.
         scope: what the state that it touches holds in it; see `state.py`.
+        walk: what is known of the function that it records; see `steps.py`.
     """
 
     def __init__(
@@ -270,6 +271,7 @@ class Trace:
         self.input_name: Callable[[int], str] | None = None
         self.frame: FrameType | None = None
         self.scope: Any = None
+        self.walk: Any = None
 
     def input(self, type: TensorType, concrete: Any = None, name: str = "") -> Tracer:
         """A new input."""
@@ -289,13 +291,14 @@ class Trace:
         elif not isinstance(x, Array):
             raise TypeError(f"bind takes arrays and tracers, not {type(x).__name__}")
         found = self.captured.get(id(x))
-        if found is None:
-            value = Value(x.type)
-            found = (x, value)
-            self.captured[id(x)] = found
-            if not self.abstract:
-                self.known[value] = x
-        return found[1]
+        return self.capture(x, Value(x.type)) if found is None else found[1]
+
+    def capture(self, x: Any, value: Value) -> Value:
+        """Captures an array, or a tracer of an outer trace, as a value."""
+        self.captured[id(x)] = (x, value)
+        if not self.abstract:
+            self.known[value] = x
+        return value
 
     def lower(self, x: Any) -> Any:
         """The value that `x` carries."""
@@ -311,6 +314,8 @@ class Trace:
         """Records an op (and computes it, in a concrete trace, unless its results are known);
         returns one tracer or a tuple.
         """
+        if self.walk is not None:
+            self.walk.leave()
         lifted = [
             tuple([self.lift(x) for x in items_of(item)])
             if isinstance(item, (tuple, list))
@@ -508,6 +513,14 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     if trace is None:
         return ENGINE[0].evaluate(cls, operands, attrs)
     return trace.record(cls, operands, attrs)
+
+
+def followed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function of arrays that depends on their types, and on the other arguments, alone;
+    where it is known what follows from it, it is not traced again (`steps.py`)."""
+    stack = _STATE.stack
+    walk = stack[-1].walk if stack else None
+    return function(*args, **kwargs) if walk is None else walk.call(function, args, kwargs)
 
 
 def bind_known(

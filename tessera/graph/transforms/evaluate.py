@@ -18,27 +18,40 @@ def bind_op(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
     """Applies `op`'s primitive, with its attributes and regions, to other operands (flat); returns
     a tuple.
     """
+    items, rest = arguments_of(op, operands)
+    return as_tuple(bind(type(op), *items, **rest))
+
+
+def arguments_of(op: Op, operands: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What `bind` takes for an op with other operands (flat): items, and its attributes and
+    regions."""
     flat = iter(operands)
     store = op.__dict__
-    args: list[Any] = []
+    items: list[Any] = []
     rest: dict[str, Any] = {}
     for field in op.fields:
         if field.kind is FieldKind.OPERAND:
-            args.append(next(flat))
+            items.append(next(flat))
         elif field.kind is FieldKind.OPERANDS:
-            args.append(tuple([next(flat) for _ in store[field.name]]))
+            items.append(tuple([next(flat) for _ in store[field.name]]))
         else:
             rest[field.name] = store[field.name]
-    return as_tuple(bind(type(op), *args, **rest))
+    return items, rest
 
 
-def evaluate(func: Func, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a Graph on arrays or tracers."""
+def values_of(func: Func, args: Sequence[Any]) -> dict[Value, Any]:
+    """All values of a Graph on arrays or tracers."""
     env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
     for op in func.ops:
         with _loc.scoped(op.loc):
             results = bind_op(op, [env[v] for v in op.operands])
         env.update(zip(op.results, results, strict=True))
+    return env
+
+
+def evaluate(func: Func, args: Sequence[Any]) -> list[Any]:
+    """The outputs of a Graph on arrays or tracers."""
+    env = values_of(func, args)
     return [env[v] for v in func.outputs]
 
 

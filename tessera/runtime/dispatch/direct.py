@@ -21,7 +21,7 @@ from tessera.dtypes import DType
 from tessera.graph.array import READERS, Array
 from tessera.graph.host_copy import host_copy
 from tessera.graph.shortcut import Shortcut
-from tessera.graph.trace import in_python, is_recording
+from tessera.graph.trace import followed, in_python, is_recording
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.conversions import conversions
 from tessera.runtime.dispatch.copies import copy_run
@@ -65,8 +65,10 @@ class _Notes:
 
 def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the function of a shortcut; lets native code run calls like it where it can."""
+    if is_recording():
+        return followed(shortcut.function, *args, **kwargs)
     settings = config.current()
-    if is_recording() or settings.debug_nans or settings.debug_infs:
+    if settings.debug_nans or settings.debug_infs:
         return shortcut.function(*args, **kwargs)
     if STATE.runs is not None:
         return _called(shortcut, args, kwargs)

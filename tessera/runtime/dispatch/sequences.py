@@ -31,7 +31,7 @@ from tessera.runtime.dispatch.sequence_text import SEQUENCE
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import pointer
 
-MOST_STEPS = 64
+MOST_STEPS = 512
 """Runs of a sequence. What takes more is no small function."""
 
 MOST_BETWEEN = 1 << 22

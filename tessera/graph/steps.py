@@ -1,0 +1,477 @@
+"""What functions did when they were traced before, so that they need not be traced in full again.
+
+Outside of `jit` a gradient is taken anew in each call, as Python may do something else each time.
+It hardly does: it calls the same functions of arrays of the same types, in the same order. So what
+it calls is followed rather than recorded. A `Step` is a call of one function that is marked
+(`graph/shortcut.py`) after some others; it has the ops that were recorded, and the steps that came
+next, by what was called with which arguments. While what is called is known, a `Walk` goes from
+step to step: results are tracers of the values that were recorded the first time, and nothing is
+computed. At the end it is known what the whole function is, and what was made of that.
+
+Invariants:
+
+1. A call that is followed does what is recorded: all that a marked function depends on is in the
+   key of its step, or an argument. Its arrays are traced, so that what it makes of their elements
+   is in the program; one that reads elements otherwise is not followed.
+2. Whoever asks for a value gets it: all that was followed is computed then (`catch_up`), op by op
+   as while tracing. Errors are those of the first time: what is followed has none.
+3. What is no call of a marked function, and records ops, ends the walk: all ops so far are
+   computed, and tracing goes on as if there were no steps.
+
+Transforms nest: the inputs of a walk, and what it captures, may be traced values of the one around
+it. To that one, what was made of the inner function is a call as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+
+from tessera.config import config
+from tessera.dtypes import DType
+from tessera.errors import AROUND
+from tessera.graph.array import READERS, Array
+from tessera.graph.device import CPU, default_device
+from tessera.graph.effects import is_watched, now_suspended
+from tessera.graph.engine import ENGINE
+from tessera.graph.remote import Remote
+from tessera.graph.trace import Trace, Tracer, as_tuple, traces
+from tessera.graph.transforms.evaluate import arguments_of, bind_op
+from tessera.ir import assumptions
+from tessera.ir import loc as _loc
+from tessera.ir.core import Op, Value
+from tessera.ir.effects import PURE
+from tessera.ir.types import TensorType
+
+MOST_STEPS = 1 << 14
+"""Steps of all functions that are kept."""
+
+MOST_NEXT = 16
+"""Steps that may come after one: a number that is another one each time is another call."""
+
+MOST_KEPT = 4096
+"""Bytes of an array that is part of a step."""
+
+Made: TypeAlias = "Value | Array | tuple[Callable[..., Any], Sequence[Made]]"
+"""What a call gives: a traced value, an array that is always the same, or several of these."""
+
+
+class Step:
+    """A call of a marked function, after others.
+
+    Attributes:
+        ops: what it recorded.
+        captured: the values of the arrays that it was given first.
+        constants: arrays that do not depend on any argument, and their values.
+        made: its result.
+        next: the steps that came after it, by what was called.
+        ends: what was made of the functions that ended behind it, by what they returned.
+    """
+
+    __slots__ = ("captured", "constants", "ends", "made", "next", "ops")
+
+    def __init__(
+        self,
+        ops: Sequence[Op] = (),
+        captured: Sequence[Value] = (),
+        constants: Sequence[tuple[Array, Value]] = (),
+        made: Made = (tuple, ()),
+    ) -> None:
+        self.ops = ops
+        self.captured = captured
+        self.constants = constants
+        self.made = made
+        self.next: dict[Hashable, Step] = {}
+        self.ends: dict[Hashable, End] = {}
+
+
+class End(Protocol):
+    """What was made of a function whose steps are known."""
+
+    def __call__(self, operands: Sequence[Any]) -> Any:
+        """The result, for what the function captures, but for constants, and its inputs."""
+        ...
+
+
+class _Root:
+    """Where walks begin that have inputs of the same types."""
+
+    __slots__ = ("inputs", "step")
+
+    def __init__(self, types: Sequence[TensorType]) -> None:
+        self.inputs = [Value(x) for x in types]
+        self.step = Step()
+
+
+_ROOTS: dict[Hashable, _Root] = {}
+_COUNT = [0]
+
+
+class _UnknownError(Exception):
+    """An argument that no key is made of."""
+
+
+class Deferred(Tracer):
+    """A tracer in a walk, whose value is computed when somebody asks for it."""
+
+    __slots__ = ()
+
+    def __init__(self, trace: Trace, value: Value) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self.trace = trace
+        self.value = value
+
+    @property
+    def concrete(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The array, or the tracer of an outer trace, that it carries, if its trace has values."""
+        trace = self.trace
+        trace.walk.catch_up()
+        return trace.known.get(self.value)
+
+
+def begin(key: Hashable, inputs: Sequence[Any], types: Sequence[TensorType]) -> Walk | None:
+    """A walk for a function that is traced, if its calls may be followed.
+
+    Args:
+        key: the transform, the code of the function, and the structure of its inputs.
+        inputs: arrays, or traced values of the walk around this one.
+        types: the types of what stands for them in the function.
+    """
+    if AROUND or default_device() is not CPU or is_watched():
+        return None
+    settings = config.current()
+    if settings.debug_nans or settings.debug_infs or settings.sentinels or now_suspended() != PURE:
+        return None
+    stack = traces()
+    outer = stack[-1].walk if stack else None
+    if stack and (outer is None or not outer.is_open):
+        return None
+    if assumptions.current() is not None or not all([_is_known(x, outer) for x in inputs]):
+        return None
+    promises = _loc.promises()
+    key = (key, promises, *[(x.shape, x.dtype) for x in types])
+    if _COUNT[0] >= MOST_STEPS:
+        _COUNT[0] = 0
+        _ROOTS.clear()
+    root = _ROOTS.get(key)
+    if root is None:
+        root = _ROOTS[key] = _Root(types)
+        _COUNT[0] += 1
+    return Walk(root, promises, outer)
+
+
+def _is_known(x: Any, outer: Walk | None) -> bool:
+    """Whether an input is an array on the host, or a traced value of the walk around."""
+    if type(x) is Array:
+        return type(x.storage) is np.ndarray and not x.weak
+    return outer is not None and isinstance(x, Tracer) and x.trace is outer.trace
+
+
+class Walk:
+    """One call of a function that is traced, as far as it is known.
+
+    Args:
+        root: where it begins.
+        promises: what is promised of ops there.
+        outer: the walk around it.
+
+    Attributes:
+        trace: the trace of the function.
+        fixed: the values of captured arrays that are always the same.
+    """
+
+    def __init__(self, root: _Root, promises: Hashable, outer: Walk | None) -> None:
+        self.trace: Trace
+        self.fixed: set[Value] = set()
+        self._root = root
+        self._outer = outer
+        self._step = root.step
+        self._promises = promises
+        self._override = config.override.get()
+        self._waiting: list[Step] = []
+        self._is_inside = False
+        self._is_over = False
+        self._was_read = False
+        self._end: Hashable = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are followed now."""
+        return not self._is_over and not self._is_inside
+
+    def inputs(self, trace: Trace, values: Sequence[Any]) -> list[Tracer]:
+        """The tracers of the inputs in a new trace.
+
+        Args:
+            trace: the trace.
+            values: what the inputs carry, None where the trace is abstract.
+        """
+        self.trace = trace
+        trace.walk = self
+        inputs = self._root.inputs
+        trace.builder.args[:] = inputs
+        if not trace.abstract:
+            trace.known.update(zip(inputs, values, strict=True))
+        return [Tracer(trace, v, x) for v, x in zip(inputs, values, strict=True)]
+
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a function of arrays gives that depends on their types, and on the other arguments,
+        alone."""
+        if self._is_inside or self._is_over:
+            return function(*args, **kwargs)
+        trace = self.trace
+        keys = _Keys(trace)
+        try:
+            key: Any = (function, *[keys.of(x) for x in args])
+            if kwargs:
+                key = (*key, *[(name, keys.of(x)) for name, x in kwargs.items()])
+        except _UnknownError:
+            self.leave()
+            return function(*args, **kwargs)
+        if not keys.is_traced:
+            if self._outer is not None:
+                return self._outer.call(function, args, kwargs)
+            return function(*args, **kwargs)
+        if (
+            AROUND
+            or config.override.get() is not self._override
+            or default_device() is not CPU
+            or _loc.promises() != self._promises
+        ):
+            self.leave()
+            return function(*args, **kwargs)
+        found = self._step.next.get(key)
+        if found is None:
+            return self._learn(key, function, args, kwargs, keys)
+        self._step = found
+        self._waiting.append(found)
+        for x, value in zip(keys.new, found.captured, strict=True):
+            trace.capture(x, value)
+        for x, value in found.constants:
+            trace.capture(x, value)
+            self.fixed.add(value)
+        made = found.made
+        return Deferred(trace, made) if made.__class__ is Value else self._result(made)
+
+    def _result(self, made: Made) -> Any:
+        if isinstance(made, Value):
+            return Deferred(self.trace, made)
+        if isinstance(made, Array):
+            return made
+        make, items = made
+        return make([self._result(item) for item in items])
+
+    def _learn(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        keys: _Keys,
+    ) -> Any:
+        self.catch_up()
+        before = self._step
+        if len(before.next) >= MOST_NEXT:
+            self.leave()
+            return function(*args, **kwargs)
+        trace = self.trace
+        ops = trace.builder.ops
+        count, captured = len(ops), len(trace.captured)
+        result = self._watched(function, args, kwargs)
+        values: list[Value] = []
+        if keys.has_captured and not self._was_read:
+            # What it made of elements of arrays was made at once: once more, to see it.
+            del ops[count:]
+            for one in list(trace.captured)[captured:]:
+                trace.captured.pop(one)
+            values = [trace.lift(x) for x in keys.new]
+            captured += len(values)
+            traced = {name: self._traced(x) for name, x in kwargs.items()}
+            result = self._watched(function, tuple([self._traced(x) for x in args]), traced)
+        more = list(trace.captured.values())[captured:]
+        made = self._made(result)
+        added = tuple(ops[count:])
+        is_plain = not any([op.regions or op.get_effects() for op in added])
+        is_plain = is_plain and all([_is_kept(x) for x, _ in more])
+        if made is None or self._was_read or not is_plain:
+            self.leave()
+            return result
+        self.fixed.update([value for _, value in more])
+        self._step = before.next[key] = Step(added, values, more, made)
+        _COUNT[0] += 1
+        return result
+
+    def _watched(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What a function gives, which is told from others by whether it reads elements."""
+        self._is_inside, self._was_read = True, False
+        READERS.append(self._read)
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            self._is_inside = False
+            self.leave()
+            raise
+        finally:
+            self._is_inside = False
+            READERS.remove(self._read)
+
+    def _read(self, data: object) -> None:
+        self._was_read = True
+
+    def _traced(self, x: Any) -> Any:
+        """An argument, with a tracer in the place of what is captured."""
+        if type(x) is Array or (isinstance(x, Tracer) and x.trace is not self.trace):
+            return Tracer(self.trace, self.trace.lift(x), x)
+        if type(x) in (tuple, list):
+            make: Any = type(cast("object", x))
+            return make([self._traced(item) for item in x])
+        return x
+
+    def _made(self, result: Any) -> Made | None:
+        """How the result of a call is made again; None where that is not known."""
+        if isinstance(result, Tracer):
+            return result.value if result.trace is self.trace else None
+        if type(result) is Array:
+            return result if _is_kept(result) else None
+        if not isinstance(result, (tuple, list)):
+            return None
+        items = [self._made(x) for x in cast("Sequence[Any]", result)]
+        found = [x for x in items if x is not None]
+        make: Any = type(cast("object", result))
+        make = make if make in (tuple, list) else getattr(make, "_make", None)
+        return None if make is None or len(found) < len(items) else (make, found)
+
+    def catch_up(self) -> None:
+        """Computes what was followed."""
+        if not self._waiting:
+            return
+        trace = self.trace
+        known = trace.known
+        waiting, self._waiting = self._waiting, []
+        for step in waiting:
+            for op in () if trace.abstract else step.ops:
+                found = _computed(op, [known[v] for v in op.operands])
+                known.update(zip(op.results, found, strict=True))
+            trace.builder.ops += step.ops
+
+    def leave(self) -> None:
+        """Ends the walk: what comes is recorded."""
+        if not self._is_over and not self._is_inside:
+            self.catch_up()
+            self._is_over = True
+
+    def end(self, leaves: Sequence[Any], structure: Hashable) -> End | None:
+        """What was made of a function that did the same; else all is computed, and None.
+
+        Args:
+            leaves: what the function returns.
+            structure: of the result.
+        """
+        self._end = None
+        trace = self.trace
+        is_whole = all([isinstance(x, Tracer) and x.trace is trace for x in leaves])
+        if not self._is_over and is_whole:
+            self._end = (structure, *[x.value for x in leaves])
+            found = self._step.ends.get(self._end)
+            if found is not None:
+                return found
+        self.catch_up()
+        return None
+
+    def remember(self, end: End) -> None:
+        """Says what is made of functions that do the same."""
+        if self._end is not None:
+            self._step.ends[self._end] = end
+
+    def operands(self, leaves: Sequence[Array]) -> list[Array]:
+        """The arrays that an end is given."""
+        fixed = self.fixed
+        return [*[x for x, v in self.trace.captured.values() if v not in fixed], *leaves]
+
+
+def _computed(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The results of an op, which is recorded where one of its operands is."""
+    with _loc.scoped(op.loc):
+        if not all([type(x) is Array for x in operands]):
+            return bind_op(op, operands)
+        # No trace that was begun since has to do with it.
+        items, attrs = arguments_of(op, operands)
+        return as_tuple(ENGINE[0].evaluate(type(op), items, attrs))
+
+
+_TOLD = (int, bool, str, DType, type)
+
+
+class _Keys:
+    """What tells the arguments of a call apart.
+
+    Args:
+        trace: the trace whose values they are.
+
+    Attributes:
+        is_traced: whether there is a traced value among them.
+        has_captured: whether there is an array, or a traced value of another trace.
+        new: the arrays that the trace has not captured yet.
+    """
+
+    __slots__ = ("_trace", "has_captured", "is_traced", "new")
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.is_traced = False
+        self.has_captured = False
+        self.new: list[Array] = []
+
+    def of(self, x: Any) -> Hashable:
+        """Of an argument.
+
+        Raises:
+            _UnknownError: there is no key.
+        """
+        cls = x.__class__
+        if cls is Deferred or cls is Tracer:
+            if x.trace is not self._trace:
+                return self._of_captured(x)
+            self.is_traced = True
+            return x.value
+        if cls is Array:
+            return self._of_captured(x)
+        if cls is float:
+            return cls, x or str(x)  # there are two zeros
+        if cls in _TOLD:
+            return cls, x
+        if x is None or x is ...:
+            return x
+        if cls is tuple or cls is list:
+            return cls, *[self.of(item) for item in x]
+        if cls is slice:
+            return cls, self.of(x.start), self.of(x.stop), self.of(x.step)
+        raise _UnknownError
+
+    def _of_captured(self, x: Any) -> Hashable:
+        self.has_captured = True
+        found = self._trace.captured.get(id(x))
+        if found is not None:
+            return found[1]
+        for k, one in enumerate(self.new):
+            if one is x:
+                return k
+        is_array = type(x) is Array
+        if not (type(x.storage) is np.ndarray if is_array else x.trace.alive):
+            raise _UnknownError
+        self.new.append(x)
+        if is_array:
+            return x.storage.shape, x.storage.dtype, x.weak
+        return x.type
+
+
+def _is_kept(x: Any) -> bool:
+    """Whether an array that is always the same is small enough to be kept."""
+    if type(x) is not Array or isinstance(x.storage, Remote):
+        return False
+    return x.storage.nbytes <= MOST_KEPT or not any(x.storage.strides)
