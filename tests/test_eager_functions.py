@@ -70,6 +70,13 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         return [((x, 3), {}), ((x, 5), {}), ((x, 0.5), {}), ((x.astype(np.int32), 4), {})]
     if name in ("isclose", "layernorm_safe"):
         return [((x, x + np.float32(1e-6) * y), {})] if name == "isclose" else []
+    if name.endswith("_pool"):
+        image = data(2, 60, 50, 7)
+        ends = {"padding": "SAME"}
+        return [((image, (2, 2)), {}), ((image, (2, 3), (2, 1)), {}), ((image, (3, 3)), ends)]
+    if name == "one_hot":
+        whole = RNG.integers(-1, 12, SHAPE)
+        return [((whole[0], 300), {}), ((whole, 9), {"axis": 1}), ((whole, 9), {})]
     if name in ("tril", "triu", "diag"):
         return [((x,), {}), ((x,), {"k": 1}), ((x,), {"k": -3})]
     if name in ("relu", "nan_to_num") or fn.__module__ == "tessera.nn.activations":

@@ -109,6 +109,48 @@ def _compiled(body: Any) -> dict[str, Build]:
     }
 
 
+def _layers(rng: np.random.Generator, n: int, layers: int) -> tuple[Any, ...]:
+    weights = [(normal(rng, n, n) / n**0.5, normal(rng, n) / n) for _ in range(layers)]
+    return weights, normal(rng, n, n), normal(rng, n, n)
+
+
+def _loss(xp: Any) -> Any:
+    """The loss of some layers."""
+
+    def loss(layers: Any, x: Any, y: Any) -> Any:
+        for w, b in layers:
+            x = xp.tanh(x @ w + b)
+        return xp.mean((x - y) ** 2)
+
+    return loss
+
+
+def _gradient_torch(lib: Any, **size: Any) -> Any:
+    torch = lib.module
+    loss = _loss(torch)
+
+    def run(layers: Any, x: Any, y: Any) -> Any:
+        own = [tuple([t.detach().requires_grad_() for t in layer]) for layer in layers]
+        found = torch.autograd.grad(loss(own, x, y), [t for layer in own for t in layer])
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    return run
+
+
+def _gradient(layers: Any, x: Any, y: Any) -> Any:
+    """It by hand."""
+    values = [x]
+    for w, b in layers:
+        values.append(np.tanh(values[-1] @ w + b))
+    d = 2 * (values[-1] - y) / y.size
+    grads: list[Any] = []
+    for (w, _), before, after in zip(layers[::-1], values[-2::-1], values[::-1], strict=False):
+        d = d * (1 - after * after)
+        grads.append((before.T @ d, d.sum(0)))
+        d = d @ w.T
+    return grads[::-1]
+
+
 def _eager(body: Any) -> dict[str, Build]:
     """Operators, as a user would write them."""
     return dict.fromkeys(("tessera", "jax", "torch", "numpy"), lambda lib, n: body)
@@ -158,6 +200,22 @@ CALLS = [
 
 PROGRAMS = [
     *CALLS,
+    Program(
+        "call, gradient without jit",
+        _layers,
+        {
+            **dict.fromkeys(
+                ("tessera", "jax"), lambda lib, **size: lib.module.grad(_loss(lib.xp))
+            ),
+            "torch": _gradient_torch,
+        },
+        lambda n, layers: Cost(8 * n * n * (layers + 1), 6 * n**3 * layers),
+        [{"n": 16, "layers": 2}, {"n": 16, "layers": 12}],
+        {"n": 4, "layers": 2},
+        reference=_gradient,
+        threads=(1,),
+        bound=CALL,
+    ),
     Program(
         "call, 3 arrays",
         lambda rng, n: tuple(normal(rng, n) for _ in range(3)),

@@ -9,7 +9,7 @@ from typing import Any
 from tessera.api.leaves import code_of
 from tessera.api.traced import Traced
 from tessera.graph.shortcut import Shortcut
-from tessera.graph.steps import Walk, begin
+from tessera.graph.steps import Walk, another, begin
 from tessera.ir.types import TensorType
 
 
@@ -49,10 +49,13 @@ class Again:
             for v, x in zip(traced.graph.args, traced.captured, strict=False)
         ]
 
+        kept = [x for x in fixed if x is not None]
+
         def run(*arrays: Any) -> tuple[Any, ...]:
             given = iter(arrays)
             values = [next(given) if x is None else x for x in fixed]
-            return tuple(compute([*values, *given]))
+            found = compute([*values, *given])
+            return tuple([another(y) if any([x is y for x in kept]) else y for y in found])
 
         # One function of arrays to whoever calls it: native code, or a walk around this one.
         self._run = Shortcut(run)

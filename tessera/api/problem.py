@@ -122,9 +122,11 @@ class Problem:
                     fix="convert it (`ts.astype(x, ts.complex64)`), or leave out holomorphic=True",
                 )
 
+        treedef = self.treedef
+
         def rebuild(tracers: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             full_args = list(args)
-            found = filled(pytree.unflatten(self.treedef, tracers))
+            found = filled(pytree.unflatten(treedef, tracers))
             for n, tree in zip(argnums, found, strict=True):
                 full_args[n] = tree
             return tuple(full_args), kwargs
@@ -142,7 +144,7 @@ class Problem:
                 types,
                 self.leaves,
                 transform,
-                input_name=lambda k: name(self.treedef, k),
+                input_name=lambda k: name(treedef, k),
                 refs=Refs.OUTPUTS,
                 walk=walk,
             )

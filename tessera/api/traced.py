@@ -88,10 +88,12 @@ class Traced:
             tracers = _inputs(trace, types, concrete, walk)
             scope = trace.scope = _scope(trace, refs)
             if input_name is not None:
+                # Not the scope, which has the trace: no cycle is to keep arrays.
+                names = scope.names
                 trace.input_name = lambda k: (
                     input_name(k).removeprefix(f"{kind}: ")
                     if k < len(types)
-                    else scope.input_name(k - len(types))
+                    else f"in the ref `{names[k - len(types)]}`"
                 )
             result = _call(kind, fn, *rebuild(tracers))
             self.returned: dict[int, Cell] = {}
@@ -103,6 +105,7 @@ class Traced:
             self.touched: list[Touched] = scope.finish()
             self.end = self._end(walk)
             if self.end is not None:
+                trace.scope = None
                 return
             contents = [x for ref in self.written for x in ref.values]
             self.graph, self.captured = trace.finish([*self.leaves, *contents], _identifier(name))

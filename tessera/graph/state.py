@@ -245,10 +245,6 @@ class Scope:
         self.held[cell] = found
         return found
 
-    def input_name(self, k: int) -> str:
-        """What messages call an input of the trace that is contents of a cell."""
-        return f"in the ref `{self.names[k]}`"
-
     def touch(self, cell: Cell) -> None:
         """Makes a cell one of those that the trace has touched."""
         if cell not in self.held:

@@ -15,8 +15,9 @@ Invariants:
    is in the program; one that reads elements otherwise is not followed.
 2. Whoever asks for a value gets it: all that was followed is computed then (`catch_up`), op by op
    as while tracing. Errors are those of the first time: what is followed has none.
-3. What is no call of a marked function, and records ops, ends the walk: all ops so far are
-   computed, and tracing goes on as if there were no steps.
+3. Ops of functions that are not marked, or that look at elements, are steps of their own. An op
+   with regions or effects ends the walk: all ops so far are computed, and tracing goes on as if
+   there were no steps.
 
 Transforms nest: the inputs of a walk, and what it captures, may be traced values of the one around
 it. To that one, what was made of the inner function is a call as any other.
@@ -30,14 +31,14 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 
 from tessera.config import config
-from tessera.dtypes import DType
-from tessera.errors import AROUND
+from tessera.errors import AROUND, TesseraError
 from tessera.graph.array import READERS, Array
 from tessera.graph.device import CPU, default_device
 from tessera.graph.effects import is_watched, now_suspended
 from tessera.graph.engine import ENGINE
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Trace, Tracer, as_tuple, traces
+from tessera.graph.step_keys import Deferred, Keys, plain_key
+from tessera.graph.trace import Trace, Tracer, as_tuple, count_active, traces
 from tessera.graph.transforms.evaluate import arguments_of, bind_op
 from tessera.ir import assumptions
 from tessera.ir import loc as _loc
@@ -59,7 +60,7 @@ Made: TypeAlias = "Value | Array | tuple[Callable[..., Any], Sequence[Made]]"
 
 
 class Step:
-    """A call of a marked function, after others.
+    """A call of a marked function, or an op, after others.
 
     Attributes:
         ops: what it recorded.
@@ -87,6 +88,10 @@ class Step:
         self.ends: dict[Hashable, End] = {}
 
 
+_IN_PARTS = Step()
+"""In the place of the step of a function that looks at elements: its ops are steps."""
+
+
 class End(Protocol):
     """What was made of a function whose steps are known."""
 
@@ -107,27 +112,6 @@ class _Root:
 
 _ROOTS: dict[Hashable, _Root] = {}
 _COUNT = [0]
-
-
-class _UnknownError(Exception):
-    """An argument that no key is made of."""
-
-
-class Deferred(Tracer):
-    """A tracer in a walk, whose value is computed when somebody asks for it."""
-
-    __slots__ = ()
-
-    def __init__(self, trace: Trace, value: Value) -> None:  # pyright: ignore[reportMissingSuperCall]
-        self.trace = trace
-        self.value = value
-
-    @property
-    def concrete(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The array, or the tracer of an outer trace, that it carries, if its trace has values."""
-        trace = self.trace
-        trace.walk.catch_up()
-        return trace.known.get(self.value)
 
 
 def begin(key: Hashable, inputs: Sequence[Any], types: Sequence[TensorType]) -> Walk | None:
@@ -159,6 +143,41 @@ def begin(key: Hashable, inputs: Sequence[Any], types: Sequence[TensorType]) -> 
         root = _ROOTS[key] = _Root(types)
         _COUNT[0] += 1
     return Walk(root, promises, outer)
+
+
+def followed(
+    function: Callable[..., Any],
+    whole: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls a function of arrays while something is traced.
+
+    Args:
+        function: depends on the types of arrays, and on the other arguments, alone; or says itself
+            that it looks at elements, by `Array.host`.
+        whole: the same as others call it, which may be run by native code.
+        args: its arguments.
+        kwargs: those by name.
+    """
+    stack = traces()
+    walk = stack[-1].walk if stack else None
+    if walk is None:
+        return function(*args, **kwargs)
+    return walk.call(function, whole, args, kwargs)
+
+
+def _aside(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function that has to do with nothing that is traced, as if nothing were."""
+    stack = traces()
+    hidden = stack[:]
+    stack.clear()
+    count_active()
+    try:
+        return function(*args, **kwargs)
+    finally:
+        stack[:] = hidden
+        count_active()
 
 
 def _is_known(x: Any, outer: Walk | None) -> bool:
@@ -216,93 +235,179 @@ class Walk:
         return [Tracer(trace, v, x) for v, x in zip(inputs, values, strict=True)]
 
     def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        whole: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        """What a function of arrays gives that depends on their types, and on the other arguments,
-        alone."""
-        if self._is_inside or self._is_over:
+        """What a function of arrays gives; see `followed`."""
+        if not self.is_open:
             return function(*args, **kwargs)
-        trace = self.trace
-        keys = _Keys(trace)
-        try:
-            key: Any = (function, *[keys.of(x) for x in args])
-            if kwargs:
-                key = (*key, *[(name, keys.of(x)) for name, x in kwargs.items()])
-        except _UnknownError:
-            self.leave()
-            return function(*args, **kwargs)
-        if not keys.is_traced:
+        plain = plain_key(self.trace, function, args, kwargs)
+        found = self._step.next.get(plain) if plain is not None and self._is_as_before() else None
+        if found is not None and found is not _IN_PARTS:
+            return self._follow(found, ())
+        keys = Keys(self.trace)
+        key = keys.of_call(function, args, kwargs)
+        if key is not None and not keys.is_traced:
             if self._outer is not None:
-                return self._outer.call(function, args, kwargs)
-            return function(*args, **kwargs)
-        if (
-            AROUND
-            or config.override.get() is not self._override
-            or default_device() is not CPU
-            or _loc.promises() != self._promises
-        ):
-            self.leave()
+                return self._outer.call(function, whole, args, kwargs)
+            return _aside(whole, args, kwargs)
+        if key is None or not self._is_as_before():
             return function(*args, **kwargs)
         found = self._step.next.get(key)
         if found is None:
-            return self._learn(key, function, args, kwargs, keys)
+            return self._learn_call(key, function, args, kwargs, keys)
+        if found is _IN_PARTS:
+            return function(*args, **kwargs)
+        return self._follow(found, keys.new)
+
+    def record(
+        self,
+        cls: type[Op],
+        operands: Sequence[Any],
+        attrs: dict[str, Any],
+        known: Sequence[Any] | None,
+    ) -> Any:
+        """What an op gives that is no part of a call of a marked function that is a step;
+        `NotImplemented` where it is to be recorded."""
+        if not self.is_open:
+            return NotImplemented
+        if known is not None:
+            self.leave()
+            return NotImplemented
+        keys = Keys(self.trace)
+        key = keys.of_call(cls, operands, attrs)
+        if key is None or not keys.is_traced or not self._is_as_before():
+            self.leave()
+            return NotImplemented
+        found = self._step.next.get(key)
+        if found is not None:
+            return self._follow(found, keys.new)
+        return self._learn_op(key, cls, operands, attrs, keys)
+
+    def _is_as_before(self) -> bool:
+        """Whether what is in force around the calls of arrays is what it was in the beginning."""
+        return (
+            not AROUND
+            and config.override.get() is self._override
+            and default_device() is CPU
+            and _loc.promises() == self._promises
+        )
+
+    def _follow(self, found: Step, new: Sequence[Any]) -> Any:
+        trace = self.trace
         self._step = found
         self._waiting.append(found)
-        for x, value in zip(keys.new, found.captured, strict=True):
+        for x, value in zip(new, found.captured, strict=True):
             trace.capture(x, value)
         for x, value in found.constants:
             trace.capture(x, value)
             self.fixed.add(value)
         made = found.made
-        return Deferred(trace, made) if made.__class__ is Value else self._result(made)
+        return Deferred(trace, made) if isinstance(made, Value) else self._result(made)
 
     def _result(self, made: Made) -> Any:
         if isinstance(made, Value):
             return Deferred(self.trace, made)
         if isinstance(made, Array):
-            return made
+            return another(made)
         make, items = made
         return make([self._result(item) for item in items])
 
-    def _learn(
+    def _learn_call(
         self,
         key: Hashable,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        keys: _Keys,
+        keys: Keys,
     ) -> Any:
         self.catch_up()
-        before = self._step
-        if len(before.next) >= MOST_NEXT:
-            self.leave()
+        if not self._has_room():
             return function(*args, **kwargs)
-        trace = self.trace
-        ops = trace.builder.ops
-        count, captured = len(ops), len(trace.captured)
-        result = self._watched(function, args, kwargs)
+        ops, captured = self.trace.builder.ops, self.trace.captured
+        before = len(ops), len(captured)
+        try:
+            result = self._watched(function, args, kwargs)
+        except BaseException:
+            self.leave()
+            raise
         values: list[Value] = []
         if keys.has_captured and not self._was_read:
             # What it made of elements of arrays was made at once: once more, to see it.
-            del ops[count:]
-            for one in list(trace.captured)[captured:]:
-                trace.captured.pop(one)
-            values = [trace.lift(x) for x in keys.new]
-            captured += len(values)
+            self._undo(*before)
+            values = [self.trace.lift(x) for x in keys.new]
             traced = {name: self._traced(x) for name, x in kwargs.items()}
-            result = self._watched(function, tuple([self._traced(x) for x in args]), traced)
-        more = list(trace.captured.values())[captured:]
-        made = self._made(result)
-        added = tuple(ops[count:])
-        is_plain = not any([op.regions or op.get_effects() for op in added])
-        is_plain = is_plain and all([_is_kept(x) for x, _ in more])
-        if made is None or self._was_read or not is_plain:
-            self.leave()
+            try:
+                result = self._watched(function, tuple([self._traced(x) for x in args]), traced)
+            except TesseraError:
+                self._was_read = True  # it is about more than types
+        if not self._was_read and self._add(key, before, values, result):
             return result
-        self.fixed.update([value for _, value in more])
-        self._step = before.next[key] = Step(added, values, more, made)
-        _COUNT[0] += 1
+        self._undo(*before)
+        self._step.next[key] = _IN_PARTS
+        return function(*args, **kwargs)
+
+    def _learn_op(
+        self,
+        key: Hashable,
+        cls: type[Op],
+        operands: Sequence[Any],
+        attrs: dict[str, Any],
+        keys: Keys,
+    ) -> Any:
+        self.catch_up()
+        if not self._has_room():
+            return NotImplemented
+        before = len(self.trace.builder.ops), len(self.trace.captured)
+        values = [self.trace.lift(x) for x in keys.new]
+        self._is_inside = True
+        try:
+            result = self.trace.record(cls, operands, attrs)
+        finally:
+            self._is_inside = False
+        if not self._add(key, before, values, result):
+            self.leave()
         return result
+
+    def _has_room(self) -> bool:
+        """Whether another step may come next; the walk ends if not."""
+        if len(self._step.next) >= MOST_NEXT:
+            self.leave()
+        return self.is_open
+
+    def _undo(self, ops: int, captured: int) -> None:
+        """Forgets what was recorded since there were so many ops and captured arrays."""
+        trace = self.trace
+        del trace.builder.ops[ops:]
+        for one in list(trace.captured)[captured:]:
+            trace.captured.pop(one)
+
+    def _add(
+        self, key: Hashable, before: tuple[int, int], values: Sequence[Value], result: Any
+    ) -> bool:
+        """Makes a step of what was recorded, if it may be one, and goes there.
+
+        Args:
+            key: what was called.
+            before: how many ops and captured arrays there were.
+            values: the first of those that there are now, which are arguments.
+            result: what the call gave.
+        """
+        trace = self.trace
+        made = self._made(result)
+        ops = tuple(trace.builder.ops[before[0] :])
+        more = list(trace.captured.values())[before[1] + len(values) :]
+        is_plain = not any([op.regions or op.get_effects() for op in ops])
+        if made is None or not is_plain or not all([_is_kept(x) for x, _ in more]):
+            return False
+        self.fixed.update([value for _, value in more])
+        found = self._step.next[key] = Step(ops, values, more, made)
+        self._step = found
+        _COUNT[0] += 1
+        return True
 
     def _watched(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -312,10 +417,6 @@ class Walk:
         READERS.append(self._read)
         try:
             return function(*args, **kwargs)
-        except BaseException:
-            self._is_inside = False
-            self.leave()
-            raise
         finally:
             self._is_inside = False
             READERS.remove(self._read)
@@ -337,7 +438,7 @@ class Walk:
         if isinstance(result, Tracer):
             return result.value if result.trace is self.trace else None
         if type(result) is Array:
-            return result if _is_kept(result) else None
+            return another(result) if _is_kept(result) else None
         if not isinstance(result, (tuple, list)):
             return None
         items = [self._made(x) for x in cast("Sequence[Any]", result)]
@@ -404,70 +505,9 @@ def _computed(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
         return as_tuple(ENGINE[0].evaluate(type(op), items, attrs))
 
 
-_TOLD = (int, bool, str, DType, type)
-
-
-class _Keys:
-    """What tells the arguments of a call apart.
-
-    Args:
-        trace: the trace whose values they are.
-
-    Attributes:
-        is_traced: whether there is a traced value among them.
-        has_captured: whether there is an array, or a traced value of another trace.
-        new: the arrays that the trace has not captured yet.
-    """
-
-    __slots__ = ("_trace", "has_captured", "is_traced", "new")
-
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self.is_traced = False
-        self.has_captured = False
-        self.new: list[Array] = []
-
-    def of(self, x: Any) -> Hashable:
-        """Of an argument.
-
-        Raises:
-            _UnknownError: there is no key.
-        """
-        cls = x.__class__
-        if cls is Deferred or cls is Tracer:
-            if x.trace is not self._trace:
-                return self._of_captured(x)
-            self.is_traced = True
-            return x.value
-        if cls is Array:
-            return self._of_captured(x)
-        if cls is float:
-            return cls, x or str(x)  # there are two zeros
-        if cls in _TOLD:
-            return cls, x
-        if x is None or x is ...:
-            return x
-        if cls is tuple or cls is list:
-            return cls, *[self.of(item) for item in x]
-        if cls is slice:
-            return cls, self.of(x.start), self.of(x.stop), self.of(x.step)
-        raise _UnknownError
-
-    def _of_captured(self, x: Any) -> Hashable:
-        self.has_captured = True
-        found = self._trace.captured.get(id(x))
-        if found is not None:
-            return found[1]
-        for k, one in enumerate(self.new):
-            if one is x:
-                return k
-        is_array = type(x) is Array
-        if not (type(x.storage) is np.ndarray if is_array else x.trace.alive):
-            raise _UnknownError
-        self.new.append(x)
-        if is_array:
-            return x.storage.shape, x.storage.dtype, x.weak
-        return x.type
+def another(x: Array) -> Array:
+    """The same array as another object: who has one may give it away."""
+    return Array(x.storage, x.type if x.weak else None)
 
 
 def _is_kept(x: Any) -> bool:

@@ -50,6 +50,7 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import Effect, covers
 from tessera.ir.intexpr import IntExpr, symbols
+from tessera.ir.loc import Loc
 from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_block
 
@@ -220,7 +221,7 @@ def _wish(wanted: str, value: str) -> str:
     return f"{found[1]} of {value} {found[2]}" if found else f"{wanted} of {value}"
 
 
-def _foreign_function(place: _loc.Loc) -> str:
+def _foreign_function(place: Loc) -> str:
     """The function of NumPy or `math` that the user calls there; empty where the source does not
     tell."""
     frames = place.frames
@@ -264,7 +265,7 @@ class Trace:
         self.alive = True
         self.level = 0
         self.builder = Builder()
-        self.loc = _loc.current()
+        self.loc = _loc.current() if staging else Loc.unknown
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.known: dict[Value, Any] = {}
         self.noted: dict[Effect, Occurrence] = {}
@@ -315,7 +316,9 @@ class Trace:
         returns one tracer or a tuple.
         """
         if self.walk is not None:
-            self.walk.leave()
+            found = self.walk.record(cls, operands, attrs, known)
+            if found is not NotImplemented:
+                return found
         lifted = [
             tuple([self.lift(x) for x in items_of(item)])
             if isinstance(item, (tuple, list))
@@ -445,7 +448,7 @@ def active(trace: Trace) -> Generator[Trace]:
         trace.frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
         yield trace
     finally:
-        trace.frame = None
+        trace.frame = trace.walk = None
         trace.alive = False
         if trace in stack:
             stack.remove(trace)
@@ -515,14 +518,6 @@ def bind(cls: type[Op], *operands: Any, **attrs: Any) -> Any:
     return trace.record(cls, operands, attrs)
 
 
-def followed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a function of arrays that depends on their types, and on the other arguments, alone;
-    where it is known what follows from it, it is not traced again (`steps.py`)."""
-    stack = _STATE.stack
-    walk = stack[-1].walk if stack else None
-    return function(*args, **kwargs) if walk is None else walk.call(function, args, kwargs)
-
-
 def bind_known(
     cls: type[Op], operands: Sequence[Any], attrs: dict[str, Any], results: Sequence[Any]
 ) -> tuple[Any, ...]:
@@ -571,7 +566,7 @@ def note_effects(occurrences: Iterable[Occurrence]) -> None:
             trace.noted.setdefault(found.effect, found)
 
 
-def recorded_call() -> _loc.Loc | None:
+def recorded_call() -> Loc | None:
     """Where the program that is being recorded was called: the outermost staging trace."""
     for trace in _STATE.stack:
         if trace.staging:

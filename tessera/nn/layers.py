@@ -27,6 +27,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.quantize import Quantized
 from tessera.graph.ops.reshape import broadcast, full_like, reshape
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.nn.activations import real
 from tessera.random import bernoulli
@@ -35,6 +36,7 @@ from tessera.random.keys import parse_key
 __all__ = ["conv", "dense", "dropout", "embedding"]
 
 
+@composed
 @api_boundary
 def dense(
     x: ArrayLike, kernel: ArrayLike | Quantized, bias: ArrayLike | None = None
@@ -112,6 +114,7 @@ def _biased(name: str, x: Any, bias: Any) -> Any:
     return x + spread(added, x.shape)
 
 
+@composed
 @api_boundary
 def conv(
     x: ArrayLike,

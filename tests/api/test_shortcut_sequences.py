@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import tessera as ts
+from tessera.graph.shortcut import composed
 from tessera.graph.trace import in_python
+from tessera.runtime.dispatch import sequences
 from tessera.runtime.dispatch.native import native
 from tests.api.test_shortcuts import in_threads, natively
 
@@ -116,6 +118,7 @@ def test_one_array_twice_says_nothing_of_two() -> None:
     x, y = ts.asarray(data(3)), ts.asarray(data(3))
     for _ in range(4):
         np.testing.assert_array_equal(np.asarray(ts.outer(x, x)), np.outer(x, x))
+    assert natively(ts.outer, x, x)
     np.testing.assert_array_equal(np.asarray(ts.outer(x, y)), np.outer(x, y))
     for _ in range(4):
         np.testing.assert_array_equal(np.asarray(ts.concat([x, x])), np.concatenate([x, x]))
@@ -127,6 +130,7 @@ def test_parts_of_one_array_say_nothing_of_others() -> None:
     for _ in range(4):
         a, b = whole[:6], whole[2:]
         np.testing.assert_array_equal(np.asarray(ts.outer(a, b)), np.outer(a, b))
+    assert natively(ts.outer, a, b)
     c = ts.asarray(data(6))
     np.testing.assert_array_equal(np.asarray(ts.outer(a, c)), np.outer(a, c))
 
@@ -193,6 +197,36 @@ def test_large_arrays() -> None:
     for _ in range(4):
         np.testing.assert_allclose(float(ts.std(ours)), x.std(dtype=np.float64), rtol=1e-4)
         np.testing.assert_array_equal(np.asarray(ts.clip(ours, 1, 2)), x.clip(1, 2))
+
+
+def test_what_lies_between_shares_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[int] = []
+    steps = sequences._Writer.steps
+
+    def noted(self: Any, main: int) -> Any:
+        found = steps(self, main)
+        needed.append(found.scratch)
+        return found
+
+    monkeypatch.setattr(sequences._Writer, "steps", noted)
+
+    @composed
+    def fn(x: Any) -> Any:
+        y = ts.sin(x)
+        z = y
+        for k in range(20):
+            z = ts.cos(z) * (k + 1) + (y if k % 7 == 0 else z)
+        halves = ts.split(z, 2)
+        return halves[0] - halves[1] + y[:1024]
+
+    for seed in range(5):
+        x = ts.asarray(np.random.default_rng(seed).standard_normal(2048).astype(F))
+        with in_python():
+            wanted = fn(x)
+        np.testing.assert_array_equal(np.asarray(fn(x)), np.asarray(wanted))
+    assert natively(fn, x)
+    (size,) = needed
+    assert size <= 5 * x.nbytes
 
 
 def test_values_that_never_come_again_fill_nothing() -> None:

@@ -30,6 +30,7 @@ from tessera.graph.ops.contract import AxisPairs, dot_general
 from tessera.graph.ops.rearrange import broadcast, pad, reshape, reverse, transpose
 from tessera.graph.ops.windows import windows
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 
@@ -96,6 +97,7 @@ def _dimension_numbers(name: str, given: Any, rank: int) -> ConvDimensionNumbers
     )
 
 
+@composed
 @api_boundary
 def conv_general(
     lhs: ArrayLike,

@@ -429,6 +429,8 @@ def meshgrid(*arrays: ArrayBase, indexing: Literal["xy", "ij"] = "xy") -> list[A
     return [broadcast(x, shape, [order[k]] if x.ndim else []) for k, x in enumerate(found)]
 
 
+@fused
+@composed
 @api_boundary
 def one_hot(
     x: ArrayLike,

@@ -42,7 +42,8 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, slice_, transpose
 from tessera.graph.placement import device_of, placed
 from tessera.graph.remote import Remote
-from tessera.graph.trace import Tracer, followed, is_recording, is_tracing
+from tessera.graph.steps import followed
+from tessera.graph.trace import Tracer, is_recording, is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, ceildiv, maximum, minimum, simplify
 from tessera.ir.types import TensorType
@@ -553,7 +554,7 @@ def getitem(x: Any, index: Any) -> Any:
                     found = np.array(x.host[index])
                 return view_of(found)
     try:
-        return followed(_getitem, x, index) if is_recording() else _getitem(x, index)
+        return followed(_getitem, getitem, (x, index), {}) if is_recording() else _getitem(x, index)
     except BaseException as error:
         hide_own_frames(error)
         raise

@@ -28,6 +28,7 @@ from tessera.graph.namespace.windows import (
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import broadcast, concatenate, full, reshape, slice_axis
+from tessera.graph.shortcut import composed, fused
 from tessera.ir import loc
 from tessera.ir.scalar import SCALARS
 
@@ -133,6 +134,8 @@ def _folded(x: Any, computation: Callable[[Any, Any], Any]) -> Any:
     return reshape(x, x.shape[:-1])
 
 
+@fused
+@composed
 @api_boundary
 def max_pool(
     x: ArrayLike,
@@ -152,6 +155,8 @@ def max_pool(
     return _pooled("max_pool", found, elementwise.maximum, window_shape, strides, padding)
 
 
+@fused
+@composed
 @api_boundary
 def min_pool(
     x: ArrayLike,
@@ -164,6 +169,8 @@ def min_pool(
     return _pooled("min_pool", found, elementwise.minimum, window_shape, strides, padding)
 
 
+@fused
+@composed
 @api_boundary
 def avg_pool(
     x: ArrayLike,

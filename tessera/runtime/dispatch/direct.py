@@ -21,7 +21,8 @@ from tessera.dtypes import DType
 from tessera.graph.array import READERS, Array
 from tessera.graph.host_copy import host_copy
 from tessera.graph.shortcut import Shortcut
-from tessera.graph.trace import followed, in_python, is_recording
+from tessera.graph.steps import followed
+from tessera.graph.trace import in_python, is_recording
 from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.conversions import conversions
 from tessera.runtime.dispatch.copies import copy_run
@@ -66,7 +67,7 @@ class _Notes:
 def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the function of a shortcut; lets native code run calls like it where it can."""
     if is_recording():
-        return followed(shortcut.function, *args, **kwargs)
+        return followed(shortcut.function, shortcut, args, kwargs)
     settings = config.current()
     if settings.debug_nans or settings.debug_infs:
         return shortcut.function(*args, **kwargs)
@@ -84,7 +85,7 @@ def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if seen is None:
         return _called(shortcut, args, kwargs)
     # Native calls read strided arrays as copies.
-    args = tuple([_in_order(x) for x in args])
+    args = _apart([_in_order(x) for x in args])
     with in_python():
         STATE.runs = runs = list[Run | None]()
         READERS.append(_was_read)
@@ -125,6 +126,25 @@ def _in_order(x: Any) -> Any:
         is_known = isinstance(data, np.ndarray) and all(data.strides)
         return Array(x.contiguous, x.type) if is_known and x.contiguous is not data else x
     return type(x)([_in_order(item) for item in x]) if type(x) in _CONTAINERS else x
+
+
+def _apart(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments of which no two share memory, by copies: what is read tells which one it is."""
+    known: list[tuple[int, int]] = []
+
+    def apart(x: Any) -> Any:
+        if type(x) in _CONTAINERS:
+            return type(x)([apart(item) for item in x])
+        data = x.storage if type(x) is Array else None
+        if not isinstance(data, np.ndarray) or not data.flags.c_contiguous:
+            return x
+        start, end = pointer(data), pointer(data) + data.nbytes
+        if any([start < b and a < end for a, b in known]):
+            return Array(data.copy(), x.type)
+        known.append((start, end))
+        return x
+
+    return tuple([apart(x) for x in args])
 
 
 Made: TypeAlias = "tuple[list[Array], Callable[..., Any] | None]"

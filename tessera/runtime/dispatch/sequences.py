@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,7 +35,7 @@ from tessera.runtime.memory import pointer
 MOST_STEPS = 512
 """Runs of a sequence. What takes more is no small function."""
 
-MOST_BETWEEN = 1 << 22
+MOST_BETWEEN = 1 << 26
 """Bytes between. Where they are more, a call has so much to do that the rest does not matter."""
 
 MOST_KEPT = 1 << 16
@@ -101,7 +102,8 @@ def steps_of(
     writer = _Writer(args, numbers, results)
     if not writer.is_plain or not all(map(writer.add, runs)) or not writer.is_whole:
         return None
-    return writer.steps(loaded.addresses[SEQUENCE])
+    found = writer.steps(loaded.addresses[SEQUENCE])
+    return found if found.scratch <= MOST_BETWEEN else None
 
 
 def span(x: np.ndarray) -> tuple[int, int]:
@@ -142,6 +144,8 @@ class _Writer:
             self._places.append(_Place(pointer(data), data.nbytes, 1 + k))
             self._read.append(data.dtype)
         self._steps: list[tuple[int, list[tuple[int, int]]]] = []
+        # What lies between, as if each array had a place of its own: where these begin, and end.
+        self._starts: list[int] = []
         self._between = 0
         self._most = 0
         self._keep: list[object] = []
@@ -158,7 +162,7 @@ class _Writer:
     def is_whole(self) -> bool:
         """Whether the results were made, and all numbers were read."""
         all_read = all([dtype is not None for dtype in self._read])  # a dtype may equal None
-        return not self._missing and all_read and self._between <= MOST_BETWEEN
+        return not self._missing and all_read
 
     def add(self, run: Run) -> bool:
         """Adds a run; False if it is not known what it reads."""
@@ -231,18 +235,54 @@ class _Writer:
             found = _KNOWN, start
         else:
             found = self._scratch, self._between
+            self._starts.append(self._between)
             self._between += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
         self._places.append(_Place(start, x.nbytes, *found))
         return found
 
     def steps(self, main: int) -> Steps:
         """What was written."""
+        moved, between = self._packed()
         words = [len(self._steps)]
         for program, its in self._steps:
             words += (program, len(its))
             for word, offset in its:
-                is_behind = word == self._scratch and offset < 0
-                words += (word, self._between if is_behind else offset)
+                if word == self._scratch:
+                    offset = between if offset < 0 else offset + moved[self._array_at(offset)]
+                words += (word, offset)
         captured = np.array([word & (1 << 64) - 1 for word in words], np.uint64)
         read = [dtype for dtype in self._read if dtype is not None]
-        return Steps(main, captured, self._between + self._most, read, self._keep)
+        return Steps(main, captured, between + self._most, read, self._keep)
+
+    def _array_at(self, offset: int) -> int:
+        """Which of the arrays between has a place."""
+        return bisect_right(self._starts, offset) - 1
+
+    def _packed(self) -> tuple[list[int], int]:
+        """How far each array between is moved so that they share memory, and how much they need.
+
+        An array has its memory from the step that makes it to the last one that reads it; of what
+        is free then, it takes the first place that is large enough.
+        """
+        used = [
+            {self._array_at(at) for word, at in its if word == self._scratch and at >= 0}
+            for _, its in self._steps
+        ]
+        last = {k: step for step, arrays in enumerate(used) for k in arrays}
+        ends = [*self._starts[1:], self._between]
+        places: dict[int, tuple[int, int]] = {}
+        moved = [0] * len(self._starts)
+        most = 0
+        for step, arrays in enumerate(used):
+            for k in sorted(arrays - places.keys()):
+                size, at = ends[k] - self._starts[k], 0
+                for begin, end in sorted(places.values()):
+                    if at + size <= begin:
+                        break
+                    at = max(at, end)
+                places[k] = at, at + size
+                moved[k] = at - self._starts[k]
+                most = max(most, at + size)
+            for k in [k for k in arrays if last[k] == step]:
+                places.pop(k)
+        return moved, most
