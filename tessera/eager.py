@@ -217,7 +217,7 @@ class Eager:
     def _run(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
     ) -> Any:
-        if issubclass(cls, (Control, HostCall, LibraryCall)):
+        if issubclass(cls, (HostCall, LibraryCall)):
             direct.noted(None)
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
@@ -560,7 +560,10 @@ class Eager:
             # What calls the host does so with a function of its own each time.
             if not any([isinstance(inner, HostCall) for inner in walk(func.body)]):
                 self._cache[key] = found
-        return tuple([Array(x) for x in found.run([x.contiguous for x in flat])])
+        inputs = [direct.contiguous(x) for x in flat]
+        outputs = found.run(inputs)
+        direct.noted(None if op.get_effects() else Run(found, inputs, outputs, ()))
+        return tuple([Array(x) for x in outputs])
 
 
 # In a key, before an operand that is one number repeated.

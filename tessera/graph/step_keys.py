@@ -10,10 +10,13 @@ import numpy as np
 
 from tessera.dtypes import DType
 from tessera.graph.array import Array
+from tessera.graph.ops.generate import Dense
 from tessera.graph.trace import Trace, Tracer
-from tessera.ir.core import Value
+from tessera.ir.core import Block, Func, Value
+from tessera.ir.hash import content_hash
 from tessera.ir.scalar import ScalarFn
 from tessera.ir.types import TensorType
+from tessera.ir.walk import walk
 
 
 class Deferred(Tracer):
@@ -123,6 +126,8 @@ class Keys:
             return cls, self.of(x.start), self.of(x.stop), self.of(x.step)
         if isinstance(x, (Enum, ScalarFn, TensorType)):
             return cast(Hashable, x)
+        if cls is Block:
+            return _of_region(x)
         raise _UnknownError
 
     def _of_captured(self, x: Any) -> Hashable:
@@ -140,3 +145,29 @@ class Keys:
         if is_array:
             return x.storage.shape, x.storage.dtype, x.weak
         return x.type
+
+
+_REGIONS: dict[int, tuple[Block, str]] = {}
+"""Hashes of regions that came before: a jitted function has the same one each time."""
+
+_MOST_REGIONS = 256
+
+
+def _of_region(block: Block) -> Hashable:
+    """What tells a region apart: its content, if that is told by its text."""
+    found = _REGIONS.get(id(block))
+    if found is None:
+        values = [x for op in walk(block) for x in op.attrs.values()]
+        if not all(map(_is_told, values)):
+            raise _UnknownError
+        if len(_REGIONS) >= _MOST_REGIONS:
+            _REGIONS.clear()
+        found = _REGIONS[id(block)] = block, content_hash(Func("region", block))
+    return Block, found[1]
+
+
+def _is_told(x: object) -> bool:
+    """Whether the text of an attribute says all of it: a function of the user has a name alone."""
+    if isinstance(x, tuple):
+        return all(map(_is_told, cast("tuple[object, ...]", x)))
+    return x is None or isinstance(x, (*_TOLD, float, complex, Enum, ScalarFn, TensorType, Dense))

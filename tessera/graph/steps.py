@@ -15,9 +15,9 @@ Invariants:
    is in the program; one that reads elements otherwise is not followed.
 2. Whoever asks for a value gets it: all that was followed is computed then (`catch_up`), op by op
    as while tracing. Errors are those of the first time: what is followed has none.
-3. Ops of functions that are not marked, or that look at elements, are steps of their own. An op
-   with regions or effects ends the walk: all ops so far are computed, and tracing goes on as if
-   there were no steps.
+3. Ops of functions that are not marked, or that look at elements, are steps of their own; regions
+   are told apart by their content. An op with effects or a function of the user ends the walk: all
+   ops so far are computed, and tracing goes on as if there were no steps.
 
 Transforms nest: the inputs of a walk, and what it captures, may be traced values of the one around
 it. To that one, what was made of the inner function is a call as any other.
@@ -400,7 +400,7 @@ class Walk:
         made = self._made(result)
         ops = tuple(trace.builder.ops[before[0] :])
         more = list(trace.captured.values())[before[1] + len(values) :]
-        is_plain = not any([op.regions or op.get_effects() for op in ops])
+        is_plain = not any([op.get_effects() for op in ops])
         if made is None or not is_plain or not all([_is_kept(x) for x, _ in more]):
             return False
         self.fixed.update([value for _, value in more])

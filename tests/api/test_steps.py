@@ -350,17 +350,71 @@ def test_indices_are_looked_at_each_time() -> None:
         ts.grad(fn)(random(5), 5)
 
 
-def test_ops_that_are_no_functions_of_the_library() -> None:
+def test_functions_with_effects() -> None:
     count = ts.Ref(ts.asarray(0))
+    told: list[float] = []
 
     def fn(x: Any) -> Any:
         y = ts.sin(x)
         y = ts.cond(ts.sum(y) > 0, lambda v: v * 2, lambda v: v * 3, y)
         count.set(count.get() + 1)
-        return ts.sum(ts.cos(y) * ts.jit(ts.exp)(y))
+        ts.debug.callback(lambda v: told.append(float(v)), y[0])
+        return ts.sum(ts.cos(y))
 
     agree(ts.grad(fn), lambda k: (random(4, seed=k),))
     assert int(count.get()) == 12
+    assert len(told) == 12
+
+
+REGIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "jit": lambda x, c: ts.sum(ts.jit(lambda y: ts.sin(y) * c)(x)),
+    "kept": lambda x, c: KEPT(x, c) * KEPT(x * x, c),
+    "scan": lambda x, c: ts.sum(ts.scan(lambda s, a: (ts.tanh(s + a * c[0]), s), c[0] * 0, x)[1]),
+    "fori_loop": lambda x, c: ts.sum(ts.fori_loop(0, 3, lambda i, s: ts.sin(s) * c + i, x)),
+    "cond": lambda x, c: ts.cond(x[0] > 0, lambda: ts.sum(x * c), lambda: ts.sum(ts.exp(x))),
+    "map": lambda x, c: ts.sum(ts.map(lambda a: ts.sin(a) * c[1], x)),
+    "checkpoint": lambda x, c: ts.sum(ts.checkpoint(lambda y: ts.sin(ts.sin(y) * c))(x)),
+}
+
+KEPT = ts.jit(lambda x, c: ts.sum(ts.cumulative_sum(x * c) ** 2))
+
+
+@pytest.mark.parametrize("name", REGIONS)
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp", "hessian"])
+def test_loops_and_branches(name: str, transform: str) -> None:
+    fn = REGIONS[name]
+    if transform == "vmap":
+        shape = (3, 4)
+        whole = ts.vmap(ts.value_and_grad(fn), in_axes=(0, None))
+    else:
+        shape = (4,)
+        whole = {
+            "grad": ts.value_and_grad(fn),
+            "jvp": lambda x, c: ts.jvp(lambda y: fn(y, c), (x,), (ts.cos(x),)),
+            "hessian": ts.hessian(fn),
+        }[transform]
+    agree(whole, lambda k: (random(*shape, seed=k), random(4, seed=k + 50)), 5)
+
+
+def test_loops_of_another_body() -> None:
+    def fn(x: Any, k: int) -> Any:
+        body = (lambda s, a: (s + a, s * a)) if k % 2 else (lambda s, a: (s * a, s + a))
+        return ts.sum(ts.scan(body, x[0], x)[1]) * ts.scan(lambda s, a: (s + k, s), x[1], x)[0]
+
+    agree(ts.grad(fn), lambda k: (random(4, seed=k), k % 3), 9)
+
+
+def test_rules_within_regions() -> None:
+    def fn(x: Any, factor: float) -> Any:
+        @ts.custom_jvp
+        def double(y: Any) -> Any:
+            return y * 2
+
+        double.defjvp(lambda p, t: (double(*p), t[0] * factor))
+        return ts.sum(ts.jit(lambda y: double(ts.sin(y)))(x))
+
+    agree(ts.grad(fn), lambda k: (random(4, seed=k), float(k % 3)), 9)
+    np.testing.assert_array_equal(ts.grad(fn)(ts.zeros(2), 5.0), [5, 5])
 
 
 def test_user_rules() -> None:
