@@ -34,7 +34,7 @@ class Again:
         walk: the walk that has come to its end.
         traced: the function as it was traced then.
         compute: the arrays of the result, for what the Graph captures and its inputs.
-        result: the user's result of these.
+        result: the user's result of these and of the operands.
     """
 
     def __init__(
@@ -42,13 +42,12 @@ class Again:
         walk: Walk,
         traced: Traced,
         compute: Callable[[list[Any]], Sequence[Any]],
-        result: Callable[[Sequence[Any]], Any],
+        result: Callable[[Sequence[Any], Sequence[Any]], Any],
     ) -> None:
         fixed = [
             x if v in walk.fixed else None
             for v, x in zip(traced.graph.args, traced.captured, strict=False)
         ]
-
         kept = [x for x in fixed if x is not None]
 
         def run(*arrays: Any) -> tuple[Any, ...]:
@@ -57,10 +56,7 @@ class Again:
             found = compute([*values, *given])
             return tuple([another(y) if any([x is y for x in kept]) else y for y in found])
 
-        # One function of arrays to whoever calls it: native code, or a walk around this one.
-        self._run = Shortcut(run)
-        # Where some operands are the same array: functions of different ones.
-        self._runs: dict[tuple[int, ...], Shortcut] = {}
+        self._run = OneCall(run)
         self._result = result
         walk.remember(self)
 
@@ -70,15 +66,34 @@ class Again:
         Args:
             operands: what the function captures, but for what is always the same, and its inputs.
         """
+        return self._result(self._run(operands), operands)
+
+
+class OneCall:
+    """A function of arrays that gives a tuple of them: one call to whoever sees it, which is native
+    code, or a walk around this one.
+
+    Args:
+        function: depends on the types of the arrays alone.
+    """
+
+    def __init__(self, function: Callable[..., tuple[Any, ...]]) -> None:
+        self._function = function
+        self._run = Shortcut(function)
+        # Where some of them are the same array: functions of different ones.
+        self._runs: dict[tuple[int, ...], Shortcut] = {}
+
+    def __call__(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The result."""
         places: dict[int, int] = {}
-        which = tuple([places.setdefault(id(x), len(places)) for x in operands])
-        if len(places) == len(operands):
-            return self._result(self._run(*operands))
+        which = tuple([places.setdefault(id(x), len(places)) for x in arrays])
+        if len(places) == len(arrays):
+            return self._run(*arrays)
         run = self._runs.get(which)
         if run is None:
-            run = self._runs[which] = Shortcut(_picking(self._run.function, which))
-        different = dict(zip(which, operands, strict=True))
-        return self._result(run(*[different[k] for k in range(len(places))]))
+            run = self._runs[which] = Shortcut(_picking(self._function, which))
+        different = dict(zip(which, arrays, strict=True))
+        return run(*[different[k] for k in range(len(places))])
 
 
 def _picking(function: Callable[..., Any], which: tuple[int, ...]) -> Callable[..., Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from tessera import pytree
-from tessera.api.again import Again
+from tessera.api.again import Again, OneCall
 from tessera.api.leaves import (
     cast_weak,
     check_callable,
@@ -28,6 +29,7 @@ from tessera.dtypes import Kind
 from tessera.errors import CallError, GradError, api_boundary
 from tessera.graph.ops.base import is_inexact
 from tessera.graph.ops.reshape import full
+from tessera.graph.transforms.differentiate import Linearized, zeros_of
 from tessera.ir import loc as _loc
 from tessera.ir.types import TensorType
 
@@ -148,7 +150,7 @@ def _gradient(
                 linear = point.linearize()
                 return [*linear.outputs, *point.pull(linear, ones())]
 
-            def trees(found: Sequence[Any]) -> Any:
+            def trees(found: Sequence[Any], _: Sequence[Any]) -> Any:
                 return result(found[:count], pytree.unflatten(treedef, found[count:]))
 
             Again(walk, traced, compute, trees)
@@ -211,14 +213,21 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         >>> pullback(ts.asarray([1.0, 10.0]))
         (Array([ 2., 40.], dtype=float32),)
     """
-    problem = Problem(fn, primals, {}, range(len(primals)), "vjp")
-    traced = problem.traced
+    key = (len(primals), has_aux)
+    problem = Problem(fn, primals, {}, range(len(primals)), "vjp", key=key)
+    traced, walk = problem.traced, problem.walk
+    if walk is not None and traced.end is not None:
+        return traced.end(walk.operands(problem.leaves))
     main, aux_tree = split_aux(traced, has_aux, fn, "vjp")
     main_leaves: list[int]
     main_leaves, out_treedef = pytree.flatten(main)
-    types = [traced.types[k] for k in main_leaves]
+    types, count = [traced.types[k] for k in main_leaves], len(traced.types)
     linear = problem.linearize()
-    problem.finish(linear.outputs[len(traced.types) :])
+    problem.finish(linear.outputs[count:])
+    if walk is None:
+        pulled = functools.partial(_pulled, problem, linear)
+    else:
+        pulled = _Pullback(linear, problem.treedef, [x.type for x in problem.leaves])
 
     @api_boundary
     def pull(residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
@@ -231,18 +240,82 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             lambda k: (names(treedef, k), "the output"),
             "a cotangent has the shape and the dtype of the output",
         )
-        cts: list[Any] = [None] * len(traced.types)
+        cts: list[Any] = [None] * count
         for k, ct, type in zip(main_leaves, leaves, types, strict=True):
             if is_inexact(type.dtype):
                 cts[k] = cast_weak(ct, type)
-        return tuple(problem.cotangents(linear.at(residuals), cts))
+        return tuple(pulled(residuals, cts))
 
-    pullback = pytree.Partial(pull, linear.residuals)
-    values = linear.outputs
-    out = pytree.unflatten(out_treedef, [values[k] for k in main_leaves])
-    if not has_aux:
-        return out, pullback
-    return out, pullback, pytree.map_(values.__getitem__, aux_tree)
+    def result(values: Sequence[Any], residuals: Sequence[Any]) -> Any:
+        pullback = pytree.Partial(pull, list(residuals))
+        out = pytree.unflatten(out_treedef, [values[k] for k in main_leaves])
+        if not has_aux:
+            return out, pullback
+        return out, pullback, pytree.map_(values.__getitem__, aux_tree)
+
+    if walk is not None:
+        graph, inputs = traced.graph, len(problem.leaves)
+        # Residuals that are operands are not made: who gave them has them.
+        places = {id(x): k for k, x in enumerate(walk.operands(problem.leaves))}
+        origins = [places.get(id(x)) for x in linear.residuals]
+
+        def compute(arrays: list[Any]) -> list[Any]:
+            found = Point.at(graph, arrays, inputs).linearize()
+            own = [x for x, k in zip(found.residuals, origins, strict=True) if k is None]
+            return [*found.outputs, *own]
+
+        def trees(made: Sequence[Any], operands: Sequence[Any]) -> Any:
+            own = iter(made[count:])
+            return result(made[:count], [next(own) if k is None else operands[k] for k in origins])
+
+        Again(walk, traced, compute, trees)
+    return result(linear.outputs, linear.residuals)
+
+
+def _pulled(
+    problem: Problem, linear: Linearized, residuals: Sequence[Any], cts: Sequence[Any]
+) -> Any:
+    """Input cotangents as trees, one per primal, for cotangents of the outputs (None is zero)."""
+    return problem.cotangents(linear.at(residuals), cts)
+
+
+class _Pullback:
+    """The same for a function that is followed, whose pullback may be one native call.
+
+    Args:
+        linear: the linear map at some point.
+        treedef: the structure of the tuple of primals.
+        types: of their leaves.
+    """
+
+    def __init__(
+        self, linear: Linearized, treedef: pytree.TreeDef, types: Sequence[TensorType]
+    ) -> None:
+        self._linear = Linearized([], linear.func, [], linear.nonzero)
+        self._treedef = treedef
+        self._types = types
+        # By which outputs have a cotangent.
+        self._calls: dict[tuple[bool, ...], OneCall] = {}
+
+    def __call__(self, residuals: Sequence[Any], cts: Sequence[Any]) -> Any:
+        given = tuple([ct is not None for ct in cts])
+        call = self._calls.get(given)
+        if call is None:
+            call = self._calls[given] = OneCall(self._for(given))
+        found = call([*residuals, *[ct for ct in cts if ct is not None]])
+        return pytree.unflatten(self._treedef, found)
+
+    def _for(self, given: Sequence[bool]) -> Callable[..., tuple[Any, ...]]:
+        linear, types = self._linear, self._types
+
+        def compute(*arrays: Any) -> tuple[Any, ...]:
+            count = len(arrays) - sum(given)
+            cts = iter(arrays[count:])
+            pulled = linear.at(arrays[:count]).pull_back([next(cts) if x else None for x in given])
+            pairs = zip(types, pulled, strict=True)
+            return tuple([zeros_of(type) if ct is None else ct for type, ct in pairs])
+
+        return compute
 
 
 @api_boundary
@@ -292,7 +365,7 @@ def jvp(
             outs, touts = Point.at(graph, primals, inputs).push(along)
             return [*outs, *filled_tangents(outs, touts)]
 
-        Again(walk, traced, compute, lambda found: result(found[:count], found[count:]))
+        Again(walk, traced, compute, lambda made, _: result(made[:count], made[count:]))
     return result(outs, filled_tangents(outs[:count], touts[:count]))
 
 

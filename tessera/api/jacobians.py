@@ -230,7 +230,7 @@ def _jacobian(
                 point = Point.at(graph, primals, inputs)
                 return [*point.outputs, *[x for row in blocks(point, outputs) for x in row]]
 
-            Again(walk, traced, compute, lambda made: result(made[:count], made[count:]))
+            Again(walk, traced, compute, lambda made, _: result(made[:count], made[count:]))
         return result(traced.known_outputs(), found)
 
     return run

@@ -171,7 +171,7 @@ def vmap(
             def compute(arrays: list[Any]) -> list[Any]:
                 return placed(*vmap_values(graph, arrays, all_axes, size))
 
-            Again(walk, traced, compute, functools.partial(pytree.unflatten, out_treedef))
+            Again(walk, traced, compute, lambda made, _: pytree.unflatten(out_treedef, made))
         return pytree.unflatten(out_treedef, moved)
 
     return run

@@ -49,7 +49,7 @@ from tessera.ir.types import TensorType
 MOST_STEPS = 1 << 14
 """Steps of all functions that are kept."""
 
-MOST_NEXT = 16
+MOST_NEXT = 64
 """Steps that may come after one: a number that is another one each time is another call."""
 
 MOST_KEPT = 4096

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -165,12 +165,13 @@ def _arrays_of(result: Any) -> Made | None:
     return None if make is None else (found, make)
 
 
-def _is_made(data: np.ndarray, runs: Sequence[Run]) -> bool:
-    """Whether an array is what one of the runs gave, perhaps in another shape."""
+def _is_made(data: np.ndarray, given: Mapping[int, np.ndarray]) -> bool:
+    """Whether an array is one of those that runs gave, by their addresses, perhaps in another
+    shape."""
     if not data.flags.c_contiguous or not data.size:
         return False
-    made = [x for run in runs for x in run.outputs if pointer(x) == pointer(data)]
-    return any([x.dtype == data.dtype and x.size == data.size for x in made])
+    found = given.get(pointer(data))
+    return found is not None and found.dtype == data.dtype and found.size == data.size
 
 
 def _view_of(data: np.ndarray, leaves: Sequence[Any]) -> View | None:
@@ -334,6 +335,7 @@ def _work(
     """
     arrays, tree = made
     runs = [] if is_constant else [*runs]
+    given = {pointer(x): x for run in runs for x in run.outputs if x.size}
     outputs: list[Output] = []
     results: list[np.ndarray | None] = []
     views: list[View | None] = []
@@ -346,7 +348,7 @@ def _work(
             data = _filled(data, runs)
         elif (view := _view_of(data, leaves)) is not None:
             data = None
-        elif not _is_made(data, runs):
+        elif not _is_made(data, given):
             data = _copied(data, runs)
         if data is None and view is None:
             return None

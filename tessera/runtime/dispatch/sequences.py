@@ -16,10 +16,11 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tessera.runtime.dispatch.sequence_text import SEQUENCE
 from tessera.runtime.executable import Executable
 from tessera.runtime.memory import pointer
 
-MOST_STEPS = 512
+MOST_STEPS = 4096
 """Runs of a sequence. What takes more is no small function."""
 
 MOST_BETWEEN = 1 << 26
@@ -82,6 +83,9 @@ class _Place:
         return self.start <= start and start + size <= self.start + self.size
 
 
+_start = attrgetter("start")
+
+
 def steps_of(
     args: Sequence[Any],
     numbers: Sequence[type | None],
@@ -128,6 +132,7 @@ class _Writer:
         for k, x in enumerate(results):
             if x is not None:
                 self._missing[pointer(x)] = 1 + len(args) + k
+        # In the order of their addresses.
         self._places: list[_Place] = []
         # Where elements of arguments are that a call reads as copies: what is there is no constant.
         self._elsewhere: list[tuple[int, int]] = []
@@ -141,7 +146,7 @@ class _Writer:
             data = x.contiguous
             if data is not x.storage:
                 self._elsewhere.append(span(x.storage))
-            self._places.append(_Place(pointer(data), data.nbytes, 1 + k))
+            insort(self._places, _Place(pointer(data), data.nbytes, 1 + k), key=_start)
             self._read.append(data.dtype)
         self._steps: list[tuple[int, list[tuple[int, int]]]] = []
         # What lies between, as if each array had a place of its own: where these begin, and end.
@@ -153,7 +158,7 @@ class _Writer:
     @property
     def is_plain(self) -> bool:
         """Whether what is read tells which argument it is."""
-        places = sorted(self._places, key=lambda p: p.start)
+        places = self._places
         apart = [a.start + a.size <= b.start for a, b in pairwise(places)]
         values = list(self._numbers.values())
         return all(apart) and all([p.size for p in places]) and len(set(values)) == len(values)
@@ -213,10 +218,11 @@ class _Writer:
         if not x.size:
             return None
         lowest, size = span(x)
-        for place in reversed(self._places):
-            if place.holds(lowest, size):
-                return place.word, place.offset + pointer(x) - place.start
-        return None
+        at = bisect_right(self._places, lowest, key=_start) - 1
+        if at < 0 or not self._places[at].holds(lowest, size):
+            return None
+        place = self._places[at]
+        return place.word, place.offset + pointer(x) - place.start
 
     def _number(self, x: np.ndarray) -> tuple[int, int] | None:
         """Which of the numbers an element is. Each is used once, and beside numbers nothing is said
@@ -237,7 +243,8 @@ class _Writer:
             found = self._scratch, self._between
             self._starts.append(self._between)
             self._between += -(-x.nbytes // _ALIGNMENT) * _ALIGNMENT
-        self._places.append(_Place(start, x.nbytes, *found))
+        if x.nbytes:
+            insort(self._places, _Place(start, x.nbytes, *found), key=_start)
         return found
 
     def steps(self, main: int) -> Steps:
@@ -261,28 +268,26 @@ class _Writer:
     def _packed(self) -> tuple[list[int], int]:
         """How far each array between is moved so that they share memory, and how much they need.
 
-        An array has its memory from the step that makes it to the last one that reads it; of what
-        is free then, it takes the first place that is large enough.
+        An array has its memory from the step that makes it to the last one that reads it. Then the
+        next array of that size takes it.
         """
         used = [
             {self._array_at(at) for word, at in its if word == self._scratch and at >= 0}
             for _, its in self._steps
         ]
         last = {k: step for step, arrays in enumerate(used) for k in arrays}
-        ends = [*self._starts[1:], self._between]
-        places: dict[int, tuple[int, int]] = {}
+        sizes = [b - a for a, b in pairwise([*self._starts, self._between])]
+        free: dict[int, list[int]] = {}
+        places: dict[int, int] = {}
         moved = [0] * len(self._starts)
         most = 0
         for step, arrays in enumerate(used):
             for k in sorted(arrays - places.keys()):
-                size, at = ends[k] - self._starts[k], 0
-                for begin, end in sorted(places.values()):
-                    if at + size <= begin:
-                        break
-                    at = max(at, end)
-                places[k] = at, at + size
-                moved[k] = at - self._starts[k]
-                most = max(most, at + size)
-            for k in [k for k in arrays if last[k] == step]:
-                places.pop(k)
+                size, known = sizes[k], free.get(sizes[k])
+                places[k] = known.pop() if known else most
+                moved[k] = places[k] - self._starts[k]
+                most = max(most, places[k] + size)
+            for k in arrays:
+                if last[k] == step:
+                    free.setdefault(sizes[k], []).append(places[k])
         return moved, most
