@@ -224,7 +224,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     types, count = [traced.types[k] for k in main_leaves], len(traced.types)
     linear = problem.linearize()
     problem.finish(linear.outputs[count:])
-    if walk is None:
+    if walk is None or not walk.is_whole:
         pulled = functools.partial(_pulled, problem, linear)
     else:
         pulled = _Pullback(linear, problem.treedef, [x.type for x in problem.leaves])
@@ -253,7 +253,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             return out, pullback
         return out, pullback, pytree.map_(values.__getitem__, aux_tree)
 
-    if walk is not None:
+    if walk is not None and walk.is_whole:
         graph, inputs = traced.graph, len(problem.leaves)
         # Residuals that are operands are not made: who gave them has them.
         places = {id(x): k for k, x in enumerate(walk.operands(problem.leaves))}

@@ -219,6 +219,11 @@ class Walk:
         """Whether calls are followed now."""
         return not self._is_over and not self._is_inside
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the function did, from the beginning to the end, is steps."""
+        return self._end is not None
+
     def inputs(self, trace: Trace, values: Sequence[Any]) -> list[Tracer]:
         """The tracers of the inputs in a new trace.
 

@@ -454,6 +454,25 @@ def test_user_rules() -> None:
     np.testing.assert_array_equal(ts.grad(lambda x: ts.sum(double(x)))(ts.ones(2)), [7, 7])
 
 
+def test_rules_run_each_time() -> None:
+    seen: list[str] = []
+
+    @ts.custom_vjp
+    def double(x: Any) -> Any:
+        return x * 2
+
+    def backward(_: Any, ct: Any) -> Any:
+        seen.append("backward")
+        return (ct * len(seen),)
+
+    double.defvjp(lambda x: (x * 2, None), backward)
+    _, pullback = ts.vjp(lambda x: double(ts.sin(x)), ts.zeros(2))
+    for k in range(1, 6):
+        np.testing.assert_array_equal(pullback(ts.ones(2))[0], [k, k])
+    for k in range(6, 11):
+        np.testing.assert_array_equal(ts.grad(lambda x: ts.sum(double(x)))(ts.zeros(2)), [k, k])
+
+
 def test_settings_change() -> None:
     rounded = [ts.Policy(), ts.Policy(storage=ts.bfloat16)]
 
