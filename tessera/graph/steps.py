@@ -277,10 +277,11 @@ class Walk:
     ) -> Any:
         """What an op gives that is no part of a call of a marked function that is a step;
         `NotImplemented` where it is to be recorded."""
-        if not self.is_open:
-            return NotImplemented
         if known is not None:
+            # Its results are not what the op itself would give: a function of the user ran.
+            self._was_read = True
             self.leave()
+        if not self.is_open:
             return NotImplemented
         keys = Keys(self.trace)
         key = keys.of_call(cls, operands, attrs)
@@ -427,7 +428,7 @@ class Walk:
             READERS.remove(self._read)
 
     def _read(self, data: object) -> None:
-        self._was_read = True
+        self._was_read = True  # or whatever else is about more than types
 
     def _traced(self, x: Any) -> Any:
         """An argument, with a tracer in the place of what is captured."""

@@ -473,6 +473,14 @@ def test_rules_run_each_time() -> None:
         np.testing.assert_array_equal(ts.grad(lambda x: ts.sum(double(x)))(ts.zeros(2)), [k, k])
 
 
+def test_functions_of_the_library_with_rules() -> None:
+    def fn(x: Any) -> Any:
+        return ts.sum(ts.nn.logsumexp_safe(x, axis=0) * 1.5)
+
+    # Its body is run op by op, and rounds otherwise than the program of the call.
+    agree(ts.value_and_grad(fn), lambda k: (random(3, 4, seed=k),), 150)
+
+
 def test_settings_change() -> None:
     rounded = [ts.Policy(), ts.Policy(storage=ts.bfloat16)]
 
