@@ -134,7 +134,7 @@ def begin(key: Hashable, inputs: Sequence[Any], types: Sequence[TensorType]) -> 
     if assumptions.current() is not None or not all([_is_known(x, outer) for x in inputs]):
         return None
     promises = _loc.promises()
-    key = (key, promises, *[(x.shape, x.dtype) for x in types])
+    key = (key, config.override.get(), promises, *[(x.shape, x.dtype) for x in types])
     if _COUNT[0] >= MOST_STEPS:
         _COUNT[0] = 0
         _ROOTS.clear()

@@ -503,6 +503,15 @@ def test_settings_change() -> None:
 
     agree(threads, lambda k: (random(64, seed=k), 1 + k % 2), 8)
 
+    def strict(x: Any, k: int) -> Any:
+        with ts.config.update(rank_promotion=("allow", "forbid")[k]):
+            return ts.grad(lambda x: ts.sum(x + ts.ones(64)))(x)
+
+    for _ in range(4):
+        strict(random(2, 64), 0)
+        with pytest.raises(ts.errors.ShapeError, match="rank"):
+            strict(random(2, 64), 1)
+
 
 def test_threads() -> None:
     wanted = [bits(ts.value_and_grad(mlp)(*weights(k))) for k in range(8)]
