@@ -68,13 +68,16 @@ from tessera.runtime.executable import Executable
 from tessera.runtime.memory import aligned_empty, aligned_sized
 
 
-def attrs_key(attrs: dict[str, Any]) -> Hashable:
-    """Attributes as part of a cache key, where `1 == True == 1.0`, `-0.0 == 0.0` and `nan != nan`
-    would mix programs up.
+def attrs_key(cls: type[Op], attrs: dict[str, Any]) -> Hashable:
+    """Attributes of an op, but for what they are by default, as part of a cache key, where
+    `1 == True == 1.0`, `-0.0 == 0.0` and `nan != nan` would mix programs up.
     """
     key: list[Hashable] = []
+    defaults = {name: default for name, _, default in cls.layout}
     for name in sorted(attrs):
         value: object = attrs[name]
+        if value is defaults[name]:
+            continue
         kind = type(value)
         key.append((name, kind, str(value) if kind in (float, complex) else value))
     return tuple(key)
@@ -348,7 +351,7 @@ class Eager:
         for generalize in self._generalizations(op):
             sizes, dims, generic = generalize(cls, shapes, attrs)
             types = [TensorType(d, x.dtype, x.weak) for d, x in zip(dims, flat, strict=True)]
-            key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(generic))
+            key = (cls, self._settings_key(), tuple(groups), tuple(types), attrs_key(cls, generic))
             key = (*key, tuple(apart))
             # Both may give one program; what stopped it is then said the second time.
             last = generalize is patterned
