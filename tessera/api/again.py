@@ -31,19 +31,19 @@ class Again:
     """Computes what a transform computed, for other arrays.
 
     Args:
-        walk: the walk that has come to its end.
-        traced: the function as it was traced then.
+        traced: the function, whose walk has come to its end.
         compute: the arrays of the result, for what the Graph captures and its inputs.
         result: the user's result of these and of the operands.
     """
 
     def __init__(
         self,
-        walk: Walk,
         traced: Traced,
         compute: Callable[[list[Any]], Sequence[Any]],
         result: Callable[[Sequence[Any], Sequence[Any]], Any],
     ) -> None:
+        walk = traced.walk
+        assert walk is not None
         fixed = [
             x if v in walk.fixed else None
             for v, x in zip(traced.graph.args, traced.captured, strict=False)

@@ -119,9 +119,9 @@ def _gradient(
         numbers = select_args(fn, args, argnums, transform)
         key = (numbers, isinstance(argnums, int), has_aux)
         problem = Problem(fn, args, kwargs, numbers, transform, holomorphic, key)
-        traced, walk = problem.traced, problem.walk
-        if walk is not None and traced.end is not None:
-            return traced.end(walk.operands(problem.leaves))
+        traced = problem.traced
+        if traced.end is not None:
+            return traced.end(problem.leaves)
         main, aux_tree = split_aux(traced, has_aux, fn, transform)
         main_leaves: list[int]
         main_leaves, main_treedef = pytree.flatten(main)
@@ -142,7 +142,7 @@ def _gradient(
             aux = pytree.map_(values.__getitem__, aux_tree) if has_aux else None
             return combine(value, aux, grads[0] if isinstance(argnums, int) else tuple(grads))
 
-        if walk is not None:
+        if traced.walk is not None:
             graph, treedef, inputs = traced.graph, problem.treedef, len(problem.leaves)
 
             def compute(primals: list[Any]) -> list[Any]:
@@ -153,7 +153,7 @@ def _gradient(
             def trees(found: Sequence[Any], _: Sequence[Any]) -> Any:
                 return result(found[:count], pytree.unflatten(treedef, found[count:]))
 
-            Again(walk, traced, compute, trees)
+            Again(traced, compute, trees)
         return result(linear.outputs, problem.cotangents(linear, ones()))
 
     return run
@@ -215,16 +215,16 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """
     key = (len(primals), has_aux)
     problem = Problem(fn, primals, {}, range(len(primals)), "vjp", key=key)
-    traced, walk = problem.traced, problem.walk
-    if walk is not None and traced.end is not None:
-        return traced.end(walk.operands(problem.leaves))
+    traced, walk = problem.traced, problem.traced.walk
+    if traced.end is not None:
+        return traced.end(problem.leaves)
     main, aux_tree = split_aux(traced, has_aux, fn, "vjp")
     main_leaves: list[int]
     main_leaves, out_treedef = pytree.flatten(main)
     types, count = [traced.types[k] for k in main_leaves], len(traced.types)
     linear = problem.linearize()
     problem.finish(linear.outputs[count:])
-    if walk is None or not walk.is_whole:
+    if walk is None:
         pulled = functools.partial(_pulled, problem, linear)
     else:
         pulled = _Pullback(linear, problem.treedef, [x.type for x in problem.leaves])
@@ -253,7 +253,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             return out, pullback
         return out, pullback, pytree.map_(values.__getitem__, aux_tree)
 
-    if walk is not None and walk.is_whole:
+    if walk is not None:
         graph, inputs = traced.graph, len(problem.leaves)
         # Residuals that are operands are not made: who gave them has them.
         places = {id(x): k for k, x in enumerate(walk.operands(problem.leaves))}
@@ -268,7 +268,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
             own = iter(made[count:])
             return result(made[:count], [next(own) if k is None else operands[k] for k in origins])
 
-        Again(walk, traced, compute, trees)
+        Again(traced, compute, trees)
     return result(linear.outputs, linear.residuals)
 
 
@@ -345,9 +345,9 @@ def jvp(
         fn, tuple(primals), {}, range(len(primals)), "jvp", key=(len(primals), has_aux)
     )
     along = problem.tangents(tangents)
-    traced, walk = problem.traced, problem.walk
-    if walk is not None and traced.end is not None:
-        return traced.end(walk.operands([*problem.leaves, *along]))
+    traced = problem.traced
+    if traced.end is not None:
+        return traced.end([*problem.leaves, *along])
     main, aux = split_aux(traced, has_aux, fn, "jvp")
     outs, touts = problem.push(along)
     count = len(traced.types)
@@ -357,7 +357,7 @@ def jvp(
         found = tuple([pytree.map_(values.__getitem__, main) for values in (outs, filled)])
         return (*found, pytree.map_(outs.__getitem__, aux)) if has_aux else found
 
-    if walk is not None:
+    if traced.walk is not None:
         graph, inputs = traced.graph, len(problem.leaves)
 
         def compute(arrays: list[Any]) -> list[Any]:
@@ -365,7 +365,7 @@ def jvp(
             outs, touts = Point.at(graph, primals, inputs).push(along)
             return [*outs, *filled_tangents(outs, touts)]
 
-        Again(walk, traced, compute, lambda made, _: result(made[:count], made[count:]))
+        Again(traced, compute, lambda made, _: result(made[:count], made[count:]))
     return result(outs, filled_tangents(outs[:count], touts[:count]))
 
 

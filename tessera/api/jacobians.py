@@ -205,9 +205,9 @@ def _jacobian(
         numbers = select_args(fn, args, argnums, transform)
         key = (numbers, isinstance(argnums, int), has_aux)
         problem = Problem(fn, args, kwargs, numbers, transform, holomorphic, key)
-        traced, walk, treedef = problem.traced, problem.walk, problem.treedef
-        if walk is not None and traced.end is not None:
-            return traced.end(walk.operands(problem.leaves))
+        traced, treedef = problem.traced, problem.treedef
+        if traced.end is not None:
+            return traced.end(problem.leaves)
         main, aux = split_aux(traced, has_aux, fn, transform)
         outputs, out_treedef = pytree.flatten(main)
         inputs, count = len(problem.leaves), len(traced.types)
@@ -223,14 +223,14 @@ def _jacobian(
         check(problem, outputs)
         found = [x for row in blocks(problem, outputs) for x in row]
         problem.finish([traced.trace.lower(x) for ref in traced.written for x in ref.values])
-        if walk is not None:
+        if traced.walk is not None:
             graph = traced.graph
 
             def compute(primals: list[Any]) -> list[Any]:
                 point = Point.at(graph, primals, inputs)
                 return [*point.outputs, *[x for row in blocks(point, outputs) for x in row]]
 
-            Again(walk, traced, compute, lambda made, _: result(made[:count], made[count:]))
+            Again(traced, compute, lambda made, _: result(made[:count], made[count:]))
         return result(traced.known_outputs(), found)
 
     return run

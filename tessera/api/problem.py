@@ -136,7 +136,6 @@ class Problem:
         if key is not None and device is None:
             key = (transform, key, holomorphic, self.treedef)
             walk = walk_for(fn, key, self.leaves, types)
-        self.walk = walk
         with using(default_device() if device is None else device):
             self.traced = Traced(
                 fn,

@@ -16,7 +16,7 @@ from tessera.graph.effects import EFFECTS, Occurrence, occurrences, own_effects
 from tessera.graph.ops.control import Call
 from tessera.graph.precision import current
 from tessera.graph.state import Cell, Scope, Touched, store
-from tessera.graph.steps import End, Walk
+from tessera.graph.steps import Walk
 from tessera.graph.trace import Trace, Tracer, active, as_tuple, bind, note_effects
 from tessera.graph.transforms.silence import recorded
 from tessera.ir import loc
@@ -51,10 +51,12 @@ class Traced:
         is_function: whether it has a signature of its own: what is suspended around it is not in
             it, and who calls it has its effects.
         refs: what becomes of refs that the function uses.
-        walk: what is known of the function, where it is traced with values.
+        walk: follows what is known of the function.
 
     Attributes:
-        end: what was made of a function that did the same; then the function has no Graph.
+        walk: the same, if it came to the function's end; else None.
+        end: what was made of a function that did the same, for the inputs; then the function has no
+            Graph.
         graph: the closed Graph: its inputs are the captured values, the leaves and the contents of
             refs; its outputs are the output leaves and the contents of written refs.
         captured: the captured values.
@@ -104,6 +106,7 @@ class Traced:
             )
             self.touched: list[Touched] = scope.finish()
             self.end = self._end(walk)
+            self.walk = walk if walk is not None and walk.is_whole else None
             if self.end is not None:
                 trace.scope = None
                 return
@@ -130,12 +133,13 @@ class Traced:
         # What is said of the arithmetic on arrays ends with the function.
         self.types: list[TensorType] = [x.type.with_policy(None) for x in self.leaves]
 
-    def _end(self, walk: Walk | None) -> End | None:
+    def _end(self, walk: Walk | None) -> Callable[[Sequence[Any]], Any] | None:
         if walk is None:
             return None
         if self.touched or self.trace.noted:
             walk.leave()
-        return walk.end(self.leaves, self.treedef)
+        found = walk.end(self.leaves, self.treedef)
+        return None if found is None else lambda inputs: found(walk.operands(inputs))
 
     def _take_refs(self, result: Any, scope: Scope) -> Any:
         """A result without the refs in it that come from outside: they are returned as they are."""

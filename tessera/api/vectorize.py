@@ -143,8 +143,8 @@ def vmap(
                 refs=Refs.OUTPUTS,
                 walk=walk,
             )
-            if walk is not None and traced.end is not None:
-                return traced.end(walk.operands(leaves))
+            if traced.end is not None:
+                return traced.end(leaves)
             all_axes: list[int | None] = [None] * len(traced.captured) + axes
             stack.enter_context(named_axis(axis_name))
             outs, found = vmap_values(traced.graph, [*traced.captured, *leaves], all_axes, size)
@@ -165,13 +165,13 @@ def vmap(
 
         moved = placed(outs, found[:count])
         traced.finish(state)
-        if walk is not None:
+        if traced.walk is not None:
             graph = traced.graph
 
             def compute(arrays: list[Any]) -> list[Any]:
                 return placed(*vmap_values(graph, arrays, all_axes, size))
 
-            Again(walk, traced, compute, lambda made, _: pytree.unflatten(out_treedef, made))
+            Again(traced, compute, lambda made, _: pytree.unflatten(out_treedef, made))
         return pytree.unflatten(out_treedef, moved)
 
     return run

@@ -211,7 +211,7 @@ class Walk:
         self._waiting: list[Step] = []
         self._is_inside = False
         self._is_over = False
-        self._was_read = False
+        self._sees_values = False
         self._end: Hashable = None
 
     @property
@@ -279,7 +279,7 @@ class Walk:
         `NotImplemented` where it is to be recorded."""
         if known is not None:
             # Its results are not what the op itself would give: a function of the user ran.
-            self._was_read = True
+            self._sees_values = True
             self.leave()
         if not self.is_open:
             return NotImplemented
@@ -341,7 +341,7 @@ class Walk:
             self.leave()
             raise
         values: list[Value] = []
-        if keys.has_captured and not self._was_read:
+        if keys.has_captured and not self._sees_values:
             # What it made of elements of arrays was made at once: once more, to see it.
             self._undo(*before)
             values = [self.trace.lift(x) for x in keys.new]
@@ -349,8 +349,8 @@ class Walk:
             try:
                 result = self._watched(function, tuple([self._traced(x) for x in args]), traced)
             except TesseraError:
-                self._was_read = True  # it is about more than types
-        if not self._was_read and self._add(key, before, values, result):
+                self._sees_values = True  # it is about more than types
+        if not self._sees_values and self._add(key, before, values, result):
             return result
         self._undo(*before)
         self._step.next[key] = _IN_PARTS
@@ -419,7 +419,7 @@ class Walk:
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What a function gives, which is told from others by whether it reads elements."""
-        self._is_inside, self._was_read = True, False
+        self._is_inside, self._sees_values = True, False
         READERS.append(self._read)
         try:
             return function(*args, **kwargs)
@@ -428,7 +428,7 @@ class Walk:
             READERS.remove(self._read)
 
     def _read(self, data: object) -> None:
-        self._was_read = True  # or whatever else is about more than types
+        self._sees_values = True
 
     def _traced(self, x: Any) -> Any:
         """An argument, with a tracer in the place of what is captured."""

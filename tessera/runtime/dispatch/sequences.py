@@ -34,7 +34,7 @@ from tessera.runtime.executable import Executable
 from tessera.runtime.memory import pointer
 
 MOST_STEPS = 4096
-"""Runs of a sequence. What takes more is no small function."""
+"""Runs of a sequence. What takes more is not looked at."""
 
 MOST_BETWEEN = 1 << 26
 """Bytes between. Where they are more, a call has so much to do that the rest does not matter."""
