@@ -222,6 +222,10 @@ class Machine:
         Zen 3, which has none, takes dozens of operations to store a vector under one."""
         return self.has(Feature.AVX512F)
 
+    def takes_masks(self, bits: int) -> bool:
+        """Whether one instruction reads or writes some elements of so many bits of a vector."""
+        return self.has_masks or (bits >= 32 and self.has(Feature.AVX2))
+
     @property
     def has_panels(self) -> bool:
         """Whether it has registers for matrices, and multiplies those of bfloat16 and of bytes."""

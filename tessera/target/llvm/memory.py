@@ -8,6 +8,7 @@ from tessera.dtypes import DType, bool_, uint8
 from tessera.ir.core import Op, Value
 from tessera.ir.types import Type
 from tessera.target import ops as t
+from tessera.target.llvm import some_lanes
 from tessera.target.llvm.addresses import is_streamed, stream_unit
 from tessera.target.llvm.invariants import known_lanes
 from tessera.target.llvm.lanes import joined, mask_literal, piece, shuffle_text
@@ -48,6 +49,11 @@ def _ptr_add(w: Writer, op: t.PtrAdd) -> None:
     w.names[op.result] = w.assign(f"getelementptr i8, ptr {w.name(op.ptr)}, i64 {w.name(op.bytes)}")
 
 
+def _in_memory(type: VecType) -> VecType:
+    """The type of what lies in memory: bytes for truth values."""
+    return VecType(type.lanes, uint8) if type.dtype is bool_ else type
+
+
 def _from_memory(w: Writer, value: str, type: Type) -> str:
     if t.element(type) is not bool_:
         return value
@@ -83,7 +89,7 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
     """
     assert op.mask and isinstance(op.type, VecType)
     mask, fill = op.mask
-    memory = VecType(op.type.lanes, uint8 if op.type.dtype is bool_ else op.type.dtype)
+    memory = _in_memory(op.type)
     lanes, size = memory.lanes, memory.dtype.itemsize
     width = min(lanes, max(1, w.machine.vector_bits // (8 * size)))
     known = known_lanes(mask)
@@ -113,6 +119,8 @@ def _masked_load(w: Writer, op: t.Load, at: str, align: int) -> str:
 
 
 def _masked(w: Writer, type: VecType, at: str, align: int, mask: str, other: str) -> str:
+    if not w.machine.takes_masks(type.dtype.bits):
+        return some_lanes.load(w, type, at, align, mask, other)
     text = type_text(type)
     return w.assign(
         f"call {text} @llvm.masked.load.{suffix(type)}.p0(ptr align {align} {at}, "
@@ -134,7 +142,12 @@ def _load_first(
         return literal(fill, type)
     if count == lanes:
         return w.assign(f"load {text}, ptr {at}, align {align}")
-    if lanes > width:
+    if lanes == 2 and not w.machine.takes_masks(type.dtype.bits):
+        # No vector of one lane, which ends a pass of LLVM 22's over vectors, and the process.
+        element = element_text(type.dtype)
+        lane = w.assign(f"load {element}, ptr {at}, align {align}")
+        return w.assign(f"insertelement {text} {literal(fill, type)}, {element} {lane}, i64 0")
+    if lanes > width or not w.machine.takes_masks(type.dtype.bits):
         half, middle = VecType(lanes // 2, type.dtype), lanes // 2
         low = _load_first(w, half, min(count, middle), width, at, align, fill)
         high = literal(fill, half)
@@ -193,14 +206,15 @@ def _store(w: Writer, op: t.Store) -> None:
     elif known_lanes(op.mask[0]) is not None and isinstance(type, VecType):
         _store_first(w, op, type, value, at)
     else:
-        _masked_store(w, f"{text} {value}", type, at, align, w.typed(op.mask[0]))
+        assert isinstance(type, VecType)
+        _masked_store(w, _in_memory(type), value, at, align, w.name(op.mask[0]))
 
 
 def _store_in_order(w: Writer, type: VecType, value: str, at: str, align: int) -> None:
     """Stores vectors of the machine from the first one on. Those that LLVM cuts itself it stores in
     an order of its own; where they do not begin at lines, each line is then written in two parts
     that do not follow each other: rows of 50257 take 1.25 times as long."""
-    memory = VecType(type.lanes, uint8 if type.dtype is bool_ else type.dtype)
+    memory = _in_memory(type)
     size = memory.dtype.itemsize
     width = max(1, w.machine.vector_bits // (8 * size))
     if type.lanes <= width or type.lanes % width:
@@ -211,21 +225,26 @@ def _store_in_order(w: Writer, type: VecType, value: str, at: str, align: int) -
         w.put(f"store {text}, ptr {_behind(w, at, k * size)}, align {align}")
 
 
-def _masked_store(w: Writer, value: str, type: Type, at: str, align: int, mask: str) -> None:
-    name = _memory_suffix(type)
-    w.put(f"call void @llvm.masked.store.{name}.p0({value}, ptr align {align} {at}, {mask})")
-    if t.element(type).itemsize < 8 and w.has_masks:
+def _masked_store(w: Writer, type: VecType, value: str, at: str, align: int, mask: str) -> None:
+    """Stores some lanes of a vector as it lies in memory."""
+    if not w.machine.takes_masks(type.dtype.bits):
+        some_lanes.store(w, type, value, at, align, mask)
+        return
+    text, name = f"{type_text(type)} {value}", suffix(type)
+    mask = f"<{type.lanes} x i1> {mask}"
+    w.put(f"call void @llvm.masked.store.{name}.p0({text}, ptr align {align} {at}, {mask})")
+    if type.dtype.itemsize < 8 and w.has_masks:
         # Of a narrowed vector of which one known lane is stored, LLVM 22 stores the wide lane,
         # over its neighbours. It narrows apart what has another use, which costs nothing.
         w.declare("llvm.fake.use", "declare void @llvm.fake.use(...)")
-        w.put(f"call void (...) @llvm.fake.use({value})")
+        w.put(f"call void (...) @llvm.fake.use({text})")
 
 
 def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> None:
     """Stores so many lanes as are known."""
     known = known_lanes(op.mask[0])
     assert known is not None
-    memory = VecType(type.lanes, uint8 if type.dtype is bool_ else type.dtype)
+    memory = _in_memory(type)
     size, k = memory.dtype.itemsize, 0
     width = min(type.lanes, max(1, w.machine.vector_bits // (8 * size)))
     while k < known:
@@ -240,7 +259,8 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
         is_whole = is_whole or _is_whole(count, VecType(width, memory.dtype))
         part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
         if part.lanes > 1:
-            text = f"{type_text(part)} {piece(w, value, memory, k, part.lanes)}"
+            lanes = piece(w, value, memory, k, part.lanes)
+            text = f"{type_text(part)} {lanes}"
         else:
             # A vector of one lane ends a pass of LLVM 22's over vectors, and the process.
             lane = w.value(f"extractelement {type_text(memory)} {value}, i64 {k}")
@@ -249,8 +269,7 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
         if is_whole:
             w.put(f"store {text}, ptr {to}, align {align}")
         else:
-            mask = f"<{part.lanes} x i1> {mask_literal(count, part.lanes)}"
-            _masked_store(w, text, part, to, align, mask)
+            _masked_store(w, part, lanes, to, align, mask_literal(count, part.lanes))
         k += count
 
 

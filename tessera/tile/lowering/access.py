@@ -135,7 +135,7 @@ def load(low: State, op: s.Load, point: Point) -> Val:
     """An element per point of the tile; memory is not touched where a condition fails."""
     dtype = low.buffer(op.buf).dtype
     dyn = low.dyn(op.dyn, point)
-    conditions = low.conditions(op.where, point, dyn)
+    conditions = low.conditions(op.where, point, dyn, dtype.bits)
     if conditions is None:
         return low.constant(op.fill, dtype)
     fills: list[Number] = [op.fill]
@@ -321,7 +321,7 @@ def write(
     ends: _Ends = {}
     if combine is None and not atomic:
         ends, where = _ends(low, address, where, point)
-    conditions = low.conditions(where, point, dyn)
+    conditions = low.conditions(where, point, dyn, low.buffer(buf).dtype.bits)
     if conditions is None:
         return
     guards = [c for c in conditions if not tile_type(c).shape]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
@@ -250,10 +251,11 @@ def _has_conditions(nest: s.Nest) -> bool:
 
 
 def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
-    """For axes that conditions are about, from where to where they hold; {} where that is not most
-    of the nest, as it is for the border around an image."""
+    """For axes that conditions are about, the longest range in which each of these holds everywhere
+    or nowhere; {} where that is not most of the nest, as it is for the border around an image, and
+    for an array that is rolled."""
     extents = {axis.name: axis.extent for axis in nest.axes}
-    found: dict[str, tuple[int, int]] = {}
+    cuts: dict[str, set[int]] = {}
     for op in walk(nest.body):
         for e in op.where if isinstance(op, (s.Load, s.Store, s.Holds)) else ():
             name = next(iter(symbols(e)), "")
@@ -266,15 +268,16 @@ def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
             step, rest = affine[0][name], affine[1]
             if not isinstance(step, int) or not isinstance(rest, int) or step == 0:
                 continue
-            low, high = found.get(name, (0, extent - 1))
-            low = max(low, -(rest // step)) if step > 0 else low
-            high = min(high, rest // -step) if step < 0 else high
-            found[name] = (low, high)
+            # Where it begins to hold, or to fail.
+            at = -(rest // step) if step > 0 else rest // -step + 1
+            cuts.setdefault(name, {0, extent}).add(min(max(at, 0), extent))
+    found: dict[str, tuple[int, int]] = {}
     part = 1.0
-    for name, (low, high) in found.items():
-        extent = extents[name]
-        assert isinstance(extent, int)
-        part *= max(high - low + 1, 0) / max(extent, 1)
+    for name, places in cuts.items():
+        ends = sorted(places)
+        start, end = max(pairwise(ends), key=lambda ends: ends[1] - ends[0], default=(0, 0))
+        found[name] = start, end - 1
+        part *= (end - start) / max(ends[-1], 1)
     return found if part >= MOST else {}
 
 

@@ -25,7 +25,8 @@ def index(low: State, op: s.Index, point: Point) -> Val:
 
 def holds(low: State, op: s.Holds, point: Point) -> Val:
     """Whether index expressions are >= 0."""
-    conditions = low.conditions(op.where, point, low.dyn(op.dyn, point))
+    bits = low.chosen.get(op.result, 32)
+    conditions = low.conditions(op.where, point, low.dyn(op.dyn, point), bits)
     if conditions is None:
         return Val((low.em.const(False, bool_),))
     found = low.em.all_of(conditions)
@@ -33,8 +34,11 @@ def holds(low: State, op: s.Holds, point: Point) -> Val:
 
 
 def apply(low: State, op: s.Map, point: Point) -> Val:
-    """A row of the scalar table."""
-    return low.apply(op.fn, *[low.get(a, point) for a in op.args])
+    """A row of the scalar table; what is chosen by a condition whose outcome is known is that."""
+    args = [low.get(a, point) for a in op.args]
+    if op.fn.name == "select" and isinstance(known := args[0].parts[0].op, t.Const):
+        return args[1 if known.value else 2]
+    return low.apply(op.fn, *args)
 
 
 def cast(low: State, op: s.Cast, point: Point) -> Val:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.dtypes import DType, bool_, iinfo, int32, int64, real_of
+from tessera.dtypes import DType, bool_, iinfo, int8, int16, int32, int64, real_of
 from tessera.errors import CompileError
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, Facts, is_nonneg, linear_in, symbols
@@ -112,6 +112,7 @@ class State:
         deps: names of the symbols on which each value of the nest depends.
         written: buffers that the nest stores to.
         kept: those among them that hold other values of a row before.
+        chosen: of conditions by which values are chosen, how many bits the widest of those have.
         facts: what is known of the axes and the program's dims.
         reduce_tile: elements per step of reductions.
         stages: parts of a contraction's operands that are under way at a time on a GPU.
@@ -143,6 +144,7 @@ class State:
         self.stages = nest.stages or STAGES
         self.written: set[Value] = set()
         self.kept: set[Value] = set()
+        self.chosen: dict[Value, int] = {}
         ranges: dict[str, tuple[Dim | None, Dim | None]] = dict(known)
         ranges.update({axis.name: (0, axis.extent - 1) for axis in nest.axes})
         for op in walk(nest.body):
@@ -151,6 +153,9 @@ class State:
                 self.written.add(op.buf)
             if isinstance(op, s.Store) and op.keeps:
                 self.kept.add(op.buf)
+            if isinstance(op, s.Map) and op.fn.name == "select" and isinstance(op.args[0].op, s.Holds):
+                bits = max(dtype_of(op.result).bits, self.chosen.get(op.args[0], 0))
+                self.chosen[op.args[0]] = bits
         self.facts = Facts(ranges, known.multiples)
         self.is_inner = False
         self.active: Value | None = None
@@ -248,9 +253,10 @@ class State:
         return self.em.map("lt", self.lanes(point, k), self.em.index(dim.extent))
 
     def conditions(
-        self, where: Iterable[Dim], point: Point, dyn: Sequence[Value]
+        self, where: Iterable[Dim], point: Point, dyn: Sequence[Value], bits: int = 32
     ) -> list[Value] | None:
-        """One bool tile per condition that is not known to hold; None if one is known to fail."""
+        """One bool tile per condition that is not known to hold; None if one is known to fail.
+        What they are conditions of has so many bits."""
         em = self.em
         found: list[Value] = []
         for e in where:
@@ -260,7 +266,9 @@ class State:
                 continue
             if self.is_inner and is_nonneg(e, self.facts):
                 continue
-            holds = None if self.is_block else self.from_a_lane_on(e, point, dyn)
+            if self.is_inner and is_nonneg(-1 - e, self.facts):
+                return None
+            holds = None if self.is_block else self.from_a_lane_on(e, point, dyn, bits)
             holds = holds or narrow_condition(em, e, dyn)
             if holds is None:
                 holds = em.map("ge", em.index(e, self.leaf(point, dyn)), em.const(0, int64))
@@ -269,9 +277,12 @@ class State:
             found.append(holds)
         return found
 
-    def from_a_lane_on(self, e: Dim, point: Point, dyn: Sequence[Value]) -> Value | None:
+    def from_a_lane_on(
+        self, e: Dim, point: Point, dyn: Sequence[Value], bits: int
+    ) -> Value | None:
         """The condition `e >= 0` where it holds from a coordinate of one tiled axis on, or up to
-        one: numbers of lanes are compared, which need half the bits. None if it is another."""
+        one: numbers of lanes are compared, in as few bits as what it is a condition of has. None
+        if it is another."""
         names = [name for name in sorted(symbols(e)) if name in point.names]
         if len(names) != 1 or any(tile_type(v).shape for v in dyn):
             return None
@@ -282,14 +293,17 @@ class State:
         em, k = self.em, point.names.index(name)
         dim = point.dims[k]
         shape = tuple([dim.size if j == k else 1 for j in range(len(point.dims))])
-        lanes = em.cast(em.pure(t.Iota, shape, k), int32)
+        dtype = int32
+        if bits < 32:
+            dtype = int8 if bits == 8 and dim.size <= iinfo(int8).max else int16
+        lanes = em.cast(em.pure(t.Iota, shape, k), dtype)
         first = em.index(e, lambda n: dyn[int(n[1:])] if n.startswith("$") else dim.start)
         if form[0][name] == 1:
             fn, first = "ge", em.map("neg", first)
         else:
             fn = "le"
         near = em.map("max", em.map("min", first, em.const(dim.size, int64)), em.const(-1, int64))
-        return em.map(fn, lanes, em.cast(near, int32))
+        return em.map(fn, lanes, em.cast(near, dtype))
 
     # --- arithmetic on values -----------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""Loads and stores of some lanes on machines that have no instruction for it: what is not there is
+neither used nor touched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera as ts
+from tessera import dtypes as dt
+from tessera.compile import Lowered
+from tessera.dtypes import DType
+from tessera.target.machine import machine, supported_levels
+from tests.differential.levels import check_levels, graph_of, values
+
+LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
+DTYPES = [dt.int8, dt.uint8, dt.bool_, dt.int16, dt.float16, dt.bfloat16, dt.float32, dt.float64]
+
+PAGE = mmap.PAGESIZE
+
+
+def rolled(x: Any) -> Any:
+    return ts.roll(x, 3, axis=1)
+
+
+def both_ways(x: Any) -> Any:
+    return ts.where(ts.roll(x, 1, axis=1) > x, ts.roll(x, -2, axis=1), x)
+
+
+def turned(x: Any) -> Any:
+    return ts.roll(ts.roll(x, 1, axis=0), -1, axis=1)
+
+
+def padded(x: Any) -> Any:
+    return ts.pad(x[:, 1:], ((0, 1), (2, 3)))
+
+
+def chosen(x: Any) -> Any:
+    return ts.where(ts.arange(x.shape[1]) > 5, x, ts.roll(x, 7, axis=1))
+
+
+def updated(x: Any) -> Any:
+    return x.at[:, 3:-2].set(x[:, 5:])
+
+
+def inputs_of(columns: int, dtype: DType) -> list[Any]:
+    (x,) = values(((5, columns),), dt.float32)
+    return [(x > 0 if dtype is dt.bool_ else x * 20).astype(dtype.np)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fn", [rolled, both_ways, turned, padded, chosen, updated])
+def test_levels(fn: Callable[[Any], Any], dtype: DType, level: str) -> None:
+    for columns in (8, 45, 129):
+        graph = graph_of(fn, ((5, columns),), dtype)
+        check_levels(graph, inputs_of(columns, dtype), machine=machine(level))
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("dtype", "level", "named"),
+    [
+        (dt.int8, "x86-64-v3", True), (dt.float16, "x86-64-v3", True),
+        (dt.float32, "x86-64-v3", False), (dt.float32, "x86-64", True),
+        (dt.int8, "x86-64-v4", False), (dt.int8, "aarch64", True),
+    ],
+)  # fmt: skip
+def test_where_it_is_written(dtype: DType, level: str, named: bool) -> None:
+    text = Lowered(graph_of(padded, ((5, 300),), dtype), machine(level)).llvm
+    assert ("tessera.load_some" in text) is named
+    assert ("llvm.masked.load" in text) is not named
+
+
+@pytest.mark.unchecked
+def test_most_of_a_rolled_row_has_no_conditions() -> None:
+    graph = graph_of(lambda x: rolled(x) + x, ((5, 300),), dt.float32)
+    tile = str(Lowered(graph, machine("x86-64-v3")).tile)
+    middle = tile.split("tile.if")[1].split("otherwise")[0]
+    assert middle.count("tile.load") == 1
+    assert "select" not in middle
+
+
+@pytest.fixture
+def fenced() -> Iterator[np.ndarray[Any, Any]]:
+    """Two pages between two that nobody may touch."""
+    memory = mmap.mmap(-1, 4 * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for at in (start, start + 3 * PAGE):
+        assert libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 0) == 0
+    yield np.frombuffer(memory, np.uint8, 2 * PAGE, PAGE)
+    for at in (start, start + 3 * PAGE):
+        libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 3)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("fn", [rolled, both_ways, turned, chosen, updated])
+def test_nothing_beyond_is_touched(
+    fn: Callable[[Any], Any], dtype: Any, level: str, fenced: np.ndarray[Any, Any]
+) -> None:
+    """The first and the last rows of memory lie at pages that end the process if they are read."""
+    fenced[:] = np.random.default_rng(0).integers(0, 100, fenced.shape)
+    whole = fenced.view(dtype)
+    whole[...] = np.random.default_rng(1).integers(0, 100, whole.shape)
+    with ts.config.update(cpu_level=level):
+        for columns in (33, 64, 77, 200):
+            count = 3 * columns
+            for flat in (whole[:count], whole[-count:]):
+                x = flat.reshape(3, columns)
+                np.testing.assert_array_equal(ts.jit(fn)(x), ts.jit(fn)(x.copy()))
