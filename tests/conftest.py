@@ -7,6 +7,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import pkgutil
 import signal
 
 import numpy as np
@@ -34,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     # All of it, before a module of tests asks for native code, which goes into complete classes.
     importlib.import_module("tessera.api")
+    # Tests change constants of passes. A pass that is loaded meanwhile would keep what it imports.
+    for module in pkgutil.iter_modules(importlib.import_module("tessera.schedule").__path__):
+        importlib.import_module(f"tessera.schedule.{module.name}")
     # A shell starts what runs in its background with SIGINT ignored, and tests of interrupts would
     # wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

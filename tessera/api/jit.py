@@ -52,6 +52,7 @@ from tessera.config import config
 from tessera.errors import OptionError, api_boundary, hide_own_frames
 from tessera.graph.array import Array
 from tessera.graph.device import CPU, Device, default_device, parse_device, using
+from tessera.graph.fixed import with_numbers
 from tessera.graph.placement import device_of_all, differ, moved
 from tessera.graph.remote import Remote
 from tessera.graph.trace import Tracer, is_recording, is_traced_here
@@ -301,6 +302,8 @@ class JitFunction(Inspected, Generic[P, R]):
         if self.effects is not None:
             self.effects.check(traced)
         self._found |= frozenset(traced.effects)
+        if not is_watching(config.current()):
+            traced.graph, traced.captured = with_numbers(traced.graph, traced.captured)
         return traced
 
     def _new_entry(self, key: Hashable, call: Arguments, device: Device) -> Any:

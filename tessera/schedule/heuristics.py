@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tessera.dtypes import DType
 from tessera.ir.core import Block, Func, Op
 from tessera.ir.intexpr import Facts
-from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, lengths, loop_ops, narrow, ops, streaming
 from tessera.schedule.access import Access, accesses, dependence_of, varying
@@ -32,6 +30,7 @@ from tessera.schedule.side_by_side import long_line, registers_of, runs_along, s
 from tessera.schedule.sizes import power_above, power_below, size_of
 from tessera.schedule.sort_ops import WORDS
 from tessera.schedule.types import Axis
+from tessera.schedule.widths import widest
 
 UNKNOWN_PROGRAMS = 1 << 40
 """Programs along a symbolic axis, where the question is whether there may be many: how many there
@@ -140,7 +139,7 @@ class Choice:
         self.accesses = varying(nest, accesses(nest, facts))
         self.free = [axis for axis in nest.axes if axis.name not in nest.ordered]
         self.code = list(walk(nest.body))
-        self.lanes = max(1, machine.vector_bits // self._bits())
+        self.lanes = max(1, machine.vector_bits // widest(nest, self.code, self.accesses))
         maps = [op for op in self.code if isinstance(op, ops.Map)]
         self.cost = sum(op.fn.cost for op in maps) + len(self.accesses)
         self.costly = any(op.fn.cost >= lengths.HEAVY_COST for op in maps)
@@ -152,18 +151,6 @@ class Choice:
         self.last: list[str] = []
         self.whole: set[str] = set()
         self.reduce_tile, self.reason, self.down = 0, "", False
-
-    def _bits(self) -> int:
-        """Bits of the widest element that the body computes with; addresses do not count."""
-        found: list[DType] = []
-        for op in self.code:
-            if isinstance(op, (ops.Map, ops.Load, ops.Cast, ops.Reduce, ops.Contract)):
-                assert isinstance(op.result.type, ScalarType)
-                found.append(op.result.type.dtype)
-        inexact = [d.bits for d in found if d.is_inexact]
-        if inexact and max(inexact) < 32 and lengths.of(self.code) > lengths.LONG:
-            return 32
-        return max(inexact or [a.dtype.bits for a in self.accesses] or [32])
 
     def run(self) -> ops.Nest:
         """The nest with tiles and chunks."""

@@ -518,3 +518,42 @@ def test_a_type_error_inside_the_function_is_not_about_the_call(x: ts.Array) -> 
     with pytest.raises(TypeError, match="object of type 'int' has no len") as found:
         ts.jit(f)(x)
     assert not isinstance(found.value, ts.TesseraError)
+
+
+NUMBERS = [
+    (3, ts.int32), (2.5, ts.float32), (True, ts.bool), (-0.0, ts.float64), (1.5, ts.bfloat16),
+    (float("nan"), ts.float16), (2**63, ts.uint64), (1 + 2j, ts.complex64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "dtype"), NUMBERS)
+def test_captured_numbers_are_constants(number: Any, dtype: ts.DType) -> None:
+    x, y = ts.asarray(number, dtype=dtype), ts.asarray([number], dtype=dtype)
+    f = ts.jit(lambda z: (ts.where(z > 0, x, x), x, y))
+    (graph,) = [f.lower(ts.arange(3.0)).graph]
+    assert len(graph.args) == 2  # y, which has an axis, and z
+    for found, shape in zip(f(ts.arange(3.0)), ((3,), (), (1,)), strict=True):
+        assert found.dtype == dtype
+        expected = np.broadcast_to(np.asarray(x), shape)
+        assert np.asarray(found).tobytes() == expected.tobytes()
+
+
+def test_captured_numbers_where_arguments_are_counted() -> None:
+    number, big = ts.asarray(2.0), ts.arange(3.0)
+    donating = ts.jit(lambda x, y: (x * number + big, y), donate_argnums=0)
+    x, y = ts.ones(3), ts.zeros(3)
+    np.testing.assert_array_equal(donating(x, y)[0], [2, 3, 4])
+    inner = ts.jit(lambda x: ts.sum(x * number))
+    np.testing.assert_array_equal(ts.grad(inner)(big), [2, 2, 2])
+    np.testing.assert_array_equal(ts.vmap(ts.jit(lambda x: x * number))(big), [0, 2, 4])
+    np.testing.assert_array_equal(ts.jit(ts.grad(lambda x: inner(x) * number))(big), [4, 4, 4])
+    state = ts.Ref(ts.zeros(()))
+
+    @ts.jit
+    def counts(x: Any) -> Any:
+        state[...] = state[...] + number
+        return x * state[...]
+
+    assert [float(counts(ts.asarray(1.0))) for _ in range(3)] == [2.0, 4.0, 6.0]
+    with ts.config.update(debug_nans=True), pytest.raises(ts.TesseraError, match="NaN"):
+        ts.jit(lambda x: ts.log(x - number))(big)

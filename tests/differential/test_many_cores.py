@@ -95,7 +95,8 @@ def test_running_combinations_in_parts(size: int, down: bool) -> None:
         for one in machines():
             lowered = check_levels(traced(fn, type_of(data)), [data], machine=one)
             is_cut = size > 130 and rows < one.cores
-            assert (any("scanned in" in kernel.reason for kernel in lowered.kernels())) == is_cut
+            reasons = [kernel.reason for kernel in lowered.kernels()]
+            assert any("scanned in" in reason for reason in reasons) == is_cut, (one, reasons)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "int32", "complex64"])

@@ -13,6 +13,7 @@ from tessera.graph.ops import elementwise as e
 from tessera.graph.ops import reduce as red
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
+from tessera.graph.ops.elementwise_base import cast
 from tessera.graph.ops.gather import Combine, gather, scatter
 from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
 from tessera.graph.trace import bind
@@ -488,3 +489,20 @@ def test_what_is_stored_along_rows_does_not_follow_reductions_down_columns() -> 
 
     assert len(nests_of(lowered(spread, typed(1024, 16)))) == 2
     assert len(nests_of(lowered(lambda x: spread(transpose(x, (1, 0))), typed(16, 1024)))) == 1
+
+
+def test_what_is_the_same_everywhere_has_no_lanes() -> None:
+    """Bytes that are shifted by a number in int64 fill vectors; a float64 that scales does."""
+
+    def shifted(x: Any, n: Any) -> Any:
+        return e.shl(x, broadcast(cast(n, dt.uint8), x.shape, ()))
+
+    def scaled(x: Any, a: Any) -> Any:
+        return e.mul(x, broadcast(cast(a, dt.float32), x.shape, ()))
+
+    types = typed(1000, dtype=dt.uint8), typed(dtype=dt.int64)
+    assert chosen(shifted, *types).tile == (256,)
+    types = typed(1000, dtype=dt.float32), typed(dtype=dt.float64)
+    assert chosen(scaled, *types).tile == (64,)
+    # What is converted at each point does count.
+    assert chosen(lambda x: cast(x, dt.float64), typed(1000)).tile == (32,)

@@ -259,15 +259,14 @@ def _store_first(w: Writer, op: t.Store, type: VecType, value: str, at: str) -> 
         is_whole = is_whole or _is_whole(count, VecType(width, memory.dtype))
         part = VecType(count if is_whole else min(width, type.lanes - k), memory.dtype)
         if part.lanes > 1:
-            lanes = piece(w, value, memory, k, part.lanes)
-            text = f"{type_text(part)} {lanes}"
+            text, lanes = type_text(part), piece(w, value, memory, k, part.lanes)
         else:
             # A vector of one lane ends a pass of LLVM 22's over vectors, and the process.
-            lane = w.value(f"extractelement {type_text(memory)} {value}, i64 {k}")
-            text = f"{element_text(part.dtype)} {lane}"
+            lanes = w.value(f"extractelement {type_text(memory)} {value}, i64 {k}")
+            text = element_text(part.dtype)
         to, align = _behind(w, at, k * size), size if k else op.align or size
         if is_whole:
-            w.put(f"store {text}, ptr {to}, align {align}")
+            w.put(f"store {text} {lanes}, ptr {to}, align {align}")
         else:
             _masked_store(w, part, lanes, to, align, mask_literal(count, part.lanes))
         k += count

@@ -9,7 +9,7 @@ what remains is a function that is written once.
 
 from __future__ import annotations
 
-from tessera.target.llvm.text import Writer, literal, suffix, type_text
+from tessera.target.llvm.text import Writer, element_text, suffix, type_text
 from tessera.target.types import VecType
 
 PAGE = 4096
@@ -57,9 +57,10 @@ def _are_all(w: Writer, mask: str, type: VecType) -> str:
     """Whether a mask has all lanes. LLVM 22 knows no better way on x86 than to bring them together
     one by one; there is an instruction that takes the signs of all bytes of a register."""
     lanes, masks = type.lanes, f"<{type.lanes} x i1> {mask}"
-    size = max(type.dtype.itemsize, 16 // lanes)
+    whole = w.machine.vector_bits // 8
+    size = type.dtype.itemsize if lanes * type.dtype.itemsize == whole else max(16 // lanes, 1)
     bytes = lanes * size
-    if w.machine.arch != "x86-64" or bytes not in (16, 32):
+    if w.machine.arch != "x86-64" or bytes not in (16, whole):
         name = f"llvm.vector.reduce.and.v{lanes}i1"
         w.declare(name, f"declare i1 @{name}(<{lanes} x i1>)")
         return w.value(f"call i1 @{name}({masks})")
@@ -75,8 +76,9 @@ def _load_text(name: str, type: VecType) -> str:
     """Where the lanes that are there lie in one page with all the others, these are read, too, and
     forgotten. A vector that reaches from one page into the next is read lane by lane."""
     text, lanes, size = type_text(type), type.lanes, type.dtype.itemsize
-    element = text.split(" x ")[1][:-1]
-    return f"""define internal {text} @{name}(ptr %at, <{lanes} x i1> %mask, {text} %other) {ATTRIBUTES} {{
+    element = element_text(type.dtype)
+    given = f"ptr %at, <{lanes} x i1> %mask, {text} %other"
+    return f"""define internal {text} @{name}({given}) {ATTRIBUTES} {{
 entry:
   %some = call i1 @llvm.vector.reduce.or.v{lanes}i1(<{lanes} x i1> %mask)
   br i1 %some, label %look, label %nothing
@@ -113,8 +115,9 @@ done:
 
 def _store_text(name: str, type: VecType) -> str:
     text, lanes, size = type_text(type), type.lanes, type.dtype.itemsize
-    element = text.split(" x ")[1][:-1]
-    return f"""define internal void @{name}(ptr %at, <{lanes} x i1> %mask, {text} %value) {ATTRIBUTES} {{
+    element = element_text(type.dtype)
+    given = f"ptr %at, <{lanes} x i1> %mask, {text} %value"
+    return f"""define internal void @{name}({given}) {ATTRIBUTES} {{
 entry:
   br label %lanes
 lanes:

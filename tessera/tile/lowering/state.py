@@ -153,7 +153,9 @@ class State:
                 self.written.add(op.buf)
             if isinstance(op, s.Store) and op.keeps:
                 self.kept.add(op.buf)
-            if isinstance(op, s.Map) and op.fn.name == "select" and isinstance(op.args[0].op, s.Holds):
+            if isinstance(op, s.Map) and op.fn.name == "select":
+                if not isinstance(op.args[0].op, s.Holds):
+                    continue
                 bits = max(dtype_of(op.result).bits, self.chosen.get(op.args[0], 0))
                 self.chosen[op.args[0]] = bits
         self.facts = Facts(ranges, known.multiples)
