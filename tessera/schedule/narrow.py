@@ -35,6 +35,9 @@ COSTLY = 2
 MOST_ROWS = 8
 """Short rows of a tile, along one axis."""
 
+WORD = 32
+"""Bits of a word."""
+
 LEAST_ROW = 8
 """Bytes of a row that is moved by itself."""
 
@@ -265,13 +268,23 @@ def is_short_scan(choice: Choice, rows: Axis, extent: Dim) -> bool:
 
 def bordered_width(choice: Choice, axis: Axis) -> int:
     """The width of tiles along an axis: the usual one, or less, so that conditions of several loads
-    on the places of a short axis, as at a stencil's border, are tested in few of them only."""
+    on the places of a short axis, as at a stencil's border, are tested in few of them only; and
+    where elements lie apart, of which each is some code, no more of them than words would be."""
+    if any(_lies_apart(access, axis) for access in choice.accesses):
+        return min(choice.width, choice.machine.vector_bits // WORD * 4)
     found = [op.where for op in choice.code if isinstance(op, ops.Load)]
     tested = [where for where in found if any(axis.name in symbols(e) for e in where)]
     if len(tested) < SEVERAL:
         return choice.width
     most = power_below(size_of(axis.extent) / TILES)
     return min(choice.width, max(choice.lanes, most))
+
+
+def _lies_apart(access: Access, axis: Axis) -> bool:
+    """Whether elements are read or written one by one; those of few columns are parted in
+    registers, unless there are conditions."""
+    stride = access.stride(axis.name)
+    return not isinstance(stride, int) or abs(stride) > (1 if access.is_guarded else FEW)
 
 
 def _widest(choice: Choice) -> int:

@@ -226,6 +226,11 @@ class Machine:
         """Whether one instruction reads or writes some elements of so many bits of a vector."""
         return self.has_masks or (bits >= 32 and self.has(Feature.AVX2))
 
+    def gathers(self, bits: int) -> bool:
+        """Whether one instruction reads or writes some elements of so many bits that lie apart, and
+        takes less time than one access after the other."""
+        return self.has_masks and bits >= 32
+
     @property
     def has_panels(self) -> bool:
         """Whether it has registers for matrices, and multiplies those of bfloat16 and of bytes."""

@@ -28,6 +28,8 @@ PIECE = 1 << 18
 """Bytes of a piece of memory of which some go past the caches. Pieces of 16 KB to 1 MB take a Zen 4
 as long."""
 
+_ALL = "splat (i1 true)"
+
 
 def address(w: Writer, op: t.Load | t.Store | Prefetch, unit: int) -> str:
     """Where an access begins, whose offset counts so many bytes."""
@@ -310,23 +312,36 @@ def _gather(w: Writer, op: t.Gather) -> None:
     type = op.result.type
     lanes = t.lanes(type)
     pointers, pointer_type = _pointers(w, op.ptr, op.offsets, op.dtype)
-    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
-    other = _to_memory(w, w.name(op.mask[1]), type) if op.mask else "poison"
+    mask, other = _ALL, "poison"
+    is_native = w.machine.gathers(op.dtype.bits)
+    if op.mask and is_native:
+        mask, other = w.name(op.mask[0]), _to_memory(w, w.name(op.mask[1]), type)
+    elif op.mask:
+        pointers = some_lanes.safe_pointers(w, pointers, w.name(op.mask[0]), lanes)
     text, name = memory_text(type), _memory_suffix(type)
     value = w.assign(
         f"call {text} @llvm.masked.gather.{name}.v{lanes}p0({pointer_type} align "
-        f"{op.dtype.itemsize} {pointers}, "
-        f"{mask}, {text} {other})"
+        f"{op.dtype.itemsize} {pointers}, <{lanes} x i1> {mask}, {text} {other})"
     )
-    w.names[op.result] = _from_memory(w, value, type)
+    value = _from_memory(w, value, type)
+    if op.mask and not is_native:
+        chosen = f"{type_text(type)} {value}, {w.typed(op.mask[1])}"
+        value = w.assign(f"select {w.typed(op.mask[0])}, {chosen}")
+    w.names[op.result] = value
 
 
 def _scatter(w: Writer, op: t.Scatter) -> None:
     type = op.value.type
     dtype, lanes = t.element(type), t.lanes(type)
-    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, dtype)
-    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> splat (i1 true)"
     value = _to_memory(w, w.name(op.value), type)
+    if op.mask and not w.machine.gathers(dtype.bits):
+        assert isinstance(type, VecType)
+        lane, mask = element_text(t.element(op.offsets.type)), w.name(op.mask[0])
+        base, offsets = w.name(op.ptr), w.name(op.offsets)
+        some_lanes.scatter(w, _in_memory(type), value, base, offsets, lane, mask)
+        return
+    pointers, pointer_type = _pointers(w, op.ptr, op.offsets, dtype)
+    mask = w.typed(op.mask[0]) if op.mask else f"<{lanes} x i1> {_ALL}"
     w.put(
         f"call void @llvm.masked.scatter.{_memory_suffix(type)}.v{lanes}p0({memory_text(type)} "
         f"{value}, "

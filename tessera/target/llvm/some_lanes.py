@@ -1,5 +1,6 @@
 """LLVM text of loads and stores of some lanes of a vector where the machine has no instruction for
-it: of 8 and 16 bits on AVX2, of anything on a CPU without it.
+it: of 8 and 16 bits on AVX2, of anything on a CPU without it; and of such whose lanes lie apart, of
+32 bits and more on AVX2, too.
 
 LLVM writes a test, a branch and an access down for each lane, and a program with eight such loads
 of 32 bytes took 1.7 s to compile, and seven times as long as XLA's to run. Nearly always all lanes
@@ -14,6 +15,9 @@ from tessera.target.types import VecType
 
 PAGE = 4096
 """Bytes of the smallest page of memory of any machine: where one may be read, all of them may."""
+
+NOTHING = "tessera.nothing"
+"""Memory that is read where nothing is to be."""
 
 ATTRIBUTES = "noinline nounwind cold"
 
@@ -51,6 +55,24 @@ def store(w: Writer, type: VecType, value: str, at: str, align: int, mask: str) 
     w.put(f"call void @{name}(ptr {at}, {masks} {mask}, {text} {value})")
     w.put(f"br label %stored{n}")
     w.start(f"stored{n}")
+
+
+def safe_pointers(w: Writer, pointers: str, mask: str, lanes: int) -> str:
+    """Pointers of which those that a mask does not have point to memory that is there."""
+    w.declare(NOTHING, f"@{NOTHING} = internal unnamed_addr constant i64 0, align 8")
+    other = f"<{lanes} x ptr> splat (ptr @{NOTHING})"
+    return w.assign(f"select <{lanes} x i1> {mask}, <{lanes} x ptr> {pointers}, {other}")
+
+
+def scatter(
+    w: Writer, type: VecType, value: str, base: str, offsets: str, lane: str, mask: str
+) -> None:
+    """Stores the lanes that a mask has, so many elements behind an address each, in a vector of
+    `lane` integers."""
+    name, count = f"tessera.scatter_some.{suffix(type)}.{lane}", type.lanes
+    w.declare(name, _scatter_text(name, type, lane))
+    given = f"ptr {base}, <{count} x {lane}> {offsets}, <{count} x i1> {mask}"
+    w.put(f"call void @{name}({given}, {type_text(type)} {value})")
 
 
 def _are_all(w: Writer, mask: str, type: VecType) -> str:
@@ -128,6 +150,32 @@ one:
   %to = getelementptr i{8 * size}, ptr %at, i64 %k
   %lane = extractelement {text} %value, i64 %k
   store {element} %lane, ptr %to, align {size}
+  br label %next
+next:
+  %k.next = add i64 %k, 1
+  %more = icmp ult i64 %k.next, {lanes}
+  br i1 %more, label %lanes, label %done
+done:
+  ret void
+}}"""
+
+
+def _scatter_text(name: str, type: VecType, lane: str) -> str:
+    text, lanes, size = type_text(type), type.lanes, type.dtype.itemsize
+    element = element_text(type.dtype)
+    given = f"ptr %base, <{lanes} x {lane}> %offsets, <{lanes} x i1> %mask, {text} %value"
+    return f"""define internal void @{name}({given}) {ATTRIBUTES} {{
+entry:
+  br label %lanes
+lanes:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %is = extractelement <{lanes} x i1> %mask, i64 %k
+  br i1 %is, label %one, label %next
+one:
+  %place = extractelement <{lanes} x {lane}> %offsets, i64 %k
+  %to = getelementptr i{8 * size}, ptr %base, {lane} %place
+  %x = extractelement {text} %value, i64 %k
+  store {element} %x, ptr %to, align {size}
   br label %next
 next:
   %k.next = add i64 %k, 1
