@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tessera.dtypes import int32
+from tessera.dtypes import int16, int32
 from tessera.ir.core import Value
 from tessera.ir.types import ScalarType
 from tessera.target import ops as t
@@ -41,9 +41,12 @@ class Box:
         last = len(shape) - 1
         if last in check and self.lanes > 1:
             self.left = s.map("sub", view.sizes[-1], self.coords[-1])
-            left = s.map("min", self.left, s.index(self.lanes))
-            limit = s.splat(s.cast(left, int32), self.lanes)
-            self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, int32, loc=s.loc)), limit)
+            left, dtype = s.map("min", self.left, s.index(self.lanes)), int32
+            if view.dtype.bits < 32:
+                # As wide as what is masked, or twice; of a row far behind the end less is left.
+                left, dtype = s.map("max", left, s.index(0)), int16
+            limit = s.splat(s.cast(left, dtype), self.lanes)
+            self.lane_mask = s.map("lt", s.emit(t.Lanes(self.lanes, dtype, loc=s.loc)), limit)
 
     def offset(self, index: tuple[int, ...]) -> Value:
         """The element offset of a row's first element."""

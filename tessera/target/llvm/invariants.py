@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.walk import walk
 from tessera.target import ops as t
+from tessera.target.machine import Machine
 
 _MOVABLE = (
     *(t.Lanes, t.Map, t.Cast, t.Bitcast, t.Splat, t.Extract, t.Insert, t.Shuffle, t.Scale),
@@ -52,16 +53,23 @@ def invariants(func: Func) -> dict[Op, list[Op]]:
     return found
 
 
-def masks(func: Func, vector_bits: int) -> dict[Value, set[int]]:
+def masks(func: Func, machine: Machine) -> dict[Value, set[int]]:
     """Masks of accesses that take several vectors of a machine, and the lanes of one. Their parts
     are written where they are, once for all that use them: LLVM puts comparisons where their
-    parts are wanted, in loops too."""
+    parts are wanted, in loops too, and takes a mask of many lanes from block to block as that many
+    numbers."""
     found: dict[Value, set[int]] = {}
     for op in walk(func.body):
-        if isinstance(op, t.Load) and op.mask and known_lanes(op.mask[0]) is None:
-            type = op.type
-            width = vector_bits // (8 * t.element(type).itemsize)
-            if t.lanes(type) > width and t.lanes(type) % width == 0:
+        if not isinstance(op, (t.Load, t.Store)) or not op.mask:
+            continue
+        type = op.type if isinstance(op, t.Load) else op.value.type
+        bits = 8 * t.element(type).itemsize
+        by_parts = not machine.takes_masks(bits)
+        if not by_parts and (isinstance(op, t.Store) or not machine.has_masks):
+            continue
+        width = machine.vector_bits // bits
+        if t.lanes(type) > width and t.lanes(type) % width == 0:
+            if known_lanes(op.mask[0]) is None:
                 found.setdefault(op.mask[0], set()).add(width)
     return found
 

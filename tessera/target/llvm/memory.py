@@ -209,7 +209,7 @@ def _store(w: Writer, op: t.Store) -> None:
         _store_first(w, op, type, value, at)
     else:
         assert isinstance(type, VecType)
-        _masked_store(w, _in_memory(type), value, at, align, w.name(op.mask[0]))
+        _store_some(w, _in_memory(type), value, at, align, op.mask[0])
 
 
 def _store_in_order(w: Writer, type: VecType, value: str, at: str, align: int) -> None:
@@ -225,6 +225,22 @@ def _store_in_order(w: Writer, type: VecType, value: str, at: str, align: int) -
     for k in range(0, type.lanes, width):
         text = f"{type_text(VecType(width, memory.dtype))} {piece(w, value, memory, k, width)}"
         w.put(f"store {text}, ptr {_behind(w, at, k * size)}, align {align}")
+
+
+def _store_some(
+    w: Writer, type: VecType, value: str, at: str, align: int, mask: Value
+) -> None:
+    """Stores some lanes: where there is no instruction for it, of one vector of the machine after
+    the other."""
+    size, width = type.dtype.itemsize, w.machine.vector_bits // (8 * type.dtype.itemsize)
+    masks = w.mask_parts.get((mask, width))
+    if w.machine.takes_masks(type.dtype.bits) or masks is None:
+        _masked_store(w, type, value, at, align, w.name(mask))
+        return
+    for k, part in enumerate(masks):
+        lanes = piece(w, value, type, k * width, width)
+        to = _behind(w, at, k * width * size)
+        _masked_store(w, VecType(width, type.dtype), lanes, to, min(align, width * size), part)
 
 
 def _masked_store(w: Writer, type: VecType, value: str, at: str, align: int, mask: str) -> None:

@@ -282,7 +282,7 @@ class Writer:
         self.addresses, self.pointers = addresses(func, self.machine.vector_bits), {}
         self.early = invariants(func)
         self.moved = {op for ops in self.early.values() for op in ops}
-        self.masks = masks(func, self.machine.vector_bits) if self.has_masks else {}
+        self.masks = masks(func, self.machine)
         self.block(func.body)
         if self.streams:
             # Such stores are ordered with nothing: others must see them when this returns.
