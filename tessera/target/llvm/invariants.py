@@ -68,9 +68,9 @@ def masks(func: Func, machine: Machine) -> dict[Value, set[int]]:
         if not by_parts and (isinstance(op, t.Store) or not machine.has_masks):
             continue
         width = machine.vector_bits // bits
-        if t.lanes(type) > width and t.lanes(type) % width == 0:
-            if known_lanes(op.mask[0]) is None:
-                found.setdefault(op.mask[0], set()).add(width)
+        is_cut = t.lanes(type) > width and t.lanes(type) % width == 0
+        if is_cut and known_lanes(op.mask[0]) is None:
+            found.setdefault(op.mask[0], set()).add(width)
     return found
 
 

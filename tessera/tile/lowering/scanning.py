@@ -172,8 +172,9 @@ class _Scan:
     def masked(self, x: Val, inner: Point) -> Val:
         """The value, with the neutral element where there is no place along the scan."""
         low = self.low
-        conditions = low.conditions(self.where, inner, ())
-        found = [] if conditions is None else conditions
+        found = low.conditions(self.where, inner, ())
+        if found is None:
+            return self.neutral
         if inner.dims[self.axis].checked:
             found.append(low.inside(inner, self.axis))
         mask = low.em.all_of(found)
