@@ -19,7 +19,7 @@ from tessera.target.machine import machine, supported_levels
 from tests.differential.levels import check_levels, graph_of, values
 
 LEVELS = [name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if name in supported_levels()]
-DTYPES = [dt.int8, dt.uint8, dt.bool_, dt.int16, dt.float16, dt.bfloat16, dt.float32, dt.float64]
+DTYPES = [dt.int8, dt.bool_, dt.bfloat16, dt.float32, dt.float64]
 
 PAGE = mmap.PAGESIZE
 
@@ -76,7 +76,7 @@ def inputs_of(columns: int, dtype: DType) -> list[Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_levels(fn: Callable[[Any], Any], dtype: DType, level: str) -> None:
-    for columns in (8, 45, 129):
+    for columns in (45, 129):
         graph = graph_of(fn, ((5, columns),), dtype)
         check_levels(graph, inputs_of(columns, dtype), machine=machine(level))
 
@@ -118,13 +118,8 @@ def fenced() -> Iterator[np.ndarray[Any, Any]]:
         libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), 3)
 
 
-def parts(fn: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> list[Any]:
-    found = ts.jit(fn)(x)
-    return list(found) if isinstance(found, tuple) else [found]
-
-
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_nothing_beyond_is_touched(
     fn: Callable[[Any], Any], dtype: Any, level: str, fenced: np.ndarray[Any, Any]
@@ -134,9 +129,12 @@ def test_nothing_beyond_is_touched(
     whole = fenced.view(dtype)
     whole[...] = np.random.default_rng(1).integers(0, 100, whole.shape)
     with ts.config.update(cpu_level=level):
-        for columns in (33, 64, 77, 200):
+        compiled = ts.jit(lambda x: (fn(x),))
+        for columns in (33, 200):
             count = 3 * columns
             for flat in (whole[:count], whole[-count:]):
                 x = flat.reshape(3, columns)
-                for found, wanted in zip(parts(fn, x), parts(fn, x.copy()), strict=True):
-                    np.testing.assert_array_equal(found, wanted)
+                (found,), (wanted,) = compiled(x), compiled(x.copy())
+                pairs = zip(found, wanted, strict=True) if fn is apart else [(found, wanted)]
+                for one, other in pairs:
+                    np.testing.assert_array_equal(one, other)
