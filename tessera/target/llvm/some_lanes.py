@@ -10,6 +10,8 @@ what remains is a function that is written once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tessera.target.llvm.text import Writer, element_text, suffix, type_text
 from tessera.target.types import VecType
 
@@ -136,34 +138,25 @@ done:
 
 
 def _store_text(name: str, type: VecType) -> str:
-    text, lanes, size = type_text(type), type.lanes, type.dtype.itemsize
-    element = element_text(type.dtype)
-    given = f"ptr %at, <{lanes} x i1> %mask, {text} %value"
-    return f"""define internal void @{name}({given}) {ATTRIBUTES} {{
-entry:
-  br label %lanes
-lanes:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
-  %is = extractelement <{lanes} x i1> %mask, i64 %k
-  br i1 %is, label %one, label %next
-one:
-  %to = getelementptr i{8 * size}, ptr %at, i64 %k
-  %lane = extractelement {text} %value, i64 %k
-  store {element} %lane, ptr %to, align {size}
-  br label %next
-next:
-  %k.next = add i64 %k, 1
-  %more = icmp ult i64 %k.next, {lanes}
-  br i1 %more, label %lanes, label %done
-done:
-  ret void
-}}"""
+    place = f"%to = getelementptr i{8 * type.dtype.itemsize}, ptr %at, i64 %k"
+    return _stores(name, type, "ptr %at", (place,))
 
 
 def _scatter_text(name: str, type: VecType, lane: str) -> str:
+    offsets = f"<{type.lanes} x {lane}> %offsets"
+    places = (
+        f"%place = extractelement {offsets}, i64 %k",
+        f"%to = getelementptr i{8 * type.dtype.itemsize}, ptr %base, {lane} %place",
+    )
+    return _stores(name, type, f"ptr %base, {offsets}", places)
+
+
+def _stores(name: str, type: VecType, where: str, place: Sequence[str]) -> str:
+    """A function that stores lanes one by one, the `%k`-th one at `%to`, which `place` computes."""
     text, lanes, size = type_text(type), type.lanes, type.dtype.itemsize
     element = element_text(type.dtype)
-    given = f"ptr %base, <{lanes} x {lane}> %offsets, <{lanes} x i1> %mask, {text} %value"
+    given = f"{where}, <{lanes} x i1> %mask, {text} %value"
+    to = "\n  ".join(place)
     return f"""define internal void @{name}({given}) {ATTRIBUTES} {{
 entry:
   br label %lanes
@@ -172,10 +165,9 @@ lanes:
   %is = extractelement <{lanes} x i1> %mask, i64 %k
   br i1 %is, label %one, label %next
 one:
-  %place = extractelement <{lanes} x {lane}> %offsets, i64 %k
-  %to = getelementptr i{8 * size}, ptr %base, {lane} %place
-  %x = extractelement {text} %value, i64 %k
-  store {element} %x, ptr %to, align {size}
+  {to}
+  %lane = extractelement {text} %value, i64 %k
+  store {element} %lane, ptr %to, align {size}
   br label %next
 next:
   %k.next = add i64 %k, 1
