@@ -128,6 +128,14 @@ class ScalarFn:
         """
         result, compute = result_dtype(self, *dtypes), self.compute
         widths = [_width(d, self.precision) for d in dtypes]
+        if isinstance(compute, np.ufunc) and not any(widths):
+            wanted = result.np
+
+            def as_it_is(*operands: npt.ArrayLike) -> Array:
+                x = compute(*operands)
+                return np.asarray(x if x.dtype == wanted else x.astype(wanted))
+
+            return as_it_is
 
         def found(*operands: npt.ArrayLike) -> Array:
             given = [
@@ -287,8 +295,9 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     if a.dtype == np.float64:
         return special.fma(a, b, c)
     a64, b64, c64 = (x.astype(np.float64) for x in (a, b, c))
-    result = special.fma_wide(a64, b64, c64)
-    return result.astype(np.float32) if a.dtype == np.float32 else result
+    if a.dtype == np.float32:
+        return special.fma_single(a64, b64, c64)
+    return special.fma_wide(a64, b64, c64)
 
 
 # --- neutral elements -------------------------------------------------------------------------

@@ -189,6 +189,27 @@ def fma_wide(a: Floats, b: Floats, c: Floats) -> Floats:
     return round_to_odd(total, np.asarray(rest))
 
 
+_TINY = float(np.finfo(np.float32).tiny)
+_TIE = 1 << 28
+_BELOW = (1 << 29) - 1
+
+
+def fma_single(a: Floats, b: Floats, c: Floats) -> npt.NDArray[np.float32]:
+    """``a * b + c`` of float32 values held in float64, rounded once to float32.
+
+    A sum that is rounded to float64 first is rounded wrongly only if that has it halfway between
+    two float32 numbers, which are closer together below the normal ones.
+    """
+    product = a * b
+    total = np.asarray(product + c)
+    halfway = (total.view(np.int64) & _BELOW) == _TIE
+    if halfway.any() or (np.abs(total) < _TINY).any():
+        back = total - product
+        rest = (product - (total - back)) + (c - back)
+        total = round_to_odd(total, np.asarray(rest))
+    return np.asarray(total.astype(np.float32))
+
+
 def log1p_complex(z: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
     """``log(1 + z)``; near zero the real part keeps its digits, which NumPy's loses."""
     x, y = z.real, z.imag

@@ -116,6 +116,11 @@ class Interpreter(BlockInterpreter):
     def call(self, name: str, args: Sequence[Any]) -> list[Any]:
         """Runs one function; pointers are `Pointer`s, numbers are NumPy or Python ones. What it
         returns."""
+        with np.errstate(all="ignore"):
+            return self.invoke(name, args)
+
+    def invoke(self, name: str, args: Sequence[Any]) -> list[Any]:
+        """`call` from inside of one."""
         func = self.module.funcs.get(name)
         if func is None:
             raise VerifyError(f"there is no function @{name}")
@@ -127,8 +132,7 @@ class Interpreter(BlockInterpreter):
             self.values[arg] = (
                 as_scalar(given, arg.type.dtype) if isinstance(arg.type, ScalarType) else given
             )
-        with np.errstate(all="ignore"):
-            return self.block(func.body)
+        return self.block(func.body)
 
     def define(self, op: Op, value: Any) -> None:
         """Sets the only result."""
@@ -167,32 +171,66 @@ def _map(s: Interpreter, op: t.Map) -> Step:
     return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
-def _cast(s: Interpreter, op: t.Cast) -> None:
-    s.define(op, cast_array(np.asarray(s.values[op.x]), op.dtype))
+def _cast(s: Interpreter, op: t.Cast) -> Step:
+    dtype = op.dtype
+
+    def vector(x: Array) -> Array:
+        return cast_array(x, dtype)
+
+    def number(x: Any) -> Any:
+        return as_scalar(cast_array(np.asarray(x), dtype), dtype)
+
+    return s.applied(op, vector if isinstance(op.result.type, VecType) else number)
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
     s.define(op, bitcast_array(np.asarray(s.values[op.x]), op.dtype))
 
 
-def _splat(s: Interpreter, op: t.Splat) -> None:
-    dtype = t.element(op.x.type)
-    s.define(op, np.full(op.count, s.values[op.x], dtype.np))
+def _splat(s: Interpreter, op: t.Splat) -> Step:
+    dtype, count = t.element(op.x.type).np, op.count
+
+    def splat(x: Any) -> Array:
+        vector = np.empty(count, dtype)
+        vector.fill(x)
+        return vector
+
+    return s.applied(op, splat)
 
 
-def _extract(s: Interpreter, op: t.Extract) -> None:
-    s.define(op, s.values[op.x][op.lane])
+def _extract(s: Interpreter, op: t.Extract) -> Step:
+    dtype, lane = t.element(op.result.type), op.lane
+
+    def extract(x: Array) -> Any:
+        return as_scalar(x[lane], dtype)
+
+    return s.applied(op, extract)
 
 
-def _insert(s: Interpreter, op: t.Insert) -> None:
-    vector = s.values[op.x].copy()
-    vector[op.lane] = s.values[op.value]
-    s.define(op, vector)
+def _insert(s: Interpreter, op: t.Insert) -> Step:
+    lane, values, x, value = op.lane, s.values, op.x, op.value
+
+    def step() -> None:
+        vector = values[x].copy()
+        vector[lane] = values[value]
+        values[op.result] = vector
+
+    return step
 
 
-def _shuffle(s: Interpreter, op: t.Shuffle) -> None:
-    both = np.concatenate([s.values[op.a], s.values[op.b]])
-    s.define(op, both[list(op.picks)])
+def _shuffle(s: Interpreter, op: t.Shuffle) -> Step:
+    picks, values, a, b, result = np.array(op.picks), s.values, op.a, op.b, op.result
+    if (picks < t.lanes(a.type)).all():
+
+        def first() -> None:
+            values[result] = values[a][picks]
+
+        return first
+
+    def both() -> None:
+        values[result] = np.concatenate((values[a], values[b]))[picks]
+
+    return both
 
 
 def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
@@ -206,11 +244,10 @@ def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
 
 def _scale(s: Interpreter, op: t.Scale) -> None:
     x, power = s.values[op.x], s.values[op.power]
-    with np.errstate(all="ignore"):
-        whole = np.nan_to_num(np.floor(np.asarray(power, np.float64))).clip(-(2**15), 2**15)
-        found = np.ldexp(x, whole.astype(np.int32))
-        limits = np.where(np.isinf(power) & np.isnan(x), np.exp2(power), found)
-        s.define(op, limits.astype(found.dtype))
+    whole = np.nan_to_num(np.floor(np.asarray(power, np.float64))).clip(-(2**15), 2**15)
+    found = np.ldexp(x, whole.astype(np.int32))
+    limits = np.where(np.isinf(power) & np.isnan(x), np.exp2(power), found)
+    s.define(op, limits.astype(found.dtype))
 
 
 def _lookup(s: Interpreter, op: Lookup) -> None:
@@ -236,10 +273,9 @@ def _count_true(s: Interpreter, op: CountTrue) -> None:
 def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
     total = s.values[op.acc]
     a, b = [cast_array(s.values[v], dtype_of(total.dtype)) for v in (op.a, op.b)]
-    with np.errstate(all="ignore"):
-        size = len(a) // len(total)
-        for k in reversed(range(size)):
-            total = total + a[k::size] * b[k::size]
+    size = len(a) // len(total)
+    for k in reversed(range(size)):
+        total = total + a[k::size] * b[k::size]
     s.define(op, total)
 
 
@@ -274,9 +310,11 @@ def _start(s: Interpreter, op: t.Load | t.Store, ptr: Pointer, size: int) -> int
     return at
 
 
-def _ptr_add(s: Interpreter, op: t.PtrAdd) -> None:
-    ptr: Pointer = s.values[op.ptr]
-    s.values[op.result] = Pointer(ptr.data, ptr.offset + s.values[op.bytes], ptr.name)
+def _ptr_add(s: Interpreter, op: t.PtrAdd) -> Step:
+    def add(ptr: Pointer, count: int) -> Pointer:
+        return Pointer(ptr.data, ptr.offset + count, ptr.name)
+
+    return s.applied(op, add)
 
 
 def _span(mask: Array) -> tuple[int, int]:
@@ -289,13 +327,20 @@ def _load(s: Interpreter, op: t.Load) -> Step:
     if op.mask:
         return partial(_load_some, s, op)
     dtype, values, ptr_, result = t.element(op.type), s.values, op.ptr, op.result
-    size = dtype.itemsize
+    size, offset = dtype.itemsize, op.offset
+    align = op.align or size
     is_vector = isinstance(op.type, VecType)
-    count = size * (op.type.lanes if isinstance(op.type, VecType) else 1)
+    lanes = t.lanes(op.type) or 1
+    count, format = size * lanes, np.dtype(np.uint8 if dtype is bool_ else dtype.np)
 
     def step() -> None:
         ptr: Pointer = values[ptr_]
-        found = _typed(_bytes(op, ptr, _start(s, op, ptr, size), count), dtype)
+        data, at = ptr.data, ptr.offset + values[offset] * size
+        if at % align or at < 0 or at + count > data.size:
+            _bad_address(op, ptr, at, count, align)
+        found: Array = np.ndarray(lanes, format, data, at)
+        if dtype is bool_:
+            found = found != 0
         values[result] = found.copy() if is_vector else as_scalar(found[0], dtype)
 
     return step
@@ -315,7 +360,28 @@ def _load_some(s: Interpreter, op: t.Load) -> None:
     s.define(op, result)
 
 
-def _store(s: Interpreter, op: t.Store) -> None:
+def _store(s: Interpreter, op: t.Store) -> Step:
+    dtype, values, pointer, value = t.element(op.value.type), s.values, op.ptr, op.value
+    if op.mask or dtype is bool_:
+        return partial(_store_some, s, op)
+    size, offset = dtype.itemsize, op.offset
+    align, format = op.align or size, np.dtype(dtype.np)
+    lanes = t.lanes(op.value.type) or 1
+    count = size * lanes
+
+    def step() -> None:
+        ptr: Pointer = values[pointer]
+        data, at = ptr.data, ptr.offset + values[offset] * size
+        if at % align or at < 0 or at + count > data.size:
+            _bad_address(op, ptr, at, count, align)
+        if not data.flags.writeable:
+            raise fail(op, f"writes to {ptr.name}")
+        np.ndarray(lanes, format, data, at)[...] = values[value]
+
+    return step
+
+
+def _store_some(s: Interpreter, op: t.Store) -> None:
     dtype = t.element(op.value.type)
     size = dtype.itemsize
     ptr: Pointer = s.values[op.ptr]
@@ -409,7 +475,7 @@ def _alloca(s: Interpreter, op: t.Alloca) -> None:
 
 
 def _call(s: Interpreter, op: t.Call) -> None:
-    s.call(op.callee, [s.values[v] for v in op.args])
+    s.invoke(op.callee, [s.values[v] for v in op.args])
 
 
 def _parallel(s: Interpreter, op: t.Parallel) -> None:
@@ -418,7 +484,7 @@ def _parallel(s: Interpreter, op: t.Parallel) -> None:
     starts = list(range(0, count, op.grain))
     random.Random(count).shuffle(starts)
     for lo in starts:
-        s.call(op.callee, [*args, lo, min(lo + op.grain, count)])
+        s.invoke(op.callee, [*args, lo, min(lo + op.grain, count)])
 
 
 def _together(s: Interpreter, op: t.Together) -> None:
@@ -435,11 +501,11 @@ def _together(s: Interpreter, op: t.Together) -> None:
             pieces.append((one.callee, [*args, lo, min(lo + one.grain, count)]))
     random.Random(len(pieces)).shuffle(pieces)
     for callee, args in pieces:
-        s.call(callee, args)
+        s.invoke(callee, args)
 
 
 def _apply(s: Interpreter, op: t.Apply) -> None:
-    (s.values[op.result],) = s.call(op.callee, [s.values[v] for v in op.args])
+    (s.values[op.result],) = s.invoke(op.callee, [s.values[v] for v in op.args])
 
 
 def _host_call(s: Interpreter, op: t.HostCall) -> None:
@@ -453,15 +519,21 @@ def _host_call(s: Interpreter, op: t.HostCall) -> None:
     host_call(op, op.function, arrays, op.inputs)
 
 
-Interpreter.plans = {t.Const: _const, t.Map: _map, t.Load: _load}
-Interpreter.rules = {
-    t.Lanes: _lanes,
+Interpreter.plans = {
+    t.Const: _const,
+    t.Map: _map,
     t.Cast: _cast,
-    t.Bitcast: _bitcast,
     t.Splat: _splat,
     t.Extract: _extract,
     t.Insert: _insert,
     t.Shuffle: _shuffle,
+    t.PtrAdd: _ptr_add,
+    t.Load: _load,
+    t.Store: _store,
+}
+Interpreter.rules = {
+    t.Lanes: _lanes,
+    t.Bitcast: _bitcast,
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,
     Lookup: _lookup,
@@ -469,8 +541,6 @@ Interpreter.rules = {
     Permute: _permute,
     CountTrue: _count_true,
     t.DotGroups: _dot_groups,
-    t.PtrAdd: _ptr_add,
-    t.Store: _store,
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,

@@ -48,6 +48,28 @@ def test_fma_rounds_once(kind: str) -> None:
     assert (found.view(np.int64) == exact.view(np.int64))[known].all()
 
 
+@pytest.mark.parametrize("kind", ["bits", "halves", "below the normal ones"])
+def test_fma_of_single_numbers_rounds_once(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    count = 2000
+    a, b, c = rng.integers(0, 2**32, (3, count), np.uint32).view(np.float32).astype(np.float64)
+    if kind == "halves":
+        # 1 + 2**-24, halfway between two numbers, and what float64 cannot add to it.
+        a, b = np.full(count, 24929.0), np.full(count, 673 * 2.0**-24)
+        c = rng.choice([-1.0, 0.0, 1.0], count) * 2.0 ** rng.integers(-100, -40, count)
+    elif kind != "bits":
+        # Nearly half of the smallest number, beside a multiple of it.
+        a = (1 + rng.choice([-1, 1], count) * 2.0**-20) * 2.0**-75
+        b = (1 + rng.choice([-1, 1], count) * 2.0**-20) * 2.0**-75
+        c = rng.integers(2**21, 2**23, count) * 2.0**-149
+    with np.errstate(all="ignore"):
+        expected = special.fma_wide(a, b, c).astype(np.float32)
+        # One by one too: whether a sum may lie halfway is asked of all of them.
+        one_by_one = [special.fma_single(a[k, None], b[k, None], c[k, None]) for k in range(count)]
+        for found in (special.fma_single(a, b, c), np.concatenate(one_by_one)):
+            assert np.array_equal(found.view(np.int32), expected.view(np.int32))
+
+
 def test_digamma() -> None:
     x = np.concatenate([np.logspace(-10, 10, 1001), np.linspace(-20.3, 20.3, 1000)])
     # Between its poles SciPy's digamma is far less accurate, so mpmath is the measure.
