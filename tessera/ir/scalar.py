@@ -129,13 +129,11 @@ class ScalarFn:
         result, compute = result_dtype(self, *dtypes), self.compute
         widths = [_width(d, self.precision) for d in dtypes]
         if isinstance(compute, np.ufunc) and not any(widths):
-            wanted = result.np
 
-            def as_it_is(*operands: npt.ArrayLike) -> Array:
-                x = compute(*operands)
-                return np.asarray(x if x.dtype == wanted else x.astype(wanted))
+            def as_they_are(*operands: npt.ArrayLike) -> Array:
+                return round_into(np.asarray(compute(*operands)), result)
 
-            return as_it_is
+            return as_they_are
 
         def found(*operands: npt.ArrayLike) -> Array:
             given = [

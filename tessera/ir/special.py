@@ -200,13 +200,10 @@ def fma_single(a: Floats, b: Floats, c: Floats) -> npt.NDArray[np.float32]:
     A sum that is rounded to float64 first is rounded wrongly only if that has it halfway between
     two float32 numbers, which are closer together below the normal ones.
     """
-    product = a * b
-    total = np.asarray(product + c)
+    total = np.asarray(a * b + c)
     halfway = (total.view(np.int64) & _BELOW) == _TIE
     if halfway.any() or (np.abs(total) < _TINY).any():
-        back = total - product
-        rest = (product - (total - back)) + (c - back)
-        total = round_to_odd(total, np.asarray(rest))
+        total = fma_wide(a, b, c)
     return np.asarray(total.astype(np.float32))
 
 

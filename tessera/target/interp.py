@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -28,7 +28,7 @@ from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Module, Op
 from tessera.ir.interp import BlockInterpreter, Step, tree
 from tessera.ir.intexpr import evaluate
-from tessera.ir.types import ScalarType
+from tessera.ir.types import ScalarType, Type
 from tessera.ir.verify import fail
 from tessera.target import interp_panels
 from tessera.target import ops as t
@@ -191,9 +191,7 @@ def _splat(s: Interpreter, op: t.Splat) -> Step:
     dtype, count = t.element(op.x.type).np, op.count
 
     def splat(x: Any) -> Array:
-        vector = np.empty(count, dtype)
-        vector.fill(x)
-        return vector
+        return np.full(count, x, dtype)
 
     return s.applied(op, splat)
 
@@ -208,29 +206,26 @@ def _extract(s: Interpreter, op: t.Extract) -> Step:
 
 
 def _insert(s: Interpreter, op: t.Insert) -> Step:
-    lane, values, x, value = op.lane, s.values, op.x, op.value
+    lane = op.lane
 
-    def step() -> None:
-        vector = values[x].copy()
-        vector[lane] = values[value]
-        values[op.result] = vector
+    def insert(x: Array, value: Any) -> Array:
+        vector = x.copy()
+        vector[lane] = value
+        return vector
 
-    return step
+    return s.applied(op, insert)
 
 
 def _shuffle(s: Interpreter, op: t.Shuffle) -> Step:
-    picks, values, a, b, result = np.array(op.picks), s.values, op.a, op.b, op.result
-    if (picks < t.lanes(a.type)).all():
+    picks = np.array(op.picks)
 
-        def first() -> None:
-            values[result] = values[a][picks]
+    def first(a: Array, b: Array) -> Array:
+        return a[picks]
 
-        return first
+    def both(a: Array, b: Array) -> Array:
+        return np.concatenate((a, b))[picks]
 
-    def both() -> None:
-        values[result] = np.concatenate((values[a], values[b]))[picks]
-
-    return both
+    return s.applied(op, first if (picks < t.lanes(op.a.type)).all() else both)
 
 
 def _reduce_lanes(s: Interpreter, op: t.ReduceLanes) -> None:
@@ -323,22 +318,33 @@ def _span(mask: Array) -> tuple[int, int]:
     return (int(lanes[0]), int(lanes[-1]) + 1) if lanes.size else (0, 0)
 
 
-def _load(s: Interpreter, op: t.Load) -> Step:
-    if op.mask:
-        return partial(_load_some, s, op)
-    dtype, values, ptr_, result = t.element(op.type), s.values, op.ptr, op.result
-    size, offset = dtype.itemsize, op.offset
-    align = op.align or size
-    is_vector = isinstance(op.type, VecType)
-    lanes = t.lanes(op.type) or 1
-    count, format = size * lanes, np.dtype(np.uint8 if dtype is bool_ else dtype.np)
+def _accessed(
+    s: Interpreter, op: t.Load | t.Store, type: Type
+) -> Callable[[], tuple[Pointer, Array]]:
+    """What finds the memory of an access without a mask, checked; a bool is a byte there."""
+    dtype, values, pointer, offset = t.element(type), s.values, op.ptr, op.offset
+    size, lanes = dtype.itemsize, t.lanes(type) or 1
+    count, align = size * lanes, op.align or size
+    format = np.dtype(np.uint8 if dtype is bool_ else dtype.np)
 
-    def step() -> None:
-        ptr: Pointer = values[ptr_]
+    def find() -> tuple[Pointer, Array]:
+        ptr: Pointer = values[pointer]
         data, at = ptr.data, ptr.offset + values[offset] * size
         if at % align or at < 0 or at + count > data.size:
             _bad_address(op, ptr, at, count, align)
-        found: Array = np.ndarray(lanes, format, data, at)
+        return ptr, np.ndarray(lanes, format, data, at)
+
+    return find
+
+
+def _load(s: Interpreter, op: t.Load) -> Step:
+    if op.mask:
+        return partial(_load_some, s, op)
+    find, dtype, values, result = _accessed(s, op, op.type), t.element(op.type), s.values, op.result
+    is_vector = isinstance(op.type, VecType)
+
+    def step() -> None:
+        _, found = find()
         if dtype is bool_:
             found = found != 0
         values[result] = found.copy() if is_vector else as_scalar(found[0], dtype)
@@ -361,22 +367,15 @@ def _load_some(s: Interpreter, op: t.Load) -> None:
 
 
 def _store(s: Interpreter, op: t.Store) -> Step:
-    dtype, values, pointer, value = t.element(op.value.type), s.values, op.ptr, op.value
-    if op.mask or dtype is bool_:
+    if op.mask:
         return partial(_store_some, s, op)
-    size, offset = dtype.itemsize, op.offset
-    align, format = op.align or size, np.dtype(dtype.np)
-    lanes = t.lanes(op.value.type) or 1
-    count = size * lanes
+    find, values, value = _accessed(s, op, op.value.type), s.values, op.value
 
     def step() -> None:
-        ptr: Pointer = values[pointer]
-        data, at = ptr.data, ptr.offset + values[offset] * size
-        if at % align or at < 0 or at + count > data.size:
-            _bad_address(op, ptr, at, count, align)
-        if not data.flags.writeable:
+        ptr, place = find()
+        if not place.flags.writeable:
             raise fail(op, f"writes to {ptr.name}")
-        np.ndarray(lanes, format, data, at)[...] = values[value]
+        place[...] = values[value]
 
     return step
 
@@ -389,9 +388,6 @@ def _store_some(s: Interpreter, op: t.Store) -> None:
     if not ptr.data.flags.writeable:
         raise fail(op, f"writes to {ptr.name}")
     value = _stored(s.values[op.value], dtype)
-    if not op.mask:
-        _bytes(op, ptr, at, size * value.size).view(value.dtype)[...] = value
-        return
     mask = s.values[op.mask[0]]
     first, last = _span(mask)
     if last:
