@@ -2,13 +2,15 @@
 
 SciPy is not needed at run time, and the meaning of a program must not depend on whether it is
 there: what NumPy lacks is computed here, the same way everywhere. Accuracy is that of the C
-library for erf, erfc and lgamma; erfinv is within a few units in the last place; digamma is within
-a few units of the larger of its value and 1 (it has zeros, near which relative accuracy is lost).
+library for erf, erfc and lgamma; fma is exact but for one rounding; erfinv is within a few units in
+the last place; digamma is within a few units of the larger of its value and 1 (it has zeros, near
+which relative accuracy is lost).
 Whoever calls these silences NumPy's warnings, as ``ScalarFn.evaluate`` does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -35,27 +37,13 @@ def _lgamma(x: float) -> float:
         return math.inf
 
 
-def _fma_of_floats(a: float, b: float, c: float) -> float:
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return a * b + c
-    if not math.isfinite(c):
-        return c  # the product is finite, however large
-    from fractions import Fraction  # a slow import for a rare function
-
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if exact == 0:
-        return a * b + c if a * b == 0 else 0.0  # the signs of zeros follow IEEE addition
-    try:
-        result = float(exact)
-    except OverflowError:
-        return math.inf if exact > 0 else -math.inf
-    return result if result else (0.0 if exact > 0 else -0.0)
-
-
 erf = _elementwise(math.erf, 1)
 erfc = _elementwise(math.erfc, 1)
 lgamma = _elementwise(_lgamma, 1)
-_fma_exactly = _elementwise(_fma_of_floats, 3)
+_c_fma = ctypes.CDLL(None).fma
+_c_fma.restype, _c_fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+fma = _elementwise(_c_fma, 3)
+"""``a * b + c``, rounded once."""
 
 # B(2k) / (2k) of the asymptotic series psi(x) ~ log(x) - 1/(2x) - sum(c[k] / x**(2k)).
 DIGAMMA_SERIES = (
@@ -134,47 +122,6 @@ def to_float32_odd(wide: Floats) -> npt.NDArray[np.float32]:
     inexact = ~np.isnan(wide) & (near != wide)
     toward = np.where(near < wide, np.float32(np.inf), np.float32(-np.inf))
     return np.asarray(np.where(inexact & even, np.nextafter(near, toward), near))
-
-
-def _two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """The rounded sum, and what it lacks, exactly."""
-    total = np.asarray(a + b)
-    back = total - a
-    return total, np.asarray((a - (total - back)) + (b - back))
-
-
-def _two_product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """The rounded product, and what it lacks, exactly, far from the ends of the range."""
-
-    def split(x: Floats) -> tuple[Floats, Floats]:
-        scaled = x * 134217729.0  # 2**27 + 1
-        high = scaled - (scaled - x)
-        return high, x - high
-
-    product = np.asarray(a * b)
-    (a_high, a_low), (b_high, b_low) = split(a), split(b)
-    rest = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return product, np.asarray(rest)
-
-
-def fma(a: Floats, b: Floats, c: Floats) -> Floats:
-    """``a * b + c``, rounded once."""
-    a, b, c = (np.asarray(x) for x in np.broadcast_arrays(a, b, c))
-    # Parts that do not overlap are added with the last one rounded to odd (Boldo and Melquiond).
-    product, low = _two_product(a, b)
-    middle, rest = _two_sum(c, low)
-    high, lost = _two_sum(product, middle)
-    result = np.asarray(high + round_to_odd(*_two_sum(rest, lost)))
-    size = np.abs(product)
-    usual = (size > 1e-280) & (size < 1e300) & (np.abs(c) < 1e300)
-    usual &= (np.abs(a) < 1e290) & (np.abs(b) < 1e290)
-    plain = (a == 0) | (b == 0)
-    result = np.where(plain, product + c, result)
-    rare = ~(usual | plain)
-    if rare.any():
-        result = np.array(result)
-        result[rare] = _fma_exactly(a[rare], b[rare], c[rare])
-    return result
 
 
 def fma_wide(a: Floats, b: Floats, c: Floats) -> Floats:

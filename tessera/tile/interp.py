@@ -18,25 +18,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tessera.dtypes import DType, Kind, bool_, dtype_of, int64
+from tessera.dtypes import DType, bool_, dtype_of, int64
 from tessera.errors import DTypeError, ShapeError, VerifyError
 from tessera.ir.control import run_for, run_if, run_while
 from tessera.ir.convert import bitcast_array, cast_array
 from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.hostcall import HostFunction
-from tessera.ir.interp import BlockInterpreter, Step, tree
+from tessera.ir.interp import BlockInterpreter, Step
 from tessera.ir.intexpr import Dim, evaluate
-from tessera.ir.order import neighbours
-from tessera.ir.scalar import scalar
 from tessera.ir.verify import fail
-from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_words
+from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_reductions, interp_words
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
@@ -84,10 +82,15 @@ class Memory:
     Attributes:
         data: the elements, one row.
         name: what messages call it.
+        raw: the same as bytes.
     """
 
     data: Array
     name: str
+    raw: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.data.view(np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,10 @@ class Interpreter(BlockInterpreter):
 
     def define(self, op: Op, value: Any) -> None:
         """Sets the only result."""
-        result = op.results[0]
+        self.put(op.results[0], value)
+
+    def put(self, result: Value, value: Any) -> None:
+        """Sets a result."""
         assert isinstance(result.type, TileType)
         if result.type.shape:
             self.values[result] = value
@@ -229,16 +235,34 @@ def _map(s: Interpreter, op: t.Map) -> Step:
     return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
-def _cast(s: Interpreter, op: t.Cast) -> None:
-    s.define(op, cast_array(s.tile(op.x), op.dtype))
+def _cast(s: Interpreter, op: t.Cast) -> Step:
+    dtype = op.dtype
+
+    def tile(x: Array) -> Array:
+        return cast_array(x, dtype)
+
+    def number(x: Any) -> Scalar:
+        return as_scalar(cast_array(np.asarray(x), dtype), dtype)
+
+    return s.applied(op, tile if t.tile_type(op.result).shape else number)
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
     s.define(op, bitcast_array(s.tile(op.x), op.dtype))
 
 
-def _broadcast(s: Interpreter, op: t.Broadcast) -> None:
-    s.define(op, np.broadcast_to(s.tile(op.x), op.shape))
+def _broadcast(s: Interpreter, op: t.Broadcast) -> Step:
+    shape, dtype = op.shape, t.tile_type(op.x).dtype.np
+
+    def broadcast(x: Any) -> Array:
+        result = np.empty(shape, dtype)
+        result[...] = x
+        return result
+
+    def same(x: Scalar) -> Scalar:
+        return x
+
+    return s.applied(op, broadcast if shape else same)
 
 
 def _reshape(s: Interpreter, op: t.Reshape) -> None:
@@ -252,31 +276,42 @@ def _transpose(s: Interpreter, op: t.Transpose) -> None:
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def _view(s: Interpreter, op: t.View) -> None:
-    memory: Memory = s.values[op.mem]
-    s.values[op.result] = View(memory, s.values[op.offset], s.ints(op.sizes), s.ints(op.strides))
+def _view(s: Interpreter, op: t.View) -> Step:
+    rank = len(op.sizes)
+
+    def view(memory: Memory, offset: int, *lengths: int) -> View:
+        return View(memory, offset, lengths[:rank], lengths[rank:])
+
+    assert op.operands == (op.mem, op.offset, *op.sizes, *op.strides)
+    return s.applied(op, view)
 
 
 def _window(
-    s: Interpreter, op: t.Load | t.Store, view: View, shape: tuple[int, ...]
-) -> Array | None:
-    """The elements of a box in memory, if all of them are accessed and none lies outside."""
-    if op.mask or 0 in shape:
-        return None
-    at, low, high = view.offset, 0, 0
-    data = view.memory.data
-    for k, coord in enumerate(s.ints(op.coords)):
-        if coord < 0 or coord + shape[k] > view.sizes[k]:
+    s: Interpreter, op: t.Load | t.Store, shape: tuple[int, ...]
+) -> Callable[[View], Array | None]:
+    """What finds the elements of a box in memory, if all are accessed and none lies outside."""
+    values, coords = s.values, op.coords
+    ends = [size - 1 for size in shape]
+
+    def find(view: View) -> Array | None:
+        memory, at, low, high = view.memory, view.offset, 0, 0
+        for coord, end, size, stride in zip(coords, ends, view.sizes, view.strides, strict=True):
+            first = values[coord]
+            if first < 0 or first + end >= size:
+                return None
+            at += first * stride
+            if stride < 0:
+                low += end * stride
+            else:
+                high += end * stride
+        data = memory.data
+        if at + low < 0 or at + high >= data.size:
             return None
-        stride = view.strides[k]
-        at += coord * stride
-        reach = (shape[k] - 1) * stride
-        low, high = low + min(reach, 0), high + max(reach, 0)
-    if at + low < 0 or at + high >= data.size:
-        return None
-    item = data.itemsize
-    strides = tuple([stride * item for stride in view.strides])
-    return np.ndarray(shape, data.dtype, data.view(np.uint8), at * item, strides)
+        item = data.itemsize
+        strides = tuple([stride * item for stride in view.strides])
+        return np.ndarray(shape, data.dtype, memory.raw, at * item, strides)
+
+    return find if not op.mask and 0 not in shape else lambda view: None
 
 
 def _box(
@@ -332,25 +367,33 @@ def _bools(x: Array) -> Array:
     return x.view(np.uint8) != 0 if x.dtype == np.bool_ else x
 
 
-def _load(s: Interpreter, op: t.Load) -> None:
-    view: View = s.values[op.view]
-    if (window := _window(s, op, view, op.shape)) is not None:
-        s.define(op, _bools(window.copy()))
-        return
-    offsets, active = _box(s, op, view, op.shape)
-    s.define(op, _read(op, view.memory, offsets, active, op.fill))
+def _load(s: Interpreter, op: t.Load) -> Step:
+    values, window = s.values, _window(s, op, op.shape)
+
+    def step() -> None:
+        view: View = values[op.view]
+        if (found := window(view)) is not None:
+            s.define(op, _bools(found.copy()))
+            return
+        offsets, active = _box(s, op, view, op.shape)
+        s.define(op, _read(op, view.memory, offsets, active, op.fill))
+
+    return step
 
 
-def _store(s: Interpreter, op: t.Store) -> None:
-    view: View = s.values[op.view]
-    value = s.tile(op.value)
-    if view.memory.data.flags.writeable and (
-        (window := _window(s, op, view, value.shape)) is not None
-    ):
-        window[...] = value
-        return
-    offsets, active = _box(s, op, view, value.shape)
-    _write(op, view.memory, offsets, active, value)
+def _store(s: Interpreter, op: t.Store) -> Step:
+    values, window = s.values, _window(s, op, t.tile_type(op.value).shape)
+
+    def step() -> None:
+        view: View = values[op.view]
+        if view.memory.data.flags.writeable and (place := window(view)) is not None:
+            place[...] = values[op.value]
+            return
+        value = s.tile(op.value)
+        offsets, active = _box(s, op, view, value.shape)
+        _write(op, view.memory, offsets, active, value)
+
+    return step
 
 
 def _write(op: Op, memory: Memory, offsets: Array, active: Array | None, value: Array) -> None:
@@ -380,69 +423,6 @@ def _scatter(s: Interpreter, op: t.Scatter) -> None:
         old = _bools(memory.data[at[first]])
         _write(op, memory, at[first], None, op.combine.evaluate(old, values[first]))
         at, values = np.delete(at, first), np.delete(values, first)
-
-
-# --- reductions, scans, products ------------------------------------------------------------------
-
-
-def _reduce(s: Interpreter, op: t.Reduce) -> None:
-    s.define(op, tree(op.fn, np.moveaxis(s.tile(op.x), op.axis, 0)))
-
-
-def _arg_reduce(s: Interpreter, op: t.ArgReduce) -> None:
-    values = np.moveaxis(s.tile(op.x), op.axis, 0)
-    indices = np.moveaxis(s.tile(op.index), op.axis, 0)
-    is_float = dtype_of(values.dtype).kind is Kind.FLOAT
-    beats = scalar("gt" if op.fn.name == "max" else "lt")
-    equal, differ = scalar("eq").evaluate, scalar("ne").evaluate
-    best: Array = values[0]
-    at: Array = indices[0]
-    for value, index in zip(values[1:], indices[1:], strict=True):
-        keep: Array = beats.evaluate(best, value)
-        tie: Array = equal(best, value)
-        if is_float:
-            best_nan, value_nan = differ(best, best), differ(value, value)
-            keep, tie = keep | (best_nan & ~value_nan), tie | (best_nan & value_nan)
-        keep = keep | (tie & (at < index))
-        best, at = np.where(keep, best, value), np.where(keep, at, index)
-    for result, found in zip(op.results, (best, at), strict=True):
-        dtype = dtype_of(found.dtype)
-        s.values[result] = found if found.shape else as_scalar(found, dtype)
-
-
-def _scan(s: Interpreter, op: t.Scan) -> None:
-    items = np.moveaxis(s.tile(op.x), op.axis, 0)
-    result = items.copy()
-    if op.exact:
-        assert op.fn.identity is not None
-        step = -1 if op.reverse else 1
-        identity = np.full_like(items[0], op.fn.identity(dtype_of(items.dtype)))
-        result[::step] = neighbours(op.fn.evaluate, [*items[::step]], identity)
-        s.define(op, np.moveaxis(result, 0, op.axis))
-        return
-    order = range(len(items))
-    last: Array | None = None
-    for k in reversed(order) if op.reverse else order:
-        if last is not None:
-            result[k] = op.fn.evaluate(last, items[k])
-        last = result[k]
-    s.define(op, np.moveaxis(result, 0, op.axis))
-
-
-def _flip_bits(s: Interpreter, op: t.FlipBits) -> None:
-    items = np.moveaxis(s.tile(op.x), op.axis, 0)
-    order = [i ^ op.mask for i in range(len(items))]
-    s.define(op, np.moveaxis(items[order], 0, op.axis))
-
-
-def _dot(s: Interpreter, op: t.Dot) -> None:
-    acc = s.tile(op.acc)
-    dtype = dtype_of(acc.dtype)
-    a, b = cast_array(s.tile(op.a), dtype), cast_array(s.tile(op.b), dtype)
-    add, mul = scalar("add"), scalar("mul")
-    for k in range(a.shape[1]):
-        acc = add.evaluate(acc, mul.evaluate(a[:, k, None], b[None, k]))
-    s.define(op, acc)
 
 
 # --- the entry ------------------------------------------------------------------------------------
@@ -548,26 +528,24 @@ def _wait(s: Interpreter, op: entry_ops.Wait) -> None:
             data[...] = [s.host[copy.at + k] for k in range(copy.size)]
 
 
-Interpreter.plans = {t.Const: _const, t.Map: _map}
+Interpreter.plans = {
+    t.Const: _const,
+    t.Map: _map,
+    t.Cast: _cast,
+    t.Broadcast: _broadcast,
+    t.View: _view,
+    t.Load: _load,
+    t.Store: _store,
+}
 Interpreter.rules = {
     t.Dim_: _dim,
     t.ProgramId: _program_id,
     t.Iota: _iota,
-    t.Cast: _cast,
     t.Bitcast: _bitcast,
-    t.Broadcast: _broadcast,
     t.Reshape: _reshape,
     t.Transpose: _transpose,
-    t.View: _view,
-    t.Load: _load,
-    t.Store: _store,
     t.Gather: _gather,
     t.Scatter: _scatter,
-    t.Reduce: _reduce,
-    t.ArgReduce: _arg_reduce,
-    t.Scan: _scan,
-    t.FlipBits: _flip_bits,
-    t.Dot: _dot,
     t.For: run_for,
     t.While: run_while,
     t.If: run_if,
@@ -578,6 +556,7 @@ Interpreter.rules = {
     Prefetch: _prefetch,
     Scratch: _scratch,
     **interp_lanes.RULES,
+    **interp_reductions.RULES,
     t.Launch: _launch,
     Together: _together,
     **interp_panels.RULES,

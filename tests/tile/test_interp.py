@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tessera.errors import ParseError, VerifyError
+from tessera.ir.interp import tree
 from tessera.ir.parser import parse_module
+from tessera.ir.scalar import scalar
 from tessera.tile import interp
 from tessera.tile import ops as t
 from tests.target.running import Array
@@ -58,7 +60,7 @@ def test_elementwise_and_reduction_are_those_of_numpy() -> None:
 def test_the_order_of_a_reduction_is_a_tree() -> None:
     # 1e8 + 1 is 1e8 in float32: halves first keeps what a running sum would lose.
     x = np.array([1e8, 1, -1e8, 1, 0, 0, 0], np.float32)
-    total = interp.tree(interp.scalar("add"), x)
+    total = tree(scalar("add"), x)
     assert total == ((x[0] + x[3]) + (x[1] + x[4])) + (x[2] + x[5]) + x[6]
 
 
