@@ -128,6 +128,8 @@ def _is_of_points(index: Iterable[Dim], own: Set[str]) -> bool:
     moved: list[str] = []
     for e in index:
         names = symbols(e) & own
+        if not names:
+            continue
         affine = linear_in(e, tuple(names))
         if len(names) != 1 or affine is None or set(affine[0].values()) != {1}:
             return False

@@ -18,6 +18,7 @@ from tessera.graph.passes.block_rows import BlockRows
 from tessera.ir.core import Func
 from tessera.ir.walk import walk
 from tessera.schedule import blocks as schedule_blocks
+from tessera.schedule import ops
 from tessera.schedule.block_ops import Each
 from tessera.target.machine import machine
 from tests.differential.levels import check_levels
@@ -162,6 +163,14 @@ FORMS = [attention, causal, library, einsum, grouped, biased, across]
 @pytest.mark.parametrize("f", FORMS)
 def test_forward(f: Callable[..., Any]) -> None:
     check(f, inputs((1, 6, 4, 3) if f is einsum else (2, 2, 6, 3)))
+
+
+def test_exponentials_wait_where_weights_will_be() -> None:
+    """Rows of a block are arrays whose first axis is the part, and others have one element."""
+    given = inputs((1, 2, 12, 3))
+    lowered = check_levels(graph_of(attention, given), given)
+    (each,) = [op for op in walk(lowered.schedule.body) if isinstance(op, Each)]
+    assert [op for op in walk(each.body) if isinstance(op, ops.Store) and op.keeps]
 
 
 @pytest.mark.parametrize("f", [attention, causal, grouped, across, learned])

@@ -98,6 +98,14 @@ def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> No
     assert len(loads) == (2 if fn is moments else 1)
 
 
+@pytest.mark.parametrize("shape", [(1, 9, 100), (9, 1, 100), (1, 1, 9, 100)])
+def test_axes_of_one_element_make_no_difference(shape: tuple[int, ...]) -> None:
+    (nest,) = chosen(softmax, shape)
+    assert keeps(nest)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    check_levels(traced(softmax, typed(*shape)), [x])
+
+
 def test_elements_in_front_of_a_sum_read_what_it_keeps() -> None:
     (nest,) = chosen(pulled_back, (9, 100), (9, 100))
     assert keeps(nest)
