@@ -67,8 +67,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     "few rows": (lambda x, y: x @ y, [array(3, 530), array(530, 40)]),
     "running sums of columns": (lambda x: ts.cumsum(x, axis=0), [array(20, 700)]),
     "a recurrence": (recurrence, [array(270), array(20, 270)]),
-    "a product": (lambda x, y: ts.tanh(x @ y) + 1, [array(40, 10), array(10, 330)]),
-    "products": (lambda x, y: x @ y, [array(3, 30, 10), array(3, 10, 140)]),
+    "a product": (lambda x, y: ts.tanh(x @ y) + 1, [array(20, 6), array(6, 74)]),
+    "products": (lambda x, y: x @ y, [array(3, 18, 4), array(3, 4, 44)]),
 }
 
 
@@ -102,9 +102,12 @@ def test_running_combinations_in_parts(size: int, down: bool) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64", "int32", "complex64"])
 def test_dtypes_of_running_sums_in_parts(dtype: str) -> None:
     found = getattr(ts, dtype)
-    x = np.random.default_rng(0).integers(-5, 5, 3000).astype(found.np)
-    for one in machines():
-        check_levels(traced(ts.cumsum, type_of(x)), [x], machine=one)
+    x = np.random.default_rng(0).integers(-5, 5, 5000).astype(found.np)
+    # Parts of a scan of pairs would be joined across both.
+    are_cut = dtype != "complex64"
+    for one in machines()[1::2]:
+        lowered = check_levels(traced(ts.cumsum, type_of(x)), [x], machine=one)
+        assert any("scanned in" in kernel.reason for kernel in lowered.kernels()) == are_cut
 
 
 def test_narrow_columns_are_not_scanned_in_parts() -> None:

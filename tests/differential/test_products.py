@@ -112,7 +112,7 @@ def test_groups(name: str, form: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", GROUPED)
-@pytest.mark.parametrize("shape", [(9, 37, 64), (30, 70, 128), (8, 16, 192)])
+@pytest.mark.parametrize("shape", [(9, 37, 64), (30, 70, 128), (8, 16, 128)])
 @pytest.mark.parametrize("name", ["bytes", "mixed bytes", "mixed the other way", "int16"])
 def test_groups_of_a_first_operand_where_it_is(
     name: str, shape: tuple[int, int, int], level: str
@@ -223,7 +223,7 @@ def test_the_end_of_the_depth_reads_no_zeros(depth: int, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(128, 37, 85), (100, 37, 33), (90, 45, 70), (33, 67, 40)])
+@pytest.mark.parametrize("shape", [(128, 37, 85), (100, 37, 33), (90, 45, 70), (33, 67, 24)])
 def test_turned_blocks_are_stored_in_squares_at_their_ends(
     shape: tuple[int, int, int], level: str
 ) -> None:
@@ -244,9 +244,9 @@ def test_batches() -> None:
     run(fn, [typed(3, 9, 20), typed(3, 19, 20), typed(19, 17)])
 
 
-def small(level: str) -> Machine:
+def small(level: str, l2: int = 4096) -> Machine:
     """A machine whose second cache holds a short part of a panel."""
-    return replace(machine(level), l2=4096)
+    return replace(machine(level), l2=l2)
 
 
 def is_cut(lowered: Lowered) -> bool:
@@ -254,12 +254,13 @@ def is_cut(lowered: Lowered) -> bool:
     return "schedule.contract_from" in str(lowered.schedule)
 
 
-def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3") -> None:
+def check_parts(fn: Any, types: list[Any], level: str = "x86-64-v3", l2: int = 4096) -> None:
     """Its products are cut, at every level right, and to the bit what they are if they are not."""
     graph = traced(fn, *types)
     rng = np.random.default_rng(3)
     inputs = [rng.standard_normal(t.shape).astype(t.dtype.np) for t in types]
-    cut, whole = check_levels(graph, inputs, machine=small(level)), Lowered(graph, machine(level))
+    cut = check_levels(graph, inputs, machine=small(level, l2))
+    whole = Lowered(graph, machine(level))
     assert is_cut(cut)
     assert not is_cut(whole)
     found, expected = [
@@ -343,7 +344,7 @@ def test_panels_are_packed_one_by_one(form: str, rest: int, dtype: dt.DType) -> 
 
 @pytest.mark.parametrize(
     ("form", "shape"),
-    [("nn", (13, 300, 70)), ("nt", (9, 290, 70)), ("tn", (11, 256, 92)), ("tt", (13, 258, 64))],
+    [("nn", (13, 172, 70)), ("nt", (9, 162, 70)), ("tn", (11, 128, 92)), ("tt", (13, 130, 64))],
 )
 @pytest.mark.parametrize("name", NARROW)
 def test_panels_of_groups_are_packed_one_by_one(
@@ -373,10 +374,10 @@ def test_the_rest_of_the_depth_fetches_nothing_of_the_lines() -> None:
     assert "prefetch" not in rest
 
 
-@pytest.mark.parametrize("rows", [48, 60, 100])
+@pytest.mark.parametrize("rows", [48, 60, 85])
 def test_panels_of_rows_that_lie_across_are_packed_together(rows: int) -> None:
     """Lines that have rows of several panels are read once."""
-    types = operands("tn", (rows, 130, 300), dt.float32)
+    types = operands("tn", (rows, 130, 152), dt.float32)
     graph = traced(lambda x, y: product("tn", e.neg(x), y), *types)
     rng = np.random.default_rng(7)
     inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
@@ -424,8 +425,8 @@ def test_sums_wait_in_memory_of_their_own(dtype: dt.DType) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shape", [(4, 9, 8), (3, 40), (2, 64)])
-def test_parts_of_several_axes(shape: tuple[int, ...], level: str) -> None:
+@pytest.mark.parametrize(("shape", "l2"), [((4, 9, 8), 4096), ((3, 12), 3072), ((2, 16), 3072)])
+def test_parts_of_several_axes(shape: tuple[int, ...], l2: int, level: str) -> None:
     """Axes are cut from the first one on; a result that runs along other axes is stored once."""
     along = tuple(range(1, len(shape) + 1))
 
@@ -433,7 +434,7 @@ def test_parts_of_several_axes(shape: tuple[int, ...], level: str) -> None:
         found = dot_general(e.neg(x), e.cos(y), (along, along))
         return e.tanh(transpose(found, (1, 0))), e.neg(found)
 
-    check_parts(fn, [typed(13, *shape), typed(27, *shape)], level)
+    check_parts(fn, [typed(13, *shape), typed(27, *shape)], level, l2)
 
 
 def test_parts_of_a_gradient_of_windows() -> None:
@@ -464,9 +465,11 @@ def test_rows_along_memory_stay_where_they_are(dtype: dt.DType, level: str) -> N
     def fn(x: Any, y: Any) -> Any:
         return dot_general(x, y, ((1,), (0,)))
 
-    right = typed(33, 40, dtype=dtype)
+    # With 512 bits, blocks at the ends have code of their own if the depth is not short.
+    depth = 29 if level == "x86-64-v4" else 13
+    right = typed(depth, 40, dtype=dtype)
     for rows, is_packed in ((19, False), (11, True)):
-        lowered = run(fn, [typed(35, 33, rows, dtype=dtype), right], level)
+        lowered = run(fn, [typed(35, depth, rows, dtype=dtype), right], level)
         assert ("panels of" in str(lowered.schedule)) == is_packed
 
 
