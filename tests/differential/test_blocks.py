@@ -173,6 +173,19 @@ def test_exponentials_wait_where_weights_will_be() -> None:
     assert [op for op in walk(each.body) if isinstance(op, ops.Store) and op.keeps]
 
 
+def test_what_waits_for_a_product_reads_what_is_stored() -> None:
+    """Sums behind a product, as a gradient has, share no pass with what stores exponentials."""
+    given = inputs((1, 2, 12, 3))
+    lowered = check_levels(graph_of(trained(attention), given), given)
+    (each,) = [op for op in walk(lowered.schedule.body) if isinstance(op, Each)]
+    nests = [op for op in each.body.ops if isinstance(op, ops.Nest)]
+    (first, *others) = [k for k, nest in enumerate(nests) if "fn=exp}" in str(nest)]
+    assert not others
+    products = [k for k, nest in enumerate(nests) if "schedule.contract" in str(nest)]
+    sums = [k for k, nest in enumerate(nests) if "schedule.reduce" in str(nest)]
+    assert any(first < k < sums[-1] for k in products)
+
+
 @pytest.mark.parametrize("f", [attention, causal, grouped, across, learned])
 def test_gradient_with_what_follows(f: Callable[..., Any]) -> None:
     check(trained(f), inputs((1, 4, 8, 3)))
