@@ -298,12 +298,15 @@ class Fusion:
         self, value: Value, uses: dict[tuple[NestPlan, Key], bool]
     ) -> list[tuple[NestPlan, Key]]:
         """Uses of a stored value that compute it once more: those by reductions along its rows,
-        which share a kernel with what stores it, as they read no product that comes behind it."""
+        which share a kernel with what stores it: they read no product that comes behind it."""
         if not isinstance(value.op, Elementwise):
             return []
-        if value in self.costs.reduces or self.costs.element[value] > self.strategy.row_cost:
+        cost, strategy = self.costs.element[value], self.strategy
+        if value in self.costs.reduces or cost > strategy.row_cost:
             return []
         shared = [(nest, key) for nest, key in uses if self.kept_rows(nest, key) is not None]
+        if cost <= strategy.extra_cost:
+            return shared  # it costs no more than to read it
         behind = {v for root in self.plan.roots if root.holds(DotGeneral) for v in root.values}
         reads = {nest: {load.value for load in nest.loads()} for nest, _ in shared}
         return [use for use in shared if behind.isdisjoint(reads[use[0]])]
