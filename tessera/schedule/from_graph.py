@@ -45,7 +45,7 @@ from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.pieces import cut
 from tessera.schedule.prepare import prepare
 from tessera.schedule.recurrence import recurrence
-from tessera.schedule.row_grouping import RowGrouping
+from tessera.schedule.row_grouping import RowGrouping, apart
 from tessera.schedule.strategy import CPU, GPU, Strategy
 from tessera.schedule.types import Axis, BufType
 from tessera.schedule.words import layout_of
@@ -156,10 +156,13 @@ class _Lowering:
         strategy = self.options.strategy
         block = block if is_prepared else prepare(block, strategy, below=self.below)
         fusion = Fusion(block, self.facts, self.names, strategy)
-        plan = fusion.run()
-        self.decisions += plan.decisions
         grouping = RowGrouping(self.names, strategy)
-        groups = grouping.run(plan.roots)
+        groups = grouping.run(fusion.run().roots)
+        if other := apart(fusion.again, groups):
+            fusion = Fusion(block, self.facts, self.names, strategy, other)
+            grouping = RowGrouping(self.names, strategy)
+            groups = grouping.run(fusion.run().roots)
+        self.decisions += fusion.plan.decisions
         outputs: list[Value] = []
         for output in block.outputs:
             value = _behind_barriers(output)

@@ -11,7 +11,7 @@ linear in the ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tessera.errors import CompileError
 from tessera.graph.ops.base import Family, GraphOp, Rearrange, Source
@@ -24,7 +24,7 @@ from tessera.graph.ops.generate import Constant, RandomBits
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.graph.ops.windows import Windows
-from tessera.ir.core import Block, Value
+from tessera.ir.core import Block, Op, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import (
     Dim,
@@ -98,7 +98,6 @@ PADDED_AGAIN = 0.5
 """A padded operand of a contraction that is read more often than so many times again is stored:
 blocks read what has no conditions where it is."""
 
-
 OPAQUE = frozenset({Family.SORT, Family.CONTROL, Family.KERNEL, Family.HOST, Family.LIBRARY})
 """Families whose operands and results are buffers."""
 
@@ -111,6 +110,7 @@ class Fusion:
         facts: what is known of symbolic dims.
         names: names for axes.
         strategy: how values are fused.
+        apart: stored values, and what reads them in kernels that do not store them.
     """
 
     def __init__(
@@ -119,8 +119,10 @@ class Fusion:
         facts: Facts,
         names: AxisNames,
         strategy: Strategy = CPU,
+        apart: Collection[tuple[Value, Op | None]] = (),
     ) -> None:
         self.strategy = strategy
+        self.apart, self.again = apart, list[tuple[Value, NestPlan]]()
         self.block = block
         self.facts = facts
         self.names = names
@@ -298,18 +300,18 @@ class Fusion:
         self, value: Value, uses: dict[tuple[NestPlan, Key], bool]
     ) -> list[tuple[NestPlan, Key]]:
         """Uses of a stored value that compute it once more: those by reductions along its rows,
-        which share a kernel with what stores it: they read no product that comes behind it."""
+        which share a kernel with what stores it."""
         if not isinstance(value.op, Elementwise):
             return []
         cost, strategy = self.costs.element[value], self.strategy
         if value in self.costs.reduces or cost > strategy.row_cost:
             return []
-        shared = [(nest, key) for nest, key in uses if self.kept_rows(nest, key) is not None]
-        if cost <= strategy.extra_cost:
-            return shared  # it costs no more than to read it
-        behind = {v for root in self.plan.roots if root.holds(DotGeneral) for v in root.values}
-        reads = {nest: {load.value for load in nest.loads()} for nest, _ in shared}
-        return [use for use in shared if behind.isdisjoint(reads[use[0]])]
+        again = [use for use in uses if self.kept_rows(*use) is not None]
+        if cost > strategy.extra_cost:  # else it costs no more than to read it
+            users = {nest: root.op for root in self.plan.roots for nest in root.nests}
+            again = [use for use in again if (value, users[use[0]]) not in self.apart]
+            self.again += [(value, nest) for nest, _ in again]
+        return again
 
     def kept_rows(self, nest: NestPlan, key: Key) -> tuple[Axis, ...] | None:
         """The axes of rows along which a reduction goes that share a kernel."""

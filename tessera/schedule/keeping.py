@@ -12,13 +12,14 @@ row after row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, linear_in, substitute, sym, symbols
 from tessera.ir.walk import walk
 from tessera.schedule import ops, streaming
+from tessera.schedule.access import accesses
 from tessera.schedule.dependence import Dependence, inputs, is_same, reads_own
 from tessera.schedule.emit import without_dead
 from tessera.schedule.machines import Cpu
@@ -111,7 +112,6 @@ def _is_flat(body: Block) -> bool:
 
 def _rooms(nest: ops.Nest, elements: Sequence[Op]) -> Iterator[ops.Store]:
     """Stores of whole rows to buffers that nothing else in the nest touches."""
-    own = {axis.name for axis in nest.axes}
     counts: dict[Value, int] = {}
     for op in walk(nest.body):
         if isinstance(op, (ops.Load, ops.Store, ops.Scan)):
@@ -119,22 +119,37 @@ def _rooms(nest: ops.Nest, elements: Sequence[Op]) -> Iterator[ops.Store]:
     for op in elements:
         if not isinstance(op, ops.Store) or op.where or op.dyn or op.combine is not None:
             continue
-        if _is_of_points(op.index, own) and counts[op.buf] == 1:
+        if counts[op.buf] == 1 and _is_of_points(op, nest):
             yield op
 
 
-def _is_of_points(index: Iterable[Dim], own: Set[str]) -> bool:
-    """Whether elements of different points are different: each axis moves an index of its own."""
+def _is_of_points(store: ops.Store, nest: ops.Nest) -> bool:
+    """Whether elements of different points are different: each axis moves an index of its own, or
+    goes further in memory than all that go by smaller steps."""
+    own = {axis.name for axis in nest.axes}
     moved: list[str] = []
-    for e in index:
+    for e in store.index:
         names = symbols(e) & own
         if not names:
             continue
         affine = linear_in(e, tuple(names))
         if len(names) != 1 or affine is None or set(affine[0].values()) != {1}:
-            return False
+            return _goes_further(store, nest)
         moved += names
     return sorted(moved) == sorted(own)
+
+
+def _goes_further(store: ops.Store, nest: ops.Nest) -> bool:
+    """Whether each axis goes by as many elements as those of smaller steps reach, and more."""
+    (access,) = [one for one in accesses(nest) if one.op is store]
+    steps = [(access.stride(axis.name), axis.extent) for axis in nest.axes]
+    known = [(step, n) for step, n in steps if isinstance(step, int) and isinstance(n, int)]
+    reach = 0
+    for step, extent in sorted(known):
+        if step <= reach:
+            return False
+        reach += step * (extent - 1)
+    return len(known) == len(steps)
 
 
 def _fits(store: ops.Store, value: Value, at: int, elements: Sequence[Op]) -> bool:

@@ -157,10 +157,6 @@ class NestPlan:
         """The ranges in scope."""
         return self.facts if region is None else region.facts
 
-    def loads(self) -> list[Key]:
-        """The elements of buffers that it reads."""
-        return [member.key for member in self.members if member.op is None]
-
     def depth(self, exprs: Iterable[Dim], region: Region | None) -> int:
         """How many of the axes in scope must be fixed for the expressions to have values."""
         found = 0
@@ -314,10 +310,6 @@ class Root:
     nests: list[NestPlan]
     op: Op | None
     reason: str
-
-    def holds(self, cls: type[Op]) -> bool:
-        """Whether a nest has a loop of its own for an op of a class."""
-        return any(isinstance(op, cls) for nest in self.nests for op in nest.heavy)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.graph.ops.contract import DotGeneral
-from tessera.ir.core import Value
+from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.fusion import MAX_MEMBERS
@@ -63,7 +63,7 @@ class RowGrouping(Grouping):
         found = super().reads(root)
         for nest in root.nests:
             own: dict[Value, bool] = {}
-            for key in nest.loads():
+            for key in _loads(nest):
                 own[key.value] = self.is_own(nest, key) and own.get(key.value, True)
             found.update(own)
         return found
@@ -99,7 +99,7 @@ class RowGrouping(Grouping):
         """Groups that read what the root reads, in the same way."""
         (nest,) = root.nests
         found: dict[Group, None] = {}
-        for key in nest.loads():
+        for key in _loads(nest):
             group = self.sibling(nest, axes, key)
             if group is not None and not _differ(group, root) and self.fits(group, root, True):
                 found[group] = None
@@ -213,7 +213,7 @@ class RowGrouping(Grouping):
         """Remembers what a root that has joined a group reads."""
         super().note(root, axes, group, reads)
         (nest,) = root.nests
-        for key in nest.loads():
+        for key in _loads(nest):
             if key.region is not None:
                 self.line_readers[key.value, axes, key.index] = group
             if self.is_own(nest, key) or row_axes(nest, key) is not None:
@@ -241,12 +241,37 @@ def _together(run: list[Group]) -> Group:
     return result
 
 
+def apart(
+    again: Iterable[tuple[Value, NestPlan]], groups: Iterable[Group]
+) -> set[tuple[Value, Op | None]]:
+    """Stored values that nests of other groups compute again, where they might be read, and the ops
+    of these nests.
+
+    Args:
+        again: stored values, and nests that compute them again.
+        groups: all groups.
+    """
+    stored: dict[Value, Group] = {}
+    users: dict[NestPlan, tuple[Group, Op | None]] = {}
+    for group in groups:
+        for root in group.roots:
+            stored.update(dict.fromkeys(root.values, group))
+            users.update(dict.fromkeys(root.nests, (group, root.op)))
+    pairs = [(value, *users[nest]) for value, nest in again]
+    return {(value, op) for value, group, op in pairs if stored[value] is not group}
+
+
+def _loads(nest: NestPlan) -> list[Key]:
+    """The buffers' elements that a nest reads."""
+    return [member.key for member in nest.members if member.op is None]
+
+
 def _is_turned(nest: NestPlan) -> bool:
     """Whether elements are computed of what runs along another axis of the nest in memory."""
     if nest.heavy or not nest.axes:
         return False
     last = nest.axes[-1].name
-    for key in nest.loads():
+    for key in _loads(nest):
         moved = [symbols(i) for i in key.index if symbols(i)]
         if any(last in names for names in moved[:-1]) and last not in moved[-1]:
             return True
@@ -256,7 +281,7 @@ def _is_turned(nest: NestPlan) -> bool:
 def _runs_down(nest: NestPlan) -> bool:
     """Whether all that the reductions of a nest read runs along its rows in memory."""
     rows = {axis.name for axis in nest.axes}
-    found = [key for key in nest.loads() if key.region is not None and key.index]
+    found = [key for key in _loads(nest) if key.region is not None and key.index]
     last = [symbols(key.index[-1]) for key in found]
     return bool(found) and all(
         not names.isdisjoint(rows) and names.isdisjoint(key.region.names)

@@ -12,13 +12,13 @@ import tessera as ts
 from tessera.compile import Lowered
 from tessera.dtypes import bfloat16
 from tessera.errors import ParseError
-from tessera.ir.core import Func
+from tessera.ir.core import Block, Func
 from tessera.ir.intexpr import Dim, sym
 from tessera.ir.parser import parse_func
 from tessera.ir.walk import walk
 from tessera.schedule import ops, streaming
 from tessera.schedule.heuristics import choose
-from tessera.schedule.keeping import LONGEST_ROW, expanded
+from tessera.schedule.keeping import LONGEST_ROW, expanded, find
 from tessera.schedule.plan import may_share
 from tessera.schedule.rebuild import kernels
 from tessera.target.machine import machine, supported_levels
@@ -98,12 +98,41 @@ def test_what_is_kept_is_computed_once(fn: Callable[..., Any], count: int) -> No
     assert len(loads) == (2 if fn is moments else 1)
 
 
-@pytest.mark.parametrize("shape", [(1, 9, 100), (9, 1, 100), (1, 1, 9, 100)])
-def test_axes_of_one_element_make_no_difference(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "shape", [(1, 9, 100), (9, 1, 100), (1, 1, 9, 100), (3, 4, 100), (2, 3, 2, 36)]
+)
+def test_rows_of_several_axes(shape: tuple[int, ...]) -> None:
     (nest,) = chosen(softmax, shape)
     assert keeps(nest)
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     check_levels(traced(softmax, typed(*shape)), [x])
+
+
+def test_points_that_share_an_element_have_no_room() -> None:
+    (nest,) = chosen(softmax, (3, 4, 100))
+    (store,) = [op for op in nest.body.ops if isinstance(op, ops.Store)]
+    rows, columns = (axis.name for axis in nest.axes)
+    assert find(nest) is not None
+    for place in [(sym(rows) // 4, 0), (sym(rows) // 4, sym(rows) // 4), (0, sym(rows) % 4)]:
+        other = store.rebuild(index=(*place, sym(columns)), keeps=False)
+        code = [other if op is store else op for op in nest.body.ops]
+        changed = nest.rebuild(regions=[Block((), code, ())])
+        assert isinstance(changed, ops.Nest)
+        assert find(changed) is None
+
+
+def test_other_kernels_read_what_is_stored() -> None:
+    """Of several kernels over the same rows only the one that stores exponentials computes them."""
+
+    def fn(x: Any) -> Any:
+        return ts.grad(lambda x: ts.sum(ts.sin(softmax(x))))(x)
+
+    first, *others = chosen(fn, (9, 100))
+    assert others
+    assert not any(exponentials(nest) for nest in others)
+    assert exponentials(expanded(first)[0]) == 1
+    x = np.random.default_rng(0).normal(size=(9, 36)).astype(np.float32)
+    check_levels(traced(fn, typed(9, 36)), [x])
 
 
 def test_elements_in_front_of_a_sum_read_what_it_keeps() -> None:
