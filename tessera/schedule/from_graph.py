@@ -158,14 +158,14 @@ class _Lowering:
         fusion = Fusion(block, self.facts, self.names, strategy)
         grouping = RowGrouping(self.names, strategy)
         groups = grouping.run(fusion.run().roots)
-        if other := apart(fusion.again, groups):
+        ends = [_behind_barriers(output) for output in block.outputs]
+        if other := apart(fusion.again, _with_stored(groups, grouping, ends)):
             fusion = Fusion(block, self.facts, self.names, strategy, other)
             grouping = RowGrouping(self.names, strategy)
             groups = grouping.run(fusion.run().roots)
         self.decisions += fusion.plan.decisions
         outputs: list[Value] = []
-        for output in block.outputs:
-            value = _behind_barriers(output)
+        for value in ends:
             if (value in env and value not in kept) or value in outputs:
                 target = Value(value.type, value.name)
                 group = Group([], None, len(groups))

@@ -242,23 +242,23 @@ def _together(run: list[Group]) -> Group:
 
 
 def apart(
-    again: Iterable[tuple[Value, NestPlan]], groups: Iterable[Group]
+    again: Iterable[tuple[Value, NestPlan]], groups: Iterable[tuple[Group, set[Value]]]
 ) -> set[tuple[Value, Op | None]]:
     """Stored values that nests of other groups compute again, where they might be read, and the ops
     of these nests.
 
     Args:
-        again: stored values, and nests that compute them again.
-        groups: all groups.
+        again: values, and nests that compute them again.
+        groups: all groups, and what each of them stores.
     """
-    stored: dict[Value, Group] = {}
+    makers: dict[Value, Group] = {}
     users: dict[NestPlan, tuple[Group, Op | None]] = {}
-    for group in groups:
+    for group, stored in groups:
+        makers.update(dict.fromkeys(stored, group))
         for root in group.roots:
-            stored.update(dict.fromkeys(root.values, group))
             users.update(dict.fromkeys(root.nests, (group, root.op)))
-    pairs = [(value, *users[nest]) for value, nest in again]
-    return {(value, op) for value, group, op in pairs if stored[value] is not group}
+    pairs = [(value, *users[nest]) for value, nest in again if value in makers and nest in users]
+    return {(value, op) for value, group, op in pairs if makers[value] is not group}
 
 
 def _loads(nest: NestPlan) -> list[Key]:
