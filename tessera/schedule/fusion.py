@@ -24,7 +24,7 @@ from tessera.graph.ops.generate import Constant, RandomBits
 from tessera.graph.ops.rearrange import Broadcast, Concatenate, Pad, Reshape, Transpose
 from tessera.graph.ops.reduce import ArgMax, ArgMin, Reduce
 from tessera.graph.ops.windows import Windows
-from tessera.ir.core import Block, Op, Value
+from tessera.ir.core import Block, Value
 from tessera.ir.effects import is_removable
 from tessera.ir.intexpr import (
     Dim,
@@ -110,7 +110,7 @@ class Fusion:
         facts: what is known of symbolic dims.
         names: names for axes.
         strategy: how values are fused.
-        apart: stored values, and what reads them in kernels that do not store them.
+        apart: stored values, and what other kernels that might read them make.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Fusion:
         facts: Facts,
         names: AxisNames,
         strategy: Strategy = CPU,
-        apart: Collection[tuple[Value, Op | None]] = (),
+        apart: Collection[tuple[Value, Value]] = (),
     ) -> None:
         self.strategy = strategy
         self.apart, self.again = apart, list[tuple[Value, NestPlan]]()
@@ -308,8 +308,7 @@ class Fusion:
             return []
         again = [use for use in uses if self.kept_rows(*use) is not None]
         if cost > strategy.extra_cost:  # else it costs no more than to read it
-            users = {nest: root.op for root in self.plan.roots for nest in root.nests}
-            again = [use for use in again if (value, users[use[0]]) not in self.apart]
+            again = [use for use in again if (value, use[0].stores[0].target) not in self.apart]
             self.again += [(value, nest) for nest, _ in again]
         return again
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tessera.graph.ops.contract import DotGeneral
-from tessera.ir.core import Op, Value
+from tessera.ir.core import Value
 from tessera.ir.intexpr import Dim, symbols
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.fusion import MAX_MEMBERS
@@ -243,22 +243,24 @@ def _together(run: list[Group]) -> Group:
 
 def apart(
     again: Iterable[tuple[Value, NestPlan]], groups: Iterable[tuple[Group, set[Value]]]
-) -> set[tuple[Value, Op | None]]:
-    """Stored values that nests of other groups compute again, where they might be read, and the ops
-    of these nests.
+) -> set[tuple[Value, Value]]:
+    """Stored values that nests of other groups compute again, where they might be read, and what
+    these nests make.
 
     Args:
         again: values, and nests that compute them again.
         groups: all groups, and what each of them stores.
     """
     makers: dict[Value, Group] = {}
-    users: dict[NestPlan, tuple[Group, Op | None]] = {}
+    users: dict[NestPlan, Group] = {}
     for group, stored in groups:
         makers.update(dict.fromkeys(stored, group))
-        for root in group.roots:
-            users.update(dict.fromkeys(root.nests, (group, root.op)))
-    pairs = [(value, *users[nest]) for value, nest in again if value in makers and nest in users]
-    return {(value, op) for value, group, op in pairs if makers[value] is not group}
+        users.update(dict.fromkeys(group.plans, group))
+    return {
+        (value, nest.stores[0].target)
+        for value, nest in again
+        if value in makers and nest in users and makers[value] is not users[nest]
+    }
 
 
 def _loads(nest: NestPlan) -> list[Key]:

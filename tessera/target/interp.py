@@ -38,7 +38,7 @@ from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
 from tessera.tile.index_arithmetic import INDEX_FNS
-from tessera.tile.interp import Array, as_scalar, flat, host_call, poison
+from tessera.tile.interp import Array, as_scalar, conversion, flat, host_call, poison
 from tessera.tile.types import POISON
 
 
@@ -172,15 +172,7 @@ def _map(s: Interpreter, op: t.Map) -> Step:
 
 
 def _cast(s: Interpreter, op: t.Cast) -> Step:
-    dtype = op.dtype
-
-    def vector(x: Array) -> Array:
-        return cast_array(x, dtype)
-
-    def number(x: Any) -> Any:
-        return as_scalar(cast_array(np.asarray(x), dtype), dtype)
-
-    return s.applied(op, vector if isinstance(op.result.type, VecType) else number)
+    return s.applied(op, conversion(op.dtype, isinstance(op.result.type, VecType)))
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:

@@ -54,6 +54,13 @@ def as_scalar(value: Any, dtype: DType) -> Scalar:
     return bool(value) if dtype is bool_ else np.asarray(value, dtype.np)
 
 
+def conversion(dtype: DType, is_array: bool) -> Callable[[Any], Any]:
+    """What converts arrays to a dtype, or scalars."""
+    if is_array:
+        return lambda x: cast_array(x, dtype)
+    return lambda x: as_scalar(cast_array(np.asarray(x), dtype), dtype)
+
+
 def poison(array: Array) -> None:
     """Fills an array with what nobody wrote."""
     if dtype_of(array.dtype).is_bool:
@@ -236,15 +243,7 @@ def _map(s: Interpreter, op: t.Map) -> Step:
 
 
 def _cast(s: Interpreter, op: t.Cast) -> Step:
-    dtype = op.dtype
-
-    def tile(x: Array) -> Array:
-        return cast_array(x, dtype)
-
-    def number(x: Any) -> Scalar:
-        return as_scalar(cast_array(np.asarray(x), dtype), dtype)
-
-    return s.applied(op, tile if t.tile_type(op.result).shape else number)
+    return s.applied(op, conversion(op.dtype, bool(t.tile_type(op.result).shape)))
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
