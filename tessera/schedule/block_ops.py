@@ -22,6 +22,8 @@ class Each(ScheduleOp):
     Attributes:
         axes: outermost first.
         ordered: how many of them, at the end, run in order; no other points need each other.
+        steps: how many points of the last axis, which is ordered, run at a point of the others,
+            which it may mention; None: all.
         part: the axis of parts, that the nests may mention too. Part p has the points [p * n, (p +
             1) * n) of the axes that are not ordered, numbered row by row, where n is their number
             by that of the parts, rounded up; it runs them one after the other. So memory that has
@@ -37,6 +39,7 @@ class Each(ScheduleOp):
     part: Axis = attr()
     reason: str = attr("")
     grain: int = attr(0)
+    steps: Dim | None = attr(None)
     body: Block = region()
 
     def infer(self) -> tuple[Type, ...]:
@@ -52,6 +55,8 @@ class Each(ScheduleOp):
         names = [axis.name for axis in (*self.axes, self.part)]
         if len(set(names)) != len(names) or not 0 <= self.ordered <= len(self.axes):
             raise VerifyError("axis names must be distinct, and ordered axes be some of them")
+        if self.steps is not None and not self.ordered:
+            raise VerifyError("steps are those of an ordered axis")
 
     @property
     def nests(self) -> list[Nest]:

@@ -102,11 +102,21 @@ class _EachBlock:
         self.program = program
         labels = op.names or [f"{names.prefix}block{k}" for k in range(len(op.counts))]
         self.loops = [Axis(name, n) for name, n in zip(labels, op.counts, strict=True)]
-        points = prod([n for k, n in enumerate(op.counts) if k not in op.summed])
-        sizes = [tensor(v) for v, cut in zip(op.results, op.outs, strict=True) if is_sum(op, cut)]
-        added = sum([size_of(prod(t.shape)) * t.dtype.itemsize for t in sizes])
-        partial = min(prod(op.counts), PARTIAL, PARTIAL_BYTES // max(added, 1))
+        last = len(op.counts) - 1
+        # What goes on along the last loop does, whatever threads there are.
+        in_order = {last} if op.firsts or len(op.summed) > 1 else set[int]()
+        points, most = [
+            prod([n for k, n in enumerate(op.counts) if k not in loops])
+            for loops in (op.summed, in_order)
+        ]
+        added = sum([
+            size_of(prod(tensor(v).shape)) * tensor(v).dtype.itemsize
+            for k, v in enumerate(op.results)
+            if is_sum(op, k) and not {*range(last + 1)} <= {*op.outs[k], *in_order}
+        ])
+        partial = min(most, PARTIAL, PARTIAL_BYTES // max(added, 1))
         self.is_partial = points < min(FEW, partial)
+        self.ordered = in_order if self.is_partial else op.summed
         count = partial if self.is_partial else min(points, PARTS)
         self.part = Axis(f"{names.prefix}part", count)
         self.env: dict[Value, Value] = {}
@@ -119,8 +129,13 @@ class _EachBlock:
         self.partial: list[Value] = []
         self.before: list[Op] = []
         self.after: list[Op] = []
-        for arg, value, cut in zip(program.args, inputs, op.cuts, strict=True):
+        for arg, value, cut in zip(program.args, inputs, op.cuts, strict=False):
             self.bind(arg, self.own[value], cut)
+
+    def is_parted(self, cut: Cut) -> bool:
+        """Whether parts have sums of their own of a result."""
+        loops = {*range(len(self.loops))} - self.ordered
+        return self.is_partial and not loops <= {*cut}
 
     def bind(self, block: Value, whole: Value, cut: Cut, in_parts: bool = False) -> None:
         """Says which part of a buffer a block is; of one for each part, perhaps."""
@@ -155,13 +170,14 @@ class _EachBlock:
         nests = [*self.nests(kernels), *copies]
         count = self.part.extent
         assert isinstance(count, int)
-        order = sorted(range(len(self.loops)), key=lambda k: (k in op.summed, k))
+        order = sorted(range(len(self.loops)), key=lambda k: (k in self.ordered, k))
         each = Each(
             tuple([self.loops[k] for k in order]),
-            0 if self.is_partial else len(op.summed),
+            len(self.ordered),
             self.part,
             f"{prod(op.counts)} blocks, whose intermediate arrays stay in the cache",
             grain_of(count, prod(op.counts) / count * sum(map(work_of, nests))),
+            op.steps,
             body=Block((), nests, ()),
             loc=loc,
         )
@@ -177,18 +193,31 @@ class _EachBlock:
         """Says where the outputs of the program are in the results; gives the nests that bring
         those there which the program stores for itself first, because it reads them."""
         copies: list[Op] = []
-        for value, result, cut in zip(self.program.outputs, results, self.op.outs, strict=True):
-            adds = is_sum(self.op, cut)
-            if adds and self.is_partial:
+        states = len(results) - len(self.op.firsts)
+        for arg, result, cut, first in zip(
+            self.program.args[len(self.op.args) :],
+            results[states:],
+            self.op.outs[states:],
+            self.op.firsts,
+            strict=True,
+        ):
+            self.bind(arg, result, cut)
+            self.before.append(_filled(result, first, self.op.loc))
+        for k, (value, result, cut) in enumerate(
+            zip(self.program.outputs, results, self.op.outs, strict=True)
+        ):
+            adds = is_sum(self.op, k)
+            if adds and self.is_parted(cut):
                 result = self.sum_of_parts(result)
             if adds:
-                self.before.append(_zeros(result, self.op.loc))
-            if value in read or value in self.env or (adds and not _stored_once(value)):
+                self.before.append(_filled(result, 0.0, self.op.loc))
+            # A state is read until the step is over.
+            if k >= states or value in read or value in self.env or (adds and not _stored_once(value)):
                 if value not in self.env:
                     self.temporary(value)
                 copies.append(self.copy(value, result, cut, adds))
                 continue
-            self.bind(value, result, cut, adds and self.is_partial)
+            self.bind(value, result, cut, adds and self.is_parted(cut))
             if adds:
                 self.added.add(value)
         return copies
@@ -229,7 +258,7 @@ class _EachBlock:
         load = ops.Load(self.env[value], (), self.where[value](index), loc=self.op.loc)
         block = Value(buffer)
         env, where = self.env.copy(), self.where.copy()
-        self.bind(block, result, cut, adds and self.is_partial)
+        self.bind(block, result, cut, adds and self.is_parted(cut))
         store = ops.Store(block, load.result, (), index, loc=self.op.loc)
         if adds:
             self.added.add(block)
@@ -277,9 +306,9 @@ def _buffer(value: Value) -> BufType:
     return value.type
 
 
-def is_sum(op: Blocks, cut: Cut) -> bool:
+def is_sum(op: Blocks, k: int) -> bool:
     """Whether a result is a sum over blocks."""
-    return len({*cut} - {-1}) < len(op.counts)
+    return len({*op.outs[k]} - {-1}) < len(op.counts) and not op.is_state(k)
 
 
 def work_of(op: Op) -> float:
@@ -298,10 +327,10 @@ def _stored_once(value: Value) -> bool:
     return len(found) == 1 and isinstance(found[0], ops.Store) and found[0].combine is None
 
 
-def _zeros(buffer: Value, loc: Loc) -> ops.Nest:
-    """A nest that fills a buffer with zeros."""
+def _filled(buffer: Value, number: float, loc: Loc) -> ops.Nest:
+    """A nest that fills a buffer with a number."""
     type = _buffer(buffer)
     axes = tuple([Axis(f"i{k}", n) for k, n in enumerate(type.shape)])
-    zero = ops.Const(0.0, type.dtype)
+    zero = ops.Const(number, type.dtype)
     store = ops.Store(buffer, zero.result, (), tuple([sym(axis.name) for axis in axes]))
     return ops.Nest(axes, body=Block([], [zero, store], ()), loc=loc)

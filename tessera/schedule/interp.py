@@ -187,6 +187,8 @@ class Program:
         for k, point in enumerate(itertools.product(*map(range, extents))):
             places = {axis.name: i for axis, i in zip(op.axes, point, strict=True)}
             dims = {**self.dims, **places, op.part.name: k // inner // count}
+            if op.steps is not None and point[-1] >= int(evaluate(op.steps, dims)):
+                continue
             for nest in op.body.ops:
                 assert isinstance(nest, ops.Nest)
                 Points(nest, memory, dims).run()

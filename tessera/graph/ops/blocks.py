@@ -8,7 +8,7 @@ is never stored.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,7 +41,13 @@ class Blocks(Control):
         cuts: which loops cut each operand.
         outs: which loops cut each result. Over loops that do not, a result is the sum of what the
             body gives, in their order.
-        body: its arguments are blocks of the operands, and it yields blocks of the results.
+        firsts: of as many results, the last ones, what they hold before the first step of the last
+            loop. They are states of that loop, which every other one cuts: the body's last
+            arguments are what the step before has given.
+        steps: how many steps of the last loop run, from the first one on, at a point of the others,
+            whose names it may mention; None: all.
+        body: its arguments are blocks of the operands, and states, and it yields blocks of the
+            results.
     """
 
     name = "graph.blocks"
@@ -50,6 +56,8 @@ class Blocks(Control):
     cuts: tuple[Cut, ...] = attr()
     outs: tuple[Cut, ...] = attr()
     names: tuple[str, ...] = attr(())
+    firsts: tuple[float, ...] = attr(())
+    steps: Dim | None = attr(None)
     body: Block = region()
 
     def infer(self) -> tuple[TensorType, ...]:
@@ -75,17 +83,43 @@ class Blocks(Control):
         """Blocks of the operands are what the body takes."""
         if self.names and len({*self.names}) != len(self.counts):
             raise VerifyError("loops have names of their own")
-        if not len(self.args) == len(self.cuts) == len(self.body.args):
+        count = len(self.body.args) - len(self.firsts)
+        if not len(self.args) == len(self.cuts) == count:
             raise VerifyError("one cut and one argument of the body for each operand")
-        for k, (block, cut) in enumerate(zip(types_of(self.body.args), self.cuts, strict=True)):
+        types = types_of(self.body.args)
+        self._verify_states(types[count:])
+        for k, (block, cut) in enumerate(zip(types[:count], self.cuts, strict=True)):
             if tensor(self, k) != block.with_shape(self._whole(block.shape, cut)):
                 raise VerifyError(f"operand {k} is not as many blocks of {block} as its loops say")
+
+    def _verify_states(self, types: Sequence[TensorType]) -> None:
+        last = len(self.counts) - 1
+        if self.steps is not None and not self.names:
+            raise VerifyError("steps are counted from the numbers of loops, which have no names")
+        first = len(self.outs) - len(self.firsts)
+        if first < 0 or types_of(self.body.outputs[first:]) != tuple(types):
+            raise VerifyError("a state is what the last arguments of the body are, step for step")
+        if not all({*cut} - {-1} == {*range(last)} for cut in self.outs[first:]):
+            raise VerifyError("a state is cut by all loops but the last one")
+
+    def is_state(self, k: int) -> bool:
+        """Whether a result is a state of the last loop."""
+        return k >= len(self.outs) - len(self.firsts)
 
     @property
     def summed(self) -> frozenset[int]:
         """The loops over which some result is a sum; their steps run in order."""
         loops = range(len(self.counts))
         return frozenset([k for k in loops if not all(k in cut for cut in self.outs)])
+
+    def points(self) -> Iterator[tuple[int, ...]]:
+        """The points of the loops, in the order in which one follows the other."""
+        for point in itertools.product(*map(range, self.counts)):
+            if self.steps is not None:
+                dims = dict(zip(self.names, point, strict=True))
+                if point[-1] >= int(evaluate(self.steps, dims)):
+                    continue
+            yield point
 
     def evaluate(self, *operands: np.ndarray) -> Any:
         """Step by step."""
@@ -95,16 +129,22 @@ class Blocks(Control):
         for value in self.results:
             assert isinstance(value.type, TensorType)
             results.append(np.zeros(value.type.shape, value.type.dtype.np))  # type: ignore[arg-type]
-        for point in itertools.product(*map(range, self.counts)):
+        states = len(self.outs) - len(self.firsts)
+        for out, first in zip(results[states:], self.firsts, strict=True):
+            out[...] = first
+        for point in self.points():
             steps = dict(zip(self.names, point, strict=False))
             given: list[np.ndarray] = []
-            for x, type, cut in zip(operands, types_of(self.body.args), self.cuts, strict=True):
+            types = types_of(self.body.args)
+            pairs = [*zip(operands, self.cuts, strict=True)]
+            pairs += zip(results[states:], self.outs[states:], strict=True)
+            for (x, cut), type in zip(pairs, types, strict=True):
                 shape = [int(evaluate(dim, steps)) for dim in type.shape]
                 given.append(x[_window(shape, cut, point)])
             found = run_block(self.body, given, steps)
-            for out, cut, block in zip(results, self.outs, found, strict=True):
+            for k, (out, cut, block) in enumerate(zip(results, self.outs, found, strict=True)):
                 place = _window(block.shape, cut, point)
-                if len({*cut} - {-1}) < len(self.counts):
+                if len({*cut} - {-1}) < len(self.counts) and not self.is_state(k):
                     block = out[place] + block
                 out[place] = block
         return tuple(results)

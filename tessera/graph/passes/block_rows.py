@@ -26,17 +26,16 @@ from math import prod
 from tessera.dtypes import Kind
 from tessera.graph.ops.blocks import Blocks, Cut
 from tessera.graph.ops.contract import DotGeneral
-from tessera.graph.ops.elementwise import Cast, Elementwise
-from tessera.graph.ops.generate import Constant, Iota
+from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
-from tessera.graph.ops.reduce import Reduce, Sum
+from tessera.graph.ops.reduce import Max, Reduce, Sum
+from tessera.graph.passes.block_parts import Part, Refused, Step, op_of, static_shape, type_of
+from tessera.graph.passes.long_rows import Online, out_of_sums
 from tessera.graph.passes.replacing import Made, Replacing
-from tessera.graph.passes.same_axes import moved, moved_back, operands_of
-from tessera.graph.passes.skip_masked import skip_masked
+from tessera.graph.passes.same_axes import moved, operands_of
 from tessera.graph.spec import GRAPH
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.passes import Pass
-from tessera.ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class BlockRows(Pass):
         columns: that a block has more than the one before, where a causal mask leaves the rest out,
             in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
+        width: columns of a block of rows that are longer, and are gone over block by block.
+        least_width: fewer would be begun too often.
         block_bytes: of a block of all rows, where they cannot be divided, and of the smallest one.
         operand_bytes: of the operand that has the columns, which each block reads: from a cache.
         points: blocks, below which threads would have too little to do.
@@ -64,6 +65,8 @@ class BlockRows(Pass):
     fewest_rows: int = 16
     columns: int = 64
     row_bytes: int = 1 << 18
+    width: int = 256
+    least_width: int = 64
     block_bytes: int = 1 << 21
     operand_bytes: int = 1 << 23
     points: int = 4
@@ -100,17 +103,18 @@ def _replace_next(program: Replacing, tried: set[Op], options: BlockRows) -> boo
         if seed in tried or not _is_seed(seed, options):
             continue
         tried.add(seed)
-        for side in (0, 1):
+        for side, is_long in _WAYS:
             try:
-                program.replace(*_Rows(program, seed, side, options).run())
+                rows = Rows(program, seed, side, options, is_long)
+                program.replace(*rows.run())
                 return True
             except Refused:
                 continue
     return False
 
 
-class Refused(Exception):
-    """The rule does not apply; the text says why, if a user might expect that it does."""
+_WAYS = ((0, True), (1, True), (0, False), (1, False))
+"""Which operand has the rows, and whether columns are cut as well."""
 
 
 def reasons_against(block: Block, options: BlockRows) -> list[str]:
@@ -126,59 +130,25 @@ def reasons_against(block: Block, options: BlockRows) -> list[str]:
     for op in block.ops:
         for region in op.regions if not isinstance(op, Blocks) else ():
             found.update(dict.fromkeys(reasons_against(region, options)))
-        for side in (0, 1) if _is_seed(op, options) else ():
+        for side, is_long in _WAYS if _is_seed(op, options) else ():
             try:
-                _Rows(program, op, side, options).run()
+                Rows(program, op, side, options, is_long).run()
             except Refused as reason:
-                if str(reason):
+                if str(reason) and not is_long:
                     text = f"dot_general {op.results[0].type}: not in blocks of rows, {reason}"
                     found[text] = None
     return list(found)
-
-
-def _type(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
 
 
 def _is_seed(op: Op, options: BlockRows) -> bool:
     """Whether an op is a product with a large result."""
     if not isinstance(op, DotGeneral) or op.accumulate.kind is not Kind.FLOAT:
         return False
-    shape = _static(op.result)
+    shape = static_shape(op.result)
     return shape is not None and prod(shape) >= options.stored
 
 
-def _static(value: Value) -> tuple[int, ...] | None:
-    shape = [dim for dim in _type(value).shape if isinstance(dim, int)]
-    return tuple(shape) if len(shape) == _type(value).rank else None
-
-
-def _product(dims: Sequence[object]) -> int:
-    return prod([dim for dim in dims if isinstance(dim, int)])
-
-
-def _uncut(value: Value, cut: Cut) -> int:
-    """Elements that each block of a value has along the axes that are not cut."""
-    return _product([dim for dim, k in zip(_type(value).shape, cut, strict=True) if k < 0])
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """How an op works on blocks.
-
-    Attributes:
-        operands: the cut of each operand.
-        result: that of the result.
-        summed: axes of the product over which the result is a sum.
-    """
-
-    operands: tuple[Cut, ...]
-    result: Cut
-    summed: frozenset[int] = frozenset()
-
-
-class _Rows:
+class Rows:
     """The blocks that begin with one product.
 
     Attributes:
@@ -186,16 +156,21 @@ class _Rows:
         kept: those of them that do.
         levels: of the kept ops and those between them, how often what they need has left the
             blocks and come back.
-        lengths: the extents of the product's axes that are cut; the last one are its rows.
+        lengths: the extents of the product's axes that are cut.
+        sizes: those of a block.
+        rows: the number of the rows' axis, of these.
+        cols: that of the columns' axis, the last one; -1 if it is not cut.
         columns: elements of a row.
     """
 
-    def __init__(self, program: Replacing, seed: Op, side: int, options: BlockRows) -> None:
+    def __init__(
+        self, program: Replacing, seed: Op, side: int, options: BlockRows, is_long: bool
+    ) -> None:
         assert isinstance(seed, DotGeneral)
         self.program = program
         self.options = options
         self.seed = seed
-        shape = _static(seed.result)
+        shape = static_shape(seed.result)
         assert shape is not None
         pairs = seed.batch_axes
         counts = [len(pairs[0]), *[len(seed.free(k)) for k in (0, 1)]]
@@ -205,23 +180,41 @@ class _Rows:
         rank = len(shape)
         row, column = (rank - 2, rank - 1) if side == 0 else (rank - 1, counts[0])
         self.columns = shape[column]
-        depth = _product([_type(seed.lhs).shape[k] for k in seed.contract[0]])
+        depth = _product([type_of(seed.lhs).shape[k] for k in seed.contract[0]])
         least = min(shape[row], shape[column])
         if least < options.least or depth >= least:
             raise Refused
         self.row, self.column = row, column
         axes = [k for k in range(rank) if k not in (row, column) and shape[k] > 1]
-        self.lengths = [*[shape[k] for k in axes], shape[row]]
         self.rows = len(axes)
+        self.cols = self.rows + 1 if is_long else -1
+        axes += [row, column] if is_long else [row]
+        self.lengths = [shape[k] for k in axes]
         size = 4 * self.columns * depth
-        if size > options.operand_bytes:
+        if size > options.operand_bytes and not is_long:
             raise Refused(f"each would read an operand of {size} bytes")
-        self.size = self.block_rows()
-        places = {**{axis: k for k, axis in enumerate(axes)}, row: self.rows}
+        self.sizes = [1] * self.rows + (self.short_block() if is_long else [self.block_rows()])
+        places = {axis: k for k, axis in enumerate(axes)}
         start = tuple([places.get(k, -1) for k in range(rank)])
-        self.steps: dict[Op, _Step] = {seed: _Step(operands_of(seed, start), start)}
+        self.steps: dict[Op, Step] = {seed: Step(operands_of(seed, start), start)}
         self.kept: set[Op] = set()
         self.levels: dict[Op | None, int] = {}
+
+    def short_block(self) -> list[int]:
+        """Rows and columns of a block, where rows are long."""
+        o = self.options
+        if 4 * self.columns * min(o.rows, self.lengths[self.rows]) <= o.row_bytes:
+            raise Refused
+        found: list[int] = []
+        for length, least, most in (
+            (self.lengths[self.rows], o.fewest_rows, o.rows),
+            (self.columns, o.least_width, o.width),
+        ):
+            sizes = [n for n in range(least, most + 1) if length % n == 0]
+            if not sizes:
+                raise Refused
+            found.append(sizes[-1])
+        return found
 
     def block_rows(self) -> int:
         """Rows of a block."""
@@ -242,6 +235,13 @@ class _Rows:
     def run(self) -> tuple[set[Op], Made]:
         """The ops that work on blocks, and what makes the values that others read of them."""
         self.spread()
+        while self.cols >= 0:
+            found = out_of_sums(self)
+            if found is None:
+                break
+            self.program.replace(*found)
+            self.steps = {self.seed: self.steps[self.seed]}
+            self.spread()
         self.keep()
         self.number()
         return self.kept, self.made()
@@ -274,42 +274,43 @@ class _Rows:
                         looked_at.add(places[user])
                         heapq.heappush(found, places[user])
 
-    def covers(self, step: _Step) -> bool:
+    def covers(self, step: Step) -> bool:
         """Whether each block of the result is computed once, or added to a sum."""
         found = [k for k in step.result if k >= 0]
-        return len(set(found)) == len(found) and {*found, *step.summed} == {*range(self.rows + 1)}
+        return len(set(found)) == len(found) and {*found, *step.summed} == {*range(len(self.lengths))}
 
     def fits(self, value: Value, cut: Cut) -> bool:
         """Whether an array has the axes that are cut."""
-        shape = _static(value)
+        shape = static_shape(value)
         if shape is None or len(shape) != len(cut):
             return False
         return all(k < 0 or dim == self.lengths[k] for dim, k in zip(shape, cut, strict=True))
 
-    def step(self, op: Op, known: Sequence[Cut | None]) -> _Step | None:
+    def step(self, op: Op, known: Sequence[Cut | None]) -> Step | None:
         """How an op works on blocks, if it does."""
         first = next(cut for cut in known if cut is not None)
         if isinstance(op, Elementwise):
             same = all(cut in (None, first) for cut in known)
-            same = same and all(_type(v).rank == len(first) for v in op.operands)
-            return _Step((first,) * len(known), first) if same else None
+            same = same and all(type_of(v).rank == len(first) for v in op.operands)
+            return Step((first,) * len(known), first) if same else None
         if isinstance(op, (Broadcast, Reshape, Transpose)):
             found = moved(op, first)
-            return None if found is None else _Step((first,), found)
+            return None if found is None else Step((first,), found)
         if isinstance(op, Reduce):
             summed = frozenset([first[k] for k in op.axes if first[k] >= 0])
             # Sums over blocks have no dtype of their own here.
             # A sum over blocks is one in another order.
-            is_sum = isinstance(op, Sum) and _type(op.result).dtype.bits >= 32
+            is_sum = isinstance(op, Sum) and type_of(op.result).dtype.bits >= 32
+            is_sum = is_sum or (isinstance(op, Max) and summed == {self.cols})
             if summed and not (is_sum and op.order is None):
                 return None
             result = tuple([c for k, c in enumerate(first) if k not in op.axes])
-            return _Step((first,), result, summed)
+            return Step((first,), result, summed)
         return self.product(op, known) if isinstance(op, DotGeneral) else None
 
-    def product(self, op: DotGeneral, known: Sequence[Cut | None]) -> _Step | None:
+    def product(self, op: DotGeneral, known: Sequence[Cut | None]) -> Step | None:
         """How a product does."""
-        cuts = [list(known[k] or (-1,) * _type(v).rank) for k, v in enumerate(op.operands)]
+        cuts = [list(known[k] or (-1,) * type_of(v).rank) for k, v in enumerate(op.operands)]
         summed: set[int] = set()
         for pairs, is_sum in ((op.batch_axes, False), (op.contract, True)):
             for axes in zip(*pairs, strict=True):
@@ -324,14 +325,20 @@ class _Rows:
             return None
         result = [cuts[0][k] for k in op.batch_axes[0]]
         result += [cuts[side][k] for side in (0, 1) for k in op.free(side)]
-        return _Step((tuple(cuts[0]), tuple(cuts[1])), tuple(result), frozenset(summed))
+        return Step((tuple(cuts[0]), tuple(cuts[1])), tuple(result), frozenset(summed))
 
     # --- what does ----------------------------------------------------------------------------
 
     def is_wide(self, value: Value) -> bool:
-        """Whether a value of the blocks has a whole row."""
-        assert value.op is not None
-        return _uncut(value, self.steps[value.op].result) >= self.columns
+        """Whether a value of the blocks has a whole row, or a block of one."""
+        step = self.steps[op_of(value)]
+        if self.cols >= 0:
+            return not step.summed
+        return _uncut(value, step.result) >= self.columns
+
+    def is_point(self, cut: Cut) -> bool:
+        """Whether each block of a value is one of rows and columns, and of nothing else."""
+        return self.cols >= 0 and {*cut} - {-1} == {*range(len(self.lengths))}
 
     def own(self, op: Op) -> list[Value]:
         """The operands that are values of the blocks."""
@@ -343,10 +350,13 @@ class _Rows:
         reduces = False
         for op in sorted(self.steps, key=self.program.places.__getitem__, reverse=True):
             step = self.steps[op]
-            if any(self.is_wide(v) for v in self.own(op)):
+            # Of a block of columns nothing but sums may leave.
+            reads = bool(step.summed) if self.cols >= 0 else any(map(self.is_wide, self.own(op)))
+            if reads:
                 # Rows that wait for what they are reduced to, as those of a softmax do.
-                waits = op in self.kept and isinstance(op, Reduce) and not step.summed
-                reduces = reduces or waits
+                waits = op in self.kept and not step.summed
+                waits = waits or step.summed == {self.cols}
+                reduces = reduces or (waits and isinstance(op, Reduce))
                 self.kept.add(op)
                 products += isinstance(op, DotGeneral)
             if op in self.kept or op is self.seed:
@@ -356,7 +366,7 @@ class _Rows:
             raise Refused
         if any(self.is_square(op) for op in self.kept if op is not self.seed):
             raise Refused
-        points = prod([self.count(k) for k in range(self.rows + 1)])
+        points = prod(map(self.count, range(len(self.lengths))))
         if points < self.options.points:
             raise Refused(f"there would be {points} only")
 
@@ -370,11 +380,16 @@ class _Rows:
         if not isinstance(op, DotGeneral):
             return False
         pairs = zip(self.program.operands(op), self.steps[op].operands, strict=True)
-        return any(_uncut(v, cut) >= self.columns**2 for v, cut in pairs if self.rows not in cut)
+        most = self.columns**2
+        for value, cut in pairs:
+            whole = tuple([-1 if k == self.cols else k for k in cut])
+            if self.rows not in cut and _uncut(value, whole) >= most:
+                return True
+        return False
 
     def count(self, k: int) -> int:
         """Blocks along an axis."""
-        return self.lengths[k] // self.size if k == self.rows else self.lengths[k]
+        return self.lengths[k] // self.sizes[k]
 
     def number(self) -> None:
         """Numbers the levels."""
@@ -400,178 +415,33 @@ class _Rows:
                 wanted.add(op.results[0])
         made: dict[Value, tuple[list[Op], Value]] = {}
         top = max(self.levels[op] for op in kept)
+        online = Online.of(self, kept) if self.cols >= 0 else None
+        if top > (2 if online else 1) and self.cols >= 0:
+            raise Refused
         for level in range(top, -1, -1):
+            if online and level < 2:
+                new, results = online.blocks()
+                made.update(zip(online.outputs, [(new, v) for v in results], strict=True))
+                break
             own = [op for op in kept if self.levels[op] == level]
             outputs = [op.results[0] for op in own if op.results[0] in wanted]
             if not outputs:
                 continue
-            wide = [v for v in outputs if not self.steps[_op(v)].summed and self.is_wide(v)]
+            wide = [v for v in outputs if not self.steps[op_of(v)].summed and self.is_wide(v)]
             if wide:
-                name = _op(wide[0]).name.partition(".")[2]
+                name = op_of(wide[0]).name.partition(".")[2]
                 raise Refused(f"all of {name} {wide[0].type} is needed elsewhere")
-            part = _Part(self, level)
+            part = Part(self, level)
             new, results = part.blocks(outputs)
             wanted.update(part.given)
             made.update(zip(outputs, [(new, v) for v in results], strict=True))
         return made
 
 
-def _op(value: Value) -> Op:
-    assert value.op is not None
-    return value.op
+def _product(dims: Sequence[object]) -> int:
+    return prod([dim for dim in dims if isinstance(dim, int)])
 
 
-class _Part:
-    """One op that computes the values of a level block by block.
-
-    Attributes:
-        given: values of lower levels that it is given.
-        env: blocks of values, by how they are cut.
-        inputs: those that are arguments.
-        code: the ops of the body.
-        lines: numbers along one axis in place of those that are repeated along others.
-    """
-
-    def __init__(self, rows: _Rows, level: int) -> None:
-        self.rows = rows
-        self.level = level
-        self.given: list[Value] = []
-        self.env: dict[tuple[Value, Cut], Value] = {}
-        self.inputs: dict[tuple[Value, Cut], Value] = {}
-        self.code: list[Op] = []
-        self.lines: dict[Op, Iota] = {}
-
-    def blocks(self, outputs: Sequence[Value]) -> tuple[list[Op], list[Value]]:
-        """The op, what converts its sums, and what the outputs are."""
-        rows = self.rows
-        steps = [rows.steps[_op(v)] for v in outputs]
-        summed = sorted({k for step in steps for k in step.summed})
-        loops = [k for k in range(rows.rows + 1) if k not in summed] + summed
-        yielded = [self.value(v, step.result) for v, step in zip(outputs, steps, strict=True)]
-
-        def by_loops(cut: Cut) -> Cut:
-            return tuple([k if k < 0 else loops.index(k) for k in cut])
-
-        body = Block(list(self.inputs.values()), self.code, yielded)
-        op = Blocks(
-            tuple([value for value, _ in self.inputs]),
-            counts=tuple([rows.count(k) for k in loops]),
-            cuts=tuple([by_loops(cut) for _, cut in self.inputs]),
-            outs=tuple([by_loops(step.result) for step in steps]),
-            body=body,
-            loc=rows.seed.loc,
-        )
-        seed = self.env.get((rows.seed.results[0], rows.steps[rows.seed].result))
-        if seed is not None:
-            op = skip_masked(op, seed, rows.row, rows.column, rows.options.columns)
-        code: list[Op] = [*self.lines.values(), op]
-        results: list[Value] = []
-        for value, found in zip(outputs, op.results, strict=True):
-            if _type(found).dtype is not _type(value).dtype:
-                code.append(Cast(found, _type(value).dtype, loc=_op(value).loc))
-                found = code[-1].results[0]
-            results.append(found)
-        return code, results
-
-    def value(self, value: Value, cut: Cut) -> Value:
-        """A block of a value."""
-        key = (value, cut)
-        found = self.env.get(key)
-        if found is None:
-            found = self.env[key] = self.made(value, cut)
-        return found
-
-    def made(self, value: Value, cut: Cut) -> Value:
-        op, rows = value.op, self.rows
-        if op is not None and op in rows.kept:
-            step = rows.steps[op]
-            if rows.levels[op] == self.level or (rows.is_wide(value) and not step.summed):
-                if step.result != cut:
-                    raise Refused("rows meet other rows")
-                return self.copied(op, step.operands, cut)
-            self.given.append(value)
-        elif op is not None and _is_scalar(op):
-            return self.copied(op, (), cut)
-        elif isinstance(op, Iota) and len(cut) > 1:
-            return self.counted(op, cut)
-        elif isinstance(op, Elementwise) and self.repeats(value):
-            return self.copied(op, (cut,) * len(op.operands), cut)
-        elif isinstance(op, (Broadcast, Reshape, Transpose)):
-            inner = moved_back(op, cut)
-            if inner is not None:
-                return self.copied(op, (inner,), cut)
-        elif isinstance(op, DotGeneral) and _grows(op):
-            return self.copied(op, operands_of(op, cut), cut)
-        return self.input(value, cut)
-
-    def counted(self, op: Iota, cut: Cut) -> Value:
-        """Numbers along one axis, of a line of them."""
-        line = self.lines.get(op)
-        if line is None:
-            line = self.lines[op] = Iota((op.shape[op.axis],), 0, op.dtype, loc=op.loc)
-        block = self.value(line.result, (cut[op.axis],))
-        spread = Broadcast(block, self.shape(op.result, cut), (op.axis,), loc=op.loc)
-        self.code.append(spread)
-        return spread.result
-
-    def input(self, value: Value, cut: Cut) -> Value:
-        """An array that the blocks are given."""
-        if not self.rows.fits(value, cut):
-            raise Refused("an operand has other axes")
-        arg = self.inputs.get((value, cut))
-        if arg is None:
-            type = _type(value).strong()
-            arg = Value(type.with_shape(self.shape(value, cut)))
-            self.inputs[value, cut] = arg
-        return arg
-
-    def shape(self, value: Value, cut: Cut) -> tuple[int, ...]:
-        """The dims of a block."""
-        rows = self.rows
-        found: list[int] = []
-        for dim, k in zip(_type(value).shape, cut, strict=True):
-            assert isinstance(dim, int)
-            found.append(dim if k < 0 else rows.size if k == rows.rows else 1)
-        return tuple(found)
-
-    def copied(self, op: Op, cuts: Sequence[Cut], cut: Cut) -> Value:
-        """The op on blocks."""
-        own = self.rows.program.operands(op)
-        operands = [self.value(v, c) for v, c in zip(own, cuts, strict=True)]
-        changes: dict[str, object] = {}
-        if isinstance(op, (Broadcast, Reshape)):
-            changes["shape"] = self.shape(op.result, cut)
-        step = self.rows.steps.get(op)
-        if step is not None and step.summed and isinstance(op, DotGeneral):
-            # Sums over blocks are as exact as those within one.
-            changes["dtype"] = op.accumulate
-        new = op.rebuild(operands, op.regions, **changes)
-        self.code.append(new)
-        return new.results[0]
-
-
-    def repeats(self, value: Value) -> bool:
-        """Whether a value only repeats, compares or combines elements of smaller arrays."""
-        op = value.op
-        if op is None:
-            return False
-        if isinstance(op, Broadcast):
-            return prod(_static(op.result) or (0,)) > prod(_static(op.x) or (0,))
-        if isinstance(op, Iota):
-            return len(op.shape) > 1
-        operands = self.rows.program.operands(op)
-        if isinstance(op, (Reshape, Transpose)):
-            return self.repeats(operands[0])
-        if isinstance(op, Elementwise):
-            return all(self.repeats(v) or (v.op is not None and _is_scalar(v.op)) for v in operands)
-        return False
-
-
-def _grows(op: DotGeneral) -> bool:
-    """Whether a product has more elements than its operands."""
-    sizes = [prod(_static(v) or (0,)) for v in (op.result, *op.operands)]
-    return sizes[0] > sum(sizes[1:]) > 0
-
-
-def _is_scalar(op: Op) -> bool:
-    return isinstance(op, Constant) and not op.value.shape
+def _uncut(value: Value, cut: Cut) -> int:
+    """Elements that each block of a value has along the axes that are not cut."""
+    return _product([dim for dim, k in zip(type_of(value).shape, cut, strict=True) if k < 0])

@@ -31,7 +31,7 @@ from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Reduce
 from tessera.graph.passes.same_axes import Axis, axis_pairs
 from tessera.ir.core import Block, Op, Value
-from tessera.ir.intexpr import Dim, substitute, sym
+from tessera.ir.intexpr import Dim, ceildiv, substitute, sym
 from tessera.ir.types import TensorType
 
 LARGE = 1e8
@@ -115,8 +115,8 @@ class _Columns:
         self.row = self.same.find((seed, row))
         self.column = self.same.find((seed, column))
         self.rows, self.columns = _type(seed).shape[row], _type(seed).shape[column]
-        self.outside = dict(zip(op.body.args, op.args, strict=True))
-        self.cuts = dict(zip(op.body.args, op.cuts, strict=True))
+        self.outside = dict(zip(op.body.args, op.args, strict=False))  # states come behind
+        self.cuts = dict(zip(op.body.args, op.cuts, strict=False))
         self.limits: list[int] = []
         self.held: dict[Value, Number] = {}
         for arg in op.body.args:
@@ -124,7 +124,7 @@ class _Columns:
 
     def run(self, step: int) -> Blocks:
         """The op with fewer columns, if it may have fewer."""
-        loop = self.loop()
+        loop, cut = self.loop(self.row), self.loop(self.column)
         if loop is None or self.row == self.column:
             return self.op
         if not all(self.follow(op) for op in self.op.body.ops) or not self.limits:
@@ -136,6 +136,8 @@ class _Columns:
         names = tuple([f"block{k}" for k in range(len(self.op.counts))])
         assert isinstance(self.rows, int)
         seen = sym(names[loop]) * self.rows + self.rows + max(self.limits)
+        if cut is not None:
+            return self.shortened(ceildiv(seen, self.columns), loop, cut, names)
         whole = all(n % step == 0 for n in (self.rows, max(self.limits)))
         wide = seen if whole else (seen + step - 1) // step * step
         ends = [substitute(wide, {names[loop]: k}) for k in (0, count - 1)]
@@ -143,11 +145,11 @@ class _Columns:
             return self.op
         return self.narrowed(wide, names)
 
-    def loop(self) -> int | None:
-        """The loop over blocks of rows."""
+    def loop(self, kind: Axis) -> int | None:
+        """The loop over blocks of rows, or of columns."""
         for arg, cut in self.cuts.items():
             for axis, loop in enumerate(cut):
-                if loop >= 0 and self.same.find((arg, axis)) == self.row:
+                if loop >= 0 and self.same.find((arg, axis)) == kind:
                     return loop
         return None
 
@@ -276,6 +278,17 @@ class _Columns:
         args = [env[v] for v in self.op.body.args]
         body = Block(args, code, [env[v] for v in self.op.body.outputs])
         new = self.op.rebuild(regions=[body], names=names)
+        assert isinstance(new, Blocks)
+        return new
+
+    def shortened(self, steps: Dim, loop: int, cut: int, names: tuple[str, ...]) -> Blocks:
+        """The op with fewer steps of the last loop, which is that over blocks of columns."""
+        counts = self.op.counts
+        ends = [substitute(steps, {names[loop]: k}) for k in (0, counts[loop] - 1)]
+        first, last = [n if isinstance(n, int) else 0 for n in ends]
+        if cut != len(counts) - 1 or first < 1 or last > counts[cut]:
+            return self.op
+        new = self.op.rebuild(names=names, steps=steps)
         assert isinstance(new, Blocks)
         return new
 

@@ -5,7 +5,7 @@ parts have as many points each whatever the axes are:
 
     for n in p * N .. min((p + 1) * N, points):
         b, h, q = n // (H * Q), n // Q % H, n % Q
-        for j in ordered axes:
+        for j in ordered axes, the last one of which may have fewer steps here:
             the nests, one after the other
 """
 
@@ -53,7 +53,8 @@ def lower_each(
                 nests(axes[1:])
             return ()
 
-        em.loop((em.const(0, int64), em.index(axes[0].extent), one), (), step)
+        extent = axes[0].extent if len(axes) > 1 or op.steps is None else op.steps
+        em.loop((em.const(0, int64), em.index(extent), one), (), step)
 
     def point(number: Value, _: list[Value]) -> tuple[()]:
         places: dict[str, Value] = {}
