@@ -124,7 +124,7 @@ class _Columns:
 
     def run(self, step: int) -> Blocks:
         """The op with fewer columns, if it may have fewer."""
-        loop, cut = self.loop(self.row), self.loop(self.column)
+        loop, across = self.loop(self.row), self.loop(self.column)
         if loop is None or self.row == self.column:
             return self.op
         if not all(self.follow(op) for op in self.op.body.ops) or not self.limits:
@@ -136,8 +136,8 @@ class _Columns:
         names = tuple([f"block{k}" for k in range(len(self.op.counts))])
         assert isinstance(self.rows, int)
         seen = sym(names[loop]) * self.rows + self.rows + max(self.limits)
-        if cut is not None:
-            return self.shortened(ceildiv(seen, self.columns), loop, cut, names)
+        if across is not None:
+            return self.shortened(ceildiv(seen, self.columns), loop, across, names)
         whole = all(n % step == 0 for n in (self.rows, max(self.limits)))
         wide = seen if whole else (seen + step - 1) // step * step
         ends = [substitute(wide, {names[loop]: k}) for k in (0, count - 1)]
