@@ -30,7 +30,7 @@ from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Reduce, Sum
 from tessera.graph.passes.block_parts import Part, Refused, Step, op_of, static_shape, type_of
-from tessera.graph.passes.long_rows import Online, out_of_sums
+from tessera.graph.passes.long_rows import Online, simpler
 from tessera.graph.passes.replacing import Made, Replacing
 from tessera.graph.passes.same_axes import moved, operands_of
 from tessera.graph.spec import GRAPH
@@ -51,6 +51,7 @@ class BlockRows(Pass):
             in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
         width: columns of a block of rows that are longer, and are gone over block by block.
+        sum_width: the same where sums over rows are taken, too, so that more arrays are at hand.
         least_width: fewer would be begun too often.
         block_bytes: of a block of all rows, where they cannot be divided, and of the smallest one.
         operand_bytes: of the operand that has the columns, which each block reads: from a cache.
@@ -66,6 +67,7 @@ class BlockRows(Pass):
     columns: int = 64
     row_bytes: int = 1 << 18
     width: int = 256
+    sum_width: int = 128
     least_width: int = 64
     block_bytes: int = 1 << 21
     operand_bytes: int = 1 << 23
@@ -193,28 +195,25 @@ class Rows:
         size = 4 * self.columns * depth
         if size > options.operand_bytes and not is_long:
             raise Refused(f"each would read an operand of {size} bytes")
-        self.sizes = [1] * self.rows + (self.short_block() if is_long else [self.block_rows()])
+        self.sizes = [1] * self.rows
+        self.sizes += [self.long_rows(), 1] if is_long else [self.block_rows()]
         places = {axis: k for k, axis in enumerate(axes)}
         start = tuple([places.get(k, -1) for k in range(rank)])
         self.steps: dict[Op, Step] = {seed: Step(operands_of(seed, start), start)}
         self.kept: set[Op] = set()
         self.levels: dict[Op | None, int] = {}
 
-    def short_block(self) -> list[int]:
-        """Rows and columns of a block, where rows are long."""
+    def long_rows(self) -> int:
+        """Rows of a block, where rows are long."""
         o = self.options
-        if 4 * self.columns * min(o.rows, self.lengths[self.rows]) <= o.row_bytes:
+        rows = self.lengths[self.rows]
+        if 4 * self.columns * min(o.rows, rows) <= o.row_bytes:
             raise Refused
-        found: list[int] = []
-        for length, least, most in (
-            (self.lengths[self.rows], o.fewest_rows, o.rows),
-            (self.columns, o.least_width, o.width),
-        ):
-            sizes = [n for n in range(least, most + 1) if length % n == 0]
-            if not sizes:
-                raise Refused
-            found.append(sizes[-1])
-        return found
+        found = [_largest(rows, o.fewest_rows, o.rows)]
+        found += [_largest(self.columns, o.least_width, n) for n in (o.width, o.sum_width)]
+        if not all(found):
+            raise Refused
+        return found[0]
 
     def block_rows(self) -> int:
         """Rows of a block."""
@@ -223,9 +222,9 @@ class Rows:
         rows = self.lengths[self.rows]
         if 4 * self.columns * o.fewest_rows > o.block_bytes:
             raise Refused(f"{o.fewest_rows} rows are more than {o.block_bytes} bytes")
-        found = [n for n in range(o.fewest_rows, most + 1) if rows % n == 0]
+        found = _largest(rows, o.fewest_rows, most)
         if found:
-            return found[-1]
+            return found
         # All rows, where they do not come in blocks and are few.
         if rows * self.columns * 4 > o.block_bytes:
             text = f"no number from {o.fewest_rows} to {most} divides its {rows} rows"
@@ -235,8 +234,8 @@ class Rows:
     def run(self) -> tuple[set[Op], Made]:
         """The ops that work on blocks, and what makes the values that others read of them."""
         self.spread()
-        while self.cols >= 0:
-            found = out_of_sums(self)
+        while True:
+            found = simpler(self)
             if found is None:
                 break
             self.program.replace(*found)
@@ -366,9 +365,14 @@ class Rows:
             raise Refused
         if any(self.is_square(op) for op in self.kept if op is not self.seed):
             raise Refused
-        points = prod(map(self.count, range(len(self.lengths))))
+        points = prod(map(self.count, range(self.rows + 1)))
         if points < self.options.points:
             raise Refused(f"there would be {points} only")
+
+    def set_width(self, most: int) -> None:
+        """Says how many columns a block has, if they are cut."""
+        if self.cols >= 0:
+            self.sizes[self.cols] = _largest(self.columns, self.options.least_width, most)
 
     def is_square(self, op: Op) -> bool:
         """Whether a product multiplies rows with a matrix from elsewhere that has as many columns
@@ -420,9 +424,11 @@ class Rows:
             raise Refused
         for level in range(top, -1, -1):
             if online and level < 2:
+                self.set_width(self.options.width)
                 new, results = online.blocks()
                 made.update(zip(online.outputs, [(new, v) for v in results], strict=True))
                 break
+            self.set_width(self.options.sum_width)
             own = [op for op in kept if self.levels[op] == level]
             outputs = [op.results[0] for op in own if op.results[0] in wanted]
             if not outputs:
@@ -436,6 +442,11 @@ class Rows:
             wanted.update(part.given)
             made.update(zip(outputs, [(new, v) for v in results], strict=True))
         return made
+
+
+def _largest(length: int, least: int, most: int) -> int:
+    """The most elements that blocks of an axis have, of numbers that divide it; 0 if none does."""
+    return next((n for n in range(most, least - 1, -1) if length % n == 0), 0)
 
 
 def _product(dims: Sequence[object]) -> int:

@@ -260,16 +260,19 @@ class _Factors:
     Attributes:
         wide: its factors that differ along a row.
         narrow: those that do not, as they are repeated, and whether they divide.
+        is_negative: whether it is that with another sign.
     """
 
     wide: list[Value] = field(default_factory=list[Value])
     narrow: list[tuple[Broadcast, bool]] = field(default_factory=list[tuple[Broadcast, bool]])
+    is_negative: bool = False
 
 
-def out_of_sums(rows: Rows) -> tuple[Set[Op], Made] | None:
-    """A sum over columns without what is the same for a row, instead of another one; None if there
-    is none left."""
-    sums = [op for op, step in rows.steps.items() if step.summed == {rows.cols}]
+def simpler(rows: Rows) -> tuple[Set[Op], Made] | None:
+    """A sum over columns without what is the same for a row, or another one that is better, instead
+    of one that there is; None if none is left."""
+    is_long = rows.cols >= 0
+    sums = [op for op, step in rows.steps.items() if not is_long or step.summed == {rows.cols}]
     for op in sums:
         if isinstance(op, DotGeneral):
             found = _factored(rows, op)
@@ -280,7 +283,29 @@ def out_of_sums(rows: Rows) -> tuple[Set[Op], Made] | None:
             found = _of_products(rows, op, [s for s in sums if isinstance(s, DotGeneral)])
             if found is not None:
                 return {op}, {op.results[0]: found}
+    for op, step in rows.steps.items() if is_long else ():
+        if isinstance(op, DotGeneral) and step.summed and step.result[-1] == rows.cols:
+            turned = _turned(rows, op)
+            if turned is not None:
+                return turned
     return None
+
+
+def _turned(rows: Rows, op: DotGeneral) -> tuple[Set[Op], Made] | None:
+    """A product that is turned afterwards, with its operands the other way round: what is added to
+    for a block of columns lies together then."""
+    users = rows.program.users.get(op.results[0], ())
+    rank = type_of(op.result).rank
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    if len(users) != 1 or op.results[0] in rows.program.outputs or len(op.batch_axes[0]) != rank - 2:
+        return None
+    (user,) = users
+    if not isinstance(user, Transpose) or tuple(user.perm) != perm:
+        return None
+    lhs, rhs = rows.program.operands(op)
+    contract, batch = op.contract[::-1], op.batch_axes[::-1]
+    new = op.rebuild([rhs, lhs], contract=contract, batch_axes=batch)
+    return {op, user}, {user.results[0]: ([new], new.results[0])}
 
 
 def _factors(rows: Rows, value: Value, axis: int, found: _Factors, divides: bool = False) -> bool:
@@ -290,6 +315,9 @@ def _factors(rows: Rows, value: Value, axis: int, found: _Factors, divides: bool
         a, b = rows.program.operands(op)
         turned = divides or isinstance(op, e.Div)
         return _factors(rows, a, axis, found, divides) and _factors(rows, b, axis, found, turned)
+    if isinstance(op, e.Neg):
+        found.is_negative = not found.is_negative
+        return _factors(rows, rows.program.operands(op)[0], axis, found, divides)
     if isinstance(op, Broadcast):
         before = type_of(rows.program.operands(op)[0]).shape
         if axis not in op.dims or before[op.dims.index(axis)] == 1:
@@ -316,7 +344,7 @@ def _factored(rows: Rows, op: DotGeneral) -> tuple[list[Op], Value] | None:
     operands[side] = _product(made, found.wide)
     total = made(op.rebuild(operands))
     places = {a[1]: b[1] for a, b in _own_pairs(op) if a[0] is op.operands[side]}
-    return _times(rows, made, total, found.narrow, places)
+    return _times(rows, made, total, found, places)
 
 
 def _of_products(
@@ -352,7 +380,7 @@ def _of_products(
             code, total = made
             kept = [k for k in range(type_of(value).rank) if k != axis]
             places = {k: place for place, k in enumerate(kept)}
-            return _times(rows, _Maker(code, op.loc), total, found.narrow, places)
+            return _times(rows, _Maker(code, op.loc), total, found, places)
     return None
 
 
@@ -387,7 +415,7 @@ def _with_other(
             continue
         at = 1 - both.index(v)
         found = _Factors()
-        if not _factors(rows, both[at], axis, found) or found.narrow or Counter(found.wide) != rest:
+        if not _factors(rows, both[at], axis, found) or found.narrow or found.is_negative or Counter(found.wide) != rest:
             continue
         pairs = _own_pairs(other)
         wide = {a[1]: b[1] for a, b in pairs if a[0] is other.operands[at]}
@@ -433,7 +461,7 @@ def _times(
     rows: Rows,
     made: _Maker,
     total: Value,
-    factors: Sequence[tuple[Broadcast, bool]],
+    factors: _Factors,
     places: dict[int, int],
 ) -> tuple[list[Op], Value] | None:
     """A sum of rows times what was taken out of it.
@@ -442,10 +470,10 @@ def _times(
         rows: the blocks.
         made: what adds ops.
         total: the sum.
-        factors: as they were repeated for rows.
+        factors: what it was found in.
         places: where the axes of these are in the sum.
     """
-    for op, divides in factors:
+    for op, divides in factors.narrow:
         x = rows.program.operands(op)[0]
         shape = type_of(x).shape
         kept = [k for k, axis in enumerate(op.dims) if axis in places]
@@ -455,6 +483,8 @@ def _times(
         line = made(Reshape(x, _dims(shape, kept), loc=made.loc)) if len(kept) < len(shape) else x
         factor = made(Broadcast(line, type_of(total).shape, tuple(dims), loc=made.loc))
         total = made((e.Div if divides else e.Mul)(total, factor, loc=made.loc))
+    if factors.is_negative:
+        total = made(e.Neg(total, loc=made.loc))
     return made.code, total
 
 

@@ -19,6 +19,7 @@ from tessera.graph.ops.rearrange import full
 from tessera.graph.placement import device_of
 from tessera.graph.trace import Trace, Tracer, active
 from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate, trace_function
+from tessera.graph.transforms.shifts import shifts
 from tessera.graph.transforms.silence import silenced
 from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
@@ -65,11 +66,12 @@ def jvp_values(
     for op in reversed(code):
         if not wanted.isdisjoint(op.results):
             wanted.update(op.operands)
+    ignored = shifts(code, func.outputs)
     for op in code:
         assert isinstance(op, GraphOp)
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
-        is_wanted = not wanted.isdisjoint(op.results)
+        is_wanted = not wanted.isdisjoint(op.results) and ignored.isdisjoint(op.results)
         with _loc.scoped(op.loc):
             stale = any(v in again for v in op.operands) and is_repeatable(op.get_effects())
             outs = [known[v] for v in op.results] if known is not None and not stale else None
