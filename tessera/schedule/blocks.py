@@ -212,7 +212,8 @@ class _EachBlock:
             if adds:
                 self.before.append(_filled(result, 0.0, self.op.loc))
             # A state is read until the step is over.
-            if k >= states or value in read or value in self.env or (adds and not _stored_once(value)):
+            is_read = k >= states or value in read or value in self.env
+            if is_read or (adds and not _stored_once(value)):
                 if value not in self.env:
                     self.temporary(value)
                 copies.append(self.copy(value, result, cut, adds))

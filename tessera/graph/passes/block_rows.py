@@ -162,6 +162,7 @@ class Rows:
         sizes: those of a block.
         rows: the number of the rows' axis, of these.
         cols: that of the columns' axis, the last one; -1 if it is not cut.
+        across: what a sum along rows is a sum over.
         columns: elements of a row.
     """
 
@@ -190,6 +191,7 @@ class Rows:
         axes = [k for k in range(rank) if k not in (row, column) and shape[k] > 1]
         self.rows = len(axes)
         self.cols = self.rows + 1 if is_long else -1
+        self.across = frozenset([self.cols])
         axes += [row, column] if is_long else [row]
         self.lengths = [shape[k] for k in axes]
         size = 4 * self.columns * depth
@@ -276,7 +278,8 @@ class Rows:
     def covers(self, step: Step) -> bool:
         """Whether each block of the result is computed once, or added to a sum."""
         found = [k for k in step.result if k >= 0]
-        return len(set(found)) == len(found) and {*found, *step.summed} == {*range(len(self.lengths))}
+        loops = {*range(len(self.lengths))}
+        return len(set(found)) == len(found) and {*found, *step.summed} == loops
 
     def fits(self, value: Value, cut: Cut) -> bool:
         """Whether an array has the axes that are cut."""
@@ -300,7 +303,7 @@ class Rows:
             # Sums over blocks have no dtype of their own here.
             # A sum over blocks is one in another order.
             is_sum = isinstance(op, Sum) and type_of(op.result).dtype.bits >= 32
-            is_sum = is_sum or (isinstance(op, Max) and summed == {self.cols})
+            is_sum = is_sum or (isinstance(op, Max) and summed == self.across)
             if summed and not (is_sum and op.order is None):
                 return None
             result = tuple([c for k, c in enumerate(first) if k not in op.axes])
@@ -354,7 +357,7 @@ class Rows:
             if reads:
                 # Rows that wait for what they are reduced to, as those of a softmax do.
                 waits = op in self.kept and not step.summed
-                waits = waits or step.summed == {self.cols}
+                waits = waits or step.summed == self.across
                 reduces = reduces or (waits and isinstance(op, Reduce))
                 self.kept.add(op)
                 products += isinstance(op, DotGeneral)
@@ -373,6 +376,25 @@ class Rows:
         """Says how many columns a block has, if they are cut."""
         if self.cols >= 0:
             self.sizes[self.cols] = _largest(self.columns, self.options.least_width, most)
+
+    def is_attention(self, kept: Sequence[Op], first: int, top: int) -> bool:
+        """Whether long rows are multiplied at once, and their gradient waits for nothing else.
+
+        What only adds rows up, as a loss over a vocabulary does, would compute its products again
+        for a gradient that reads what it has stored.
+
+        Args:
+            kept: what works on blocks.
+            first: the level at which rows are known.
+            top: the last level.
+        """
+        is_product = any(
+            isinstance(op, DotGeneral)
+            and self.steps[op].summed == self.across
+            and self.levels[op] == first
+            for op in kept
+        )
+        return is_product and top <= first + 1
 
     def is_square(self, op: Op) -> bool:
         """Whether a product multiplies rows with a matrix from elsewhere that has as many columns
@@ -417,10 +439,14 @@ class Rows:
         for op in kept:
             if not self.kept.issuperset(users.get(op.results[0], ())):
                 wanted.add(op.results[0])
+        for value in wanted:
+            if not self.steps[op_of(value)].summed and self.is_wide(value):
+                name = op_of(value).name.partition(".")[2]
+                raise Refused(f"all of {name} {value.type} is needed elsewhere")
         made: dict[Value, tuple[list[Op], Value]] = {}
         top = max(self.levels[op] for op in kept)
         online = Online.of(self, kept) if self.cols >= 0 else None
-        if top > (2 if online else 1) and self.cols >= 0:
+        if self.cols >= 0 and not self.is_attention(kept, 1 if online else 0, top):
             raise Refused
         for level in range(top, -1, -1):
             if online and level < 2:
@@ -433,10 +459,6 @@ class Rows:
             outputs = [op.results[0] for op in own if op.results[0] in wanted]
             if not outputs:
                 continue
-            wide = [v for v in outputs if not self.steps[op_of(v)].summed and self.is_wide(v)]
-            if wide:
-                name = op_of(wide[0]).name.partition(".")[2]
-                raise Refused(f"all of {name} {wide[0].type} is needed elsewhere")
             part = Part(self, level)
             new, results = part.blocks(outputs)
             wanted.update(part.given)

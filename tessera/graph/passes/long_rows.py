@@ -12,13 +12,13 @@ nothing waits for them that need not:
     dot(e * r, v)           ==>  dot(e, v) * r
     sum(dot(d, v) * e)      ==>  sum(d * dot(e, v)), the second one of which there is
 
-A maximum of -inf, or of what is no number, is not subtracted, and makes of sums what it made before.
+Nothing is subtracted where the maximum is -inf or no number; sums are what they were there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Cast
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
-from tessera.graph.ops.reduce import Max, Reduce, Sum
+from tessera.graph.ops.reduce import Max, Sum
 from tessera.graph.passes.block_parts import Part, Refused, op_of, type_of
 from tessera.graph.passes.replacing import Made
 from tessera.graph.passes.same_axes import axis_pairs, moved
@@ -52,9 +52,10 @@ class Online:
     Attributes:
         rows: the blocks.
         largest: the op that finds the largest elements.
-        shifts: the values that are these, or 0 where that is no number, and how they are cut.
-        guarded: those with zeros.
-        is_guarded: whether sums subtract those.
+        sums: what waits for them.
+        shifts: the values that are these, and how they are cut.
+        guards: of those of them that are 0 where that is no number, the op that sees to it.
+        subtracted: those that sums subtract.
     """
 
     def __init__(self, rows: Rows, largest: Max, kept: Sequence[Op]) -> None:
@@ -62,7 +63,7 @@ class Online:
         self.largest = largest
         self.kept = kept
         self.shifts: dict[Value, Cut] = {}
-        self.guarded: set[Value] = set()
+        self.guards: dict[Value, e.Select] = {}
         self.find_shifts(largest.results[0], rows.steps[largest].result)
         self.subtracted: set[Value] = set()
         self.sums: list[Value] = []
@@ -71,7 +72,7 @@ class Online:
                 continue
             wide = [v for v in rows.program.operands(op) if rows.cut_of(v) is not None]
             is_sum = isinstance(op, (Sum, DotGeneral)) and len(wide) == 1
-            if rows.levels[op] != 1 or not is_sum or rows.steps[op].summed != {rows.cols}:
+            if rows.levels[op] != 1 or not is_sum or rows.steps[op].summed != rows.across:
                 raise Refused
             others = [v for v in rows.program.operands(op) if v is not wide[0]]
             if not self.is_scaled(wide[0]) or not all(map(self.is_free, others)):
@@ -95,22 +96,31 @@ class Online:
 
     # --- what it is made of -------------------------------------------------------------------
 
-    def find_shifts(self, value: Value, cut: Cut, is_guarded: bool = False) -> None:
+    def find_shifts(self, value: Value, cut: Cut, guard: e.Select | None = None) -> None:
         """Notes what is subtracted: a value, its other shapes, and what guards it."""
         self.shifts[value] = cut
-        if is_guarded:
-            self.guarded.add(value)
+        if guard:
+            self.guards[value] = guard
         for op in self.rows.program.users.get(value, ()):
-            operands = self.rows.program.operands(op)
             if isinstance(op, Reshape):
                 found = moved(op, cut)
                 if found is not None:
-                    self.find_shifts(op.results[0], found, is_guarded)
-            elif isinstance(op, e.Select) and operands[1] is value and not is_guarded:
-                test = operands[0].op
-                is_test = isinstance(test, e.IsFinite)
-                if is_test and self.rows.program.operands(test)[0] is value and _is_zero(operands[2]):
-                    self.find_shifts(op.results[0], cut, True)
+                    self.find_shifts(op.results[0], found, guard)
+            elif isinstance(op, e.Select) and not guard and self.is_guard(op, value):
+                self.find_shifts(op.results[0], cut, op)
+
+    def is_guard(self, op: e.Select, value: Value) -> bool:
+        """Whether an op gives a value, or 0 where a test of that value alone says so."""
+        test, *parts = self.rows.program.operands(op)
+        others = [v for v in parts if v is not value]
+        if len(others) != 1 or not _is_zero(others[0]):
+            return False
+        if isinstance(test.op, e.IsFinite):
+            return parts[0] is value and self.rows.program.operands(test.op)[0] is value
+        if not isinstance(test.op, (e.Eq, e.Ne)):
+            return False
+        found = [v for v in self.rows.program.operands(test.op) if v is not value]
+        return len(found) == 1 and _is_infinite(found[0])
 
     def is_free(self, value: Value) -> bool:
         """Whether a value waits for no row."""
@@ -178,19 +188,34 @@ class Online:
             yielded.append(made(e.Add(scaled, new, loc=loc)))
         firsts = (-inf, *[0.0] * len(self.sums))
         code, results = part.finished(self.outputs, yielded, states, firsts)
-        if self.subtracted <= self.guarded:
-            return code, results
-        if self.subtracted & self.guarded:
+        guards = {self.guards.get(v) for v in self.subtracted}
+        if len(guards) > 1:
             raise Refused
+        (guard,) = guards
+        if guard and isinstance(guard.operands[0].op, e.IsFinite):
+            return code, results
+        # Where no number was the largest, the program subtracts something else.
         after = _Maker(code, loc)
         plain = results[0]
-        factor = after(e.Exp(after(e.Sub(after.guarded(plain), plain))))
+        own = self.guarded(after, guard, plain) if guard else plain
+        factor = after(e.Exp(after(e.Sub(after.guarded(plain), own, loc=loc)), loc=loc))
         cut = step.result
         for k, value in enumerate(self.sums, 1):
             own = rows.steps[op_of(value)].result
             factors = self.spread(after, factor, results[k], own, cut)
             results[k] = after(e.Mul(results[k], factors, loc=loc))
         return code, results
+
+    def guarded(self, made: _Maker, guard: e.Select, largest: Value) -> Value:
+        """The largest elements as the program guards them."""
+        test, *parts = self.rows.program.operands(guard)
+        (value,) = [v for v in parts if v in self.shifts]
+        line = made(Reshape(largest, type_of(value).shape, loc=made.loc))
+        found = op_of(test)
+        given = [line if v is value else v for v in self.rows.program.operands(found)]
+        tested = made(found.rebuild(given))
+        kept = made(guard.rebuild([tested, *[line if v is value else v for v in parts]]))
+        return made(Reshape(kept, type_of(largest).shape, loc=made.loc))
 
     def spread(
         self, made: _Maker, value: Value, like: Value, cut: Cut, own: Cut | None = None
@@ -232,11 +257,14 @@ class _Maker:
 
     def guarded(self, value: Value) -> Value:
         """A value, and 0 where it is no number."""
+        test = self(e.IsFinite(value, loc=self.loc))
+        return self(e.Select(test, value, self.zeros(value), loc=self.loc))
+
+    def zeros(self, value: Value) -> Value:
+        """Zeros, as many as a value has elements."""
         type = type_of(value)
         zero = self(Constant(Dense.of(np.zeros((), type.dtype.np), type.dtype), loc=self.loc))
-        zeros = self(Broadcast(zero, type.shape, (), loc=self.loc))
-        test = self(e.IsFinite(value, loc=self.loc))
-        return self(e.Select(test, value, zeros, loc=self.loc))
+        return self(Broadcast(zero, type.shape, (), loc=self.loc))
 
 
 def _at_least_32(dtype: DType) -> DType:
@@ -244,10 +272,21 @@ def _at_least_32(dtype: DType) -> DType:
 
 
 def _is_zero(value: Value) -> bool:
+    found = _constant(value)
+    return found is not None and not found.any()
+
+
+def _is_infinite(value: Value) -> bool:
+    found = _constant(value)
+    return found is not None and bool(np.isinf(found).all())
+
+
+def _constant(value: Value) -> np.ndarray | None:
+    """The elements of a value that are repeated, if they are known."""
     op = value.op
     while isinstance(op, (Broadcast, Reshape, Cast)):
         op = op.operands[0].op
-    return isinstance(op, Constant) and not op.value.array.any()
+    return op.value.array if isinstance(op, Constant) else None
 
 
 # --- what is taken out of sums --------------------------------------------------------------------
@@ -260,19 +299,25 @@ class _Factors:
     Attributes:
         wide: its factors that differ along a row.
         narrow: those that do not, as they are repeated, and whether they divide.
+        masks: tests where one of which fails it is zero.
         is_negative: whether it is that with another sign.
     """
 
     wide: list[Value] = field(default_factory=list[Value])
     narrow: list[tuple[Broadcast, bool]] = field(default_factory=list[tuple[Broadcast, bool]])
+    masks: dict[Value, None] = field(default_factory=dict[Value, None])
     is_negative: bool = False
+
+    def is_plain(self) -> bool:
+        """Whether all of it differs along a row."""
+        return not self.narrow and not self.is_negative
 
 
 def simpler(rows: Rows) -> tuple[Set[Op], Made] | None:
     """A sum over columns without what is the same for a row, or another one that is better, instead
     of one that there is; None if none is left."""
     is_long = rows.cols >= 0
-    sums = [op for op, step in rows.steps.items() if not is_long or step.summed == {rows.cols}]
+    sums = [op for op, step in rows.steps.items() if not is_long or step.summed == rows.across]
     for op in sums:
         if isinstance(op, DotGeneral):
             found = _factored(rows, op)
@@ -297,7 +342,9 @@ def _turned(rows: Rows, op: DotGeneral) -> tuple[Set[Op], Made] | None:
     users = rows.program.users.get(op.results[0], ())
     rank = type_of(op.result).rank
     perm = (*range(rank - 2), rank - 1, rank - 2)
-    if len(users) != 1 or op.results[0] in rows.program.outputs or len(op.batch_axes[0]) != rank - 2:
+    if len(op.batch_axes[0]) != rank - 2:
+        return None
+    if len(users) != 1 or op.results[0] in rows.program.outputs:
         return None
     (user,) = users
     if not isinstance(user, Transpose) or tuple(user.perm) != perm:
@@ -318,6 +365,11 @@ def _factors(rows: Rows, value: Value, axis: int, found: _Factors, divides: bool
     if isinstance(op, e.Neg):
         found.is_negative = not found.is_negative
         return _factors(rows, rows.program.operands(op)[0], axis, found, divides)
+    if isinstance(op, e.Select) and not divides:
+        test, kept, other = rows.program.operands(op)
+        if _is_zero(other):
+            found.masks[test] = None
+            return _factors(rows, kept, axis, found)
     if isinstance(op, Broadcast):
         before = type_of(rows.program.operands(op)[0]).shape
         if axis not in op.dims or before[op.dims.index(axis)] == 1:
@@ -341,7 +393,7 @@ def _factored(rows: Rows, op: DotGeneral) -> tuple[list[Op], Value] | None:
         return None
     code: list[Op] = []
     made = _Maker(code, op.loc)
-    operands[side] = _product(made, found.wide)
+    operands[side] = _product(made, found)
     total = made(op.rebuild(operands))
     places = {a[1]: b[1] for a, b in _own_pairs(op) if a[0] is op.operands[side]}
     return _times(rows, made, total, found, places)
@@ -365,6 +417,7 @@ def _of_products(
     rest = Counter([v for v in found.wide if v is not score])
     if not _has_exponential(list(rest)):
         return None
+    wanted = (rest, {*found.masks})
     dot = op_of(score)
     assert isinstance(dot, DotGeneral)
     if len(dot.contract[0]) != 1:
@@ -375,7 +428,7 @@ def _of_products(
         theirs = {a[1]: b[1] for a, b in pairs if a[0] is dot.operands[1 - side]}
         if axis in mine.values() or axis not in theirs.values():
             continue
-        made = _with_other(rows, op, dot, side, (mine, theirs), rest, products)
+        made = _with_other(rows, op, dot, side, (mine, theirs), wanted, products)
         if made is not None:
             code, total = made
             kept = [k for k in range(type_of(value).rank) if k != axis]
@@ -390,7 +443,7 @@ def _with_other(
     dot: DotGeneral,
     side: int,
     axes: tuple[dict[int, int], dict[int, int]],
-    rest: Counter[Value],
+    rest: tuple[Counter[Value], set[Value]],
     products: Sequence[DotGeneral],
 ) -> tuple[list[Op], Value] | None:
     """The sum of `d * o`, where `o` is a product of the rest and of what `dot` multiplies `d` with.
@@ -401,7 +454,7 @@ def _with_other(
         dot: `dot(d, v)`.
         side: of it, where d stands.
         axes: where axes of d and v are in its result.
-        rest: what else is multiplied.
+        rest: what else is multiplied, and the masks.
         products: where `o` may be found.
     """
     mine, theirs = axes
@@ -415,15 +468,17 @@ def _with_other(
             continue
         at = 1 - both.index(v)
         found = _Factors()
-        if not _factors(rows, both[at], axis, found) or found.narrow or found.is_negative or Counter(found.wide) != rest:
+        is_product = _factors(rows, both[at], axis, found) and found.is_plain()
+        if not is_product or (Counter(found.wide), {*found.masks}) != rest:
             continue
         pairs = _own_pairs(other)
         wide = {a[1]: b[1] for a, b in pairs if a[0] is other.operands[at]}
         last = {a[1]: b[1] for a, b in pairs if a[0] is other.operands[1 - at]}
-        # The columns are summed, and what the products have in common is in the same places.
+        # The columns are summed, and what both products go through together is the same in them.
         if other.contract[at] != (axis,) or theirs[other.contract[1 - at][0]] != axis:
             continue
-        if any(last[k] != wide[place] for k, place in theirs.items() if place != axis and k in last and k != deep_v and place in wide and k in dot.batch_axes[1 - side]):
+        together = dot.batch_axes[1 - side]
+        if any(k not in last or last[k] != wide.get(theirs[k]) for k in together):
             continue
         perm = tuple([last[deep_v] if k == deep else wide[mine[k]] for k in range(type_of(d).rank)])
         kept = [mine[k] for k in range(type_of(d).rank) if k != deep]
@@ -450,10 +505,13 @@ def _has_exponential(values: Sequence[Value]) -> bool:
     return any(isinstance(v.op, e.Exp) for v in values)
 
 
-def _product(made: _Maker, values: Sequence[Value]) -> Value:
-    total = values[0]
-    for value in values[1:]:
+def _product(made: _Maker, factors: _Factors) -> Value:
+    """What differs along a row of a product."""
+    total = factors.wide[0]
+    for value in factors.wide[1:]:
         total = made(e.Mul(total, value, loc=made.loc))
+    for test in factors.masks:
+        total = made(e.Select(test, total, made.zeros(total), loc=made.loc))
     return total
 
 

@@ -66,7 +66,7 @@ def jvp_values(
     for op in reversed(code):
         if not wanted.isdisjoint(op.results):
             wanted.update(op.operands)
-    ignored = shifts(code, func.outputs)
+    ignored = shifts(code, func.outputs, env)
     for op in code:
         assert isinstance(op, GraphOp)
         operands = [env[v] for v in op.operands]

@@ -6,21 +6,26 @@ The derivative with respect to m is zero then, and what would compute that zero 
 equality of all elements, two sums, and with them a second pass over the rows of a softmax.
 
 It is found by asking what each value becomes if m grows by d, a number for each row: it is as
-before, `a * d` is added to it (m: 1, x - m: -1), or it is multiplied by `exp(a * d)` (e and its sum:
--1). If nothing that leaves the program changes, m does not matter.
+before, `a * d` is added to it (m: 1, x - m: -1), or it is multiplied by `exp(a * d)` (e and its
+sum: -1). If nothing that leaves the program changes, m does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
+import numpy as np
+
+from tessera.graph.array import Array
 from tessera.graph.ops import elementwise as e
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Min, Sum
+from tessera.graph.trace import Tracer
 from tessera.ir.core import Op, Value
 from tessera.ir.types import TensorType
 
@@ -44,17 +49,21 @@ class _Unknown(Exception):
     """It is not known what becomes of a value."""
 
 
-def shifts(code: Sequence[Op], outputs: Sequence[Value]) -> frozenset[Value]:
+def shifts(
+    code: Sequence[Op], outputs: Sequence[Value], given: Mapping[Value, Any]
+) -> frozenset[Value]:
     """Largest and least elements that nothing depends on.
 
     Args:
         code: ops that all do something, in order.
         outputs: what leaves them.
+        given: arrays and tracers for values from elsewhere, some of which are constants.
     """
     extrema = [op for op in code if isinstance(op, (Max, Min))]
     if not extrema:
         return frozenset()
-    users: dict[Value, list[int]] = {}
+    program = _Program(code, {}, given)
+    users = program.users
     for place, op in enumerate(code):
         for value in op.operands:
             users.setdefault(value, []).append(place)
@@ -62,28 +71,52 @@ def shifts(code: Sequence[Op], outputs: Sequence[Value]) -> frozenset[Value]:
     for op in extrema:
         alike.setdefault((type(op), op.x, op.axes), []).append(op.results[0])
     left = frozenset(outputs)
-    found = [same for same in alike.values() if _are_shifts(same, code, users, left)]
+    found = [same for same in alike.values() if _are_shifts(same, program, left)]
     return frozenset([value for same in found for value in same])
 
 
-def _are_shifts(
-    same: Sequence[Value],
-    code: Sequence[Op],
-    users: dict[Value, list[int]],
-    left: frozenset[Value],
-) -> bool:
+@dataclass(frozen=True)
+class _Program:
+    """Some ops, the places among them of those that read each value, and what is given to them."""
+
+    code: Sequence[Op]
+    users: dict[Value, list[int]]
+    given: Mapping[Value, Any]
+
+    def holds(self, value: Value, number: float) -> bool:
+        """Whether all elements of a value are known to be a number."""
+        op = value.op
+        while isinstance(op, (Broadcast, Reshape)):
+            value = op.operands[0]
+            op = value.op
+        if op is not None:
+            return isinstance(op, Constant) and bool((op.value.array == number).all())
+        x = self.given.get(value)
+        while isinstance(x, Tracer) and x.concrete is not None:
+            x = x.concrete
+        if isinstance(x, Tracer):
+            return _Program((), {}, {}).holds(x.value, number)
+        if not isinstance(x, Array) or not isinstance(data := x.prepared, np.ndarray):
+            return False
+        if data.size != 1 and not x.is_splat:
+            return False
+        return bool(data[(0,) * data.ndim] == number)
+
+
+def _are_shifts(same: Sequence[Value], program: _Program, left: frozenset[Value]) -> bool:
     """Whether nothing that leaves depends on some values, which are the same."""
     type = _type(same[0])
     changes = {value: _Change(tuple(range(type.rank)), 1) for value in same}
+    users = program.users
     todo = {place for value in same for place in users.get(value, ())}
     if not type.dtype.is_float or not todo:
         return False
     while todo:
         place = min(todo)
         todo.remove(place)
-        op = code[place]
+        op = program.code[place]
         try:
-            change = _changed(op, changes)
+            change = _changed(op, changes, program)
         except _Unknown:
             return False
         if change is not None and change.by:
@@ -97,11 +130,17 @@ def _type(value: Value) -> TensorType:
     return value.type
 
 
-def _changed(op: Op, changes: dict[Value, _Change]) -> _Change | None:
+def _changed(op: Op, changes: Mapping[Value, _Change], program: _Program) -> _Change | None:
     """What becomes of the result of an op; None where it is as before."""
     given = [changes.get(v) for v in op.operands]
     if isinstance(op, e.IsFinite):
         return None
+    if isinstance(op, (e.Eq, e.Ne)):
+        if any(program.holds(v, number) for v in op.operands for number in (inf, -inf)):
+            return None
+        raise _Unknown
+    if isinstance(op, e.Select):
+        return _select(op, given, program)
     rule = next((found for kinds, found in _RULES if isinstance(op, kinds)), None)
     if rule is None or len(op.results) != 1:
         raise _Unknown
@@ -154,29 +193,24 @@ def _neg(op: Op, given: Sequence[_Change | None]) -> _Change:
     return change if change.multiplies else replace(change, by=-change.by)
 
 
-def _select(op: Op, given: Sequence[_Change | None]) -> _Change:
+def _select(op: Op, given: Sequence[_Change | None], program: _Program) -> _Change:
     test, *parts = given
     if test is not None:
         raise _Unknown
     shift, other = op.operands[1:]
     guard = op.operands[0].op
-    if isinstance(guard, e.IsFinite) and guard.operands[0] is shift and _holds(other, 0):
-        return _same(parts[:1])
+    if isinstance(guard, (e.IsFinite, e.Eq, e.Ne)):
+        # What stands for m where that is no number.
+        for change, value, zero in ((parts[0], shift, other), (parts[1], other, shift)):
+            if change is not None and value in guard.operands and program.holds(zero, 0):
+                return change
     # Zeros are as many times as large, and -inf is as far below what is there.
     kept = [c for c in parts if c is not None]
     least = 0 if kept[0].multiplies else -inf
     for change, value in zip(parts, (shift, other), strict=True):
-        if change is None and not _holds(value, least):
+        if change is None and not program.holds(value, least):
             raise _Unknown
     return _same(kept)
-
-
-def _holds(value: Value, number: float) -> bool:
-    """Whether all elements are a number."""
-    op = value.op
-    while isinstance(op, (Broadcast, Reshape)):
-        op = op.operands[0].op
-    return isinstance(op, Constant) and bool((op.value.array == number).all())
 
 
 def _kept(op: Op, given: Sequence[_Change | None]) -> _Change:
@@ -236,7 +270,6 @@ _RULES = (
     ((e.Exp,), _exp),
     ((e.Log,), _log),
     ((e.Neg,), _neg),
-    ((e.Select,), _select),
     ((e.Cast,), _kept),
     ((Broadcast, Reshape, Transpose), _moved),
     ((Sum,), _summed),
