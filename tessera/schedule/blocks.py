@@ -42,7 +42,7 @@ FEW = 4
 PARTIAL = 8
 """Parts that have sums of their own then, which are added in the end."""
 
-PARTIAL_BYTES = 1 << 25
+PARTIAL_BYTES = 1 << 26
 """The most that these may take."""
 
 Index = tuple[Dim, ...]
