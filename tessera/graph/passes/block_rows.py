@@ -50,6 +50,8 @@ class BlockRows(Pass):
         columns: that a block has more than the one before, where a causal mask leaves the rest out,
             in whole register blocks.
         row_bytes: bytes of a block of rows; some of these have to stay in the second cache.
+        masked_rows: rows that are kept whole, where as many have so few bytes and a causal mask
+            leaves half of them out, to the column.
         width: columns of a block of rows that are longer, and are gone over block by block.
         sum_width: the same where sums over rows are taken, too, so that more arrays are at hand.
         least_width: fewer would be begun too often.
@@ -66,6 +68,7 @@ class BlockRows(Pass):
     fewest_rows: int = 16
     columns: int = 64
     row_bytes: int = 1 << 18
+    masked_rows: int = 32
     width: int = 256
     sum_width: int = 128
     least_width: int = 64
@@ -452,6 +455,10 @@ class Rows:
             if online and level < 2:
                 self.set_width(self.options.width)
                 new, results = online.blocks()
+                is_masked = any(isinstance(op, Blocks) and op.steps is not None for op in new)
+                o = self.options
+                if is_masked and 4 * self.columns * o.masked_rows <= o.row_bytes:
+                    raise Refused
                 made.update(zip(online.outputs, [(new, v) for v in results], strict=True))
                 break
             self.set_width(self.options.sum_width)
