@@ -169,7 +169,8 @@ OTHERS = [
 def loss(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Any) -> Any:
         found: Any = f(x)
-        weights: Any = np.cos(np.arange(np.prod(found.shape, dtype=int))).reshape(found.shape)
+        places: Any = np.arange(np.prod(found.shape, dtype=int))
+        weights: Any = np.cos(places).reshape(found.shape)
         terms: Any = ts.sin(found) * weights
         return ts.sum(terms)
 
