@@ -37,14 +37,13 @@ PARTS = 16
 is small."""
 
 FEW = 4
-"""Fewer points that need nothing of each other leave threads without work; so do fewer than half of
-the cores."""
+"""Fewer points that need nothing of each other leave threads without work."""
 
 PARTIAL = 8
-"""Parts that have sums of their own then, which are added in the end, and more for more cores."""
+"""Parts that have sums of their own then, which are added in the end."""
 
 PARTIAL_BYTES = 1 << 26
-"""The most that the sums of so many parts may take."""
+"""The most that these may take."""
 
 Index = tuple[Dim, ...]
 Moved = Callable[[Index], Index]
@@ -66,7 +65,7 @@ class Program:
 
 
 def each_block(
-    op: Blocks, inputs: Sequence[Value], program: Program, names: AxisNames, cores: int
+    op: Blocks, inputs: Sequence[Value], program: Program, names: AxisNames
 ) -> ops.Kernel:
     """The kernel.
 
@@ -75,9 +74,8 @@ def each_block(
         inputs: the buffers of its operands.
         program: its body, on buffers that are blocks.
         names: of axes.
-        cores: of the machine.
     """
-    return _EachBlock(op, inputs, program, names, cores).kernel()
+    return _EachBlock(op, inputs, program, names).kernel()
 
 
 class _EachBlock:
@@ -98,12 +96,7 @@ class _EachBlock:
     """
 
     def __init__(
-        self,
-        op: Blocks,
-        inputs: Sequence[Value],
-        program: Program,
-        names: AxisNames,
-        cores: int,
+        self, op: Blocks, inputs: Sequence[Value], program: Program, names: AxisNames
     ) -> None:
         self.op = op
         self.program = program
@@ -121,9 +114,8 @@ class _EachBlock:
             for k, v in enumerate(op.results)
             if is_sum(op, k) and not {*range(last + 1)} <= {*op.outs[k], *in_order}
         ])
-        parts = min(max(PARTIAL, cores), PARTS)
-        partial = min(most, parts, PARTIAL_BYTES // PARTIAL * parts // max(added, 1))
-        self.is_partial = points < min(max(FEW, cores // 2), partial)
+        partial = min(most, PARTIAL, PARTIAL_BYTES // max(added, 1))
+        self.is_partial = points < min(FEW, partial)
         self.ordered = in_order if self.is_partial else op.summed
         count = partial if self.is_partial else min(points, PARTS)
         self.part = Axis(f"{names.prefix}part", count)

@@ -40,7 +40,7 @@ from tessera.schedule.emit import NestEmitter
 from tessera.schedule.fusion import Fusion
 from tessera.schedule.grouping import Group, Grouping, label, reason
 from tessera.schedule.join_columns import join
-from tessera.schedule.machines import CachedCpu, Gpu
+from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.nestplan import AxisNames, Decision, NestPlan
 from tessera.schedule.pieces import cut
 from tessera.schedule.prepare import prepare
@@ -62,14 +62,12 @@ class Options:
         facts: what is known of symbolic dims.
         reshape_axes: whether axes are split and merged.
         strategy: how values are fused.
-        cores: of a CPU, which blocks are dealt out to.
     """
 
     strides: tuple[tuple[Dim, ...] | None, ...] = ()
     facts: Facts | None = None
     reshape_axes: bool = True
     strategy: Strategy = CPU
-    cores: int = 2
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def from_graph(func: Func, options: Options | None = None) -> Func:
 def lower(
     func: Func,
     options: Options | None = None,
-    machine: CachedCpu | Gpu | None = None,
+    machine: Cpu | Gpu | None = None,
     is_prepared: bool = False,
 ) -> Lowered:
     """Lowers a closed Graph function.
@@ -108,8 +106,6 @@ def lower(
     options = options or Options()
     if isinstance(machine, Gpu):
         options = replace(options, strategy=GPU)
-    elif machine is not None:
-        options = replace(options, cores=machine.cores)
     args: list[Value] = []
     for k, arg in enumerate(func.args):
         strides = options.strides[k] if options.strides else None
@@ -392,9 +388,7 @@ class _Lowering:
             ", without what a mask leaves out" if op.names else ""
         )
         self.decisions += [Decision(v, "computed in blocks", reason) for v in op.results]
-        program = Program(args, code, outputs)
-        inputs = [env[v] for v in op.args]
-        return each_block(op, inputs, program, self.names, self.options.cores)
+        return each_block(op, [env[v] for v in op.args], Program(args, code, outputs), self.names)
 
     def branches(self, op: Cond, env: dict[Value, Value]) -> Op:
         """Two programs, one of which runs."""

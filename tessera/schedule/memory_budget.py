@@ -44,7 +44,7 @@ from tessera.schedule import ops
 from tessera.schedule.cost import points, tensor
 from tessera.schedule.cut_scans import may_be_cut
 from tessera.schedule.from_graph import lower
-from tessera.schedule.machines import CachedCpu, Gpu
+from tessera.schedule.machines import Cpu, Gpu
 from tessera.schedule.plan import Lifetimes, byte_size
 from tessera.schedule.prepare import prepare
 from tessera.schedule.strategy import CPU, GPU, Strategy
@@ -85,7 +85,7 @@ class Again:
         return f"computed again for the memory budget: {self.bytes} bytes, {self.type}, {self.loc}"
 
 
-def steps(graph: Func, machine: CachedCpu | Gpu) -> Iterator[tuple[Func, tuple[Again, ...]]]:
+def steps(graph: Func, machine: Cpu | Gpu) -> Iterator[tuple[Func, tuple[Again, ...]]]:
     """Graphs that compute the same with less and less memory in between, and more work; and what
     each computes again.
 
@@ -106,7 +106,7 @@ def steps(graph: Func, machine: CachedCpu | Gpu) -> Iterator[tuple[Func, tuple[A
 
 
 def fit(
-    graph: Func, budget: int, machine: CachedCpu | Gpu, planned: Callable[[Func], int | None]
+    graph: Func, budget: int, machine: Cpu | Gpu, planned: Callable[[Func], int | None]
 ) -> tuple[Func, int, tuple[Again, ...]]:
     """A Graph that needs no more memory than a budget, if one is found.
 
@@ -134,7 +134,7 @@ def fit(
     return best
 
 
-def with_less_behind_loops(graph: Func, machine: CachedCpu | Gpu) -> Iterator[Func]:
+def with_less_behind_loops(graph: Func, machine: Cpu | Gpu) -> Iterator[Func]:
     """The Graph with the sums of loops taken in their steps, which stores nothing for them: first
     those for which most is stored (`cut_scans.py`). Their order is another one.
 
@@ -149,7 +149,7 @@ def with_less_behind_loops(graph: Func, machine: CachedCpu | Gpu) -> Iterator[Fu
         yield graph.with_body(prepare(graph.body, strategy, limit))
 
 
-def _strategy(machine: CachedCpu | Gpu) -> Strategy:
+def _strategy(machine: Cpu | Gpu) -> Strategy:
     return GPU if isinstance(machine, Gpu) else CPU
 
 
@@ -212,7 +212,7 @@ class _Analysis:
         peak: bytes of the buffers in between that are there when most are.
     """
 
-    def __init__(self, graph: Func, machine: CachedCpu | Gpu) -> None:
+    def __init__(self, graph: Func, machine: Cpu | Gpu) -> None:
         self.graph = graph
         lowered = lower(graph, machine=machine, is_prepared=True)
         self.program = lowered.func

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tessera.graph.passes.block_rows import BlockRows
 from tessera.ir.core import Func
 from tessera.ir.walk import walk
 from tessera.schedule.block_ops import Each
-from tessera.target.machine import machine
 from tests.differential.levels import check_levels
 from tests.differential.test_blocks import (
     attention,
@@ -113,19 +111,6 @@ def test_one_head_has_sums_for_each_part(f: Callable[..., Any]) -> None:
     eaches = [op for op in walk(lowered.schedule.body) if isinstance(op, Each)]
     assert [(len(op.free), op.ordered) for op in eaches] == [(1, 1), (1, 1)]
     assert all(op.part.extent == 4 for op in eaches)
-
-
-SHARED = [(4, 2, 4), (4, 16, 8), (8, 16, 8), (5, 10, 5)]
-
-
-@pytest.mark.parametrize(("heads", "cores", "count"), SHARED)
-def test_heads_are_shared_by_cores(heads: int, cores: int, count: int) -> None:
-    """Fewer heads than half of the cores are shared in parts: as many as there are rows here."""
-    given = inputs((1, heads, 8, 3))
-    many = replace(machine("host"), cores=cores)
-    lowered = check_levels(graph_of(trained(causal), given), given, machine=many)
-    eaches = [op for op in walk(lowered.schedule.body) if isinstance(op, Each)]
-    assert eaches[-1].part.extent == count
 
 
 @pytest.mark.parametrize("f", [causal, function, strictly])
