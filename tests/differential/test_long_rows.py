@@ -11,7 +11,7 @@ import pytest
 
 import tessera as ts
 from tessera.compile import Lowered
-from tessera.dtypes import bfloat16, float64
+from tessera.dtypes import bfloat16, float16, float64
 from tessera.graph.ops.blocks import Blocks
 from tessera.graph.passes.block_rows import BlockRows
 from tessera.ir.core import Func
@@ -162,6 +162,25 @@ def test_rows_that_are_masked_are_what_they_are_elsewhere(weigh: Callable[..., A
 def test_bfloat16(f: Callable[..., Any]) -> None:
     lowered = check_levels(graph_of(f, given := inputs((2, 1, 8, 3), bfloat16)), given)
     assert blocks(lowered)
+
+
+@pytest.mark.parametrize("f", [attention, library])
+def test_sums_of_exponentials_may_be_large(f: Callable[..., Any]) -> None:
+    """Sums of what is multiplied with weights are larger than the largest float16."""
+    q, k, v = inputs((2, 1, 8, 3), float16)
+    given = [q * 0, k, v * 0 + 1e4]
+    assert blocks(check_levels(graph_of(f, given), given))
+    np.testing.assert_allclose(np.asarray(ts.jit(f)(*given)), 1e4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("g", [ts.exp, ts.square, softmax])
+def test_gradients_that_are_exponentials(g: Callable[..., Any]) -> None:
+    """What the loss is of looks like a row itself."""
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return ts.sum(ts.sin(g(attention(q, k, v)))) + ts.sum(ts.exp(attention(q, k, v)))
+
+    check(ts.grad(loss, argnums=(0, 1, 2)), inputs((1, 2, 8, 3)), 3, 0)
 
 
 def test_float64() -> None:

@@ -239,7 +239,7 @@ class Rows:
     def run(self) -> tuple[set[Op], Made]:
         """The ops that work on blocks, and what makes the values that others read of them."""
         self.spread()
-        while True:
+        for _ in range(len(self.steps)):
             found = simpler(self)
             if found is None:
                 break

@@ -370,11 +370,9 @@ def _factors(rows: Rows, value: Value, axis: int, found: _Factors, divides: bool
         if _is_zero(other):
             found.masks[test] = None
             return _factors(rows, kept, axis, found)
-    if isinstance(op, Broadcast):
-        before = type_of(rows.program.operands(op)[0]).shape
-        if axis not in op.dims or before[op.dims.index(axis)] == 1:
-            found.narrow.append((op, divides))
-            return True
+    if isinstance(op, Broadcast) and _is_repeated(rows, op, axis):
+        found.narrow.append((op, divides))
+        return True
     found.wide.append(value)
     return not divides
 
@@ -387,16 +385,19 @@ def _factored(rows: Rows, op: DotGeneral) -> tuple[list[Op], Value] | None:
         return None
     value, (axis,) = operands[side], op.contract[side]
     found = _Factors()
-    if not _factors(rows, value, axis, found) or not _has_exponential(found.wide):
+    if not _is_row(rows, value, axis) or not _factors(rows, value, axis, found):
+        return None
+    if not _has_exponential(rows, found.wide, axis):
         return None
     if all(isinstance(b.x.op, Constant) for b, _ in found.narrow):
         return None
-    code: list[Op] = []
-    made = _Maker(code, op.loc)
+    made = _Maker([], op.loc)
     operands[side] = _product(made, found)
-    total = made(op.rebuild(operands))
+    # A sum of exponentials may be too large for a narrow dtype.
+    dtype = type_of(op.result).dtype
+    total = made(op.rebuild(operands, dtype=op.accumulate if dtype.bits < 32 else dtype))
     places = {a[1]: b[1] for a, b in _own_pairs(op) if a[0] is op.operands[side]}
-    return _times(rows, made, total, found, places)
+    return _times(rows, made, total, dtype, found, places)
 
 
 def _of_products(
@@ -408,14 +409,14 @@ def _of_products(
         return None
     (axis,) = op.axes
     found = _Factors()
-    if not _factors(rows, value, axis, found):
+    if not _is_row(rows, value, axis) or not _factors(rows, value, axis, found):
         return None
     scores = [v for v in found.wide if isinstance(v.op, DotGeneral) and v is not rows.seed.result]
     if len(scores) != 1:
         return None
     (score,) = scores
     rest = Counter([v for v in found.wide if v is not score])
-    if not _has_exponential(list(rest)):
+    if not _has_exponential(rows, list(rest), axis):
         return None
     wanted = (rest, {*found.masks})
     dot = op_of(score)
@@ -433,7 +434,8 @@ def _of_products(
             code, total = made
             kept = [k for k in range(type_of(value).rank) if k != axis]
             places = {k: place for place, k in enumerate(kept)}
-            return _times(rows, _Maker(code, op.loc), total, found, places)
+            dtype = type_of(op.result).dtype
+            return _times(rows, _Maker(code, op.loc), total, dtype, found, places)
     return None
 
 
@@ -501,8 +503,26 @@ def _own_pairs(op: DotGeneral) -> list[tuple[tuple[Value, int], tuple[Value, int
     return [(a, b) for a, b in axis_pairs(op) if b[0] is op.results[0]]
 
 
-def _has_exponential(values: Sequence[Value]) -> bool:
-    return any(isinstance(v.op, e.Exp) for v in values)
+def _is_row(rows: Rows, value: Value, axis: int) -> bool:
+    """Whether an axis of a value is that of columns."""
+    cut = rows.cut_of(value)
+    if cut is None or not rows.is_wide(value):
+        return False
+    return cut[axis] == rows.cols and type_of(value).shape[axis] == rows.columns
+
+
+def _has_exponential(rows: Rows, values: Sequence[Value], axis: int) -> bool:
+    """Whether there is one of numbers less something of the row: it is not large, nor are sums."""
+    operands = rows.program.operands
+    below = [operands(v.op)[0].op for v in values if isinstance(v.op, e.Exp)]
+    shifts = [operands(op)[1].op for op in below if isinstance(op, e.Sub)]
+    return any(isinstance(op, Broadcast) and _is_repeated(rows, op, axis) for op in shifts)
+
+
+def _is_repeated(rows: Rows, op: Broadcast, axis: int) -> bool:
+    """Whether all elements along an axis are the same."""
+    before = type_of(rows.program.operands(op)[0]).shape
+    return axis not in op.dims or before[op.dims.index(axis)] == 1
 
 
 def _product(made: _Maker, factors: _Factors) -> Value:
@@ -519,6 +539,7 @@ def _times(
     rows: Rows,
     made: _Maker,
     total: Value,
+    dtype: DType,
     factors: _Factors,
     places: dict[int, int],
 ) -> tuple[list[Op], Value] | None:
@@ -528,6 +549,7 @@ def _times(
         rows: the blocks.
         made: what adds ops.
         total: the sum.
+        dtype: what it is to be in the end.
         factors: what it was found in.
         places: where the axes of these are in the sum.
     """
@@ -536,14 +558,15 @@ def _times(
         shape = type_of(x).shape
         kept = [k for k, axis in enumerate(op.dims) if axis in places]
         dims = [places[op.dims[k]] for k in kept]
-        if dims != sorted(dims) or type_of(x).dtype is not type_of(total).dtype:
+        if dims != sorted(dims):
             return None
         line = made(Reshape(x, _dims(shape, kept), loc=made.loc)) if len(kept) < len(shape) else x
+        line = made.cast(line, type_of(total).dtype)
         factor = made(Broadcast(line, type_of(total).shape, tuple(dims), loc=made.loc))
         total = made((e.Div if divides else e.Mul)(total, factor, loc=made.loc))
     if factors.is_negative:
         total = made(e.Neg(total, loc=made.loc))
-    return made.code, total
+    return made.code, made.cast(total, dtype)
 
 
 def _dims(shape: Sequence[Dim], kept: Sequence[int]) -> tuple[Dim, ...]:
