@@ -35,7 +35,8 @@ class _Change:
     """What becomes of a value.
 
     Attributes:
-        rows: for each axis, which of m's axes it is; -1 where the number d is the same along it.
+        rows: for each axis, which of m's axes it is; -1 where the number d is the same along it, or
+            there is but one.
         by: a.
         multiplies: whether it is multiplied by `exp(a * d)`.
     """
@@ -106,7 +107,8 @@ class _Program:
 def _are_shifts(same: Sequence[Value], program: _Program, left: frozenset[Value]) -> bool:
     """Whether nothing that leaves depends on some values, which are the same."""
     type = _type(same[0])
-    changes = {value: _Change(tuple(range(type.rank)), 1) for value in same}
+    rows = tuple([-1 if dim == 1 else k for k, dim in enumerate(type.shape)])
+    changes = {value: _Change(rows, 1) for value in same}
     users = program.users
     todo = {place for value in same for place in users.get(value, ())}
     if not type.dtype.is_float or not todo:
