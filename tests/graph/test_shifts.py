@@ -160,7 +160,15 @@ def elsewhere(x: Any) -> Any:
     return ts.exp(x - ts.where(ts.isfinite(x[:, :1]), m, 0.0))
 
 
+def turned(x: Any) -> Any:
+    """Two programs that look alike, of which one subtracts nothing."""
+    m = top(x)
+    y = ts.exp(x - ts.where(m == -ts.inf, m, 0.0))
+    return y / ts.sum(ts.exp(x - m), axis=-1, keepdims=True)
+
+
 OTHERS = [
+    turned,
     unnormalised, kept, returned, across, mixed, powers, added, halves, replaced, clipped,
     elsewhere,
 ]  # fmt: skip

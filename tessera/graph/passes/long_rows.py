@@ -112,15 +112,14 @@ class Online:
     def is_guard(self, op: e.Select, value: Value) -> bool:
         """Whether an op gives a value, or 0 where a test of that value alone says so."""
         test, *parts = self.rows.program.operands(op)
-        others = [v for v in parts if v is not value]
-        if len(others) != 1 or not _is_zero(others[0]):
+        if not isinstance(test.op, (e.IsFinite, e.Eq, e.Ne)):
             return False
-        if isinstance(test.op, e.IsFinite):
-            return parts[0] is value and self.rows.program.operands(test.op)[0] is value
-        if not isinstance(test.op, (e.Eq, e.Ne)):
+        kept, other = reversed(parts) if isinstance(test.op, e.Eq) else parts
+        tested = self.rows.program.operands(test.op)
+        rest = [v for v in tested if v is not value]
+        if kept is not value or not _is_zero(other) or len(rest) != len(tested) - 1:
             return False
-        found = [v for v in self.rows.program.operands(test.op) if v is not value]
-        return len(found) == 1 and _is_infinite(found[0])
+        return all(map(_is_infinite, rest))
 
     def is_free(self, value: Value) -> bool:
         """Whether a value waits for no row."""

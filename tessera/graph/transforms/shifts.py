@@ -203,9 +203,11 @@ def _select(op: Op, given: Sequence[_Change | None], program: _Program) -> _Chan
     guard = op.operands[0].op
     if isinstance(guard, (e.IsFinite, e.Eq, e.Ne)):
         # What stands for m where that is no number.
-        for change, value, zero in ((parts[0], shift, other), (parts[1], other, shift)):
-            if change is not None and value in guard.operands and program.holds(zero, 0):
-                return change
+        change, kept, zero = parts[0], shift, other
+        if isinstance(guard, e.Eq):
+            change, kept, zero = parts[1], other, shift
+        if change is not None and kept in guard.operands and program.holds(zero, 0):
+            return change
     # Zeros are as many times as large, and -inf is as far below what is there.
     kept = [c for c in parts if c is not None]
     least = 0 if kept[0].multiplies else -inf
