@@ -112,7 +112,7 @@ class _EachBlock:
         added = sum([
             size_of(prod(tensor(v).shape)) * tensor(v).dtype.itemsize
             for k, v in enumerate(op.results)
-            if is_sum(op, k) and not {*range(last + 1)} <= {*op.outs[k], *in_order}
+            if op.is_sum(k) and not {*range(last + 1)} <= {*op.outs[k], *in_order}
         ])
         partial = min(most, PARTIAL, PARTIAL_BYTES // max(added, 1))
         self.is_partial = points < min(FEW, partial)
@@ -206,7 +206,7 @@ class _EachBlock:
         for k, (value, result, cut) in enumerate(
             zip(self.program.outputs, results, self.op.outs, strict=True)
         ):
-            adds = is_sum(self.op, k)
+            adds = self.op.is_sum(k)
             if adds and self.is_parted(cut):
                 result = self.sum_of_parts(result)
             if adds:
@@ -305,11 +305,6 @@ class _EachBlock:
 def _buffer(value: Value) -> BufType:
     assert isinstance(value.type, BufType)
     return value.type
-
-
-def is_sum(op: Blocks, k: int) -> bool:
-    """Whether a result is a sum over blocks."""
-    return len({*op.outs[k]} - {-1}) < len(op.counts) and not op.is_state(k)
 
 
 def work_of(op: Op) -> float:

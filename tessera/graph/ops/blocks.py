@@ -106,6 +106,10 @@ class Blocks(Control):
         """Whether a result is a state of the last loop."""
         return k >= len(self.outs) - len(self.firsts)
 
+    def is_sum(self, k: int) -> bool:
+        """Whether a result is a sum over blocks."""
+        return len({*self.outs[k]} - {-1}) < len(self.counts) and not self.is_state(k)
+
     @property
     def summed(self) -> frozenset[int]:
         """The loops over which some result is a sum; their steps run in order."""
@@ -144,7 +148,7 @@ class Blocks(Control):
             found = run_block(self.body, given, steps)
             for k, (out, cut, block) in enumerate(zip(results, self.outs, found, strict=True)):
                 place = _window(block.shape, cut, point)
-                if len({*cut} - {-1}) < len(self.counts) and not self.is_state(k):
+                if self.is_sum(k):
                     block = out[place] + block
                 out[place] = block
         return tuple(results)

@@ -105,7 +105,8 @@ def _block(block: Block, options: BlockRows) -> Block:
 def _replace_next(program: Replacing, tried: set[Op], options: BlockRows) -> bool:
     """Puts the next product in blocks, if there is one."""
     for seed in program.ops:
-        if seed in tried or not _is_seed(seed, options):
+        # What was tried before may have replaced it.
+        if seed in tried or seed not in program.places or not _is_seed(seed, options):
             continue
         tried.add(seed)
         for side, is_long in _WAYS:
@@ -135,7 +136,7 @@ def reasons_against(block: Block, options: BlockRows) -> list[str]:
     for op in block.ops:
         for region in op.regions if not isinstance(op, Blocks) else ():
             found.update(dict.fromkeys(reasons_against(region, options)))
-        for side, is_long in _WAYS if _is_seed(op, options) else ():
+        for side, is_long in _WAYS if op in program.places and _is_seed(op, options) else ():
             try:
                 Rows(program, op, side, options, is_long).run()
             except Refused as reason:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isinf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from tessera.graph.ops.reduce import Max, Sum
 from tessera.graph.passes.block_parts import Part, Refused, op_of, type_of
 from tessera.graph.passes.replacing import Made
 from tessera.graph.passes.same_axes import axis_pairs, moved
+from tessera.graph.passes.skip_masked import number_of
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim
 
@@ -61,7 +62,6 @@ class Online:
     def __init__(self, rows: Rows, largest: Max, kept: Sequence[Op]) -> None:
         self.rows = rows
         self.largest = largest
-        self.kept = kept
         self.shifts: dict[Value, Cut] = {}
         self.guards: dict[Value, e.Select] = {}
         self.find_shifts(largest.results[0], rows.steps[largest].result)
@@ -196,12 +196,10 @@ class Online:
         # Where no number was the largest, the program subtracts something else.
         after = _Maker(code, loc)
         plain = results[0]
-        own = self.guarded(after, guard, plain) if guard else plain
-        factor = after(e.Exp(after(e.Sub(after.guarded(plain), own, loc=loc)), loc=loc))
-        cut = step.result
+        shift = self.guarded(after, guard, plain) if guard else plain
+        factor = after(e.Exp(after(e.Sub(after.guarded(plain), shift, loc=loc)), loc=loc))
         for k, value in enumerate(self.sums, 1):
-            own = rows.steps[op_of(value)].result
-            factors = self.spread(after, factor, results[k], own, cut)
+            factors = self.spread(after, factor, results[k], rows.steps[op_of(value)].result)
             results[k] = after(e.Mul(results[k], factors, loc=loc))
         return code, results
 
@@ -216,9 +214,7 @@ class Online:
         kept = made(guard.rebuild([tested, *[line if v is value else v for v in parts]]))
         return made(Reshape(kept, type_of(largest).shape, loc=made.loc))
 
-    def spread(
-        self, made: _Maker, value: Value, like: Value, cut: Cut, own: Cut | None = None
-    ) -> Value:
+    def spread(self, made: _Maker, value: Value, like: Value, cut: Cut) -> Value:
         """One number of each row, for each element of an array of rows.
 
         Args:
@@ -226,9 +222,8 @@ class Online:
             value: the numbers, cut as the largest elements are.
             like: the array.
             cut: how it is cut.
-            own: how the numbers are.
         """
-        own = own or self.rows.steps[self.largest].result
+        own = self.rows.steps[self.largest].result
         shape = type_of(value).shape
         axes = [k for k, loop in enumerate(own) if loop >= 0]
         places = [cut.index(own[k]) for k in axes]
@@ -271,21 +266,12 @@ def _at_least_32(dtype: DType) -> DType:
 
 
 def _is_zero(value: Value) -> bool:
-    found = _constant(value)
-    return found is not None and not found.any()
+    return number_of(value) == 0
 
 
 def _is_infinite(value: Value) -> bool:
-    found = _constant(value)
-    return found is not None and bool(np.isinf(found).all())
-
-
-def _constant(value: Value) -> np.ndarray | None:
-    """The elements of a value that are repeated, if they are known."""
-    op = value.op
-    while isinstance(op, (Broadcast, Reshape, Cast)):
-        op = op.operands[0].op
-    return op.value.array if isinstance(op, Constant) else None
+    number = number_of(value)
+    return number is not None and isinf(number)
 
 
 # --- what is taken out of sums --------------------------------------------------------------------

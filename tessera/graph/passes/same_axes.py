@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from tessera.graph.ops.blocks import Cut
 from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.elementwise import Elementwise
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
@@ -13,6 +12,9 @@ from tessera.graph.ops.reduce import Reduce
 from tessera.ir.core import Op, Value
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from tessera.graph.ops.blocks import Cut
 
 Axis: TypeAlias = tuple[Value, int]
 """An axis of a value."""

@@ -186,7 +186,7 @@ class _Columns:
             axes = {a[1]: b[1] for a, b in axis_pairs(op)}
             return (axes[line[0]], line[1]) if line is not None and line[0] in axes else None
         if isinstance(op, (e.Add, e.Sub)):
-            line, number = self.line(op.operands[0]), _number(op.operands[1])
+            line, number = self.line(op.operands[0]), number_of(op.operands[1])
             if line is None or number is None or not number.is_integer():
                 return None
             return line[0], line[1] + int(number if isinstance(op, e.Add) else -number)
@@ -244,7 +244,7 @@ class _Columns:
     def number(self, op: Op) -> Number:
         """What the result of an op that works on elements holds."""
         if isinstance(op, Constant):
-            return _number(op.result)
+            return number_of(op.result)
         given = [self.held.get(v) for v in op.operands]
         if isinstance(op, (Broadcast, Reshape, Transpose, Cast)):
             return given[0]
@@ -301,7 +301,7 @@ class _Columns:
 _COMPARISONS = (e.Ge, e.Gt, e.Le, e.Lt)
 
 
-def _number(value: Value) -> Number:
+def number_of(value: Value) -> Number:
     """The number that all elements of a value are."""
     op = value.op
     while isinstance(op, (Broadcast, Reshape, Cast)):

@@ -25,6 +25,7 @@ from tessera.graph.ops.contract import DotGeneral
 from tessera.graph.ops.generate import Constant
 from tessera.graph.ops.rearrange import Broadcast, Reshape, Transpose
 from tessera.graph.ops.reduce import Max, Min, Sum
+from tessera.graph.passes.same_axes import moved
 from tessera.graph.trace import Tracer
 from tessera.ir.core import Op, Value
 from tessera.ir.types import TensorType
@@ -223,25 +224,12 @@ def _kept(op: Op, given: Sequence[_Change | None]) -> _Change:
 
 def _moved(op: Op, given: Sequence[_Change | None]) -> _Change:
     """Of the same elements elsewhere."""
+    assert isinstance(op, (Broadcast, Reshape, Transpose))
     change = _same(given)
-    before, after = _type(op.operands[0]).shape, _type(op.results[0]).shape
-    if isinstance(op, Transpose):
-        return replace(change, rows=tuple([change.rows[k] for k in op.perm]))
-    rows = [-1] * len(after)
-    if isinstance(op, Broadcast):
-        for k, axis in enumerate(op.dims):
-            if change.rows[k] >= 0 and before[k] != after[axis]:
-                raise _Unknown
-            rows[axis] = change.rows[k]
-        return replace(change, rows=tuple(rows))
-    # Axes of one element come and go.
-    long = [k for k, dim in enumerate(before) if dim != 1]
-    places = [k for k, dim in enumerate(after) if dim != 1]
-    if [before[k] for k in long] != [after[k] for k in places]:
+    rows = moved(op, change.rows)
+    if rows is None:
         raise _Unknown
-    for k, place in zip(long, places, strict=True):
-        rows[place] = change.rows[k]
-    return replace(change, rows=tuple(rows))
+    return replace(change, rows=rows)
 
 
 def _summed(op: Op, given: Sequence[_Change | None]) -> _Change:
