@@ -189,6 +189,11 @@ class Choice:
             self.cost *= math.prod(size_of(one.extent) for one in ordered)
             self.last = [one.name for one in ordered]
             return
+        # Vectors that do not fit the registers side by side go through memory; but conditions are
+        # tested for all of a tile's at once.
+        taken = lengths.registers(self.nest.body.ops, self.width // self.lanes)
+        if taken > self.machine.registers and not any(a.is_guarded for a in self.accesses):
+            self.width = min(self.width, 2 * self.lanes)
         self.vectorise(axis, narrow.bordered_width(self, axis))
         self.reason = f"lanes along {axis.name}, {self.describe(axis)}"
         across = self.turned_axis(axis)

@@ -1,5 +1,5 @@
 """How long code is, in instructions for one vector, roughly: LLVM takes 10 to 40 microseconds for
-each of them.
+each of them. And how many registers it takes.
 
 A long body had better be written down once: a second copy for the lanes that are left at the end
 gains it nothing, and a mask is one instruction of many.
@@ -7,10 +7,10 @@ gains it nothing, and a mask is one instruction of many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tessera.dtypes import DType
-from tessera.ir.core import Op
+from tessera.ir.core import Op, Value
 from tessera.ir.types import ScalarType
 from tessera.schedule import ops
 
@@ -48,6 +48,19 @@ def of(code: Iterable[Op]) -> int:
         elif isinstance(op, (ops.Load, ops.Store)):
             total += 1
     return total
+
+
+def registers(code: Sequence[Op], vectors: int) -> int:
+    """Registers that elementwise code takes for so many vectors: what is alive of each at the same
+    time, and constants."""
+    last = {value: place for place, op in enumerate(code) for value in op.operands}
+    alive: set[Value] = set()
+    most = 0
+    for place, op in enumerate(code):
+        if not isinstance(op, ops.Const):
+            most = max(most, len(alive) + len(op.results))
+            alive = {v for v in (*alive, *op.results) if last.get(v, 0) > place}
+    return vectors * most + sum(isinstance(op, ops.Const) for op in code)
 
 
 def _is_half(op: Op) -> bool:

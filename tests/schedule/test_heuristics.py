@@ -15,7 +15,7 @@ from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.cumulative import CumSum
 from tessera.graph.ops.elementwise_base import cast
 from tessera.graph.ops.gather import Combine, gather, scatter
-from tessera.graph.ops.rearrange import broadcast, reshape, reverse, transpose
+from tessera.graph.ops.rearrange import broadcast, pad, reshape, reverse, transpose
 from tessera.graph.trace import bind
 from tessera.ir.intexpr import sym
 from tessera.schedule import ops
@@ -57,6 +57,27 @@ def test_light_bodies_use_four_vectors(machine: CpuModel, lanes: int) -> None:
     assert nest.tile == (lanes,)
     assert nest.chunk == (16384,)
     assert "lanes along i0" in nest.reason
+
+
+def chain(x: Any, y: Any, z: Any) -> Any:
+    a = e.add(e.mul(x, y), z)
+    b = e.sub(a, x)
+    return e.add(e.mul(e.maximum(b, z), a), e.abs_(e.sub(y, b)))
+
+
+@pytest.mark.parametrize(("machine", "lanes"), [(SSE, 8), (AVX2, 16), (AVX512, 64)])
+def test_vectors_that_do_not_fit_the_registers_are_two(machine: CpuModel, lanes: int) -> None:
+    """x, y, a, b and what is computed of them are alive at once."""
+    assert chosen(chain, *[typed(S)] * 3, machine=machine).tile == (lanes,)
+
+
+def test_conditions_are_tested_for_four_vectors_at_once() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return chain(pad(x, 0, [1], [1]), y, pad(x, 0, [2], [0]))
+
+    types = typed(4094), typed(4096)
+    assert chosen(fn, *types, machine=AVX2).tile == (32,)
+    assert chosen(chain, types[1], types[1], types[1], machine=AVX2).tile == (16,)
 
 
 def test_heavy_bodies_use_two_vectors() -> None:
