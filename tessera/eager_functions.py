@@ -3,14 +3,15 @@
 `ts.softmax(x)` outside of any trace is five ops, each of which reads and writes all the elements.
 For large arrays the function is traced instead, with symbols for sizes, and what is compiled serves
 all of them. It is so from the first call on, as one program rounds otherwise than several do:
-results are the same each time.
+results are the same each time. Convolutions are compiled for the sizes that they have
+(`graph/calls.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tessera.dtypes import DType, iinfo
 from tessera.eager_order import Spaces, as_it_lies, inverse, is_apart, order_of, spaced, turned
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
+from tessera.graph import calls
 from tessera.graph.array import Array, ArrayBase
 from tessera.graph.device import CPU, default_device
 from tessera.graph.ops import rearrange as r
@@ -40,6 +42,9 @@ from tessera.runtime.dispatch.structure import class_of
 _MOST_LEAVES = 16
 
 _MOST_PLANS = 256
+
+_MOST_SIZES = 256
+"""Programs for known sizes."""
 
 _MOST_PROGRAMS = 8
 """Programs of a function for arrays of some kinds. A number that is another one in each call, as a
@@ -103,20 +108,23 @@ class _Arguments:
         fixed: what says what is computed.
     """
 
-    def __init__(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], told_by_numbers: bool
-    ) -> None:
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], shortcut: Shortcut) -> None:
         self.arrays: list[Array] = []
         self.dims: list[tuple[Dim, ...]] = []
         self.orders: list[tuple[int, ...] | None] = []
         self.spaces: list[Spaces | None] = []
         self.sizes: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._told_by_numbers = told_by_numbers
+        self._told_by_numbers = shortcut.told_by_numbers
+        self._knows_sizes = shortcut.for_sizes is not None
         self._args = args
         self.fixed: list[Hashable] = []
-        self.kinds: tuple[Hashable, ...] = tuple([self._kind(x) for x in args])
-        self.fixed += [(name, self._fixed(x)) for name, x in kwargs.items()]
+        kinds = [self._kind(x) for x in args]
+        self._named = {name: x for name, x in kwargs.items() if class_of(x) is Array}
+        kinds += [(name, self._leaf(x)) for name, x in self._named.items()]
+        self.kinds: tuple[Hashable, ...] = tuple(kinds)
+        others = [(name, x) for name, x in kwargs.items() if name not in self._named]
+        self.fixed += [(name, self._fixed(x)) for name, x in others]
 
     def _kind(self, x: Any) -> Hashable:
         kind = class_of(x)
@@ -149,8 +157,8 @@ class _Arguments:
 
     def _fixed(self, x: Any) -> Hashable:
         kind = class_of(x)
-        if kind is tuple:
-            return tuple([self._fixed(item) for item in x])
+        if isinstance(x, (tuple, list)):
+            return kind, *[self._fixed(item) for item in cast("Sequence[Any]", x)]
         if kind in _NUMBERS:
             return kind, repr(x)  # 0.0 and -0.0 are equal
         if kind in _FIXED or kind is DType:
@@ -166,11 +174,11 @@ class _Arguments:
         last = data.ndim - 1
         dims: list[Dim] = []
         for k, n in enumerate(data.shape):
-            is_known = n == 1 or (k == last and n < SHORT)
+            is_known = self._knows_sizes or n == 1 or (k == last and n < SHORT)
             dims.append(n if is_known else sym(self._name(n)))
         order = order_of(data)
         lying = x if order is None else turned(x, order)
-        found = spaced(lying)
+        found = None if self._knows_sizes else spaced(lying)
         if found is not None:
             self.sizes.update(zip(found[0].names(len(self.arrays)), found[1], strict=True))
         elif is_apart(lying.storage):
@@ -192,7 +200,8 @@ class _Arguments:
     @property
     def are_large(self) -> bool:
         """Whether some array is."""
-        return any([x.storage.size >= WORTH for x in self.arrays])
+        least = calls.WORTH if self._knows_sizes else WORTH
+        return any([x.storage.size >= least for x in self.arrays])
 
     def types(self) -> list[TensorType]:
         """Of the parameters of a program."""
@@ -212,10 +221,11 @@ class _Arguments:
         found = x if own is None else own.read(bind, x, self._lying(k))
         return found if order is None else bind(s.Transpose, found, perm=inverse(order))
 
-    def filled(self, params: Sequence[Any]) -> list[Any]:
-        """The positional arguments, with parameters in the place of arrays."""
+    def filled(self, params: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The positional arguments, and arrays by name, with parameters in the place of arrays."""
         operands = iter([self._read(k, x) for k, x in enumerate(params)])
-        return [self._fill(x, operands) for x in self._args]
+        args = [self._fill(x, operands) for x in self._args]
+        return args, {name: next(operands) for name in self._named}
 
     def _fill(self, x: Any, operands: Iterator[Any]) -> Any:
         kind = class_of(x)
@@ -244,12 +254,12 @@ def _results_of(result: Any) -> tuple[list[Any], Callable[[Any], Any] | None]:
     return found, cls if cls in (tuple, list) else cls._make
 
 
-def _is_worth(func: Func) -> bool:
+def _is_worth(func: Func, knows_sizes: bool) -> bool:
     """Whether a program is better than one for each op."""
     ops = [*walk(func.body)]
     if any([isinstance(op, _REFUSED) for op in ops]):
         return False
-    return len([op for op in ops if not isinstance(op, _MOVES)]) >= _FEW
+    return len([op for op in ops if not isinstance(op, _MOVES)]) >= (1 if knows_sizes else _FEW)
 
 
 class Functions:
@@ -259,6 +269,9 @@ class Functions:
         settings_key: gives what of the settings tells programs apart.
         compiled: compiles a graph.
         plan: gives what a run of a program takes, for types of results and values of sizes.
+
+    Attributes:
+        sized: the programs for known sizes, as the others are kept.
     """
 
     def __init__(
@@ -272,17 +285,18 @@ class Functions:
         self._plan = plan
         # By the kinds of arrays, and then by what says what is computed.
         self._programs: dict[Hashable, dict[Hashable, _Program | None]] = {}
+        self.sized: dict[Hashable, dict[Hashable, _Program | None]] = {}
 
     def call(self, shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function gives, by one program; NotImplemented where there is none."""
         try:
-            given = _Arguments(args, kwargs, shortcut.told_by_numbers)
+            given = _Arguments(args, kwargs, shortcut)
         except _Unknown:
             return NotImplemented
         if not given.are_large or default_device() is not CPU:
             return NotImplemented
         kinds = (shortcut, self._settings_key(), given.kinds)
-        programs = self._programs.setdefault(kinds, {})
+        programs = self._programs_of(kinds, shortcut.for_sizes is not None)
         fixed = tuple(given.fixed)
         if fixed not in programs and len(programs) < _MOST_PROGRAMS:
             programs[fixed] = self._program(shortcut, given, kwargs)
@@ -297,6 +311,16 @@ class Functions:
         if program.make is None:
             return found
         return program.make(found if isinstance(found, tuple) else (found,))
+
+    def _programs_of(
+        self, kinds: Hashable, knows_sizes: bool
+    ) -> dict[Hashable, _Program | None]:
+        if not knows_sizes:
+            return self._programs.setdefault(kinds, {})
+        found = self.sized.setdefault(kinds, {})
+        if len(self.sized) > _MOST_SIZES:
+            self.sized.pop(next(iter(self.sized)), None)
+        return found
 
     def _add(self, program: _Program, values: tuple[int, ...], sizes: dict[str, int]) -> Plan:
         types: list[Type] = []
@@ -314,14 +338,15 @@ class Functions:
         make: list[Any] = []
 
         def run(*params: Any) -> Sequence[Any]:
-            found, how = _results_of(shortcut.function(*given.filled(params), **kwargs))
+            args, named = given.filled(params)
+            found, how = _results_of(shortcut.function(*args, **{**kwargs, **named}))
             make.append(how)
             return found
 
         try:
             with scoped(Loc.unknown):
                 func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
-            if not _is_worth(func):
+            if not _is_worth(func, shortcut.for_sizes is not None):
                 return None
             program = self._compiled(func)
         except (_Unknown, TesseraError, TypeError, ValueError):

@@ -74,6 +74,17 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         image = data(2, 60, 50, 7)
         ends = {"padding": "SAME"}
         return [((image, (2, 2)), {}), ((image, (2, 3), (2, 1)), {}), ((image, (3, 3)), ends)]
+    if name == "conv_general":
+        image, window = data(2, 3, 28, 31), data(6, 3, 3, 3)
+        rows: dict[str, Any] = {"lhs_dilation": [2, 1], "feature_group_count": 2}
+        rows["dimension_numbers"] = ("NHWC", "HWIO", "NHWC")
+        return [
+            ((image, window, [1, 1], "SAME"), {}), ((image, window, (2, 1), [(1, 0), (2, 2)]), {}),
+            ((data(2, 20, 31, 6), data(2, 3, 3, 4), (1, 2), "VALID"), rows),
+            ((image, data(9, 3, 1, 1)), {"window_strides": (1, 1), "padding": "VALID"}),
+        ]  # fmt: skip
+    if name == "convolve":
+        return [((data(5000), data(60)), {"mode": mode}) for mode in ("full", "same", "valid")]
     if name == "one_hot":
         whole = RNG.integers(-1, 12, SHAPE)
         return [((whole[0], 300), {}), ((whole, 9), {"axis": 1}), ((whole, 9), {})]

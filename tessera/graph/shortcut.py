@@ -32,6 +32,7 @@ class Shortcut(Called):
     Attributes:
         notes: what the engine keeps of it.
         is_fused: see `fused`.
+        for_sizes: the same as one op, while something is traced; see `graph/calls.py`.
     """
 
     __name__: str
@@ -49,6 +50,7 @@ class Shortcut(Called):
         self.unread = unread
         self.notes: Any = None
         self.is_fused = False
+        self.for_sizes: Callable[..., Any] | None = None
 
     def known_by(self, table: object) -> None:
         """Says which table native code looks at; None for none."""

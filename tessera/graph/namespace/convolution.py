@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tessera.dtypes import DType, DTypeLike
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
+from tessera.graph.calls import fused_for_sizes
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -97,6 +98,7 @@ def _dimension_numbers(name: str, given: Any, rank: int) -> ConvDimensionNumbers
     )
 
 
+@fused_for_sizes
 @composed
 @api_boundary
 def conv_general(
@@ -317,6 +319,8 @@ def _depthwise(
     return reshape(found, (*found.shape, 1))
 
 
+@fused_for_sizes
+@composed
 @api_boundary
 def convolve(
     a: ArrayLike, v: ArrayLike, /, mode: Literal["full", "same", "valid"] = "full"

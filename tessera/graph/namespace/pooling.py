@@ -8,6 +8,7 @@ from typing import Any
 
 from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
+from tessera.graph.calls import fused_for_sizes
 from tessera.graph.namespace import elementwise
 from tessera.graph.namespace.arguments import (
     ArrayLike,
@@ -28,7 +29,7 @@ from tessera.graph.namespace.windows import (
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
 from tessera.graph.ops.rearrange import broadcast, concatenate, full, reshape, slice_axis
-from tessera.graph.shortcut import composed, fused
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.scalar import SCALARS
 
@@ -134,7 +135,7 @@ def _folded(x: Any, computation: Callable[[Any, Any], Any]) -> Any:
     return reshape(x, x.shape[:-1])
 
 
-@fused
+@fused_for_sizes
 @composed
 @api_boundary
 def max_pool(
@@ -155,7 +156,7 @@ def max_pool(
     return _pooled("max_pool", found, elementwise.maximum, window_shape, strides, padding)
 
 
-@fused
+@fused_for_sizes
 @composed
 @api_boundary
 def min_pool(
@@ -169,7 +170,7 @@ def min_pool(
     return _pooled("min_pool", found, elementwise.minimum, window_shape, strides, padding)
 
 
-@fused
+@fused_for_sizes
 @composed
 @api_boundary
 def avg_pool(

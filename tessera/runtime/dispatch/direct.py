@@ -67,7 +67,8 @@ class _Notes:
 def watch(shortcut: Shortcut, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the function of a shortcut; lets native code run calls like it where it can."""
     if is_recording():
-        return followed(shortcut.function, shortcut, args, kwargs)
+        function = shortcut.for_sizes or shortcut.function
+        return followed(function, shortcut, args, kwargs)
     settings = config.current()
     if settings.debug_nans or settings.debug_infs:
         return shortcut.function(*args, **kwargs)
