@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tessera.dtypes import DType, dtype_of, iinfo
+from tessera.dtypes import DType, dtype_of, iinfo, real_of
 from tessera.ir.scalar import round_into
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -28,15 +30,29 @@ def cast_array(x: Array, dtype: DType) -> Array:
     if source is dtype:
         return x
     with np.errstate(all="ignore"):
-        if dtype.is_bool:
-            return np.asarray(widen(x) != 0)
-        if source.is_complex and not dtype.is_complex:
-            return cast_array(np.asarray(np.real(x)), dtype)
-        if source.is_float and dtype.is_integer:
-            return _truncate(widen(x), dtype)
-        if dtype.is_float and dtype.bits < 32 and not source.is_float:
-            return np.asarray(widen(x).astype(np.float32).astype(dtype.np))
-        return round_into(widen(x), dtype)
+        return conversion(source, dtype)(x)
+
+
+@functools.cache
+def conversion(source: DType, dtype: DType) -> Callable[[Array], Array]:
+    """What `cast_array` does with arrays of a dtype, which is not looked at again; NumPy may warn
+    of them."""
+    if source is dtype:
+        return lambda x: x
+    if dtype.is_bool:
+        return lambda x: np.asarray(widen(x) != 0)
+    if source.is_complex and not dtype.is_complex:
+        real = conversion(real_of(source), dtype)
+        return lambda x: real(np.asarray(np.real(x)))
+    if source.is_float and dtype.is_integer:
+        return lambda x: _truncate(widen(x), dtype)
+    if dtype.is_float and dtype.bits < 32 and not source.is_float:
+        return lambda x: np.asarray(widen(x).astype(np.float32).astype(dtype.np))
+    is_plain = source.bits >= 8 and not (dtype.is_float and dtype.bits < 32)
+    if is_plain and not (source.is_float and source.bits < 32):
+        format = dtype.np
+        return lambda x: np.asarray(x.astype(format))
+    return lambda x: round_into(widen(x), dtype)
 
 
 def widen(x: Array) -> Array:

@@ -144,6 +144,24 @@ class ScalarFn:
 
         return found
 
+    @functools.cache  # noqa: B019 - rows of the table live as long as the process
+    def on_arrays(self, *dtypes: DType) -> Callable[..., Array]:
+        """`on` for arrays of at least one dim, of exactly these dtypes.
+
+        Interpreters do this for each op of a loop's body, and what NumPy gives is right as it is.
+        """
+        result, compute = result_dtype(self, *dtypes), self.compute
+        if any(_width(d, self.precision) for d in dtypes):
+            return self.on(*dtypes)
+        if isinstance(compute, np.ufunc):
+            loop = compute.resolve_dtypes((*[d.np for d in dtypes], None))
+            return compute if loop[-1] == result.np else self.on(*dtypes)
+
+        def found(*operands: Array) -> Array:
+            return round_into(compute(*operands), result)
+
+        return found
+
 
 def result_dtype(fn: ScalarFn, *dtypes: DType) -> DType:
     """The dtype of ``fn`` applied to operands of these dtypes.
@@ -292,7 +310,7 @@ def _make_complex(re: Array, im: Array) -> Array:
 def _fma(a: Array, b: Array, c: Array) -> Array:
     if a.dtype == np.float64:
         return special.fma(a, b, c)
-    a64, b64, c64 = (x.astype(np.float64) for x in (a, b, c))
+    a64, b64, c64 = a.astype(np.float64), b.astype(np.float64), c.astype(np.float64)
     if a.dtype == np.float32:
         return special.fma_single(a64, b64, c64)
     return special.fma_wide(a64, b64, c64)

@@ -24,7 +24,7 @@ import numpy as np
 from tessera.dtypes import DType, Kind, bool_, dtype_of, float32
 from tessera.errors import VerifyError
 from tessera.ir.control import run_for, run_if, run_while
-from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.convert import bitcast_array, cast_array, conversion
 from tessera.ir.core import Module, Op
 from tessera.ir.interp import BlockInterpreter, Step, tree
 from tessera.ir.intexpr import evaluate
@@ -38,7 +38,7 @@ from tessera.target.prefetch_ops import Prefetch
 from tessera.target.roots_ops import Roots
 from tessera.target.types import PtrType, VecType
 from tessera.tile.index_arithmetic import INDEX_FNS
-from tessera.tile.interp import Array, as_scalar, conversion, flat, host_call, poison
+from tessera.tile.interp import Array, as_scalar, converted, flat, host_call, poison
 from tessera.tile.types import POISON
 
 
@@ -164,15 +164,17 @@ def _map(s: Interpreter, op: t.Map) -> Step:
     fast = INDEX_FNS.get(fn.name)
     if fast is not None and type == t.INDEX:
         return s.applied(op, fast)
-    compute = fn.on(*[t.element(v.type) for v in op.args])
+    dtypes = [t.element(v.type) for v in op.args]
     if isinstance(result, VecType):
-        return s.applied(op, compute)
+        return s.applied(op, fn.on_arrays(*dtypes))
+    compute = fn.on(*dtypes)
     wanted = t.element(result)
     return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
 def _cast(s: Interpreter, op: t.Cast) -> Step:
-    return s.applied(op, conversion(op.dtype, isinstance(op.result.type, VecType)))
+    is_vector = isinstance(op.result.type, VecType)
+    return s.applied(op, converted(t.element(op.x.type), op.dtype, is_vector))
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
@@ -183,7 +185,9 @@ def _splat(s: Interpreter, op: t.Splat) -> Step:
     dtype, count = t.element(op.x.type).np, op.count
 
     def splat(x: Any) -> Array:
-        return np.full(count, x, dtype)
+        vector = np.empty(count, dtype)
+        vector[...] = x
+        return vector
 
     return s.applied(op, splat)
 
@@ -257,13 +261,20 @@ def _count_true(s: Interpreter, op: CountTrue) -> None:
     s.define(op, int(s.values[op.mask].sum()))
 
 
-def _dot_groups(s: Interpreter, op: t.DotGroups) -> None:
-    total = s.values[op.acc]
-    a, b = [cast_array(s.values[v], dtype_of(total.dtype)) for v in (op.a, op.b)]
-    size = len(a) // len(total)
-    for k in reversed(range(size)):
-        total = total + a[k::size] * b[k::size]
-    s.define(op, total)
+def _dot_groups(s: Interpreter, op: t.DotGroups) -> Step:
+    values, acc, left, right, result = s.values, op.acc, op.a, op.b, op.result
+    dtype = t.element(acc.type)
+    first, second = [conversion(t.element(v.type), dtype) for v in (left, right)]
+    size = (t.lanes(left.type) or 1) // (t.lanes(acc.type) or 1)
+    order = [slice(k, None, size) for k in reversed(range(size))]
+
+    def step() -> None:
+        total, a, b = values[acc], first(values[left]), second(values[right])
+        for lanes in order:
+            total = total + a[lanes] * b[lanes]
+        values[result] = total
+
+    return step
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -515,6 +526,7 @@ Interpreter.plans = {
     t.Extract: _extract,
     t.Insert: _insert,
     t.Shuffle: _shuffle,
+    t.DotGroups: _dot_groups,
     t.PtrAdd: _ptr_add,
     t.Load: _load,
     t.Store: _store,
@@ -528,7 +540,6 @@ Interpreter.rules = {
     Compress: _compress,
     Permute: _permute,
     CountTrue: _count_true,
-    t.DotGroups: _dot_groups,
     t.Gather: _gather,
     t.Scatter: _scatter,
     t.Alloca: _alloca,

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tessera.dtypes import DType, bool_, dtype_of, int64
 from tessera.errors import DTypeError, ShapeError, VerifyError
 from tessera.ir.control import run_for, run_if, run_while
-from tessera.ir.convert import bitcast_array, cast_array
+from tessera.ir.convert import bitcast_array, conversion
 from tessera.ir.core import Func, Module, Op, Value
 from tessera.ir.hostcall import HostFunction
 from tessera.ir.interp import BlockInterpreter, Step
@@ -54,11 +54,10 @@ def as_scalar(value: Any, dtype: DType) -> Scalar:
     return bool(value) if dtype is bool_ else np.asarray(value, dtype.np)
 
 
-def conversion(dtype: DType, is_array: bool) -> Callable[[Any], Any]:
-    """What converts arrays to a dtype, or scalars."""
-    if is_array:
-        return lambda x: cast_array(x, dtype)
-    return lambda x: as_scalar(cast_array(np.asarray(x), dtype), dtype)
+def converted(source: DType, dtype: DType, is_array: bool) -> Callable[[Any], Any]:
+    """What converts arrays of one dtype to another one, or scalars."""
+    convert = conversion(source, dtype)
+    return convert if is_array else lambda x: as_scalar(convert(np.asarray(x)), dtype)
 
 
 def poison(array: Array) -> None:
@@ -235,15 +234,17 @@ def _map(s: Interpreter, op: t.Map) -> Step:
     types, fast = [t.tile_type(v) for v in op.args], INDEX_FNS.get(op.fn.name)
     if fast is not None and types[0] == t.INDEX:
         return s.applied(op, fast)
-    compute = op.fn.on(*[type.dtype for type in types])
+    dtypes = [type.dtype for type in types]
     if types[0].shape:
-        return s.applied(op, compute)
+        return s.applied(op, op.fn.on_arrays(*dtypes))
+    compute = op.fn.on(*dtypes)
     wanted = t.tile_type(op.result).dtype
     return s.applied(op, lambda *args: as_scalar(compute(*args), wanted))
 
 
 def _cast(s: Interpreter, op: t.Cast) -> Step:
-    return s.applied(op, conversion(op.dtype, bool(t.tile_type(op.result).shape)))
+    source = t.tile_type(op.x)
+    return s.applied(op, converted(source.dtype, op.dtype, bool(source.shape)))
 
 
 def _bitcast(s: Interpreter, op: t.Bitcast) -> None:
