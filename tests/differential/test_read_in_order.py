@@ -19,7 +19,7 @@ from tessera.graph.ops.reduce import max_, min_, sum_
 from tessera.ir.order import Tree
 from tessera.ir.types import ScalarType
 from tessera.ir.walk import walk
-from tessera.schedule import ops
+from tessera.schedule import ops, read_in_order
 from tessera.target.machine import Machine, machine, supported_levels
 from tests.differential.levels import check_levels, with_pairs
 from tests.schedule.lowering import all_ops, traced, typed
@@ -212,15 +212,18 @@ NARROW = {
 @pytest.mark.parametrize("target", [GROUPS, PAIRS], ids=str)
 @pytest.mark.parametrize("name", NARROW)
 @pytest.mark.parametrize("dtype", [dt.bfloat16, dt.int8, dt.uint8])
-def test_few_rows_of_narrow_numbers(dtype: dt.DType, name: str, target: Machine) -> None:
+def test_few_rows_of_narrow_numbers(
+    dtype: dt.DType, name: str, target: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neighbours along the depth are mixed as they are read, and added by one instruction."""
 
     def fn(x: Any, y: Any) -> Any:
         wide = [v if dtype is dt.bfloat16 else e.cast(v, dt.int32) for v in (x, y)]
         return NARROW[name](*wide)
 
+    monkeypatch.setattr(read_in_order, "LEAST_BYTES", 512)
     small = (66, 5) if name == "turned" else (5, 66)
-    types = [typed(*small, dtype=dtype), typed(66, 2048 // dtype.itemsize + 2, dtype=dtype)]
+    types = [typed(*small, dtype=dtype), typed(66, 512 // dtype.itemsize + 2, dtype=dtype)]
     rng = np.random.default_rng(6)
     inputs = [
         rng.choice([np.iinfo(t.dtype.np).min, 1, np.iinfo(t.dtype.np).max], t.shape)
