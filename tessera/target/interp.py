@@ -155,8 +155,10 @@ def _const(s: Interpreter, op: t.Const) -> Step:
     return s.constant(op, vector)
 
 
-def _lanes(s: Interpreter, op: t.Lanes) -> None:
-    s.define(op, np.arange(op.count).astype(op.dtype.np))
+def _lanes(s: Interpreter, op: t.Lanes) -> Step:
+    vector = np.arange(op.count).astype(op.dtype.np)
+    vector.flags.writeable = False
+    return s.constant(op, vector)
 
 
 def _map(s: Interpreter, op: t.Map) -> Step:
@@ -520,6 +522,7 @@ def _host_call(s: Interpreter, op: t.HostCall) -> None:
 
 Interpreter.plans = {
     t.Const: _const,
+    t.Lanes: _lanes,
     t.Map: _map,
     t.Cast: _cast,
     t.Splat: _splat,
@@ -532,7 +535,6 @@ Interpreter.plans = {
     t.Store: _store,
 }
 Interpreter.rules = {
-    t.Lanes: _lanes,
     t.Bitcast: _bitcast,
     t.ReduceLanes: _reduce_lanes,
     t.Scale: _scale,

@@ -38,6 +38,7 @@ from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_reductio
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
+from tessera.tile.interp_boxes import clipped, window
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
@@ -286,34 +287,6 @@ def _view(s: Interpreter, op: t.View) -> Step:
     return s.applied(op, view)
 
 
-def _window(
-    s: Interpreter, op: t.Load | t.Store, shape: tuple[int, ...]
-) -> Callable[[View], Array | None]:
-    """What finds the elements of a box in memory, if all are accessed and none lies outside."""
-    values, coords = s.values, op.coords
-    ends = [size - 1 for size in shape]
-
-    def find(view: View) -> Array | None:
-        memory, at, low, high = view.memory, view.offset, 0, 0
-        for coord, end, size, stride in zip(coords, ends, view.sizes, view.strides, strict=True):
-            first = values[coord]
-            if first < 0 or first + end >= size:
-                return None
-            at += first * stride
-            if stride < 0:
-                low += end * stride
-            else:
-                high += end * stride
-        data = memory.data
-        if at + low < 0 or at + high >= data.size:
-            return None
-        item = data.itemsize
-        strides = tuple([stride * item for stride in view.strides])
-        return np.ndarray(shape, data.dtype, memory.raw, at * item, strides)
-
-    return find if not op.mask and 0 not in shape else lambda view: None
-
-
 def _box(
     s: Interpreter, op: t.Load | t.Store, view: View, shape: tuple[int, ...]
 ) -> tuple[Array, Array | None]:
@@ -368,12 +341,18 @@ def _bools(x: Array) -> Array:
 
 
 def _load(s: Interpreter, op: t.Load) -> Step:
-    values, window = s.values, _window(s, op, op.shape)
+    values, whole, some = s.values, window(s, op, op.shape), clipped(s, op, op.shape)
 
     def step() -> None:
         view: View = values[op.view]
-        if (found := window(view)) is not None:
+        if (found := whole(view)) is not None:
             s.define(op, _bools(found.copy()))
+            return
+        if (ends := some(view)) is not None:
+            part, where = ends
+            result = np.full(op.shape, np.asarray(op.fill).astype(part.dtype))
+            result[where] = _bools(part)
+            s.define(op, result)
             return
         offsets, active = _box(s, op, view, op.shape)
         s.define(op, _read(op, view.memory, offsets, active, op.fill))
@@ -382,13 +361,19 @@ def _load(s: Interpreter, op: t.Load) -> Step:
 
 
 def _store(s: Interpreter, op: t.Store) -> Step:
-    values, window = s.values, _window(s, op, t.tile_type(op.value).shape)
+    shape = t.tile_type(op.value).shape
+    values, whole, some = s.values, window(s, op, shape), clipped(s, op, shape)
 
     def step() -> None:
         view: View = values[op.view]
-        if view.memory.data.flags.writeable and (place := window(view)) is not None:
-            place[...] = values[op.value]
-            return
+        if view.memory.data.flags.writeable:
+            if (place := whole(view)) is not None:
+                place[...] = values[op.value]
+                return
+            if (ends := some(view)) is not None:
+                part, where = ends
+                part[...] = values[op.value][where]
+                return
         value = s.tile(op.value)
         offsets, active = _box(s, op, view, value.shape)
         _write(op, view.memory, offsets, active, value)

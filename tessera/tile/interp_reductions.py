@@ -23,7 +23,8 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 
 def _reduce(s: Interpreter, op: t.Reduce) -> None:
-    s.define(op, tree(op.fn, np.moveaxis(s.tile(op.x), op.axis, 0)))
+    x = s.tile(op.x)
+    s.define(op, tree(op.fn, np.moveaxis(x, op.axis, 0) if op.axis else x))
 
 
 def _arg_reduce(s: Interpreter, op: t.ArgReduce) -> None:
@@ -77,7 +78,7 @@ def _dot(s: Interpreter, op: t.Dot) -> None:
     acc = s.tile(op.acc)
     dtype = dtype_of(acc.dtype)
     a, b = cast_array(s.tile(op.a), dtype), cast_array(s.tile(op.b), dtype)
-    add, mul = scalar("add").on(dtype, dtype), scalar("mul").on(dtype, dtype)
+    add, mul = [scalar(name).on_arrays(dtype, dtype) for name in ("add", "mul")]
     for k in range(a.shape[1]):
         acc = add(acc, mul(a[:, k, None], b[None, k]))
     s.define(op, acc)
