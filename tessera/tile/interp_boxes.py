@@ -25,7 +25,7 @@ def window(
     ends = [size - 1 for size in shape]
 
     def find(view: View) -> Array | None:
-        memory, at, low, high = view.memory, view.offset, 0, 0
+        at, low, high = view.offset, 0, 0
         for coord, end, size, stride in zip(coords, ends, view.sizes, view.strides, strict=True):
             first = values[coord]
             if first < 0 or first + end >= size:
@@ -35,12 +35,7 @@ def window(
                 low += end * stride
             else:
                 high += end * stride
-        data = memory.data
-        if at + low < 0 or at + high >= data.size:
-            return None
-        item = data.itemsize
-        strides = tuple([stride * item for stride in view.strides])
-        return np.ndarray(shape, data.dtype, memory.raw, at * item, strides)
+        return _in_memory(view, at, low, high, shape)
 
     return find if not op.mask and 0 not in shape else lambda view: None
 
@@ -53,7 +48,7 @@ def clipped(
     values, coords, check = s.values, op.coords, op.check
 
     def find(view: View) -> tuple[Array, tuple[slice, ...]] | None:
-        memory, at, low, high = view.memory, view.offset, 0, 0
+        at, low, high = view.offset, 0, 0
         inside: list[int] = []
         for k, (coord, count) in enumerate(zip(coords, shape, strict=True)):
             first, size, stride = values[coord], view.sizes[k], view.strides[k]
@@ -66,12 +61,20 @@ def clipped(
                 low += end * stride
             else:
                 high += end * stride
-        data = memory.data
-        if at + low < 0 or at + high >= data.size:
-            return None
-        item = data.itemsize
-        strides = tuple([stride * item for stride in view.strides])
-        found = np.ndarray(tuple(inside), data.dtype, memory.raw, at * item, strides)
-        return found, tuple([slice(0, count) for count in inside])
+        found = _in_memory(view, at, low, high, tuple(inside))
+        return None if found is None else (found, tuple([slice(0, count) for count in inside]))
 
     return find if check and not op.mask and 0 not in shape else lambda view: None
+
+
+def _in_memory(
+    view: View, at: int, low: int, high: int, shape: tuple[int, ...]
+) -> Array | None:
+    """So many elements from a place on, by the strides of a view, unless some lie outside of its
+    memory: the first of them so far below that place, the last one so far above."""
+    memory, data = view.memory, view.memory.data
+    if at + low < 0 or at + high >= data.size:
+        return None
+    item = data.itemsize
+    strides = tuple([stride * item for stride in view.strides])
+    return np.ndarray(shape, data.dtype, memory.raw, at * item, strides)

@@ -16,6 +16,8 @@ from tessera.errors import DonatedError
 from tests.api.test_donation import IN_PLACE, NOT_IN_PLACE
 from tests.fake_gpu import FakeBackend, fake_gpu
 
+pytestmark = pytest.mark.unchecked
+
 ROWS = np.linspace(-1, 1, 1200, dtype=np.float32).reshape(40, 30)
 
 

@@ -20,6 +20,8 @@ from tests.fake_gpu import FakeBackend, fake_gpu
 from tests.ptx.program import run_lowered
 from tests.target.ptx.assembling import assemble, needs_ptxas
 
+pytestmark = pytest.mark.unchecked
+
 ON_CPUS = ("a library's",)
 
 

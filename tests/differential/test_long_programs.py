@@ -52,6 +52,7 @@ CASES = [(f, "x86-64-v3") for f in (ts.tanh, ts.exp, ts.sigmoid, narrow, divided
 CASES += [(ts.exp, "x86-64-v4")]
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize(("fn", "level"), CASES, ids=lambda x: getattr(x, "__name__", x))
 def test_functions_do_not_grow_with_the_program(fn: Callable[[Any], Any], level: str) -> None:
     def lowered(steps: int) -> Lowered:
