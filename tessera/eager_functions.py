@@ -259,7 +259,11 @@ def _is_worth(func: Func, knows_sizes: bool) -> bool:
     ops = [*walk(func.body)]
     if any([isinstance(op, _REFUSED) for op in ops]):
         return False
-    return len([op for op in ops if not isinstance(op, _MOVES)]) >= (1 if knows_sizes else _FEW)
+    count = len([op for op in ops if not isinstance(op, _MOVES)])
+    if count == 0:
+        # What is repeated would be copied element by element.
+        return any([isinstance(op, s.Broadcast) for op in ops])
+    return knows_sizes or count >= _FEW
 
 
 class Functions:
@@ -318,8 +322,8 @@ class Functions:
         if not knows_sizes:
             return self._programs.setdefault(kinds, {})
         found = self.sized.setdefault(kinds, {})
-        if len(self.sized) > _MOST_SIZES:
-            self.sized.pop(next(iter(self.sized)), None)
+        for oldest in [*self.sized][:-_MOST_SIZES]:
+            self.sized.pop(oldest, None)
         return found
 
     def _add(self, program: _Program, values: tuple[int, ...], sizes: dict[str, int]) -> Plan:

@@ -54,6 +54,33 @@ FUNCTIONS: dict[str, Shortcut] = {
 }
 
 
+def _windows() -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    image, window = data(2, 3, 28, 31), data(6, 3, 3, 3)
+    rows: dict[str, Any] = {"lhs_dilation": [2, 1], "feature_group_count": 2}
+    rows["dimension_numbers"] = ("NHWC", "HWIO", "NHWC")
+    return [
+        ((image, window, [1, 1], "SAME"), {}), ((image, window, (2, 1), [(1, 0), (2, 2)]), {}),
+        ((data(2, 20, 31, 6), data(2, 3, 3, 4), (1, 2), "VALID"), rows),
+        ((image, data(9, 3, 1, 1)), {"window_strides": (1, 1), "padding": "VALID"}),
+    ]  # fmt: skip
+
+
+MOVED: dict[str, Callable[[], list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
+    "conv_general": _windows,
+    "convolve": lambda: [
+        ((data(5000), data(60)), {"mode": mode}) for mode in ("full", "same", "valid")
+    ],
+    "repeat": lambda: [
+        ((data(*SHAPE), 2), {"axis": 1}), ((data(*SHAPE), 3), {"axis": 0}),
+        ((data(*SHAPE), 2), {}), ((data(260), 200), {}),
+    ],
+    "tile": lambda: [
+        ((data(*SHAPE), counts), {}) for counts in ((2, 3), (2,), (2, 1, 1), (1, 1))
+    ],
+}  # fmt: skip
+"""Calls of functions that move elements, or windows."""
+
+
 def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Calls of a function with large arrays."""
     fn, name = FUNCTIONS[name], name.rpartition(".")[2]
@@ -74,17 +101,8 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         image = data(2, 60, 50, 7)
         ends = {"padding": "SAME"}
         return [((image, (2, 2)), {}), ((image, (2, 3), (2, 1)), {}), ((image, (3, 3)), ends)]
-    if name == "conv_general":
-        image, window = data(2, 3, 28, 31), data(6, 3, 3, 3)
-        rows: dict[str, Any] = {"lhs_dilation": [2, 1], "feature_group_count": 2}
-        rows["dimension_numbers"] = ("NHWC", "HWIO", "NHWC")
-        return [
-            ((image, window, [1, 1], "SAME"), {}), ((image, window, (2, 1), [(1, 0), (2, 2)]), {}),
-            ((data(2, 20, 31, 6), data(2, 3, 3, 4), (1, 2), "VALID"), rows),
-            ((image, data(9, 3, 1, 1)), {"window_strides": (1, 1), "padding": "VALID"}),
-        ]  # fmt: skip
-    if name == "convolve":
-        return [((data(5000), data(60)), {"mode": mode}) for mode in ("full", "same", "valid")]
+    if name in MOVED:
+        return MOVED[name]()
     if name == "one_hot":
         whole = RNG.integers(-1, 12, SHAPE)
         return [((whole[0], 300), {}), ((whole, 9), {"axis": 1}), ((whole, 9), {})]
@@ -152,6 +170,19 @@ def test_one_op_is_no_program_of_its_own(made: list[str]) -> None:
     ts.sum(x, axis=0)
     ts.sum(x, axis=0)
     assert made == ["reduce_sum"]
+
+
+def test_what_is_repeated_is_one_program(made: list[str]) -> None:
+    for shape in ((200, 300), (300, 201)):
+        x = data(*shape)
+        for _ in range(3):
+            found = ts.repeat(ts.asarray(x), 2, axis=1)
+            np.testing.assert_array_equal(np.asarray(found), x.repeat(2, axis=1))
+            np.testing.assert_array_equal(np.asarray(ts.tile(ts.asarray(x), (1, 2))), np.tile(x, 2))
+    assert made == ["repeat", "tile"]
+    counts = np.arange(200) % 3
+    found = ts.repeat(ts.asarray(data(200, 300)), ts.asarray(counts), axis=0)
+    assert found.shape == (counts.sum(), 300)
 
 
 def test_numbers_are_read_anew(made: list[str]) -> None:

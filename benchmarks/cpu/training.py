@@ -420,6 +420,7 @@ def _conv_gradient_program(name: str, size: dict[str, int], tiny: dict[str, int]
         reference=slopes(loss),
         view=gradient_view(),
         tolerance=2e-3,
+        eager=True,
     )
 
 
@@ -434,6 +435,7 @@ PROGRAMS = [
         "conv2d", _conv_data,
         {"tessera": _conv, "jax": _conv, "numpy": _conv, "torch": _conv_torch},
         _conv_cost, CONVOLUTIONS, _layer(2, 2, 4, 6, stride=2, groups=2), quick=(0, 1, 2, 3),
+        eager=True,
     ),
     _conv_gradient_program(
         "conv2d 3x3 gradient", _layer(8, 64, 64, 56), _layer(2, 2, 3, 5)

@@ -34,7 +34,7 @@ from tessera.graph.ops import rearrange
 from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.gather import gather
 from tessera.graph.placement import common_device
-from tessera.graph.shortcut import composed
+from tessera.graph.shortcut import composed, fused
 from tessera.graph.trace import Tracer
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim, IntExpr, prod
@@ -368,6 +368,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[ArrayBase, ...]:
     )
 
 
+@fused
 @composed
 @api_boundary
 def tile(x: ArrayLike, repetitions: tuple[int, ...], /) -> ArrayBase:
@@ -387,6 +388,7 @@ def tile(x: ArrayLike, repetitions: tuple[int, ...], /) -> ArrayBase:
     return rearrange.reshape(lifted, [n * dim for n, dim in zip(counts, dims, strict=True)])
 
 
+@fused
 @composed
 @api_boundary
 def repeat(x: ArrayLike, repeats: int | ArrayBase, /, *, axis: int | None = None) -> ArrayBase:
