@@ -173,6 +173,7 @@ def test_loss_scale_is_taken_away_again() -> None:
     assert ts.loss_scale(8)(loss)(w) == loss(w)
 
 
+@pytest.mark.unchecked
 def test_type_checkers_see_arrays(tmp_path: Path) -> None:
     checker = Path(sys.executable).with_name("pyright")
     if not checker.exists():
