@@ -19,6 +19,7 @@ from tessera.graph.ops.refs import batched_write
 from tessera.graph.trace import as_tuple, bind, find_trace
 from tessera.graph.transforms.differentiate import jvp, linearize, transpose, zeros_of
 from tessera.graph.transforms.evaluate import bind_op
+from tessera.graph.transforms.residuals import smaller
 from tessera.graph.transforms.silence import silenced_block
 from tessera.graph.transforms.vectorize import vmap
 from tessera.ir.core import Block, Func, Op, Value
@@ -121,12 +122,16 @@ class Call(Control):
         forward, linear, captured, nonzero, count = linearize(
             func, [t is not None for t in tangents]
         )
-        results = self.applied((*captured, *primals), forward.body)
-        split = len(results) - count
+        forward, linear, residuals = smaller(forward, linear, count)
+        inputs = (*captured, *primals)
+        results = self.applied(inputs, forward.body)
+        split = len(nonzero)
         given = [t for t in tangents if t is not None]
         if not any(nonzero):
             return results[:split], [None] * split
-        touts = iter(self.applied((*results[split:], *given), linear.body))
+        kept = iter(results[split:])
+        needed = [inputs[x] if isinstance(x, int) else next(kept) for x in residuals]
+        touts = iter(self.applied((*needed, *given), linear.body))
         return results[:split], [next(touts) if n else None for n in nonzero]
 
     def transpose(self, cts: Sequence[Any], operands: Sequence[Any]) -> Sequence[Any]:
