@@ -37,14 +37,14 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
     moves = [op for op in forward.ops if isinstance(op, (Rearrange, Constant))]
     made: dict[Value, Op] = {op.result: op for op in moves}
     args = set(forward.args)
-    moved: list[Op] = []
+    moved: dict[Op, None] = {}
     leaves: dict[Value, None] = {}
     for value in residuals:
         ops, found = _chain(value, made)
         is_less = sum(_size(v) for v in found) < _size(value) or args.issuperset(found)
         if is_less and all(_size(v) >= 0 for v in (value, *found)):
-            moved += [op for op in ops if op not in moved]
-            leaves |= dict.fromkeys(found)
+            moved |= ops
+            leaves |= found
         else:
             leaves[value] = None
     places = {v: k for k, v in enumerate(forward.args)}
@@ -72,20 +72,19 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
     )
 
 
-def _chain(value: Value, made: dict[Value, Op]) -> tuple[list[Op], list[Value]]:
+def _chain(value: Value, made: dict[Value, Op]) -> tuple[dict[Op, None], dict[Value, None]]:
     """The ops that move elements, in order, by which a value comes about, and what of."""
-    ops: list[Op] = []
-    leaves: list[Value] = []
+    ops: dict[Op, None] = {}
+    leaves: dict[Value, None] = {}
 
     def visit(v: Value) -> None:
         op = made.get(v)
         if op is None:
-            if v not in leaves:
-                leaves.append(v)
+            leaves[v] = None
         elif op not in ops:
             for operand in op.operands:
                 visit(operand)
-            ops.append(op)
+            ops[op] = None
 
     visit(value)
     return ops, leaves
