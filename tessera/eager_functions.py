@@ -106,6 +106,7 @@ class _Arguments:
         sizes: the values of the symbols.
         kinds: what tells programs for arrays apart.
         fixed: what says what is computed.
+        knows_sizes: whether programs are for the sizes that there are.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], shortcut: Shortcut) -> None:
@@ -116,7 +117,7 @@ class _Arguments:
         self.sizes: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._told_by_numbers = shortcut.told_by_numbers
-        self._knows_sizes = shortcut.for_sizes is not None
+        self.knows_sizes = shortcut.for_sizes is not None
         self._args = args
         self.fixed: list[Hashable] = []
         kinds = [self._kind(x) for x in args]
@@ -174,11 +175,11 @@ class _Arguments:
         last = data.ndim - 1
         dims: list[Dim] = []
         for k, n in enumerate(data.shape):
-            is_known = self._knows_sizes or n == 1 or (k == last and n < SHORT)
+            is_known = self.knows_sizes or n == 1 or (k == last and n < SHORT)
             dims.append(n if is_known else sym(self._name(n)))
         order = order_of(data)
         lying = x if order is None else turned(x, order)
-        found = None if self._knows_sizes else spaced(lying)
+        found = None if self.knows_sizes else spaced(lying)
         if found is not None:
             self.sizes.update(zip(found[0].names(len(self.arrays)), found[1], strict=True))
         elif is_apart(lying.storage):
@@ -200,7 +201,7 @@ class _Arguments:
     @property
     def are_large(self) -> bool:
         """Whether some array is."""
-        least = calls.WORTH if self._knows_sizes else WORTH
+        least = calls.WORTH if self.knows_sizes else WORTH
         return any([x.storage.size >= least for x in self.arrays])
 
     def types(self) -> list[TensorType]:
@@ -300,7 +301,7 @@ class Functions:
         if not given.are_large or default_device() is not CPU:
             return NotImplemented
         kinds = (shortcut, self._settings_key(), given.kinds)
-        programs = self._programs_of(kinds, shortcut.for_sizes is not None)
+        programs = self._programs_of(kinds, given.knows_sizes)
         fixed = tuple(given.fixed)
         if fixed not in programs and len(programs) < _MOST_PROGRAMS:
             programs[fixed] = self._program(shortcut, given, kwargs)
@@ -321,9 +322,11 @@ class Functions:
     ) -> dict[Hashable, _Program | None]:
         if not knows_sizes:
             return self._programs.setdefault(kinds, {})
-        found = self.sized.setdefault(kinds, {})
-        for oldest in [*self.sized][:-_MOST_SIZES]:
-            self.sized.pop(oldest, None)
+        found = self.sized.get(kinds)
+        if found is None:
+            found = self.sized[kinds] = {}
+            for oldest in [*self.sized][:-_MOST_SIZES]:
+                self.sized.pop(oldest, None)
         return found
 
     def _add(self, program: _Program, values: tuple[int, ...], sizes: dict[str, int]) -> Plan:
@@ -350,7 +353,7 @@ class Functions:
         try:
             with scoped(Loc.unknown):
                 func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
-            if not _is_worth(func, shortcut.for_sizes is not None):
+            if not _is_worth(func, given.knows_sizes):
                 return None
             program = self._compiled(func)
         except (_Unknown, TesseraError, TypeError, ValueError):

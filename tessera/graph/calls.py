@@ -40,7 +40,7 @@ def _for_sizes(shortcut: Shortcut, *args: Any, **kwargs: Any) -> Any:
     """Calls a function while something is traced: as one op, unless that is compiled."""
     places = [k for k, x in enumerate(args) if isinstance(x, ArrayBase)]
     arrays = [args[k] for k in places]
-    if is_tracing() or not any([is_worth(x.shape) for x in arrays]):
+    if is_tracing() or not any([_is_worth(x.shape) for x in arrays]):
         return shortcut.function(*args, **kwargs)
 
     def run(*params: Any) -> Sequence[Any]:
@@ -59,6 +59,6 @@ def _for_sizes(shortcut: Shortcut, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def is_worth(shape: Sequence[Any]) -> bool:
+def _is_worth(shape: Sequence[Any]) -> bool:
     """Whether an array has known sizes, and so many elements that they are worth a program."""
     return all([isinstance(n, int) for n in shape]) and prod(shape) >= WORTH

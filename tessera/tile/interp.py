@@ -38,7 +38,7 @@ from tessera.tile import entry_ops, interp_lanes, interp_panels, interp_reductio
 from tessera.tile import ops as t
 from tessera.tile.entry_ops import Together
 from tessera.tile.index_arithmetic import INDEX_FNS, wrap
-from tessera.tile.interp_boxes import clipped, window
+from tessera.tile.interp_boxes import finder, places
 from tessera.tile.prefetch_ops import Prefetch
 from tessera.tile.scratch_ops import Scratch
 from tessera.tile.sentinel_ops import Sentinel
@@ -341,17 +341,16 @@ def _bools(x: Array) -> Array:
 
 
 def _load(s: Interpreter, op: t.Load) -> Step:
-    values, whole, some = s.values, window(s, op, op.shape), clipped(s, op, op.shape)
+    values, find = s.values, finder(s, op, op.shape)
 
     def step() -> None:
         view: View = values[op.view]
-        if (found := whole(view)) is not None:
-            s.define(op, _bools(found.copy()))
-            return
-        if (ends := some(view)) is not None:
-            part, where = ends
-            result = np.full(op.shape, np.asarray(op.fill).astype(part.dtype))
-            result[where] = _bools(part)
+        if (found := find(view)) is not None:
+            if found.shape == op.shape:
+                s.define(op, _bools(found.copy()))
+                return
+            result = np.full(op.shape, np.asarray(op.fill).astype(found.dtype))
+            result[places(found)] = _bools(found)
             s.define(op, result)
             return
         offsets, active = _box(s, op, view, op.shape)
@@ -362,18 +361,14 @@ def _load(s: Interpreter, op: t.Load) -> Step:
 
 def _store(s: Interpreter, op: t.Store) -> Step:
     shape = t.tile_type(op.value).shape
-    values, whole, some = s.values, window(s, op, shape), clipped(s, op, shape)
+    values, find = s.values, finder(s, op, shape)
 
     def step() -> None:
         view: View = values[op.view]
-        if view.memory.data.flags.writeable:
-            if (place := whole(view)) is not None:
-                place[...] = values[op.value]
-                return
-            if (ends := some(view)) is not None:
-                part, where = ends
-                part[...] = values[op.value][where]
-                return
+        if view.memory.data.flags.writeable and (found := find(view)) is not None:
+            value = values[op.value]
+            found[...] = value if found.shape == shape else value[places(found)]
+            return
         value = s.tile(op.value)
         offsets, active = _box(s, op, view, value.shape)
         _write(op, view.memory, offsets, active, value)

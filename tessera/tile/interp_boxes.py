@@ -17,64 +17,40 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 
 
-def window(
+def finder(
     s: Interpreter, op: t.Load | t.Store, shape: tuple[int, ...]
 ) -> Callable[[View], Array | None]:
-    """What finds the elements of a box in memory, if all are accessed and none lies outside."""
-    values, coords = s.values, op.coords
-    ends = [size - 1 for size in shape]
+    """What finds the elements of a box in memory, from its first one to the end of the box, or of
+    the view in dims where that is checked; None where others are accessed, or not all of these."""
+    values, coords, check = s.values, op.coords, op.check
 
     def find(view: View) -> Array | None:
         at, low, high = view.offset, 0, 0
-        for coord, end, size, stride in zip(coords, ends, view.sizes, view.strides, strict=True):
-            first = values[coord]
-            if first < 0 or first + end >= size:
+        counts: list[int] = []
+        for k, (coord, count) in enumerate(zip(coords, shape, strict=True)):
+            first, size, stride = values[coord], view.sizes[k], view.strides[k]
+            if first < 0 or first >= size:
                 return None
+            if first + count > size:
+                if k not in check:
+                    return None
+                count = size - first
+            counts.append(count)
             at += first * stride
             if stride < 0:
-                low += end * stride
+                low += (count - 1) * stride
             else:
-                high += end * stride
-        return _in_memory(view, at, low, high, shape)
+                high += (count - 1) * stride
+        memory, data = view.memory, view.memory.data
+        if at + low < 0 or at + high >= data.size:
+            return None
+        item = data.itemsize
+        strides = tuple([stride * item for stride in view.strides])
+        return np.ndarray(tuple(counts), data.dtype, memory.raw, at * item, strides)
 
     return find if not op.mask and 0 not in shape else lambda view: None
 
 
-def clipped(
-    s: Interpreter, op: t.Load | t.Store, shape: tuple[int, ...]
-) -> Callable[[View], tuple[Array, tuple[slice, ...]] | None]:
-    """What finds the elements of a box that ends beyond its view, in dims where that is checked:
-    those in memory, and where in the box they are."""
-    values, coords, check = s.values, op.coords, op.check
-
-    def find(view: View) -> tuple[Array, tuple[slice, ...]] | None:
-        at, low, high = view.offset, 0, 0
-        inside: list[int] = []
-        for k, (coord, count) in enumerate(zip(coords, shape, strict=True)):
-            first, size, stride = values[coord], view.sizes[k], view.strides[k]
-            if first < 0 or first >= size or (first + count > size and k not in check):
-                return None
-            end = min(count, size - first) - 1
-            inside.append(end + 1)
-            at += first * stride
-            if stride < 0:
-                low += end * stride
-            else:
-                high += end * stride
-        found = _in_memory(view, at, low, high, tuple(inside))
-        return None if found is None else (found, tuple([slice(0, count) for count in inside]))
-
-    return find if check and not op.mask and 0 not in shape else lambda view: None
-
-
-def _in_memory(
-    view: View, at: int, low: int, high: int, shape: tuple[int, ...]
-) -> Array | None:
-    """So many elements from a place on, by the strides of a view, unless some lie outside of its
-    memory: the first of them so far below that place, the last one so far above."""
-    memory, data = view.memory, view.memory.data
-    if at + low < 0 or at + high >= data.size:
-        return None
-    item = data.itemsize
-    strides = tuple([stride * item for stride in view.strides])
-    return np.ndarray(shape, data.dtype, memory.raw, at * item, strides)
+def places(part: Array) -> tuple[slice, ...]:
+    """Where the elements that were found are in their box."""
+    return tuple([slice(0, count) for count in part.shape])

@@ -13,8 +13,7 @@ from typing import Any
 
 from tessera.graph.ops.base import Rearrange
 from tessera.graph.ops.generate import Constant
-from tessera.graph.transforms.evaluate import bind_op, evaluate, trace_function
-from tessera.ir import loc as _loc
+from tessera.graph.transforms.evaluate import evaluate, trace_function
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
@@ -36,28 +35,26 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
     residuals = forward.outputs[split:]
     moves = [op for op in forward.ops if isinstance(op, (Rearrange, Constant))]
     made: dict[Value, Op] = {op.result: op for op in moves}
-    args = set(forward.args)
+    places = {v: k for k, v in enumerate(forward.args)}
     moved: dict[Op, None] = {}
     leaves: dict[Value, None] = {}
     for value in residuals:
         ops, found = _chain(value, made)
-        is_less = sum(_size(v) for v in found) < _size(value) or args.issuperset(found)
+        is_less = sum(_size(v) for v in found) < _size(value) or found.keys() <= places.keys()
         if is_less and all(_size(v) >= 0 for v in (value, *found)):
             moved |= ops
             leaves |= found
         else:
             leaves[value] = None
-    places = {v: k for k, v in enumerate(forward.args)}
-    if not moved and not args.intersection(leaves):
+    if not moved and not places.keys() & leaves.keys():
         return forward, linear, [*residuals]
 
+    rest = [op for op in moved if op.result not in leaves]
+    moving = Func("residuals", Block([*leaves], rest, residuals))
+
     def run(*given: Any) -> Sequence[Any]:
-        env: dict[Value, Any] = dict(zip(leaves, given, strict=False))
-        for op in moved:
-            with _loc.scoped(op.loc):
-                found = bind_op(op, [env[v] for v in op.operands])
-            env.update(zip(op.results, found, strict=True))
-        return evaluate(linear, [*[env[v] for v in residuals], *given[len(leaves) :]])
+        needed = evaluate(moving, given[: len(leaves)])
+        return evaluate(linear, [*needed, *given[len(leaves) :]])
 
     types = [_type(v) for v in (*leaves, *linear.args[count:])]
     again, captured = trace_function(run, types, "linearize", linear.name)
