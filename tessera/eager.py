@@ -8,7 +8,6 @@ computing anything give views where strides can say it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from tessera.compile import lower as lower_graph
 from tessera.config import Config, config
 from tessera.eager_functions import Functions
+from tessera.eager_libraries import Libraries
 from tessera.eager_order import (
     Spaces,
     adding,
@@ -33,6 +33,7 @@ from tessera.eager_order import (
     spaced,
     turned,
 )
+from tessera.eager_plans import MOST_SHAPES, Plan
 from tessera.eager_repeats import WORTH, Pattern, backwards, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
@@ -44,7 +45,6 @@ from tessera.graph.ops import rearrange as r
 from tessera.graph.ops import reshape as s
 from tessera.graph.ops import windows as w
 from tessera.graph.ops.base import Family
-from tessera.graph.ops.checks import static_shape
 from tessera.graph.ops.control import Control
 from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.hostcall import HostCall, specs
@@ -55,7 +55,6 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
 from tessera.ir.loc import Loc, scoped
-from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
@@ -65,7 +64,7 @@ from tessera.runtime.dispatch.run import Run
 from tessera.runtime.dispatch.signatures import Key, Signatures, Work, key_of
 from tessera.runtime.dispatch.structure import leaves_alone
 from tessera.runtime.executable import Executable
-from tessera.runtime.memory import aligned_empty, aligned_sized
+from tessera.runtime.memory import aligned_empty
 
 
 def attrs_key(cls: type[Op], attrs: dict[str, Any]) -> Hashable:
@@ -104,44 +103,8 @@ VIEWS: dict[type[Op], ViewRule] = {
 }
 
 
-def specs_of(
-    results: Sequence[Type], dtypes: Sequence[np.dtype[Any]]
-) -> list[tuple[tuple[int, ...], np.dtype[Any], int]]:
-    """Shape, dtype and bytes of results."""
-    shapes = [static_shape(tuple(type.dims())) for type in results]
-    return [(s, d, math.prod(s) * d.itemsize) for s, d in zip(shapes, dtypes, strict=True)]
-
-
-class Plan:
-    """All that running one op on operands of given shapes takes, worked out once."""
-
-    __slots__ = ("_caller", "_dims", "_found", "_outputs", "_scratch")
-
-    def __init__(self, found: Executable, results: Sequence[Type], dims: list[int]) -> None:
-        self._found = found
-        self._caller = found.caller
-        self._dims = dims
-        self._outputs = specs_of(results, found.dtypes)
-        self._scratch = found.scratch(dims)
-
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """The results for contiguous inputs."""
-        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in self._outputs]
-        size = self._scratch
-        scratch = aligned_sized((size,), _BYTE, size) if size else 0
-        self._caller(*inputs, *outputs, scratch, *self._dims)
-        if direct.STATE.runs is not None:
-            direct.noted(Run(self._found, inputs, outputs, self._dims))
-        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
-
-
 # From so many elements on, other threads may run meanwhile.
 _LONG = 4096
-
-# Programs whose shapes never repeat must not fill memory with what is quick to make anew.
-_MOST_SHAPES = 8192
-
-_BYTE = np.dtype(np.uint8)
 
 
 def _no_devices(operands: Sequence[Any]) -> Eager:
@@ -167,15 +130,14 @@ class Eager:
         self._plans: dict[Hashable, Plan] = {}
         # Of operands of some shapes and strides: the program, its sizes, and what lies backwards.
         self._lying: dict[Hashable, tuple[Any, list[int], tuple[int, ...]]] = {}
-        # Of calls of libraries: the routine, its options, and its results.
-        self._calls: dict[Hashable, tuple[str, tuple[int, ...], list[Any]]] = {}
         self._cache: dict[Hashable, Any] = {}
         # What native code knows of each op, and the signatures that it was told or cannot know.
         self._signatures: dict[type[Op], Signatures] = {}
         self._noted: set[Hashable] = set()
         # Orders of large arrays, and their dtypes, that came before.
         self._orders: set[Hashable] = set()
-        self.functions = Functions(self._settings_key, self._executable, self._new_plan)
+        parts = (self._settings_key, self._executable, self._new_plan)
+        self.functions, self._libraries = Functions(*parts), Libraries(*parts)
         # The settings that were last in force, and their part of keys.
         self._settings: tuple[Config | None, Hashable] = (None, None)
 
@@ -220,11 +182,10 @@ class Eager:
     def _run(
         self, cls: type[Op], flat: list[Array], groups: list[int | None], attrs: dict[str, Any]
     ) -> Any:
-        if issubclass(cls, (HostCall, LibraryCall)):
-            direct.noted(None)
         if issubclass(cls, Control):
             return self._control(cls, flat, groups, attrs)
         if cls is HostCall:
+            direct.noted(None)
             results = self._host_call(flat, attrs)
             return tuple(results) if len(results) != 1 else results[0]
         if issubclass(cls, LibraryCall):
@@ -274,7 +235,7 @@ class Eager:
         if key not in self._checked:
             # The op's own check, whose errors are the user's.
             cls(Value(x.type), **attrs)
-            if len(self._checked) >= _MOST_SHAPES:
+            if len(self._checked) >= MOST_SHAPES:
                 self._checked.clear()
             self._checked.add(key)
         is_whole = cls is s.Broadcast
@@ -301,7 +262,7 @@ class Eager:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plan(cls, flat, groups, attrs, spaces)
-            if len(self._plans) >= _MOST_SHAPES:
+            if len(self._plans) >= MOST_SHAPES:
                 self._plans.clear()
             self._plans[key] = plan
         if not any(spaces):
@@ -312,22 +273,7 @@ class Eager:
     def _library_call(
         self, cls: type[LibraryCall], flat: list[Array], attrs: dict[str, Any]
     ) -> Any:
-        """A call needs no code."""
-        kinds = [(x.storage.shape, x.storage.dtype, x.weak) for x in flat]
-        key = (cls, tuple(attrs.items()), *kinds)
-        known = self._calls.get(key)
-        if known is None:
-            op = cls(*[Value(x.type) for x in flat], **attrs)
-            types = [v.type for v in op.results]
-            dtypes = [t.dtype.np for t in types if isinstance(t, TensorType)]
-            known = op.routine, op.options(), specs_of(types, dtypes)
-            if len(self._calls) >= _MOST_SHAPES:
-                self._calls.clear()
-            self._calls[key] = known
-        routine, options, specs = known
-        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in specs]
-        run_routine(routine, [x.contiguous for x in flat], outputs, options)
-        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
+        return self._libraries.call(cls, flat, attrs)
 
     def _generalizations(self, op: Op) -> Sequence[Callable[..., Any]]:
         """What may make the sizes of an op run-time values, best first."""
@@ -453,7 +399,7 @@ class Eager:
                 program = self._compile_elementwise(cls, operands, attrs, pattern)
                 self._cache[signature] = program
             if (read := backwards(data, inputs)) is not None:
-                if len(self._lying) >= _MOST_SHAPES:
+                if len(self._lying) >= MOST_SHAPES:
                     self._lying.clear()
                 self._lying[which] = program, dims, read
         result = aligned_empty(shape, program.dtypes[0])

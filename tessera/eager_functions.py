@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from tessera.dtypes import DType, iinfo
 from tessera.eager_order import Spaces, as_it_lies, inverse, is_apart, order_of, spaced, turned
+from tessera.eager_plans import Plan
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph import calls
@@ -60,14 +61,6 @@ _REFUSED: tuple[type[Op], ...] = (Control, HostCall, LibraryCall)
 
 _FIXED = (str, type(None))
 _NUMBERS = (int, float, bool)
-
-
-class Plan(Protocol):
-    """What one run takes; see `eager.Plan`."""
-
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """The results."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

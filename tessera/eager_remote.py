@@ -16,7 +16,8 @@ import numpy as np
 
 from tessera.compile_gpu import lower_on
 from tessera.config import config
-from tessera.eager import Eager, Plan, constant, specs_of
+from tessera.eager import Eager, constant
+from tessera.eager_plans import Plan, specs_of
 from tessera.eager_repeats import lines
 from tessera.eager_sizes import patterned, with_known_updates
 from tessera.graph.array import Array

@@ -62,7 +62,7 @@ from tessera.schedule.windows import take_windows
 from tessera.target.fourier.calls import steps_of_call
 from tessera.target.from_tile.simd import lower_kernel, lower_main, lower_module
 from tessera.target.gpu import Gpu
-from tessera.target.linalg.calls import matrices_of_call
+from tessera.target.linalg.calls import has_code
 from tessera.target.llvm.modules import ModuleText, ModuleWriter, write_modules
 from tessera.target.machine import Machine
 from tessera.target.passes.check_bounds import Site, check_bounds
@@ -360,7 +360,7 @@ def count_kernels(program: Func, machine: Machine | Gpu) -> dict[tuple[str, str]
             what = "a call of a library"
             if isinstance(machine, Machine) and steps_of_call(op.function, types, machine):
                 what = "transforms of lines"
-            elif isinstance(machine, Machine) and matrices_of_call(op.function, types, machine):
+            elif isinstance(machine, Machine) and has_code(op.function, types):
                 what = "code for small matrices"
             key = (op.function.name, f"{what} with {sizes}")
             found[key] = found.get(key, 0) + 1

@@ -32,6 +32,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import fourier
 from tessera.graph.ops.rearrange import pad, slice_axis
 from tessera.graph.placement import device_of
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 
 __all__ = [
@@ -199,6 +200,7 @@ def _list(n: int | None) -> Sequence[int] | None:
     return None if n is None else (n,)
 
 
+@composed
 @api_boundary
 def fft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -222,6 +224,7 @@ def fft(
     return _transform("fft", x, _list(n), (axis,), norm, inverse=False)
 
 
+@composed
 @api_boundary
 def ifft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -230,6 +233,7 @@ def ifft(
     return _transform("ifft", x, _list(n), (axis,), norm, inverse=True)
 
 
+@composed
 @api_boundary
 def fftn(
     x: ArrayLike,
@@ -252,6 +256,7 @@ def fftn(
     return _transform("fftn", x, s, axes, norm, inverse=False)
 
 
+@composed
 @api_boundary
 def ifftn(
     x: ArrayLike,
@@ -264,6 +269,7 @@ def ifftn(
     return _transform("ifftn", x, s, axes, norm, inverse=True)
 
 
+@composed
 @api_boundary
 def fft2(
     x: ArrayLike,
@@ -276,6 +282,7 @@ def fft2(
     return _transform("fft2", x, s, axes, norm, inverse=False)
 
 
+@composed
 @api_boundary
 def ifft2(
     x: ArrayLike,
@@ -337,6 +344,7 @@ def _no_axes(name: str) -> ShapeError:
     )
 
 
+@composed
 @api_boundary
 def rfft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -356,6 +364,7 @@ def rfft(
     return _real_transform("rfft", x, _list(n), (axis,), norm)
 
 
+@composed
 @api_boundary
 def irfft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -375,6 +384,7 @@ def irfft(
     return _inverse_real_transform("irfft", x, _list(n), (axis,), norm)
 
 
+@composed
 @api_boundary
 def rfftn(
     x: ArrayLike,
@@ -389,6 +399,7 @@ def rfftn(
     return _real_transform("rfftn", x, s, axes, norm)
 
 
+@composed
 @api_boundary
 def irfftn(
     x: ArrayLike,
@@ -401,6 +412,7 @@ def irfftn(
     return _inverse_real_transform("irfftn", x, s, axes, norm)
 
 
+@composed
 @api_boundary
 def rfft2(
     x: ArrayLike,
@@ -413,6 +425,7 @@ def rfft2(
     return _real_transform("rfft2", x, s, axes, norm)
 
 
+@composed
 @api_boundary
 def irfft2(
     x: ArrayLike,
@@ -425,6 +438,7 @@ def irfft2(
     return _inverse_real_transform("irfft2", x, s, axes, norm)
 
 
+@composed
 @api_boundary
 def hfft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -445,6 +459,7 @@ def hfft(
     )
 
 
+@composed
 @api_boundary
 def ihfft(
     x: ArrayLike, /, n: int | None = None, axis: int = -1, norm: Norm = "backward"
@@ -529,6 +544,7 @@ def _shifted(
     return roll(found, steps, axis=places) if places else found
 
 
+@composed
 @api_boundary
 def fftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> ArrayBase:
     """Moves the element of frequency 0 to the middle.
@@ -540,6 +556,7 @@ def fftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> ArrayB
     return _shifted("fftshift", x, axes, 1)
 
 
+@composed
 @api_boundary
 def ifftshift(x: ArrayLike, /, axes: int | Sequence[int] | None = None) -> ArrayBase:
     """The inverse of `fftshift`."""

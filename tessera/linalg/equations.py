@@ -17,6 +17,7 @@ from tessera.graph.ops.library import conj, identity, product, turned
 from tessera.graph.ops.rearrange import broadcast, full, reshape, squeeze
 from tessera.graph.ops.reduce import max_, sum_
 from tessera.graph.placement import device_of
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.linalg.matrices import check_matrix, matrix, pair, same_lead
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@composed
 @api_boundary
 def solve(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
     """The solution of x1 @ x = x2, by LAPACK's `getrf`.
@@ -72,6 +74,7 @@ def _check_sides(name: str, a: Any, b: Any, n: Dim, axis: int = -2) -> None:
         )
 
 
+@composed
 @api_boundary
 def triangular_solve(
     a: ArrayLike,
@@ -112,6 +115,7 @@ def triangular_solve(
     )
 
 
+@composed
 @api_boundary
 def inv(x: ArrayLike, /) -> ArrayBase:
     """The inverses of square matrices; infinities or NaN for singular ones.

@@ -15,6 +15,7 @@ from tessera.graph.ops import solve as solving
 from tessera.graph.ops.library import adjoint, columns_of, identity, product, tril, triu
 from tessera.graph.ops.rearrange import concatenate, iota, slice_axis
 from tessera.graph.placement import device_of
+from tessera.graph.shortcut import composed
 from tessera.ir.intexpr import minimum
 from tessera.linalg.matrices import hermitian, matrix, unknown_choice
 
@@ -64,6 +65,7 @@ class SVDResult(NamedTuple):
     Vh: ArrayBase
 
 
+@composed
 @api_boundary
 def cholesky(
     x: ArrayLike, /, *, upper: bool = False, symmetrize_input: bool = True
@@ -127,6 +129,7 @@ def qr(
     return r if mode == "r" else QRResult(q, r)
 
 
+@composed
 @api_boundary
 def lu(x: ArrayLike, /) -> tuple[ArrayBase, ArrayBase, ArrayBase]:
     """The LU factorization with partial pivoting, by LAPACK's `getrf`.

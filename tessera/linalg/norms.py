@@ -64,6 +64,7 @@ def det(x: ArrayLike, /) -> ArrayBase:
     return determinant.det(matrix("det", x, square=True))
 
 
+@composed
 @api_boundary
 def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """Signs of determinants, and the logarithms of their magnitudes.

@@ -69,6 +69,10 @@ class Fft(Transform):
             self.check_length(x.shape[axis])
         return x
 
+    @property
+    def batch_rank(self) -> int:
+        return min(self.axes)
+
     def options(self) -> tuple[int, ...]:
         """The direction, then the axes."""
         return (int(self.inverse), *self.axes)
@@ -87,6 +91,10 @@ class Fft(Transform):
 
 class Half(Transform):
     """Base of the transforms of real numbers, whose other half is the conjugate of the first."""
+
+    @property
+    def batch_rank(self) -> int:
+        return self.attrs["axis"]
 
     def batch(self, operands: Sequence[Any], axes: Sequence[int | None], size: Dim) -> Batched:
         """One more axis that is not transformed, where it is."""

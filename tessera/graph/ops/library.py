@@ -51,6 +51,11 @@ class LibraryCall(GraphOp):
         """What the routine is told besides the arrays."""
         return ()
 
+    @property
+    def batch_rank(self) -> int:
+        """How many dims in front of all operands only say how many calls of one kind there are."""
+        return tensor(self, 0).rank - 2
+
     def evaluate(self, *operands: np.ndarray) -> Any:
         """What the routine makes of contiguous arrays."""
         outputs = [_empty(value) for value in self.results]

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.ir.core import Value
-from tessera.ir.hostcall import LibraryFunction
+from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.intexpr import Dim, symbols
+from tessera.ir.types import Type
 from tessera.target import ops as t
 from tessera.target.fourier.calls import Step, steps_of_call, transform_of
 from tessera.target.from_tile.lowering import Lowering, constant_of
+from tessera.target.linalg.calls import has_code as has_matrices
 from tessera.target.linalg.calls import matrices_of_call
+from tessera.target.machine import Machine
 from tessera.tile import ops as tile
+
+
+def has_code(function: HostFunction, types: Sequence[Type], machine: Machine) -> bool:
+    """Whether code does the same as a call.
+
+    Args:
+        function: what is called.
+        types: of what it reads and of what it gives.
+        machine: the CPU.
+    """
+    return has_matrices(function, types) or bool(steps_of_call(function, types, machine))
 
 
 def host_call(s: Lowering, op: tile.HostCall) -> None:

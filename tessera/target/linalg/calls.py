@@ -16,6 +16,8 @@ from tessera.target.linalg.solve import Triangle, blocks_of
 from tessera.target.machine import Machine
 
 _SQUARE = {"cholesky": factorize.cholesky, "det": factorize.det, "slogdet": factorize.slogdet}
+_SOLVERS = ("triangular_solve", "lu_solve")
+_NAMES = ("lu", *_SQUARE, *_SOLVERS)
 
 MOST = 128
 """Rows and columns of matrices for which there is code; the library blocks larger ones for the
@@ -42,6 +44,25 @@ class Matrices:
     grain: int
 
 
+def has_code(function: HostFunction, types: Sequence[Type]) -> bool:
+    """Whether there is code for a call.
+
+    Args:
+        function: what is called.
+        types: of what it reads and of what it gives.
+    """
+    if not isinstance(function, LibraryFunction) or function.name not in _NAMES:
+        return False
+    first, last = types[0], types[-1]
+    assert isinstance(first, BufType)
+    assert isinstance(last, BufType)
+    sizes = first.shape[-2:]
+    # The columns of right-hand sides.
+    free = last.shape[-1:] if function.name in _SOLVERS else ()
+    is_known = all([isinstance(n, int) and n > 0 for n in (*sizes, *free)])
+    return is_known and first.dtype in (float32, float64) and max(sizes) <= MOST
+
+
 def matrices_of_call(
     function: HostFunction, types: Sequence[Type], machine: Machine
 ) -> Matrices | None:
@@ -52,26 +73,24 @@ def matrices_of_call(
         types: of what it reads and of what it gives.
         machine: the CPU.
     """
-    if not isinstance(function, LibraryFunction):
+    if not has_code(function, types):
         return None
+    assert isinstance(function, LibraryFunction)
     first, last = types[0], types[-1]
     assert isinstance(first, BufType)
     assert isinstance(last, BufType)
     dtype, options = first.dtype, function.options
-    *batch, m, n = first.shape if len(first.shape) > 1 else (None, None)
-    if dtype not in (float32, float64) or not isinstance(m, int) or not isinstance(n, int):
-        return None
-    if not (0 < m <= MOST and 0 < n <= MOST):
-        return None
+    *batch, m, n = first.shape
+    assert isinstance(m, int)
+    assert isinstance(n, int)
     steps, points = m * n * min(m, n), 1
     if function.name == "lu":
         func = factorize.lu(m, n, dtype, machine)
     elif function.name in _SQUARE:
         func = _SQUARE[function.name](n, dtype, machine)
-    elif function.name in ("triangular_solve", "lu_solve"):
+    else:
         columns = last.shape[-1]
-        if not isinstance(columns, int) or not columns:
-            return None
+        assert isinstance(columns, int)
         points = blocks_of(columns, dtype, machine)
         steps = n * n
         if function.name == "lu_solve":
@@ -79,6 +98,4 @@ def matrices_of_call(
         else:
             which = Triangle(*[bool(x) for x in options])
             func = solve.triangular_solve(n, columns, dtype, machine, which)
-    else:
-        return None
     return Matrices(func, tuple(batch), points, -(-GRAIN // steps))

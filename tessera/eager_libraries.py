@@ -1,0 +1,109 @@
+"""Calls of libraries outside of any trace.
+
+A call of a routine takes tens of microseconds of Python, however small its matrices are. So where
+compiled programs have code instead (`target/from_tile/calls.py`), it runs here as well, as a
+program for matrices or lines of one size, and any number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.compile import current_machine
+from tessera.eager_plans import Plan, specs_of
+from tessera.graph.array import Array
+from tessera.graph.ops.library import LibraryCall
+from tessera.ir.builder import Builder
+from tessera.ir.core import Func, Value
+from tessera.ir.hostcall import LibraryFunction
+from tessera.ir.intexpr import Dim, sym
+from tessera.ir.loc import Loc, scoped
+from tessera.ir.routines import run_routine
+from tessera.ir.types import TensorType, Type
+from tessera.runtime.dispatch import direct
+from tessera.runtime.memory import aligned_sized
+from tessera.schedule.from_graph import buffer_type
+from tessera.target.from_tile.calls import has_code
+
+_MOST = 256
+"""Programs, and what their runs take, that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Routine:
+    """What the library is told besides arrays, and its results."""
+
+    name: str
+    options: tuple[int, ...]
+    specs: Sequence[Any]
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """The results for contiguous inputs."""
+        direct.noted(None)
+        outputs = [aligned_sized(shape, dtype, size) for shape, dtype, size in self.specs]
+        run_routine(self.name, inputs, outputs, self.options)
+        return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
+
+
+class Libraries:
+    """Calls of libraries, and the programs that take their place.
+
+    Args:
+        settings_key: gives what of the settings tells programs apart.
+        compiled: compiles a graph.
+        plan: gives what a run of a program takes, for types of results and values of sizes.
+    """
+
+    def __init__(
+        self,
+        settings_key: Callable[[], Hashable],
+        compiled: Callable[[Func], Any],
+        plan: Callable[[Any, Sequence[Type], list[int]], Plan],
+    ) -> None:
+        self._settings_key = settings_key
+        self._compiled = compiled
+        self._plan = plan
+        self._plans: dict[Hashable, Plan | _Routine] = {}
+        self._programs: dict[Hashable, Any] = {}
+
+    def call(self, cls: type[LibraryCall], flat: Sequence[Array], attrs: dict[str, Any]) -> Any:
+        """The results of a call."""
+        kinds = [(x.storage.shape, x.storage.dtype, x.weak) for x in flat]
+        key = (cls, self._settings_key(), tuple(attrs.items()), *kinds)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._new(cls, flat, attrs)
+            if len(self._plans) >= _MOST:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan.run([direct.contiguous(x) for x in flat])
+
+    def _new(
+        self, cls: type[LibraryCall], flat: Sequence[Array], attrs: dict[str, Any]
+    ) -> Plan | _Routine:
+        # The op's own check, whose errors are the user's.
+        op = cls(*[Value(x.type) for x in flat], **attrs)
+        results = [v.type for v in op.results]
+        function = LibraryFunction(op.routine, op.options())
+        buffers = [buffer_type(v) for v in (*op.operands, *op.results)]
+        if not has_code(function, buffers, current_machine()):
+            dtypes = [t.dtype.np for t in results if isinstance(t, TensorType)]
+            return _Routine(op.routine, op.options(), specs_of(results, dtypes))
+        batch = flat[0].shape[: op.batch_rank]
+        names = [f"b{k}" for k in range(len(batch))]
+        numbers: tuple[Dim, ...] = tuple([sym(name) for name in names])
+        shapes = [(*numbers, *x.shape[len(batch) :]) for x in flat]
+        types = [TensorType(s, x.dtype, x.weak) for s, x in zip(shapes, flat, strict=True)]
+        key = (cls, self._settings_key(), tuple(attrs.items()), *types)
+        program = self._programs.get(key)
+        if program is None:
+            builder = Builder(types)
+            with scoped(Loc.unknown):
+                found = builder.add(cls(*builder.args, **attrs))
+            func = builder.func(op.routine, found.results, names)
+            program = self._programs[key] = self._compiled(func)
+            for oldest in [*self._programs][:-_MOST]:
+                self._programs.pop(oldest, None)
+        return self._plan(program, results, [*batch])
