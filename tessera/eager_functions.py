@@ -100,6 +100,7 @@ class _Arguments:
         kinds: what tells programs for arrays apart.
         fixed: what says what is computed.
         knows_sizes: whether programs are for the sizes that there are.
+        is_whole: whether they are for arrays of any size.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], shortcut: Shortcut) -> None:
@@ -111,6 +112,7 @@ class _Arguments:
         self._names: dict[int, str] = {}
         self._told_by_numbers = shortcut.told_by_numbers
         self.knows_sizes = shortcut.for_sizes is not None
+        self.is_whole = shortcut.is_whole
         self._args = args
         self.fixed: list[Hashable] = []
         kinds = [self._kind(x) for x in args]
@@ -168,7 +170,8 @@ class _Arguments:
         last = data.ndim - 1
         dims: list[Dim] = []
         for k, n in enumerate(data.shape):
-            is_known = self.knows_sizes or n == 1 or (k == last and n < SHORT)
+            is_short = k == last and n < SHORT and not self.is_whole
+            is_known = self.knows_sizes or n == 1 or is_short
             dims.append(n if is_known else sym(self._name(n)))
         order = order_of(data)
         lying = x if order is None else turned(x, order)
@@ -193,9 +196,9 @@ class _Arguments:
 
     @property
     def are_large(self) -> bool:
-        """Whether some array is."""
+        """Whether some array is large enough for one program."""
         least = calls.WORTH if self.knows_sizes else WORTH
-        return any([x.storage.size >= least for x in self.arrays])
+        return self.is_whole or any([x.storage.size >= least for x in self.arrays])
 
     def types(self) -> list[TensorType]:
         """Of the parameters of a program."""
@@ -257,7 +260,9 @@ def _is_worth(func: Func, knows_sizes: bool) -> bool:
     if count == 0:
         # What is repeated would be copied element by element.
         return any([isinstance(op, s.Broadcast) for op in ops])
-    return knows_sizes or count >= _FEW
+    # Parts that are joined would be copied first.
+    is_joined = {r.Slice, r.Concatenate} <= {type(op) for op in ops}
+    return knows_sizes or is_joined or count >= _FEW
 
 
 class Functions:

@@ -32,6 +32,7 @@ class Shortcut(Called):
     Attributes:
         notes: what the engine keeps of it.
         is_fused: see `fused`.
+        is_whole: see `one_program`.
         for_sizes: the same as one op, while something is traced; see `graph/calls.py`.
     """
 
@@ -50,6 +51,7 @@ class Shortcut(Called):
         self.unread = unread
         self.notes: Any = None
         self.is_fused = False
+        self.is_whole = False
         self.for_sizes: Callable[..., Any] | None = None
 
     def known_by(self, table: object) -> None:
@@ -126,4 +128,12 @@ def fused(fn: Callable[P, R]) -> Callable[P, R]:
     may be computed as one program."""
     assert isinstance(fn, Shortcut)
     fn.is_fused = True
+    return fn
+
+
+def one_program(fn: Callable[P, R]) -> Callable[P, R]:
+    """Says of a marked function, as `fused` does, that it is one program, also of small arrays: op
+    by op it would be dozens."""
+    assert isinstance(fn, Shortcut)
+    fn.is_fused = fn.is_whole = True
     return fn

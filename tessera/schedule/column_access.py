@@ -47,7 +47,8 @@ def columns_of(body: Block) -> Columns:
     stored = [op for op in body.ops if isinstance(op, ops.Store)]
     stores: dict[Op, Sequence[ops.Store]] = {}
     for (buf, _), group in _by_row([op for op in stored if _is_alone(op) and op.buf not in read]):
-        if len(group) > 1 and [op.index[-1] for op in group] == list(range(count_of(buf))):
+        is_whole = [op.index[-1] for op in group] == list(range(count_of(buf)))
+        if len(group) > 1 and is_whole and len({(op.streaming, op.least) for op in group}) == 1:
             stores.update(dict.fromkeys(group, group))
     found: set[Op] = set()
     for (buf, _), group in _by_row(loads):
@@ -77,4 +78,4 @@ def count_of(buf: Value) -> int:
 
 def _is_alone(op: ops.Store) -> bool:
     """Whether a store just writes what it is given."""
-    return op.combine is None and not op.keeps and isinstance(op.least, int)
+    return op.combine is None and not op.keeps

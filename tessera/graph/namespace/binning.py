@@ -21,7 +21,7 @@ from tessera.graph.namespace.arguments import (
     spread,
     to_dtype,
 )
-from tessera.graph.namespace.searching import bisect, is_at_hand
+from tessera.graph.namespace.searching import bisect
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops import reduce
@@ -29,6 +29,7 @@ from tessera.graph.ops.gather import Combine, IndexMode, gather, scatter
 from tessera.graph.ops.rearrange import concatenate, full, iota, reshape, slice_axis
 from tessera.graph.ops.sort import sort
 from tessera.graph.placement import common_device, device_of, placed
+from tessera.graph.shortcut import composed, one_program
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.convert import cast_array
@@ -45,6 +46,7 @@ CLOSE = 1 / 8
 """
 
 
+@composed
 @api_boundary
 def interp(
     x: ArrayLike,
@@ -90,14 +92,21 @@ def interp(
     if period is not None:
         at, places, values = _repeated(at, places, values, period)
         left = right = None
+    ends = [None if v is None else to_dtype(_plain(v), at.dtype) for v in (left, right)]
+    return _interpolated(at, places, values, bisect(places, at, "right"), *ends)
+
+
+@one_program
+@composed
+def _interpolated(at: Any, places: Any, values: Any, after: Any, left: Any, right: Any) -> Any:
+    """The values between and outside of points, given which ones come after."""
+    found = _between(at, places, values, after)
     size = places.shape[0]
-    found = _between(at, places, values)
     for edge, value, before in ((0, left, True), (size - 1, right, False)):
         end = reshape(slice_axis(places, 0, edge, edge + 1), ())
         outside = (ops.lt if before else ops.gt)(at, spread(end, at.shape))
         default = reshape(slice_axis(values, 0, edge, edge + 1), ())
-        other = default if value is None else to_dtype(_plain(value), at.dtype)
-        found = ops.select(outside, spread(other, at.shape), found)
+        found = ops.select(outside, spread(default if value is None else value, at.shape), found)
     return found
 
 
@@ -119,10 +128,9 @@ def _repeated(at: Any, places: Any, values: Any, period: Any) -> tuple[Any, Any,
     return at, places, concatenate([last, values, first], 0)
 
 
-def _between(at: Any, places: Any, values: Any) -> Any:
+def _between(at: Any, places: Any, values: Any, after: Any) -> Any:
     """The value on the line through the points on both sides."""
     size = places.shape[0]
-    after = bisect(places, at, "right")
     last = spread(size_of([size], after.dtype), after.shape)
     after = ops.minimum(ops.maximum(after, 1), ops.sub(last, 1))
     before = ops.maximum(ops.sub(after, 1), 0)
@@ -138,6 +146,7 @@ def _between(at: Any, places: Any, values: Any) -> Any:
 # --- histograms -------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def histogram_bin_edges(
     a: ArrayLike, /, bins: int | ArrayLike = 10, range: tuple[Any, Any] | None = None
@@ -149,6 +158,7 @@ def histogram_bin_edges(
     return _edges(name, given, bins, bounds)
 
 
+@composed
 @api_boundary
 def histogram(
     a: ArrayLike,
@@ -194,10 +204,10 @@ def histogram(
             )
         counted = reshape(each, found.shape)
         counted = ops.cast(counted, default_int) if counted.dtype.is_bool else counted
-    if bounds is None or (is_at_hand(edges) and is_at_hand(found) and not is_tracing()):
-        place = _bisected(found, edges)
+    if bounds is None:
+        place = _bisected(found, edges, bisect(edges, found, "right"))
     else:
-        place = _computed(found, edges, *bounds)
+        place = _computed(found, edges, *_limits(found, count, *bounds), count)
     # What lies outside has a bin of its own, so that nothing has to be left out.
     sums = full((count + 1,), 0, counted.dtype)
     sums = scatter(sums, counted, [place], [0], Combine.ADD, IndexMode.PROMISE)
@@ -279,37 +289,52 @@ def _wide(dtype: DType) -> DType:
     return float64 if dtype is float64 else float32
 
 
-def _bisected(x: Any, edges: Any) -> Any:
-    """The bin of each element between any edges; the number of bins for others."""
+@one_program
+@composed
+def _bisected(x: Any, edges: Any, after: Any) -> Any:
+    """The bin of each element between any edges, of which it is known which comes after; the number
+    of bins for others."""
     count = edges.shape[0] - 1
     last = spread(reshape(slice_axis(edges, 0, count, count + 1), ()), x.shape)
-    place = ops.sub(bisect(edges, x, "right"), 1)
+    place = ops.sub(after, 1)
     place = ops.sub(place, ops.cast(ops.eq(x, last), place.dtype))
     outside = ops.or_(ops.isnan(x), ops.or_(ops.lt(place, 0), ops.ge(place, count)))
-    return ops.select(outside, count, place)
+    return ops.select(outside, spread(size_of([count], place.dtype), x.shape), place)
 
 
-def _computed(x: Any, edges: Any, low: Any, high: Any) -> Any:
+def _limits(x: Any, count: int, low: Any, high: Any) -> tuple[Any, Any, bool]:
+    """The lowest and the highest edge as places are computed, and whether no two edges of so many
+    bins can be near to one element."""
+    exact = _wide(x.dtype)
+    is_close = isinstance(low, float) and (
+        # Half a bin to both sides of a large number is nothing.
+        _error(x, count) * (max(abs(low), abs(high)) + high - low) < CLOSE * (high - low)
+    )
+    low, high = (
+        number(v, exact) if isinstance(v, float) else ops.cast(ops.cast(v, x.dtype), exact)
+        for v in (low, high)
+    )
+    return low, high, is_close
+
+
+def _error(x: Any, count: int) -> float:
+    """What has been rounded of a place."""
+    return 4 * count * finfo(x.dtype).eps
+
+
+@one_program
+@composed
+def _computed(x: Any, edges: Any, low: Any, high: Any, is_close: bool, count: int) -> Any:
     """The bin of each element between edges at equal distances; the number of bins for others.
 
     One that is computed to lie near an edge, with regard to all that has been rounded, is compared
     with that edge: what counts is on which side of the rounded edge it is. Where it is not known
     that no other edge is as near, it is compared with those on both sides of its bin.
     """
-    count = edges.shape[0] - 1
     exact = _wide(x.dtype)
-    error = 4 * count * finfo(x.dtype).eps
-    is_close = isinstance(low, float) and (
-        # Half a bin to both sides of a large number is nothing.
-        error * (max(abs(low), abs(high)) + high - low) < CLOSE * (high - low)
-    )
-    low, high = (
-        number(v, exact) if isinstance(v, float) else ops.cast(ops.cast(v, x.dtype), exact)
-        for v in (low, high)
-    )
     span = ops.sub(high, low)
     size = ops.maximum(ops.abs_(low), ops.abs_(high))
-    slack = ops.mul(ops.add(ops.div(size, span), 1), error)
+    slack = ops.mul(ops.add(ops.div(size, span), 1), _error(x, count))
     shape = x.shape
     wide = ops.cast(x, exact)
     inside = ops.and_(ops.ge(wide, spread(low, shape)), ops.le(wide, spread(high, shape)))

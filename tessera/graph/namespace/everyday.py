@@ -15,6 +15,7 @@ from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
     as_inexact,
+    filled,
     index_of,
     parse_axes,
     parse_axis,
@@ -402,6 +403,7 @@ def kron(x1: ArrayLike, x2: ArrayLike, /) -> ArrayBase:
 # --- counts -------------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def bincount(
     x: ArrayLike, /, weights: ArrayLike | None = None, *, length: int | None = None
@@ -420,10 +422,11 @@ def bincount(
             loc=loc.current(),
             rule="it is a vector of integers",
         )
-    counts = (found * 0 + 1).astype(default_int) if weights is None else weights
+    counts = filled(found.shape, 1, default_int, found) if weights is None else weights
     return segment_sum(counts, found, length)
 
 
+@composed
 @api_boundary
 def digitize(x: ArrayLike, /, bins: ArrayLike, *, right: bool = False) -> ArrayBase:
     """The number of the bin that each element is in.

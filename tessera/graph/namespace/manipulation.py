@@ -272,9 +272,18 @@ def _rolled(x: Any, shift: Any, axis: int) -> Any:
     by = index_of("roll", shift) % size
     if by == 0:
         return x
+    return _moved(x, by if 2 * by <= size else by - size, axis)
+
+
+@fused
+@composed
+def _moved(x: Any, by: int, axis: int) -> Any:
+    """Elements moved along an axis by less than its size, back if `by` is negative."""
+    size = x.shape[axis]
+    start = size - by if by > 0 else -by
     parts = [
-        rearrange.slice_axis(x, axis, size - by, size),
-        rearrange.slice_axis(x, axis, 0, size - by),
+        rearrange.slice_axis(x, axis, start, size),
+        rearrange.slice_axis(x, axis, 0, start),
     ]
     return rearrange.concatenate(parts, axis)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.dtypes import bool_, default_index, default_int, uint8
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
-from tessera.graph.array import Array, ArrayBase
+from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -28,8 +28,7 @@ from tessera.graph.ops.checks import largest
 from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import full, reshape
 from tessera.graph.placement import device_of, placed
-from tessera.graph.remote import Remote
-from tessera.graph.shortcut import fused, shortcut
+from tessera.graph.shortcut import composed, fused, one_program, shortcut
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import prod
@@ -139,6 +138,7 @@ def nonzero(x: ArrayLike, /) -> tuple[ArrayBase, ...]:
     return tuple([placed(i.astype(np.int64, copy=False), where) for i in np.nonzero(data)])
 
 
+@composed
 @api_boundary
 def searchsorted(
     x1: ArrayLike,
@@ -182,22 +182,41 @@ def searchsorted(
 
 
 def bisect(line: Any, wanted: Any, side: Literal["left", "right"]) -> Any:
-    """Where `searchsorted` finds elements of one dtype.
-
-    Halves the range of possible places as often as its size demands.
-    """
+    """Where `searchsorted` finds elements of one dtype."""
     size = line.shape[0]
-    shape = wanted.shape
-    if is_at_hand(line) and is_at_hand(wanted) and not is_tracing():
-        # Step by step this would be a dozen programs to start.
-        return Array(np.asarray(np.searchsorted(line.host, wanted.host, side), np.int64))
-    low = full(shape, 0, default_int)
     if size == 0:
-        return low
-    high = spread(size_of([size], default_int), shape)
+        return full(wanted.shape, 0, default_int)
     # A symbolic size has less than 2**48 elements: that many fit into no address space.
     most = largest(size)
     steps = 48 if most is None else most.bit_length()
+    if is_tracing():
+        return _halved(line, wanted, steps, side)
+    # Few programs serve all lengths.
+    steps = -(-steps // _TOGETHER) * _TOGETHER
+    return (_first_places if side == "left" else _last_places)(line, wanted, steps)
+
+
+_TOGETHER = 3
+"""Lines of lengths that differ in so many steps share a program outside of any trace."""
+
+
+@one_program
+@composed
+def _first_places(line: Any, wanted: Any, steps: int) -> Any:
+    return _halved(line, wanted, steps, "left")
+
+
+@one_program
+@composed
+def _last_places(line: Any, wanted: Any, steps: int) -> Any:
+    return _halved(line, wanted, steps, "right")
+
+
+def _halved(line: Any, wanted: Any, steps: int, side: Literal["left", "right"]) -> Any:
+    """The places in a line: the range of possible ones is halved as often as its size demands."""
+    shape = wanted.shape
+    low = full(shape, 0, default_int)
+    high = spread(size_of([line.shape[0]], default_int), shape)
     for _ in range(steps):
         middle = ops.shr(ops.add(low, high), 1)
         here = gather(line, [middle], [0], IndexMode.CLIP)
@@ -209,13 +228,6 @@ def bisect(line: Any, wanted: Any, side: Literal["left", "right"]) -> Any:
             ops.select(ops.and_(ops.not_(before), open_), middle, high),
         )
     return low
-
-
-def is_at_hand(x: Any) -> bool:
-    """Whether an array is concrete, on the host, and of a dtype of NumPy's own."""
-    return (
-        type(x) is Array and not isinstance(x.storage, Remote) and x.storage.dtype.kind in "biuf"
-    )
 
 
 def _less(a: Any, b: Any) -> Any:

@@ -12,6 +12,7 @@ from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.gather import Combine, scatter
 from tessera.graph.ops.rearrange import full
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.ir.scalar import SCALARS
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 
+@composed
 @api_boundary
 def segment_sum(
     data: ArrayLike,
@@ -55,6 +57,7 @@ def segment_sum(
     return _segments("segment_sum", data, segment_ids, num_segments, Combine.ADD, unique_indices)
 
 
+@composed
 @api_boundary
 def segment_prod(
     data: ArrayLike,
@@ -71,6 +74,7 @@ def segment_prod(
     return _segments("segment_prod", data, segment_ids, num_segments, Combine.MUL, unique_indices)
 
 
+@composed
 @api_boundary
 def segment_max(
     data: ArrayLike,
@@ -87,6 +91,7 @@ def segment_max(
     return _segments("segment_max", data, segment_ids, num_segments, Combine.MAX, unique_indices)
 
 
+@composed
 @api_boundary
 def segment_min(
     data: ArrayLike,

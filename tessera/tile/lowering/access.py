@@ -5,7 +5,7 @@ A complex buffer is memory of its real dtype: element k is at 2k and 2k + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import int64, real_of
@@ -295,6 +295,13 @@ def store(low: State, op: s.Store, point: Point) -> None:
         write(low, op.buf, value, op.index, point, op.where, dyn, op.combine, op.atomic, streaming)
         return ()
 
+    past_caches(low, op, point, action)
+
+
+def past_caches(
+    low: State, op: s.Store, point: Point, action: Callable[[int], tuple[Value, ...]]
+) -> None:
+    """Does what a store does, which is told whether it writes past the caches."""
     if op.streaming and not isinstance(op.least, int):
         # How large it is shows when it runs. Beyond an extent nothing is written past the caches.
         is_large = low.em.map("ge", low.em.index(op.least), low.em.const(0, int64))

@@ -67,9 +67,14 @@ def _write_rows(low: State, stores: Sequence[s.Store], point: Point) -> bool:
         return False
     (dim,) = point.dims
     full = (dim.size,)
+
+    def action(streaming: int) -> tuple[Value, ...]:
+        em.add(t.Store(view, value, coords, (), check, streaming, loc=em.loc))
+        return ()
+
     values = [low.get(one.value, point) for one in stores]
     rows = [em.reshape(low.spread(value, full, 1)[0], (1, *full)) for value in values]
     value = em.pure(Stack, tuple(rows), (len(stores), *full))
     coords, check = (em.index(0), dim.start), (1,) if dim.checked else ()
-    em.add(t.Store(view, value, coords, (), check, first.streaming, loc=em.loc))
+    access.past_caches(low, first, point, action)
     return True

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tessera.dtypes import int64
 from tessera.ir.core import Op, Value
@@ -29,11 +28,9 @@ from tessera.ir.intexpr import (
     Facts,
     ceildiv,
     divides,
-    linear_in,
     minimum,
     prod,
     sym,
-    symbols,
 )
 from tessera.ir.walk import walk
 from tessera.schedule import keeping, lengths, loop_ops, prefetch_ops, short_rows
@@ -62,12 +59,10 @@ from tessera.tile.lowering import (
     windows,
 )
 from tessera.tile.lowering.emitter import Emitter
+from tessera.tile.lowering.inner_ranges import inner_ranges
 from tessera.tile.lowering.last_columns import LastColumns
 from tessera.tile.lowering.state import Handler, Point, State, TileDim
 from tessera.tile.scratch_ops import Scratch
-
-MOST = 0.75
-"""So much of a nest's points have code of their own where no condition is tested."""
 
 HANDLERS: Mapping[type[Op], Handler] = {
     s.Const: pointwise.const,
@@ -250,37 +245,6 @@ def _has_conditions(nest: s.Nest) -> bool:
     return any(bool(op.where) for op in walk(nest.body) if isinstance(op, (s.Load, s.Store)))
 
 
-def _inner_ranges(nest: s.Nest) -> dict[str, tuple[int, int]]:
-    """For axes that conditions are about, the longest range in which each of these holds everywhere
-    or nowhere; {} where that is not most of the nest, as it is for the border around an image, and
-    for an array that is rolled."""
-    extents = {axis.name: axis.extent for axis in nest.axes}
-    cuts: dict[str, set[int]] = {}
-    for op in walk(nest.body):
-        for e in op.where if isinstance(op, (s.Load, s.Store, s.Holds)) else ():
-            name = next(iter(symbols(e)), "")
-            extent = extents.get(name)
-            if not isinstance(extent, int) or len(symbols(e)) > 1:
-                continue
-            affine = linear_in(e, (name,))
-            if affine is None:
-                continue
-            step, rest = affine[0][name], affine[1]
-            if not isinstance(step, int) or not isinstance(rest, int) or step == 0:
-                continue
-            # Where it begins to hold, or to fail.
-            at = -(rest // step) if step > 0 else rest // -step + 1
-            cuts.setdefault(name, {0, extent}).add(min(max(at, 0), extent))
-    found: dict[str, tuple[int, int]] = {}
-    part = 1.0
-    for name, places in cuts.items():
-        ends = sorted(places)
-        start, end = max(pairwise(ends), key=lambda ends: ends[1] - ends[0], default=(0, 0))
-        found[name] = start, end - 1
-        part *= (end - start) / max(ends[-1], 1)
-    return found if part >= MOST else {}
-
-
 def _needs_points(op: Op) -> bool:
     """Whether a store combines complex elements in a way that has to see both parts."""
     if not isinstance(op, s.Store) or op.combine is None or op.combine.name == "add":
@@ -308,7 +272,9 @@ class _Loops:
         self.stages: list[list[Op]] = [[] for _ in range(len(plans) + 1)]
         self.is_once = lengths.of(nest.body.ops) >= lengths.WHOLE
         self.slides = not self.by_row and _slides(nest, [plan.tile for plan in plans])
-        self.inner = {} if self.is_once or self.by_row else _inner_ranges(nest)
+        self.inner: Mapping[str, tuple[Dim, Dim]] = {}
+        if not self.is_once and not self.by_row:
+            self.inner = inner_ranges(nest)
         memory = [op for op in nest.body.ops if isinstance(op, (s.Load, s.Store))]
         self.fetched = [op for op in memory if op.ahead and not later_rows.is_filled(op)]
         self.early = [op for op in memory if isinstance(op, s.Load) and op.early]
@@ -369,8 +335,8 @@ class _Loops:
             dim = tiled.get(name)
             first = em.symbols[name] if dim is None else dim.start
             last = high if dim is None else high - (dim.size - 1)
-            conditions.append(em.map("ge", first, em.const(low, int64)))
-            conditions.append(em.map("le", first, em.const(last, int64)))
+            conditions.append(em.map("ge", first, em.index(low)))
+            conditions.append(em.map("le", first, em.index(last)))
         every = em.all_of(conditions)
         assert every is not None
 

@@ -170,7 +170,7 @@ class State:
     # --- evaluation ---------------------------------------------------------------------------
 
     @contextmanager
-    def inside_of(self, ranges: Mapping[str, tuple[int, int]]) -> Generator[None, None, None]:
+    def inside_of(self, ranges: Mapping[str, tuple[Dim, Dim]]) -> Generator[None, None, None]:
         """Within the block, axes are known to be in these ranges."""
         facts, is_inner = self.facts, self.is_inner
         known: dict[str, tuple[Dim | None, Dim | None]] = dict(facts)
