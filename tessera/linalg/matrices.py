@@ -17,6 +17,7 @@ from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import may_equal
 from tessera.graph.ops.library import DTYPES, adjoint
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 
 
@@ -59,7 +60,12 @@ def check_matrix(name: str, x: Any, square: bool = False) -> None:
 def hermitian(name: str, x: object, symmetrize: bool) -> Any:
     """An argument as Hermitian matrices: its mean with its adjoint, unless it counts as it is."""
     found = matrix(name, x, square=True)
-    return ops.mul(ops.add(found, adjoint(found)), 0.5) if symmetrize else found
+    return _symmetrized(found) if symmetrize else found
+
+
+@composed
+def _symmetrized(x: Any) -> Any:
+    return ops.mul(ops.add(x, adjoint(x)), 0.5)
 
 
 def same_lead(name: str, a: Any, b: Any) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from tessera.graph.namespace.arguments import (
 from tessera.graph.namespace.indexing import fill_outside, parse_mode, read_at_once, wrapped
 from tessera.graph.ops.gather import IndexMode, gather, take_along
 from tessera.graph.ops.rearrange import transpose
+from tessera.graph.shortcut import composed
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 
@@ -81,6 +82,12 @@ def take(
     return transpose(taken, order)
 
 
+@composed
+def _along(x: Any, places: Any, axis: int) -> Any:
+    """Elements at places that are known to be in range: looking at these is left to Python."""
+    return take_along(x, places, axis)
+
+
 def _gather_mode(known: bool, policy: IndexMode | None) -> tuple[IndexMode, bool]:
     """The mode, and whether all indices are meant to be in range although that is not known."""
     if known:
@@ -124,6 +131,8 @@ def take_along_axis(
         )
     found, index = (spread(v, (*common[:at], v.shape[at], *common[at:])) for v in (found, index))
     places, known = wrapped(found.type, at, index, policy)
+    if known and not is_tracing():
+        return _along(found, places, at)
     taken = take_along(found, places, at, *_gather_mode(known, policy))
     if policy is IndexMode.FILL and not known:
         return fill_outside(taken, [(places, found.shape[at])], range(taken.ndim), fill_value)

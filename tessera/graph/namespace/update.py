@@ -28,6 +28,7 @@ from tessera.graph.namespace import elementwise
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
+    broadcast_dims,
     common_dtype,
     filled,
     is_number,
@@ -46,6 +47,7 @@ from tessera.graph.namespace.indexing import (
     plan_index,
     read,
     read_or_fill,
+    wrapped,
 )
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
@@ -60,6 +62,7 @@ from tessera.graph.ops.rearrange import (
     transpose,
 )
 from tessera.graph.placement import common_device
+from tessera.graph.shortcut import composed
 from tessera.graph.trace import is_tracing
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
@@ -240,6 +243,10 @@ def _updated(
     mask = _as_mask(index)
     if mask is not None and not found.ndim:
         return _masked(x, mask, found, combine)
+    places = None if policy else _known_places(x, index)
+    if places is not None:
+        unique = options.get("unique_indices", False)
+        return _at_places(x, as_array(name, found), places, name, combine.value, unique)
     plan = plan_index(x.type, index, policy)
     if policy is None and plan.mode is IndexMode.CLIP:
         plan.mode = IndexMode.DROP
@@ -275,6 +282,32 @@ def _updated_at_once(x: Array, index: Any, values: Any, combine: Combine) -> Arr
 
 
 _PLAIN = frozenset({int, slice, type(None), type(...)})
+
+
+def _known_places(x: Any, index: Any) -> list[Array] | None:
+    """An index of arrays that are all in range, as looking at them tells; None for another one, and
+    while a program is traced."""
+    items = cast("tuple[Any, ...]", index) if type(index) is tuple else (index,)
+    is_here = type(x) is Array and not is_tracing() and len(items) <= x.ndim
+    if not is_here or not all([type(i) is Array and i.ndim and i.dtype.is_integer for i in items]):
+        return None
+    shape = broadcast_dims([item.shape for item in items])
+    if isinstance(shape, int):
+        return None
+    found = [wrapped(x.type, axis, item) for axis, item in enumerate(items)]
+    return [places for places, _ in found] if all([known for _, known in found]) else None
+
+
+@composed
+def _at_places(
+    x: Any, values: Any, places: list[Any], name: str, combine: str, unique: bool
+) -> Any:
+    """A copy of an array, changed at places of its first axes."""
+    shape = broadcast_dims([i.shape for i in places])
+    assert not isinstance(shape, int)
+    arrays = {axis: spread(i, shape) for axis, i in enumerate(places)}
+    plan = Plan([Cut(0, d) for d in x.shape], arrays, shape, 0, [*range(len(places), x.ndim)])
+    return write(name, x, plan, values, Combine(combine), unique)
 
 
 def _as_mask(index: Any) -> Any:
