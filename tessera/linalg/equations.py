@@ -176,14 +176,18 @@ def matrix_rank(x: ArrayLike, /, rtol: ArrayLike | None = None) -> ArrayBase:
     """
     found = matrix("matrix_rank", x)
     with using(device_of(found)):
-        share = _share("matrix_rank", found, rtol)
-        s = factorize.svdvals(found)
-        axis = s.ndim - 1
-        if s.shape[axis] == 0:
-            return full(s.shape[:-1], 0, int64)
-        limit = ops.mul(max_(s, (axis,)), share)
-        above = ops.gt(s, broadcast(limit, s.shape, range(axis)))
-        return sum_(ops.cast(above, int64), (axis,))
+        return _rank(factorize.svdvals(found), _share("matrix_rank", found, rtol))
+
+
+@composed
+def _rank(s: Any, share: Any) -> Any:
+    """How many singular values do not count as zero."""
+    axis = s.ndim - 1
+    if s.shape[axis] == 0:
+        return full(s.shape[:-1], 0, int64)
+    limit = ops.mul(max_(s, (axis,)), share)
+    above = ops.gt(s, broadcast(limit, s.shape, range(axis)))
+    return sum_(ops.cast(above, int64), (axis,))
 
 
 @api_boundary
@@ -209,10 +213,18 @@ def lstsq(
     y = reshape(y, (*y.shape, 1)) if is_vector else y
     with using(device_of(x)):
         x, y = same_lead("lstsq", x, y)
-        found = product(determinant.pinv(x, _share("lstsq", x, rcond)), y)
-        apart = ops.sub(product(x, found), y)
-        size = ops.real(ops.mul(apart, conj(apart))) if x.dtype.is_complex else ops.square(apart)
-        residuals = sum_(size, (x.ndim - 2,))
+        share = _share("lstsq", x, rcond)
+        found, residuals = _fitted(x, determinant.pinv(x, share), y)
         if is_vector:
             found = squeeze(found, (found.ndim - 1,))
-        return found, residuals, matrix_rank(x, rtol=rcond), factorize.svdvals(x)
+        s = factorize.svdvals(x)
+        return found, residuals, _rank(s, share), s
+
+
+@composed
+def _fitted(x: Any, inverse: Any, y: Any) -> tuple[Any, Any]:
+    """The solution by a pseudoinverse, and what is left of the right-hand sides."""
+    found = product(inverse, y)
+    apart = ops.sub(product(x, found), y)
+    size = ops.real(ops.mul(apart, conj(apart))) if x.dtype.is_complex else ops.square(apart)
+    return found, sum_(size, (x.ndim - 2,))

@@ -16,6 +16,7 @@ from tessera.graph.ops.rearrange import broadcast
 from tessera.graph.ops.reduce import max_, sum_
 from tessera.graph.ops.solve import solve
 from tessera.graph.placement import device_of
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.linalg.matrices import matrix
 
@@ -34,6 +35,7 @@ _LARGEST_SINGLE = 3.925724783138660
 _LARGEST_DOUBLE = 5.371920351148152
 
 
+@composed
 @api_boundary
 def expm(x: ArrayLike, /, *, max_squarings: int = 16) -> ArrayBase:
     """The exponential of square matrices, by scaling, a Pade approximant, and squaring.

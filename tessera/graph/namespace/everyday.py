@@ -157,6 +157,7 @@ def nan_to_num(
 # --- averages -----------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def average(
     x: ArrayLike, /, *, axis: Axis = None, weights: ArrayLike | None = None, keepdims: bool = False
@@ -445,6 +446,7 @@ def digitize(x: ArrayLike, /, bins: ArrayLike, *, right: bool = False) -> ArrayB
 # --- places -------------------------------------------------------------------------------------
 
 
+@composed
 @api_boundary
 def unravel_index(indices: ArrayLike, /, shape: Sequence[int]) -> tuple[ArrayBase, ...]:
     """The coordinates of elements whose numbers, in row-major order, are given.

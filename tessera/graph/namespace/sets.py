@@ -28,6 +28,7 @@ from tessera.graph.ops.gather import IndexMode, gather
 from tessera.graph.ops.rearrange import broadcast, reshape
 from tessera.graph.ops.sort import sort
 from tessera.graph.placement import common_device, device_of, placed
+from tessera.graph.shortcut import composed
 from tessera.ir.convert import cast_array, widen
 from tessera.ir.intexpr import prod
 
@@ -132,6 +133,7 @@ def unique_values(x: ArrayLike, /) -> ArrayBase:
     return _in_order("unique_values", x).values
 
 
+@composed
 @api_boundary
 def isin(x1: ArrayLike, x2: ArrayLike, /, *, invert: bool = False) -> ArrayBase:
     """Which elements are among those of another array. NaN is among none.
