@@ -233,11 +233,20 @@ def work(name: str, dtype: np.dtype[Any], position: int, *args: Arg) -> Array:
         position: where its `work` stands, after which comes `lwork`.
         args: its parameters.
     """
+    known = tuple([a if isinstance(a, (bytes, int)) else None for a in args])
+    return np.empty(_work_size(name, dtype, position, known), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _work_size(
+    name: str, dtype: np.dtype[Any], position: int, known: tuple[bytes | int | None, ...]
+) -> int:
+    """How many elements a routine asks for: its letters and ints say it, arrays are not read."""
     asked = np.zeros(1, dtype)
-    query: list[Arg] = [(a, 0) if isinstance(a, np.ndarray) else a for a in args]
+    query: list[Arg] = [(np.zeros(1, dtype), 0) if a is None else a for a in known]
     query[position : position + 2] = [(asked, 0), -1]
     call(name, dtype, 1, *query)
-    return np.empty(max(int(asked[0].real), 1), dtype)
+    return max(int(asked[0].real), 1)
 
 
 def integers(name: str, dtype: np.dtype[Any], size: int) -> Array:
