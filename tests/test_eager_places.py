@@ -183,3 +183,27 @@ def test_rolls_of_any_number_of_places(shape: tuple[int, int]) -> None:
             assert np.array_equal(np.asarray(found), np.roll(x, shift, axis))
     found = ts.roll(ts.asarray(x), (2, -3), axis=(0, 1))
     assert np.array_equal(np.asarray(found), np.roll(x, (2, -3), (0, 1)))
+
+
+# --- masks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.complex64, np.bool_])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
+def test_elements_that_a_mask_chooses(share: float, dtype: Any) -> None:
+    for shape in ((20_000,), (130, 150), (40_001,)):
+        x = RNG.integers(0, 2 if dtype is np.bool_ else 99, shape).astype(dtype)
+        mask = RNG.random(shape) < share
+        found = ts.asarray(x)[ts.asarray(mask)]
+        assert np.array_equal(np.asarray(found), x[mask])
+        turned = ts.flip(ts.asarray(x), axis=0)[ts.asarray(mask)]
+        assert np.array_equal(np.asarray(turned), np.flip(x, 0)[mask])
+
+
+def test_a_mask_of_a_large_array_is_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = names_of_compiled(monkeypatch)
+    x = np.zeros(1 << 14, np.int16)
+    for share in (2, 3, 5):
+        mask = np.arange(1 << 14) % share == 0
+        assert ts.asarray(x)[ts.asarray(mask)].shape == (mask.sum(),)
+    assert names.count("_compressed") == 1

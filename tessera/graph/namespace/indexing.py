@@ -35,6 +35,7 @@ from tessera.graph.namespace.arguments import (
     spread,
 )
 from tessera.graph.namespace.bounds import require_inside
+from tessera.graph.namespace.choosing import chosen
 from tessera.graph.namespace.statistics import size_of
 from tessera.graph.ops import elementwise as ops
 from tessera.graph.ops.checks import largest, may_equal
@@ -495,6 +496,8 @@ def read_at_once(x: Array, index: Any) -> Array | None:
     data = x.storage
     if isinstance(data, Remote) or READERS:  # who is told what happens sees programs
         return None
+    if type(index) is Array and index.ndim == x.ndim and (picked := chosen(x, index)) is not None:
+        return picked
     items = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
     found: list[Any] = []
     count, is_mask = 0, False
