@@ -26,9 +26,9 @@ from tests.differential.levels import check_levels
 RNG = np.random.default_rng(29)
 
 
-def graph_of(fn: Callable[..., Any]) -> Func:
-    a, b = sym("a"), sym("b")
-    func, _ = trace_function(lambda x: [fn(x)], [TensorType((a, b), float32)], "jit", "borders")
+def graph_of(fn: Callable[..., Any], *dims: str) -> Func:
+    type = TensorType(tuple([sym(name) for name in dims or ("a", "b")]), float32)
+    func, _ = trace_function(lambda x: [fn(x)], [type], "jit", "borders")
     return func
 
 
@@ -66,6 +66,15 @@ def pair(x: Any) -> Any:
 def test_levels(fn: Callable[..., Any], shape: tuple[int, int]) -> None:
     x = RNG.standard_normal(shape).astype(np.float32)
     check_levels(graph_of(fn), [x], {"a": shape[0], "b": shape[1]})
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_conditions_about_parts_of_a_sum(size: int) -> None:
+    """A part's place and one inside of it are in one condition."""
+    x = RNG.standard_normal((size, size, 3)).astype(np.float32)
+    wide = ((1, 2), (1, 1), (1, 0))
+    graph = graph_of(lambda x: ts.sum(ts.pad(x, wide, constant_values=1.0)), "a", "a", "b")
+    check_levels(graph, [x], {"a": size, "b": 3})
 
 
 @pytest.mark.parametrize(("fn", "count"), [(pad, 1), (turned, 1), (joined, 0)])

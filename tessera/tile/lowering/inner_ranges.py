@@ -12,6 +12,7 @@ from tessera.ir.intbounds import is_nonneg
 from tessera.ir.intexpr import Dim, linear_in, symbols
 from tessera.ir.walk import walk
 from tessera.schedule import ops as s
+from tessera.schedule.dependence import inner_axes
 
 MOST = 0.75
 """So much of a nest's points have code of their own where no condition is tested."""
@@ -58,11 +59,13 @@ def _symbolic(nest: s.Nest) -> dict[str, tuple[Dim, Dim]]:
     """The same where extents are not known: the range in which all conditions hold, as far as there
     is one of each kind; {} where that is known to be empty, as for what is joined."""
     extents = {axis.name: axis.extent for axis in nest.axes}
+    inner = {axis.name for op in walk(nest.body) for axis in inner_axes(op)}
     found: dict[str, tuple[Dim, Dim]] = {}
     for e in dict.fromkeys(_conditions(nest)):
         names = [name for name in symbols(e) if name in extents]
         affine = linear_in(e, names) if len(names) == 1 else None
-        if affine is None:
+        # Of what a loop inside or an array says, nothing is known in front of the tile.
+        if affine is None or any(name in inner or name[0] == "$" for name in symbols(affine[1])):
             continue
         (name,), rest = names, affine[1]
         low, high = found.get(name, (0, extents[name] - 1))
