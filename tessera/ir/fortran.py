@@ -172,26 +172,32 @@ def call(name: str, dtype: np.dtype[Any], count: int, *args: Arg) -> Array:
 
 def _call_once(name: str, char: str, args: Sequence[Arg]) -> Array:
     """`call` for one matrix."""
-    known = tuple([a if isinstance(a, (bytes, int)) else None for a in args])
-    found, _, words = _known_words(name, char, known)
+    told = _POINTER[0]
+    known: list[bytes | int | None] = []
+    starts: list[int] = []
+    for arg in args:
+        if isinstance(arg, (int, bytes)):
+            known.append(arg)
+        else:
+            known.append(None)
+            starts.append(told(arg[0] if isinstance(arg, tuple) else arg))
+    found, _, words, places = _known_words(name, char, tuple(known))
     info = np.zeros(1, found.integer)
-    starts = [*words]
-    for k, arg in enumerate(args):
-        if isinstance(arg, tuple):
-            starts[k] = pointer(arg[0])
-        elif not isinstance(arg, (bytes, int)):
-            starts[k] = pointer(arg)
+    words = [*words]
+    for k, start in zip(places, starts, strict=True):
+        words[k] = start
     if found.has_info:
-        starts.append(pointer(info))
-    found.call(*starts)
+        words.append(told(info))
+    found.call(*words)
     return info
 
 
 @functools.lru_cache(maxsize=1024)
 def _known_words(
     name: str, char: str, known: tuple[bytes | int | None, ...]
-) -> tuple[Routine, Array, list[int]]:
-    """A routine, and the addresses of its letters and of its ints, which an array holds."""
+) -> tuple[Routine, Array, list[int], list[int]]:
+    """A routine, and the addresses of its letters and of its ints, which an array holds; and the
+    places of arrays among them."""
     found = routine(name, char)
     numbers = np.array([a if isinstance(a, int) else 0 for a in known], found.integer)
     words = [
@@ -200,7 +206,7 @@ def _known_words(
         else pointer(numbers) + k * numbers.itemsize
         for k, a in enumerate(known)
     ]
-    return found, numbers, words
+    return found, numbers, words, [k for k, a in enumerate(known) if a is None]
 
 
 def _parts(name: str, count: int, args: Sequence[Arg]) -> int:

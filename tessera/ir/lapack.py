@@ -33,22 +33,39 @@ def _turned(x: Array) -> Array:
     return np.array(x.swapaxes(-1, -2), order="C", copy=True)
 
 
-def _is_finite(x: Array) -> Array:
-    """Which matrices of a batch have finite elements only."""
-    return np.isfinite(x).all(axis=(-1, -2)).reshape(-1)
+def _is_finite(x: Array) -> Array | None:
+    """Which matrices of a batch have finite elements only; None if all have."""
+    each = np.isfinite(x)
+    return None if each.all() else each.all(axis=(-1, -2)).reshape(-1)
 
 
-def _blank(bad: Array, *outputs: Array) -> None:
-    """NaN for all results of some matrices of a batch."""
-    if bad.any():
-        for out in outputs:
-            out.reshape(len(bad), -1)[bad] = np.nan
+def _cleared(factors: Array, finite: Array | None) -> Array:
+    """The matrices, with zeros in those whose elements are not finite: routines may not return."""
+    if finite is not None:
+        factors.reshape(len(finite), -1)[~finite] = 0
+    return factors
+
+
+def _blank(info: Array, finite: Array | None, *outputs: Array) -> None:
+    """NaN for all results of the matrices of a batch that a routine failed for, or whose elements
+    are not finite."""
+    if finite is None and not info.any():
+        return
+    bad = info != 0 if finite is None else (info != 0) | ~finite
+    for out in outputs:
+        out.reshape(len(bad), -1)[bad] = np.nan
 
 
 @functools.cache
 def _lower(n: int) -> Array:
     """Which elements of a matrix stand on or below its diagonal."""
     return np.tri(n, dtype=np.bool_)
+
+
+@functools.cache
+def _upper(m: int, n: int) -> Array:
+    """Which elements of a matrix stand on or above its diagonal."""
+    return ~np.tri(m, n, -1, dtype=np.bool_)
 
 
 # --- routines -------------------------------------------------------------------------------------
@@ -64,7 +81,7 @@ def cholesky(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     np.copyto(out, x, where=_lower(n))
     # The transpose of the lower half is an upper one: U^H U = conj(A), and L is U transposed.
     info = call("potrf", x.dtype, count, b"U", n, out, n)
-    _blank(info != 0, out)
+    _blank(info, None, out)
 
 
 def triangular_solve(
@@ -219,7 +236,9 @@ def qr(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     args: list[Arg] = [m, n, factors, m, tau, b"", 0]
     args[5:] = [(work := scratch("geqrf", x.dtype, 5, *args), 0), work.size]
     call("geqrf", x.dtype, count, *args)
-    r[...] = np.triu(factors[..., :n, :].swapaxes(-1, -2)[..., : r.shape[-2], :])
+    r[...] = 0
+    found = factors[..., :n, :].swapaxes(-1, -2)[..., : r.shape[-2], :]
+    np.copyto(r, found, where=_upper(*r.shape[-2:]))
     name = "orgqr"
     args = [m, columns, k, factors, m, tau, b"", 0]
     args[6:] = [(work := scratch(name, x.dtype, 6, *args), 0), work.size]
@@ -236,8 +255,7 @@ def eigh(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     if not x.size:
         return
     finite = _is_finite(x)
-    factors = _turned(x)
-    factors.reshape(count, n, n)[~finite] = 0
+    factors = _cleared(_turned(x), finite)
     wants = b"V" if vectors else b"N"
     args: list[Arg] = [wants, b"L", n, factors, n, w]
     # Sizes of scratch memory as LAPACK's documentation of `heevd` and `syevd` states them.
@@ -252,7 +270,7 @@ def eigh(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     info = call("syevd", x.dtype, count, *args, (counts, 0), counts.size)
     if vectors:
         vectors[0][...] = factors.swapaxes(-1, -2)
-    _blank((info != 0) | ~finite, w, *vectors)
+    _blank(info, finite, w, *vectors)
 
 
 def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -268,8 +286,7 @@ def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         return
     finite = _is_finite(x)
     # The transpose is conj(V) S U^T, whose factors are in row-major order V^H and U.
-    factors = np.array(x, order="C", copy=True)
-    factors.reshape(count, m, n)[~finite] = 0
+    factors = _cleared(np.array(x, order="C", copy=True), finite)
     if u is None or vh is None:
         wants, left, right = b"N", np.empty(1, x.dtype), np.empty(1, x.dtype)
         places: list[Arg] = [(left, 0), 1, (right, 0), 1]
@@ -285,7 +302,7 @@ def svd(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     args.append((counts, 0))
     args[10:12] = [(work := scratch("gesdd", x.dtype, 10, *args), 0), work.size]
     info = call("gesdd", x.dtype, count, *args)
-    _blank((info != 0) | ~finite, *outputs)
+    _blank(info, finite, *outputs)
 
 
 def eig(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -297,8 +314,7 @@ def eig(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     if not x.size:
         return
     finite = _is_finite(x)
-    factors = _turned(x)
-    factors.reshape(count, n, n)[~finite] = 0
+    factors = _cleared(_turned(x), finite)
     none = np.empty(1, x.dtype)
     found = np.empty_like(factors) if vectors else none
     right: Arg = found if vectors else (none, 0)
@@ -308,4 +324,4 @@ def eig(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     info = call("geev", x.dtype, count, *args)
     if vectors:
         vectors[0][...] = found.swapaxes(-1, -2)
-    _blank((info != 0) | ~finite, w, *vectors)
+    _blank(info, finite, w, *vectors)

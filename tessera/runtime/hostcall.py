@@ -122,6 +122,7 @@ def _entry(site: CallSite) -> Callable[[Any], int]:
     """What native code calls."""
     types, function, inputs, count = site.types, site.function, site.inputs, len(site.types)
     names, first = site.names, 3 if site.is_remote else 0
+    known = None if names else [_placer(_shape(type, {}), type.dtype.np) for type in types]
 
     def fill(words: Any, arrays: list[Data]) -> bool:
         """Calls it with arrays that are elsewhere; whether that went well."""
@@ -139,12 +140,17 @@ def _entry(site: CallSite) -> Callable[[Any], int]:
 
     def run(words: Any) -> int:
         try:
+            if known is not None and not first:
+                arrays = [place(words[k]) for k, place in enumerate(known)]
+                function.fill(arrays[:inputs], arrays[inputs:])
+                return 0
             dims = {name: words[first + count + k] for k, name in enumerate(names)}
-            shapes = [tuple([int(evaluate(dim, dims)) for dim in type.shape]) for type in types]
+            shapes = [_shape(type, dims) for type in types]
             if first:
                 arrays = [np.empty(s, t.dtype.np) for s, t in zip(shapes, types, strict=True)]
                 return 0 if fill(words, arrays) else 1
-            arrays = [_array(words[k], shapes[k], type.dtype.np) for k, type in enumerate(types)]
+            places = [_placer(s, t.dtype.np) for s, t in zip(shapes, types, strict=True)]
+            arrays = [place(words[k]) for k, place in enumerate(places)]
             function.fill(arrays[:inputs], arrays[inputs:])
         except BaseException as error:
             _STATE.error = error
@@ -154,10 +160,14 @@ def _entry(site: CallSite) -> Callable[[Any], int]:
     return run
 
 
-def _array(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Data:
-    """The array at an address."""
+def _shape(type: BufType, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple([int(evaluate(dim, dims)) for dim in type.shape])
+
+
+def _placer(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[int], Data]:
+    """Gives the array at an address."""
     size = math.prod(shape) * dtype.itemsize
     if not size:
-        return np.empty(shape, dtype)
-    memory: Any = (ctypes.c_char * size).from_address(address & (1 << 64) - 1)
-    return np.frombuffer(memory, dtype).reshape(shape)
+        return lambda address: np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * size).from_address
+    return lambda address: np.ndarray(shape, dtype, memory(address & (1 << 64) - 1))
