@@ -215,6 +215,7 @@ PROGRAMS = [
         reference=_histogram_reference,
         # One number on the other side of an edge, by rounding.
         tolerance=2e-4,
+        eager=True,
     ),
     Program(
         "transpose",

@@ -129,6 +129,7 @@ PROGRAMS = [
         {"n": 3, "count": 4},
         tolerance=1e-2,
         bound="latency",
+        eager=True,
     ),
     Program(
         "cholesky",

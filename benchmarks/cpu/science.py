@@ -323,5 +323,6 @@ PROGRAMS = [
         _convolution_cost,
         [{"rows": 64, "n": 4096}, {"rows": 8, "n": 65536}],
         {"rows": 2, "n": 5},
+        eager=True,
     ),
 ]
