@@ -24,8 +24,6 @@ from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.runtime.dispatch import direct
 from tessera.runtime.memory import aligned_sized
-from tessera.schedule.from_graph import buffer_type
-from tessera.target.from_tile.calls import has_code
 
 _MOST = 256
 """Programs, and what their runs take, that are kept."""
@@ -86,9 +84,7 @@ class Libraries:
         # The op's own check, whose errors are the user's.
         op = cls(*[Value(x.type) for x in flat], **attrs)
         results = [v.type for v in op.results]
-        function = LibraryFunction(op.routine, op.options())
-        buffers = [buffer_type(v) for v in (*op.operands, *op.results)]
-        if not has_code(function, buffers, current_machine()):
+        if not _has_code(op):
             dtypes = [t.dtype.np for t in results if isinstance(t, TensorType)]
             return _Routine(op.routine, op.options(), specs_of(results, dtypes))
         batch = flat[0].shape[: op.batch_rank]
@@ -107,3 +103,13 @@ class Libraries:
             for oldest in [*self._programs][:-_MOST]:
                 self._programs.pop(oldest, None)
         return self._plan(program, results, [*batch])
+
+
+def _has_code(op: LibraryCall) -> bool:
+    """Whether code does the same as a call."""
+    # Imported where it is needed: who calls no library need not wait for it.
+    from tessera.schedule.from_graph import buffer_type
+    from tessera.target.from_tile.calls import has_code
+
+    buffers = [buffer_type(v) for v in (*op.operands, *op.results)]
+    return has_code(LibraryFunction(op.routine, op.options()), buffers, current_machine())

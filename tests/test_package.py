@@ -27,6 +27,13 @@ def test_the_compiler_is_loaded_late() -> None:
     assert python("import tessera as ts; print(ts.float32, ts.config.verify)") == "f32 False"
 
 
+def test_what_lowers_programs_is_loaded_when_one_is() -> None:
+    """It takes half as long as all that arrays need."""
+    code = "import sys, tessera as ts; ts.asarray([1.0]).shape; ts.jit; ts.grad; "
+    code += "print([m for m in sys.modules if m.startswith('tessera.target.from_tile')])"
+    assert python(code) == "[]"
+
+
 @pytest.mark.parametrize("first", ["tessera", "tessera.api", "tessera.compile", "tessera.graph"])
 def test_a_function_wins_over_the_module_of_its_name(first: str) -> None:
     code = f"import {first}, tessera as ts; print(ts.compile.__module__, callable(ts.compile))"
