@@ -33,7 +33,7 @@ from tessera.eager_order import (
     spaced,
     turned,
 )
-from tessera.eager_plans import MOST_SHAPES, Plan
+from tessera.eager_plans import MOST_SHAPES, Plan, drop_oldest
 from tessera.eager_repeats import WORTH, Pattern, backwards, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
@@ -131,6 +131,8 @@ class Eager:
         # Of operands of some shapes and strides: the program, its sizes, and what lies backwards.
         self._lying: dict[Hashable, tuple[Any, list[int], tuple[int, ...]]] = {}
         self._cache: dict[Hashable, Any] = {}
+        # Of ops with regions, whose sizes are known.
+        self._regions: dict[Hashable, Any] = {}
         # What native code knows of each op, and the signatures that it was told or cannot know.
         self._signatures: dict[type[Op], Signatures] = {}
         self._noted: set[Hashable] = set()
@@ -503,12 +505,13 @@ class Eager:
         op = builder.add(_build(cls, builder.args, groups, attrs))
         func = builder.func(cls.name.split(".")[-1], op.results)
         key = (content_hash(func), self._settings_key())
-        found = self._cache.get(key)
+        found = self._regions.get(key)
         if found is None:
             found = self._executable(func)
             # What calls the host does so with a function of its own each time.
             if not any([isinstance(inner, HostCall) for inner in walk(func.body)]):
-                self._cache[key] = found
+                self._regions[key] = found
+                drop_oldest(self._regions)
         inputs = [direct.contiguous(x) for x in flat]
         outputs = found.run(inputs)
         direct.noted(None if op.get_effects() else Run(found, inputs, outputs, ()))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera.dtypes import DType, iinfo
 from tessera.eager_order import Spaces, as_it_lies, inverse, is_apart, order_of, spaced, turned
-from tessera.eager_plans import Plan
+from tessera.eager_plans import Plan, drop_oldest
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph import calls
@@ -43,9 +43,6 @@ from tessera.runtime.dispatch.structure import class_of
 _MOST_LEAVES = 16
 
 _MOST_PLANS = 256
-
-_MOST_SIZES = 256
-"""Programs for known sizes."""
 
 _MOST_PROGRAMS = 8
 """Programs of a function for arrays of some kinds. A number that is another one in each call, as a
@@ -323,8 +320,7 @@ class Functions:
         found = self.sized.get(kinds)
         if found is None:
             found = self.sized[kinds] = {}
-            for oldest in [*self.sized][:-_MOST_SIZES]:
-                self.sized.pop(oldest, None)
+            drop_oldest(self.sized)
         return found
 
     def _add(self, program: _Program, values: tuple[int, ...], sizes: dict[str, int]) -> Plan:

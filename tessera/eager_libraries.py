@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.compile import current_machine
-from tessera.eager_plans import Plan, specs_of
+from tessera.eager_plans import Plan, drop_oldest, specs_of
 from tessera.graph.array import Array
 from tessera.graph.ops.library import LibraryCall
 from tessera.ir.builder import Builder
@@ -24,9 +24,6 @@ from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType, Type
 from tessera.runtime.dispatch import direct
 from tessera.runtime.memory import aligned_sized
-
-_MOST = 256
-"""Programs, and what their runs take, that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +70,8 @@ class Libraries:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._new(cls, flat, attrs)
-            if len(self._plans) >= _MOST:
-                self._plans.clear()
             self._plans[key] = plan
+            drop_oldest(self._plans)
         return plan.run([direct.contiguous(x) for x in flat])
 
     def _new(
@@ -100,8 +96,7 @@ class Libraries:
                 found = builder.add(cls(*builder.args, **attrs))
             func = builder.func(op.routine, found.results, names)
             program = self._programs[key] = self._compiled(func)
-            for oldest in [*self._programs][:-_MOST]:
-                self._programs.pop(oldest, None)
+            drop_oldest(self._programs)
         return self._plan(program, results, [*batch])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,16 @@ MOST_SHAPES = 8192
 """Plans of a kind that are kept: programs whose shapes never repeat must not fill memory with what
 is quick to make anew."""
 
+MOST_PROGRAMS = 256
+"""Programs for known sizes of one kind that are kept."""
+
 _BYTE = np.dtype(np.uint8)
+
+
+def drop_oldest(programs: dict[Hashable, Any]) -> None:
+    """Keeps as many programs as are kept."""
+    for oldest in [*programs][:-MOST_PROGRAMS]:
+        programs.pop(oldest, None)
 
 
 def specs_of(

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera import eager_libraries, pytree
+from tessera import eager, eager_libraries, eager_plans, pytree
+from tessera.graph.engine import installed
+from tessera.graph.ops import determinant
 from tessera.runtime.dispatch.native import native
 from tests.counting import calls, names_of_compiled
 from tests.tolerance import assert_close
@@ -176,3 +178,17 @@ def test_errors_are_those_of_the_function() -> None:
     for _ in range(3):
         with pytest.raises(ts.errors.ShapeError, match="right-hand sides have 3 rows here"):
             la.solve(x, ts.zeros((4, 2)))
+
+
+def test_few_programs_for_known_sizes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager_plans, "MOST_PROGRAMS", 2)
+    engine = eager.Eager()
+    names = names_of_compiled(monkeypatch)
+    with installed(engine):
+        for n in (11, 12, 13, 12, 13, 11):
+            x = np.eye(n, dtype=np.float32) * 2
+            assert float(determinant.det(ts.asarray(x))) == 2.0**n
+            total, _ = ts.scan(lambda c, v: (c + v, None), 0.0, ts.asarray(x[0]))
+            assert float(total) == 2
+    assert names.count("det") == 4
+    assert names.count("scan") == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tessera as ts
-from tessera import eager, eager_functions
+from tessera import eager, eager_plans
 from tessera.errors import ShapeError
 from tessera.graph.engine import installed
 from tessera.runtime.dispatch import direct
@@ -79,7 +79,7 @@ def test_small_arrays_are_computed_op_by_op(
 
 
 def test_programs_are_bounded(engine: eager.Eager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager_functions, "_MOST_SIZES", 2)
+    monkeypatch.setattr(eager_plans, "MOST_PROGRAMS", 2)
     for n in (64, 65, 66, 64):
         x = data(n, 40)
         found = ts.avg_pool(ts.reshape(x, (1, n, 40, 1)), (1, 40), (1, 1))
