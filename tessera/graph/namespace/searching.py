@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tessera.dtypes import bool_, default_index, default_int, uint8
+from tessera.dtypes import bool_, default_index, default_int, int32, uint8
 from tessera.errors import DTypeError, OptionError, ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
 from tessera.graph.namespace.arguments import (
@@ -213,21 +213,22 @@ def _last_places(line: Any, wanted: Any, steps: int) -> Any:
 
 
 def _halved(line: Any, wanted: Any, steps: int, side: Literal["left", "right"]) -> Any:
-    """The places in a line: the range of possible ones is halved as often as its size demands."""
+    """The places in a line of less than 2**steps elements: how many come before what is wanted, bit
+    by bit from the highest one."""
     shape = wanted.shape
-    low = full(shape, 0, default_int)
-    high = spread(size_of([line.shape[0]], default_int), shape)
-    for _ in range(steps):
-        middle = ops.shr(ops.add(low, high), 1)
-        here = gather(line, [middle], [0], IndexMode.CLIP)
+    dtype = int32 if steps <= _NARROW else default_int
+    count = spread(size_of([line.shape[0]], dtype), shape)
+    found = full(shape, 0, dtype)
+    for k in reversed(range(steps)):
+        more = ops.add(found, 1 << k)
+        here = gather(line, [ops.sub(more, 1)], [0], IndexMode.CLIP)
         before = _less(here, wanted) if side == "left" else ops.not_(_less(wanted, here))
-        # An empty range stays as it is.
-        open_ = ops.lt(low, high)
-        low, high = (
-            ops.select(ops.and_(before, open_), ops.add(middle, 1), low),
-            ops.select(ops.and_(ops.not_(before), open_), middle, high),
-        )
-    return low
+        found = ops.select(ops.and_(before, ops.le(more, count)), more, found)
+    return ops.cast(found, default_int)
+
+
+_NARROW = 30
+"""Bits of places that int32 holds, and of one that is as far again."""
 
 
 def _less(a: Any, b: Any) -> Any:
