@@ -49,12 +49,19 @@ def lowered(module: Module, target: Machine, legal: bool = True) -> Module:
 
 
 @functools.cache
-def native(text: str, level: str) -> Callable[..., None]:
-    """The compiled entry of a Tile module's text; it takes addresses, then dims."""
-    target = machine(level)
-    code = write_module(lowered(parse_tile(text), target), target, "run")
+def compiled(text: str, level: str) -> tuple[Callable[..., None], tuple[str, ...]]:
+    """The compiled entry of a Tile module's text, which takes addresses, then dims, and the names
+    of these."""
+    target, module = machine(level), parse_tile(text)
+    names = tuple(module.entry.dims)
+    code = write_module(lowered(module, target), target, "run")
     loaded = compile_text(code, target, name="test")
-    return make_caller(loaded.address("run"), owner=loaded)
+    return make_caller(loaded.address("run"), owner=loaded), names
+
+
+def native(text: str, level: str) -> Callable[..., None]:
+    """The compiled entry of a Tile module's text."""
+    return compiled(text, level)[0]
 
 
 def run_native(
@@ -71,9 +78,8 @@ def run_native(
     space = np.full(arena + 64, tile_interp.POISON, np.uint8)
     start = -space.ctypes.data % 64
     addresses = [a.ctypes.data for a in (*inputs, *outputs)]
-    names = parse_tile(text).entry.dims
-    values = [dims[name] for name in names]
-    native(text, level)(*addresses, space.ctypes.data + start, *values)
+    call, names = compiled(text, level)
+    call(*addresses, space.ctypes.data + start, *[dims[name] for name in names])
 
 
 def run(
@@ -85,15 +91,14 @@ def run(
     arena: int = 0,
 ) -> None:
     """Runs a module by one of `HOWS`, or natively for a level."""
-    module = parse_tile(text)
     match how:
         case "tile":
-            tile_interp.run_module(module, inputs, outputs, dims, arena)
+            tile_interp.run_module(parse_tile(text), inputs, outputs, dims, arena)
         case "target":
-            module = lowered(module, host(), legal=False)
+            module = lowered(parse_tile(text), host(), legal=False)
             target_interp.run_module(module, inputs, outputs, dims, arena)
         case "legal":
-            module = lowered(module, machine("x86-64"))
+            module = lowered(parse_tile(text), machine("x86-64"))
             target_interp.run_module(module, inputs, outputs, dims, arena)
         case _:
             run_native(text, how, inputs, outputs, dims, arena)
