@@ -15,6 +15,7 @@ import tessera as ts
 from tessera import eager
 from tessera.errors import AxisError
 from tessera.graph.engine import installed
+from tessera.graph.interp import NumpyEngine
 from tessera.graph.shortcut import Shortcut
 from tessera.runtime.dispatch import direct
 from tests.counting import names_of_compiled
@@ -85,6 +86,8 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Calls of a function with large arrays."""
     fn, name = FUNCTIONS[name], name.rpartition(".")[2]
     x, y = data(*SHAPE), data(*SHAPE)
+    if "prod" in name:
+        x /= 2  # products of a row stay finite, which infinite ones would be in any order
     axes = [{}, {"axis": 0}, {"axis": -1}, {"axis": 1, "keepdims": True}]
     if name == "cross":
         return [((data(20000, 3), data(20000, 3)), {})]
@@ -120,13 +123,15 @@ def arguments(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_program_gives_what_ops_do(name: str) -> None:
+    """NumPy computes the ops: to compile each of them would say nothing more about the program."""
     fn = FUNCTIONS[name]
     forget(fn)
     count = 0
     for given, options in arguments(name):
         args = [ts.asarray(x) if isinstance(x, np.ndarray) else x for x in given]
         try:
-            wanted = fn.function(*args, **options)
+            with installed(NumpyEngine()):
+                wanted = fn.function(*args, **options)
         except ts.TesseraError as error:
             with pytest.raises(type(error)):
                 fn(*args, **options)
