@@ -82,7 +82,7 @@ def test_rows(f: Callable[[Any], Any]) -> None:
 def test_products(dtype: str, turned: bool) -> None:
     x, w = [
         ts.astype(ts.asarray(random_array(shape, seed=k)), getattr(ts, dtype))
-        for k, shape in enumerate([(140, 150), (24, 150) if turned else (150, 24)])
+        for k, shape in enumerate([(70, 150), (24, 150) if turned else (150, 24)])
     ]
     found = check(lambda x, w: x @ (w.T if turned else w), x, w, counts=(1, 17))
     wanted = np.asarray(x).astype("f8") @ np.asarray(w.T if turned else w).astype("f8")
@@ -136,7 +136,7 @@ def test_parts_of_products_side_by_side_or_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch, dtype: str, depth: int, turned: bool
 ) -> None:
     monkeypatch.setattr(order, "DEEP", 128)
-    x, w = random_array((130, depth)), random_array((24, depth) if turned else (depth, 24), seed=1)
+    x, w = random_array((70, depth)), random_array((24, depth) if turned else (depth, 24), seed=1)
     x, w = [ts.astype(ts.asarray(a), getattr(ts, dtype)) for a in (x, w)]
 
     def product(x: Any, w: Any) -> Any:
