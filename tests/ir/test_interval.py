@@ -6,6 +6,7 @@ and what comes lies in what the rule says.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -111,25 +112,38 @@ def outside(results: np.ndarray, dtype: DType, bound: Interval) -> list[int]:
     return [k for k, v in enumerate(wide) if not bound.contains(float(v))]
 
 
-def check(fn: ScalarFn, dtype: DType, xs: list[Interval], arrays: list[np.ndarray]) -> None:
+Case = tuple[list[Interval], list[np.ndarray]]
+
+
+@functools.cache
+def samples(dtypes: tuple[DType, ...]) -> list[Case]:
+    """Intervals and numbers in them, which are the same for all functions of some dtypes."""
+    rng = np.random.default_rng(7)
+    found: list[Case] = []
+    for _ in range(50):
+        xs = [an_interval(rng, d) for d in dtypes]
+        found.append((xs, [inside(rng, x, d) for x, d in zip(xs, dtypes, strict=True)]))
+    return found
+
+
+def check(fn: ScalarFn, dtype: DType, cases: list[Case]) -> None:
+    """All cases in one call: that of a function takes longer than its numbers do."""
     result = result_dtype(fn, *operands(fn, dtype))
-    bound = apply(fn.name, xs, dtype)
-    found = fn.evaluate(*arrays)
-    wrong = outside(found, result, bound)
-    assert not wrong, (
-        f"{fn.name} of {[str(x[wrong[0]]) for x in arrays]} is {found[wrong[0]]}, but of "
-        f"{', '.join(map(str, xs))} it is said to be in {bound} ({dtype})"
-    )
+    whole = fn.evaluate(*map(np.concatenate, zip(*[arrays for _, arrays in cases], strict=True)))
+    ends = np.cumsum([len(arrays[0]) for _, arrays in cases])
+    for (xs, arrays), found in zip(cases, np.split(whole, ends[:-1]), strict=True):
+        bound = apply(fn.name, xs, dtype)
+        wrong = outside(found, result, bound)
+        assert not wrong, (
+            f"{fn.name} of {[str(x[wrong[0]]) for x in arrays]} is {found[wrong[0]]}, but of "
+            f"{', '.join(map(str, xs))} it is said to be in {bound} ({dtype})"
+        )
 
 
 @pytest.mark.parametrize("fn", SCALARS.values(), ids=str)
 def test_every_rule_holds(fn: ScalarFn) -> None:
     for dtype in [d for f, d in EVERY if f is fn]:
-        rng = np.random.default_rng(7)
-        for _ in range(50):
-            types = operands(fn, dtype)
-            xs = [an_interval(rng, d) for d in types]
-            check(fn, dtype, xs, [inside(rng, x, d) for x, d in zip(xs, types, strict=True)])
+        check(fn, dtype, samples(tuple(operands(fn, dtype))))
 
 
 @settings(max_examples=150)
@@ -144,7 +158,7 @@ def test_rules_hold_for_any_numbers(case: tuple[ScalarFn, DType], data: Any) -> 
         array = np.asarray(drawn, dtype=np.float64 if d.is_float else object).astype(d.np)
         xs.append(of_array(array))
         arrays.append(np.resize(array, 12))
-    check(fn, dtype, xs, arrays)
+    check(fn, dtype, [(xs, arrays)])
 
 
 def elements(dtype: DType) -> st.SearchStrategy[Any]:
