@@ -13,6 +13,9 @@ import pytest
 
 import tessera as ts
 
+# Some finalizers run in a collection, which takes long among all that other tests made.
+pytestmark = pytest.mark.usefixtures("few_objects")
+
 HELD = ts.asarray(np.arange(1, 5, dtype=np.float32))
 triple = ts.jit(lambda x: 3 * x)
 
