@@ -88,13 +88,24 @@ def check_levels(
     dims: Mapping[str, int] | None = None,
     machine: Machine | None = None,
     legalized_only: bool = True,
+    known: set[tuple[str, ...]] | None = None,
 ) -> Lowered:
     """Runs a Graph at every level, and compares with the interpreter of its ops; compiled code is
-    run where this machine can. What no check of memory changes does not run again with them."""
+    run where this machine can. What no check of memory changes does not run again with them.
+
+    Args:
+        graph: the program.
+        inputs: its arguments.
+        dims: its symbolic dims.
+        machine: what it is lowered for; the host by default.
+        legalized_only: whether Target programs are interpreted in their last form only.
+        known: programs that were interpreted on these inputs, in all of their forms: an equal one
+            for another machine is only run, and others are added.
+    """
     inputs, dims = list(inputs), dict(dims or {})
     expected = graph_interp.run(graph, inputs, dims)
     lowered = Lowered(graph, machine)
-    if not CHECKED:
+    if not CHECKED and _is_new(lowered, known):
         _interpret(lowered, inputs, dims, expected, legalized_only)
     if missing_on_host(lowered.cpu):
         return lowered
@@ -102,6 +113,16 @@ def check_levels(
     native = lowered.executable().run([pointer(x) for x in inputs], values)
     compare(native, expected, "native")
     return lowered
+
+
+def _is_new(lowered: Lowered, known: set[tuple[str, ...]] | None) -> bool:
+    if known is None:
+        return True
+    forms = tuple(map(str, (lowered.graph, lowered.schedule, lowered.tile, lowered.target)))
+    if forms in known:
+        return False
+    known.add(forms)
+    return True
 
 
 def _interpret(
