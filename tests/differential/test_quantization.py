@@ -162,7 +162,7 @@ def test_few_rows_unpack_as_they_load_on_a_gpu(gpu: FakeBackend, format: str, dt
     rng = np.random.default_rng(3)
     x = ts.astype(ts.asarray(rng.normal(size=(20, 96)).astype(np.float32)), getattr(ts, dtype))
     axis = 0 if format == "nvfp4" else 1
-    w = ts.quantize(rng.normal(size=(96, 1400)).astype(np.float32), format, axis=axis)
+    w = ts.quantize(rng.normal(size=(96, 280)).astype(np.float32), format, axis=axis)
     exact = np.asarray(x).astype(np.float64) @ np.asarray(w.dequantize()).astype(np.float64)
     p = ts.device_put(w.pack(), "cuda:0")
     f = ts.jit(lambda x, p: x @ p)
