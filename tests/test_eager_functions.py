@@ -18,7 +18,7 @@ from tessera.graph.engine import installed
 from tessera.graph.interp import NumpyEngine
 from tessera.graph.shortcut import Shortcut
 from tessera.runtime.dispatch import direct
-from tests.counting import names_of_compiled
+from tests.counting import forget, names_of_compiled
 
 RNG = np.random.default_rng(3)
 SHAPE = (150, 260)
@@ -40,11 +40,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         yield names
     for fn in FUNCTIONS.values():
         forget(fn)
-
-
-def forget(fn: Any) -> None:
-    fn.notes = None
-    fn.known_by(None)
 
 
 FUNCTIONS: dict[str, Shortcut] = {

@@ -13,8 +13,7 @@ from tessera import eager, eager_plans
 from tessera.errors import ShapeError
 from tessera.graph.engine import installed
 from tessera.runtime.dispatch import direct
-from tests.counting import names_of_compiled
-from tests.test_eager_functions import forget
+from tests.counting import forget, names_of_compiled
 
 RNG = np.random.default_rng(5)
 SIZED: tuple[Any, ...] = (ts.conv_general, ts.convolve, ts.max_pool, ts.avg_pool)

@@ -18,6 +18,7 @@ from tessera.runtime.dispatch.native import native
 from tessera.runtime.memory import pointer
 from tests.api.test_shortcut_sequences import arrays
 from tests.api.test_shortcuts import natively
+from tests.counting import forget
 
 pytestmark = [
     pytest.mark.skipif(native() is None, reason="the layout of objects is not known"),
@@ -100,12 +101,6 @@ CALLS: dict[str, Call] = {
     "ones_like, large": (ts.ones_like, lambda: (data(300, 400),), {}),
     "full_like": (ts.full_like, lambda: (data(3, 4), 7), {}),
 }  # fmt: skip
-
-
-def forget(fn: Any) -> None:
-    """Other tests may have called a function with so many shapes that there is no room for more."""
-    fn.notes = None
-    fn.known_by(None)
 
 
 def leaves(x: Any) -> list[ts.Array]:
