@@ -61,7 +61,18 @@ def _windows() -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     ]  # fmt: skip
 
 
+def _heads() -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    q, k, v = data(2, 4, 40, 16), data(2, 2, 50, 16), data(2, 2, 50, 8)
+    mask = data(40, 50) > 2
+    return [
+        ((q, k, v), {}), ((q, k, v), {"causal": True}), ((q, k, v), {"scale": 0.5}),
+        ((q, k, v), {"mask": ts.asarray(mask)}),
+    ]  # fmt: skip
+
+
 MOVED: dict[str, Callable[[], list[tuple[tuple[Any, ...], dict[str, Any]]]]] = {
+    "attention": _heads,
+    "attention_safe": _heads,
     "conv_general": _windows,
     "convolve": lambda: [
         ((data(5000), data(60)), {"mode": mode}) for mode in ("full", "same", "valid")

@@ -8,6 +8,7 @@ from typing import Any
 from tessera.dtypes import DType, bool_, finfo, float32, int32
 from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
+from tessera.graph.calls import fused_for_sizes
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -23,6 +24,7 @@ from tessera.graph.ops.checks import may_equal, shape_text
 from tessera.graph.ops.contract import dot_general
 from tessera.graph.ops.generate import iota
 from tessera.graph.ops.reshape import broadcast, reshape
+from tessera.graph.shortcut import composed
 from tessera.ir import loc
 from tessera.ir.intexpr import Dim
 from tessera.nn.activations import real
@@ -31,6 +33,8 @@ from tessera.nn.normalization import power_below
 __all__ = ["attention", "attention_safe"]
 
 
+@fused_for_sizes
+@composed
 @api_boundary
 def attention(
     q: ArrayLike,
@@ -72,6 +76,8 @@ def attention(
     return _attend("attention", (q, k, v), causal, mask, scale)
 
 
+@fused_for_sizes
+@composed
 @api_boundary
 def attention_safe(
     q: ArrayLike,

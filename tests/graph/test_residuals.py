@@ -31,6 +31,7 @@ def times_itself(x: Any) -> Any:
     return x * x
 
 
+Q, K, K2 = data(40, 4), data(50, 4), data(300, 129)
 X, W, ROW = data(2, 3, 9, 8), data(4, 3, 3, 3), data(8)
 # Functions, their arguments, and how many residuals are arguments, and are not.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int, int]] = {
@@ -41,6 +42,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int, int]] = {
     "parts": (lambda x: times_itself(x[:, 1:, 2:5]), (X,), 1, 0),
     "parts of results": (lambda x: times_itself(ts.exp(x)[:, 1:, 2:5]), (X,), 0, 2),
     "nothing moves": (lambda x: ts.sin(x), (X,), 0, 1),
+    # The largest score of each row, whether there is one, and the sum of the weights.
+    "scores": (lambda q, k: ts.nn.attention(q, k, k, causal=True), (Q, K), 2, 3),
+    "scores of deep products": (lambda q, k: ts.exp(q @ ts.matrix_transpose(k)), (Q, K), 2, 0),
+    "too deep": (lambda q, k: ts.exp(q @ ts.matrix_transpose(k)), (data(300, 129), K2), 2, 1),
+    "no larger": (lambda q, k: ts.exp(q @ ts.matrix_transpose(k)), (data(5, 4), data(6, 4)), 2, 1),
 }
 
 
@@ -84,3 +90,18 @@ def test_jitted_functions_in_gradients() -> None:
     wanted = ts.jit(ts.grad(f, argnums=(0, 1)))(X, ROW)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+def test_long_chains_stay() -> None:
+    """Also those that are longer than Python's stack."""
+
+    def fn(q: Any, k: Any) -> Any:
+        found = q @ ts.matrix_transpose(k)
+        for _ in range(1500):
+            found = ts.sin(found)
+        return found
+
+    forward, linear, _, _, count = split(fn, (Q, K))
+    _, _, places = smaller(forward, linear, count)
+    assert sum(isinstance(p, int) for p in places) == 2
+    assert sum(isinstance(p, Value) for p in places) > 1400

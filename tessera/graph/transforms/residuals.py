@@ -2,21 +2,35 @@
 
 Windows of an image are many times as large as the image, and cost nothing where code reads them by
 their index map; as a result of the forward part they would be written down. So would what is
-repeated, and a copy of an argument.
+repeated, and a copy of an argument. Scores of attention are as much larger than queries and keys:
+they are computed once more, of these and of what belongs to whole rows, block by block where they
+are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
-from tessera.graph.ops.base import Rearrange
-from tessera.graph.ops.generate import Constant
+from tessera.graph.ops.base import Family, Rearrange
+from tessera.graph.ops.contract import DotGeneral
+from tessera.graph.ops.generate import Constant, Iota
 from tessera.graph.transforms.evaluate import evaluate, trace_function
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
+
+LARGER = 2
+"""So many times the elements of what it is made of has what is computed once more."""
+
+DEEPEST = 128
+"""Elements of each operand that are multiplied for one of a product that is."""
+
+LONGEST = 64
+"""Ops of what is computed once more, at most."""
+
+_MOVES = (Rearrange, Constant)
 
 
 def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[int | Value]]:
@@ -33,14 +47,18 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
     """
     split = len(forward.outputs) - count
     residuals = forward.outputs[split:]
-    moves = [op for op in forward.ops if isinstance(op, (Rearrange, Constant))]
-    made: dict[Value, Op] = {op.result: op for op in moves}
+    cheap = [op for op in forward.ops if isinstance(op, _MOVES) or _is_cheap(op)]
+    made: dict[Value, Op] = {op.result: op for op in cheap}
     places = {v: k for k, v in enumerate(forward.args)}
     moved: dict[Op, None] = {}
     leaves: dict[Value, None] = {}
-    for value in residuals:
-        ops, found = _chain(value, made)
-        is_less = sum(_size(v) for v in found) < _size(value) or found.keys() <= places.keys()
+    # Of the small ones that stay, larger ones can be made.
+    for value in sorted(residuals, key=_size):
+        ops, found = _chain(value, made, leaves)
+        size = sum(_size(v) for v in found)
+        is_less = size < _size(value) or found.keys() <= places.keys()
+        if not all(isinstance(op, _MOVES) for op in ops):
+            is_less = size * LARGER <= _size(value)
         if is_less and all(_size(v) >= 0 for v in (value, *found)):
             moved |= ops
             leaves |= found
@@ -69,22 +87,35 @@ def smaller(forward: Func, linear: Func, count: int) -> tuple[Func, Func, list[i
     )
 
 
-def _chain(value: Value, made: dict[Value, Op]) -> tuple[dict[Op, None], dict[Value, None]]:
-    """The ops that move elements, in order, by which a value comes about, and what of."""
+def _is_cheap(op: Op) -> bool:
+    """Whether an op computes each element of a few others."""
+    if isinstance(op, DotGeneral):
+        lhs = _type(op.operands[0]).shape
+        sizes = [n for k in op.contract[0] if isinstance(n := lhs[k], int)]
+        return len(sizes) == len(op.contract[0]) and prod(sizes) <= DEEPEST
+    return isinstance(op, Iota) or getattr(op, "family", None) is Family.ELEMENTWISE
+
+
+def _chain(
+    value: Value, made: dict[Value, Op], known: Collection[Value]
+) -> tuple[dict[Op, None], dict[Value, None]]:
+    """The ops, in order, by which a value comes about, and what of, or of what is known."""
+    seen: set[Op] = set()
     ops: dict[Op, None] = {}
     leaves: dict[Value, None] = {}
 
     def visit(v: Value) -> None:
         op = made.get(v)
-        if op is None:
+        if op is None or v in known:
             leaves[v] = None
-        elif op not in ops:
+        elif op not in seen and len(seen) < LONGEST:
+            seen.add(op)
             for operand in op.operands:
                 visit(operand)
             ops[op] = None
 
     visit(value)
-    return ops, leaves
+    return ({}, {value: None}) if len(seen) == LONGEST else (ops, leaves)
 
 
 def _type(value: Value) -> TensorType:
