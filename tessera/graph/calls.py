@@ -15,7 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from tessera.errors import TesseraError
 from tessera.graph.array import ArrayBase
+from tessera.graph.device import CPU
 from tessera.graph.ops.control import Call
+from tessera.graph.placement import device_of_all
 from tessera.graph.shortcut import Shortcut
 from tessera.graph.trace import as_tuple, bind, is_tracing
 from tessera.graph.transforms.evaluate import trace_function
@@ -30,17 +32,28 @@ WORTH = 2048
 def fused_for_sizes(fn: Callable[P, R]) -> Callable[P, R]:
     """Says of a function that is marked with `composed`, gives one array and looks at no element
     that it may be computed as one program for the sizes of its arrays."""
+    return _marked(fn, True)
+
+
+def fused_on_hosts(fn: Callable[P, R]) -> Callable[P, R]:
+    """Says so of a function whose ops are as fast for all sizes on a GPU: to launch these takes
+    less time there than to find a region again."""
+    return _marked(fn, False)
+
+
+def _marked(fn: Callable[P, R], anywhere: bool) -> Callable[P, R]:
     assert isinstance(fn, Shortcut)
     fn.is_fused = True
-    fn.for_sizes = functools.partial(_for_sizes, fn)
+    fn.for_sizes = functools.partial(_for_sizes, fn, anywhere)
     return fn
 
 
-def _for_sizes(shortcut: Shortcut, *args: Any, **kwargs: Any) -> Any:
+def _for_sizes(shortcut: Shortcut, anywhere: bool, *args: Any, **kwargs: Any) -> Any:
     """Calls a function while something is traced: as one op, unless that is compiled."""
     places = [k for k, x in enumerate(args) if isinstance(x, ArrayBase)]
     arrays = [args[k] for k in places]
-    if is_tracing() or not any([_is_worth(x.shape) for x in arrays]):
+    is_large = not is_tracing() and any([_is_worth(x.shape) for x in arrays])
+    if not is_large or not (anywhere or device_of_all(arrays) is CPU):
         return shortcut.function(*args, **kwargs)
 
     def run(*params: Any) -> Sequence[Any]:

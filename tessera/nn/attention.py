@@ -8,7 +8,7 @@ from typing import Any
 from tessera.dtypes import DType, bool_, finfo, float32, int32
 from tessera.errors import ShapeError, api_boundary
 from tessera.graph.array import ArrayBase
-from tessera.graph.calls import fused_for_sizes
+from tessera.graph.calls import fused_on_hosts
 from tessera.graph.namespace.arguments import (
     ArrayLike,
     as_array,
@@ -33,7 +33,7 @@ from tessera.nn.normalization import power_below
 __all__ = ["attention", "attention_safe"]
 
 
-@fused_for_sizes
+@fused_on_hosts
 @composed
 @api_boundary
 def attention(
@@ -76,7 +76,7 @@ def attention(
     return _attend("attention", (q, k, v), causal, mask, scale)
 
 
-@fused_for_sizes
+@fused_on_hosts
 @composed
 @api_boundary
 def attention_safe(

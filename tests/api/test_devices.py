@@ -11,6 +11,7 @@ import pytest
 
 import tessera as ts
 from tessera.errors import CompileError
+from tessera.graph import calls
 from tessera.graph.device import DeviceError
 from tessera.graph.engine import installed
 from tessera.graph.interp import NumpyEngine
@@ -519,3 +520,22 @@ def test_a_ref_goes_where_it_is_written(gpu: FakeBackend) -> None:
     with pytest.raises(DeviceError, match="jit: <lambda> uses the ref `state`"):
         add(ts.ones(3))
     close(ref.get(), grid(3) + 1)
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda:0"])
+def test_attention_is_a_region_on_hosts_alone(
+    gpu: FakeBackend, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of jit; what is launched on a GPU is found sooner one by one."""
+    made: list[str] = []
+    trace = calls.trace_function
+
+    def noted(fn: Any, types: Any, kind: str, name: str) -> Any:
+        made.append(name)
+        return trace(fn, types, kind, name)
+
+    monkeypatch.setattr(calls, "trace_function", noted)
+    x = ts.device_put(grid(1, 2, 64, 16), where)
+    found = ts.grad(lambda x: ts.sum(ts.nn.attention(x, x, x)))(x)
+    assert found.shape == x.shape
+    assert ("attention" in made) == (where == "cpu")
