@@ -33,7 +33,7 @@ from tessera.eager_order import (
     spaced,
     turned,
 )
-from tessera.eager_plans import MOST_SHAPES, Plan, drop_oldest
+from tessera.eager_plans import MOST_SHAPES, Compiler, Plan, drop_oldest
 from tessera.eager_repeats import WORTH, Pattern, backwards, lines, pattern_of
 from tessera.eager_sizes import collapse, patterned, symbolic
 from tessera.errors import TesseraError
@@ -138,8 +138,8 @@ class Eager:
         self._noted: set[Hashable] = set()
         # Orders of large arrays, and their dtypes, that came before.
         self._orders: set[Hashable] = set()
-        parts = (self._settings_key, self._executable, self._new_plan)
-        self.functions, self._libraries = Functions(*parts), Libraries(*parts)
+        compiler = Compiler(self._settings_key, self._executable, self._new_plan)
+        self.functions, self._libraries = Functions(compiler), Libraries(compiler)
         # The settings that were last in force, and their part of keys.
         self._settings: tuple[Config | None, Hashable] = (None, None)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tessera.dtypes import DType, iinfo
 from tessera.eager_order import Spaces, as_it_lies, inverse, is_apart, order_of, spaced, turned
-from tessera.eager_plans import Plan, drop_oldest
+from tessera.eager_plans import Compiler, Plan, drop_oldest
 from tessera.eager_repeats import SHORT, WORTH
 from tessera.errors import TesseraError
 from tessera.graph import calls
@@ -266,23 +266,14 @@ class Functions:
     """The programs of functions of several ops.
 
     Args:
-        settings_key: gives what of the settings tells programs apart.
-        compiled: compiles a graph.
-        plan: gives what a run of a program takes, for types of results and values of sizes.
+        compiler: makes them.
 
     Attributes:
         sized: the programs for known sizes, as the others are kept.
     """
 
-    def __init__(
-        self,
-        settings_key: Callable[[], Hashable],
-        compiled: Callable[[Func], Any],
-        plan: Callable[[Any, Sequence[Type], list[int]], Plan],
-    ) -> None:
-        self._settings_key = settings_key
-        self._compiled = compiled
-        self._plan = plan
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
         # By the kinds of arrays, and then by what says what is computed.
         self._programs: dict[Hashable, dict[Hashable, _Program | None]] = {}
         self.sized: dict[Hashable, dict[Hashable, _Program | None]] = {}
@@ -295,7 +286,7 @@ class Functions:
             return NotImplemented
         if not given.are_large or default_device() is not CPU:
             return NotImplemented
-        kinds = (shortcut, self._settings_key(), given.kinds)
+        kinds = (shortcut, self._compiler.settings_key(), given.kinds)
         programs = self._programs_of(kinds, given.knows_sizes)
         fixed = tuple(given.fixed)
         if fixed not in programs and len(programs) < _MOST_PROGRAMS:
@@ -330,7 +321,7 @@ class Functions:
             types.append(t.with_shape([evaluate(d, sizes) for d in t.shape]))
         if len(program.plans) >= _MOST_PLANS:
             program.plans.clear()
-        plan = program.plans[values] = self._plan(program.run, types, [*values])
+        plan = program.plans[values] = self._compiler.plan(program.run, types, [*values])
         return plan
 
     def _program(
@@ -349,7 +340,7 @@ class Functions:
                 func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
             if not _is_worth(func, given.knows_sizes):
                 return None
-            program = self._compiled(func)
+            program = self._compiler.compiled(func)
         except (_Unknown, TesseraError, TypeError, ValueError):
             # The function itself says what is wrong, or wants to know more than a trace does.
             return None

@@ -7,21 +7,21 @@ program for matrices or lines of one size, and any number of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.compile import current_machine
-from tessera.eager_plans import Plan, drop_oldest, specs_of
+from tessera.eager_plans import Compiler, Plan, drop_oldest, specs_of
 from tessera.graph.array import Array
 from tessera.graph.ops.library import LibraryCall
 from tessera.ir.builder import Builder
-from tessera.ir.core import Func, Value
+from tessera.ir.core import Value
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim, sym
 from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
-from tessera.ir.types import TensorType, Type
+from tessera.ir.types import TensorType
 from tessera.runtime.dispatch import direct
 from tessera.runtime.memory import aligned_sized
 
@@ -46,27 +46,18 @@ class Libraries:
     """Calls of libraries, and the programs that take their place.
 
     Args:
-        settings_key: gives what of the settings tells programs apart.
-        compiled: compiles a graph.
-        plan: gives what a run of a program takes, for types of results and values of sizes.
+        compiler: makes programs.
     """
 
-    def __init__(
-        self,
-        settings_key: Callable[[], Hashable],
-        compiled: Callable[[Func], Any],
-        plan: Callable[[Any, Sequence[Type], list[int]], Plan],
-    ) -> None:
-        self._settings_key = settings_key
-        self._compiled = compiled
-        self._plan = plan
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
         self._plans: dict[Hashable, Plan | _Routine] = {}
         self._programs: dict[Hashable, Any] = {}
 
     def call(self, cls: type[LibraryCall], flat: Sequence[Array], attrs: dict[str, Any]) -> Any:
         """The results of a call."""
         kinds = [(x.storage.shape, x.storage.dtype, x.weak) for x in flat]
-        key = (cls, self._settings_key(), tuple(attrs.items()), *kinds)
+        key = (cls, self._compiler.settings_key(), tuple(attrs.items()), *kinds)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._new(cls, flat, attrs)
@@ -88,16 +79,16 @@ class Libraries:
         numbers: tuple[Dim, ...] = tuple([sym(name) for name in names])
         shapes = [(*numbers, *x.shape[len(batch) :]) for x in flat]
         types = [TensorType(s, x.dtype, x.weak) for s, x in zip(shapes, flat, strict=True)]
-        key = (cls, self._settings_key(), tuple(attrs.items()), *types)
+        key = (cls, self._compiler.settings_key(), tuple(attrs.items()), *types)
         program = self._programs.get(key)
         if program is None:
             builder = Builder(types)
             with scoped(Loc.unknown):
                 found = builder.add(cls(*builder.args, **attrs))
             func = builder.func(op.routine, found.results, names)
-            program = self._programs[key] = self._compiled(func)
+            program = self._programs[key] = self._compiler.compiled(func)
             drop_oldest(self._programs)
-        return self._plan(program, results, [*batch])
+        return self._compiler.plan(program, results, [*batch])
 
 
 def _has_code(op: LibraryCall) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tessera.graph.array import Array
 from tessera.graph.ops.checks import static_shape
+from tessera.ir.core import Func
 from tessera.ir.types import Type
 from tessera.runtime.dispatch import direct
 from tessera.runtime.dispatch.run import Run
@@ -61,3 +63,18 @@ class Plan:
         if direct.STATE.runs is not None:
             direct.noted(Run(self._found, inputs, outputs, self._dims))
         return Array(outputs[0]) if len(outputs) == 1 else tuple([Array(x) for x in outputs])
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """How an engine makes programs.
+
+    Attributes:
+        settings_key: gives what of the settings tells programs apart.
+        compiled: compiles a graph.
+        plan: gives what a run of a program takes, for types of results and values of sizes.
+    """
+
+    settings_key: Callable[[], Hashable]
+    compiled: Callable[[Func], Any]
+    plan: Callable[[Any, Sequence[Type], list[int]], Plan]

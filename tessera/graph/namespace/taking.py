@@ -131,7 +131,7 @@ def take_along_axis(
         )
     found, index = (spread(v, (*common[:at], v.shape[at], *common[at:])) for v in (found, index))
     places, known = wrapped(found.type, at, index, policy)
-    if known and not is_tracing():
+    if known:
         return _along(found, places, at)
     taken = take_along(found, places, at, *_gather_mode(known, policy))
     if policy is IndexMode.FILL and not known:
