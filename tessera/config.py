@@ -404,7 +404,9 @@ class Settings:
         try:
             yield snapshot
         finally:
-            self.override.reset(token)
+            # An interruption may have kept it from its turn, until the blocks around had ended.
+            if self.override.get() is snapshot:
+                self.override.reset(token)
 
     def __repr__(self) -> str:
         return repr(self.current())

@@ -54,7 +54,6 @@ from tessera.graph.trace import items_of
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.hash import content_hash
-from tessera.ir.loc import Loc, scoped
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
@@ -491,10 +490,9 @@ class Eager:
             params.append(type if own is None else type.with_shape(own.shape(type.shape, k)))
             names += () if own is None else own.names(k)
         builder = Builder(params)
-        with scoped(Loc.unknown):
-            each, add = zip(builder.args, types, spaces, strict=True), adding(builder)
-            values = [x if own is None else own.read(add, x, t.shape) for x, t, own in each]
-            op = builder.add(_build(cls, values, groups, attrs))
+        each, add = zip(builder.args, types, spaces, strict=True), adding(builder)
+        values = [x if own is None else own.read(add, x, t.shape) for x, t, own in each]
+        op = builder.add(_build(cls, values, groups, attrs))
         return self._executable(builder.func(cls.name.split(".")[-1], op.results, names))
 
     def _control(

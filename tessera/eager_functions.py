@@ -34,7 +34,6 @@ from tessera.graph.trace import bind
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func, Op
 from tessera.ir.intexpr import Dim, evaluate, sym
-from tessera.ir.loc import Loc, scoped
 from tessera.ir.types import TensorType, Type
 from tessera.ir.walk import walk
 from tessera.runtime.dispatch import direct
@@ -336,8 +335,7 @@ class Functions:
             return found
 
         try:
-            with scoped(Loc.unknown):
-                func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
+            func, captured = trace_function(run, given.types(), "jit", shortcut.__name__)
             if not _is_worth(func, given.knows_sizes):
                 return None
             program = self._compiler.compiled(func)

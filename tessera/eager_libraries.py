@@ -19,7 +19,6 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Value
 from tessera.ir.hostcall import LibraryFunction
 from tessera.ir.intexpr import Dim, sym
-from tessera.ir.loc import Loc, scoped
 from tessera.ir.routines import run_routine
 from tessera.ir.types import TensorType
 from tessera.runtime.dispatch import direct
@@ -83,8 +82,7 @@ class Libraries:
         program = self._programs.get(key)
         if program is None:
             builder = Builder(types)
-            with scoped(Loc.unknown):
-                found = builder.add(cls(*builder.args, **attrs))
+            found = builder.add(cls(*builder.args, **attrs))
             func = builder.func(op.routine, found.results, names)
             program = self._programs[key] = self._compiler.compiled(func)
             drop_oldest(self._programs)

@@ -20,7 +20,6 @@ from tessera.graph.ops import reshape as s
 from tessera.ir.builder import Builder
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.intexpr import Dim, sym
-from tessera.ir.loc import Loc, scoped
 from tessera.ir.types import TensorType
 from tessera.runtime.memory import pointer
 
@@ -71,16 +70,15 @@ class Pattern:
                 names += spaces.names(k)
             params.append(TensorType(dims, dtype, weak))
         builder = Builder(params)
-        with scoped(Loc.unknown):
-            values: list[Value] = []
-            for arg, (own, spaces, _) in zip(builder.args, operands, strict=True):
-                x: Value = arg
-                if spaces is not None:
-                    x = spaces.read(adding(builder), x, [shape[d] for d in own])
-                if len(own) < len(shape):
-                    x = builder.add(s.Broadcast(x, shape=shape, dims=own)).result
-                values.append(x)
-            op = builder.add(cls(*values, **attrs))
+        values: list[Value] = []
+        for arg, (own, spaces, _) in zip(builder.args, operands, strict=True):
+            x: Value = arg
+            if spaces is not None:
+                x = spaces.read(adding(builder), x, [shape[d] for d in own])
+            if len(own) < len(shape):
+                x = builder.add(s.Broadcast(x, shape=shape, dims=own)).result
+            values.append(x)
+        op = builder.add(cls(*values, **attrs))
         return builder.func(cls.name.split(".")[-1], op.results, names)
 
 

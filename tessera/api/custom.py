@@ -305,9 +305,15 @@ def call_rule(
     Raises:
         CallError: it does not take so many.
     """
+    origin = _loc.ORIGIN
+    outer = origin.loc, origin.is_backward, origin.promises
     try:
-        with _loc.unscoped(backward=backward), nullcontext() if writes else running_rule(what):
-            return rule(*args)
+        with nullcontext() if writes else running_rule(what):
+            origin.loc, origin.is_backward, origin.promises = _loc.of_user(backward)
+            try:
+                return rule(*args)
+            finally:
+                origin.loc, origin.is_backward, origin.promises = outer
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.
         inner = error.__traceback__ and error.__traceback__.tb_next

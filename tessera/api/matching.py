@@ -221,9 +221,10 @@ def resolved(hint: Any, owner: Any, name: str, near: Mapping[str, Any] = _NOTHIN
             except ValueError:
                 continue  # not bound yet
     place = _place_of(owner, name) if "Tensor[" in hint else loc.Loc()
+    outer = loc.ORIGIN.loc
     try:
-        with loc.scoped(place):
-            return eval(hint, space)
+        loc.ORIGIN.loc = place or outer
+        return eval(hint, space)
     except TesseraError:
         raise
     except Exception as error:  # whatever the user's annotation does
@@ -235,6 +236,8 @@ def resolved(hint: Any, owner: Any, name: str, near: Mapping[str, Any] = _NOTHIN
             rule="its names are those of the module, of the function around, or what it uses",
             fix="define them there, or leave out `from __future__ import annotations`",
         ) from None
+    finally:
+        loc.ORIGIN.loc = outer
 
 
 @functools.lru_cache(maxsize=16)

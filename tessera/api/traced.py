@@ -198,9 +198,14 @@ def _scope(trace: Trace, refs: Refs) -> Scope:
 
 
 def _call(kind: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    origin = loc.ORIGIN
+    outer = origin.loc, origin.is_backward, origin.promises
     try:
-        with loc.unscoped():
+        origin.loc, origin.is_backward, origin.promises = loc.of_user()
+        try:
             return fn(*args, **kwargs)
+        finally:
+            origin.loc, origin.is_backward, origin.promises = outer
     except TypeError as error:
         # The call itself failed if the error comes from no frame below this one.
         inner = error.__traceback__ and error.__traceback__.tb_next

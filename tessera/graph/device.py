@@ -178,7 +178,9 @@ def using(found: Device) -> Generator[Device]:
     try:
         yield found
     finally:
-        DEFAULT.reset(token)
+        # An interruption may have kept it from its turn, until the blocks around had ended.
+        if DEFAULT.get() is found:
+            DEFAULT.reset(token)
 
 
 @api_boundary

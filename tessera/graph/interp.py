@@ -17,9 +17,9 @@ from tessera.dtypes import dtype_of
 from tessera.errors import ShapeError, VerifyError
 from tessera.graph.array import Array
 from tessera.graph.ops.base import GraphOp
-from tessera.ir import loc as _loc
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.intexpr import Dim, IntExpr, Sym, evaluate, symbols
+from tessera.ir.loc import ORIGIN
 from tessera.ir.opdef import FieldKind
 from tessera.ir.types import TensorType
 
@@ -247,8 +247,12 @@ def _fix(op: Op, operands: Sequence[np.ndarray], dims: Mapping[str, int]) -> Gra
         Value(_type_of(v).with_shape(x.shape))
         for v, x in zip(op.operands, operands, strict=True)
     ]
-    with _loc.scoped(op.loc):
+    outer = ORIGIN.loc
+    ORIGIN.loc = op.loc or outer
+    try:
         fixed = op.rebuild(values, **changed)
+    finally:
+        ORIGIN.loc = outer
     assert isinstance(fixed, GraphOp)
     return fixed
 

@@ -422,8 +422,12 @@ def store(cell: Cell, values: Sequence[Any], place: loc.Loc | None = None) -> No
     if held is None or held.place is None:
         _check_writable(cell, stack)
     if held is None and trace.is_inner:
-        with loc.scoped(place or loc.current()):
+        outer = loc.ORIGIN.loc
+        loc.ORIGIN.loc = place or loc.current()
+        try:
             _record(trace, RefSet, (tuple(values),), cell)
+        finally:
+            loc.ORIGIN.loc = outer
         return
     held = held or scope_of(trace).take(cell)
     held.values = list(values)

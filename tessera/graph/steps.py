@@ -44,6 +44,7 @@ from tessera.ir import assumptions
 from tessera.ir import loc as _loc
 from tessera.ir.core import Op, Value
 from tessera.ir.effects import PURE
+from tessera.ir.loc import ORIGIN
 from tessera.ir.types import TensorType
 
 MOST_STEPS = 1 << 14
@@ -503,12 +504,16 @@ class Walk:
 
 def _computed(op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
     """The results of an op, which is recorded where one of its operands is."""
-    with _loc.scoped(op.loc):
+    outer = ORIGIN.loc
+    ORIGIN.loc = op.loc or outer
+    try:
         if not all([type(x) is Array for x in operands]):
             return bind_op(op, operands)
         # No trace that was begun since has to do with it.
         items, attrs = arguments_of(op, operands)
         return as_tuple(ENGINE[0].evaluate(type(op), items, attrs))
+    finally:
+        ORIGIN.loc = outer
 
 
 def another(x: Array) -> Array:

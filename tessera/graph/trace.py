@@ -50,7 +50,7 @@ from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Func, Op, Value
 from tessera.ir.effects import Effect, covers
 from tessera.ir.intexpr import IntExpr, symbols
-from tessera.ir.loc import Loc
+from tessera.ir.loc import ORIGIN, Loc
 from tessera.ir.types import TensorType
 from tessera.ir.walk import clone_block
 
@@ -341,12 +341,16 @@ class Trace:
         if self.abstract:
             tracers = tuple([Tracer(self, v) for v in op.results])
         else:
-            with _loc.scoped(op.loc):
+            outer = ORIGIN.loc
+            ORIGIN.loc = op.loc or outer
+            try:
                 lowered = [_map(self.lower, item) for item in operands]
                 if known is None:
                     values = as_tuple(bind(cls, *lowered, **attrs))
                 else:
                     values = bind_known(cls, lowered, attrs, known)
+            finally:
+                ORIGIN.loc = outer
             self.known.update(zip(op.results, values, strict=True))
             tracers = tuple([Tracer(self, v, c) for v, c in zip(op.results, values, strict=True)])
         if assumed is not None:

@@ -16,7 +16,7 @@ import threading
 import unicodedata
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, ClassVar, Final
 
 from tessera.config import config
@@ -186,13 +186,32 @@ class Loc:
 Loc.unknown = Loc()
 
 
-class _State(threading.local):
-    override: Loc | None = None
+class Origin(threading.local):
+    """What the running thread works for. It is set for a while by assignments:
+
+        outer = ORIGIN.loc
+        ORIGIN.loc = op.loc or outer
+        try:
+            ...
+        finally:
+            ORIGIN.loc = outer
+
+    A context manager would not do: Ctrl-C may come as its end is called, before that has done
+    anything, and whatever is asked for later would have the wrong location.
+
+    Attributes:
+        loc: what ``current()`` is, for operations that are derived from one; None for where the
+            user's code runs.
+        is_backward: whether that code is called in reverse mode.
+        promises: what the functions around it promise of ops.
+    """
+
+    loc: Loc | None = None
     is_backward: bool = False
     promises: tuple[Hashable, ...] = ()
 
 
-_state = _State()
+ORIGIN: Final = Origin()
 _NUMPY: Final = f"{os.sep}site-packages{os.sep}numpy{os.sep}"
 _skip: dict[str, bool] = {}
 
@@ -200,13 +219,13 @@ _skip: dict[str, bool] = {}
 def current(limit: int = MAX_FRAMES) -> Loc:
     """The location of the user's code that is running now.
 
-    Inside ``scoped(loc)`` it is that location.
+    While ``ORIGIN.loc`` is set, it is that.
 
     Args:
         limit: How many frames to keep at most.
     """
-    if _state.override is not None:
-        return _state.override
+    if ORIGIN.loc is not None:
+        return ORIGIN.loc
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     raw: list[tuple[CodeType, int]] = []
     while frame is not None:
@@ -223,7 +242,7 @@ def current(limit: int = MAX_FRAMES) -> Loc:
     loc = Loc.__new__(Loc)
     loc._raw = tuple(raw)  # pyright: ignore[reportPrivateUsage]
     loc._frames = None  # pyright: ignore[reportPrivateUsage]
-    loc.is_backward = _state.is_backward
+    loc.is_backward = ORIGIN.is_backward
     loc.promises = promises()
     return loc
 
@@ -234,13 +253,27 @@ install_locator(current)
 def promises() -> tuple[Hashable, ...]:
     """What the functions around what runs now promise of ops.
 
-    Inside ``scoped(loc)`` it is that of the location: what is derived from an op keeps what was
-    promised of it.
+    While ``ORIGIN.loc`` is set, it is that of the location: what is derived from an op keeps what
+    was promised of it.
     """
-    if _state.override is not None:
-        return _state.override.promises
+    if ORIGIN.loc is not None:
+        return ORIGIN.loc.promises
     settings = config.override.get()
-    return (settings and settings.promises) or _state.promises
+    return (settings and settings.promises) or ORIGIN.promises
+
+
+def of_user(backward: bool = False) -> tuple[None, bool, tuple[Hashable, ...]]:
+    """What ``ORIGIN`` is while functions run that the user has written as rules: ``current()`` is
+    where they are. What they ask for while something is derived in reverse is derived in reverse,
+    too.
+
+    Args:
+        backward: whether the function belongs to reverse mode.
+    """
+    place = ORIGIN.loc
+    if place is None:
+        return None, ORIGIN.is_backward or backward, ORIGIN.promises
+    return None, place.is_backward or backward, place.promises
 
 
 def _decide_skip(frame: FrameType) -> bool:
@@ -251,66 +284,6 @@ def _decide_skip(frame: FrameType) -> bool:
     skip = is_internal_file(filename) or is_glue_file(filename) or _NUMPY in filename
     _skip[filename] = skip
     return skip
-
-
-class scoped:
-    """Within this context, ``current()`` is ``loc``: derived operations inherit their origin's.
-
-    It holds for the running thread. ``Loc.unknown`` and None leave the location as it was.
-    """
-
-    __slots__ = ("_loc", "_outer")
-
-    _outer: Loc | None
-
-    def __init__(self, loc: Loc | None) -> None:
-        self._loc = loc
-
-    def __enter__(self) -> None:
-        self._outer = _state.override
-        if self._loc:
-            _state.override = self._loc
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _state.override = self._outer
-
-
-class unscoped:
-    """Within this context ``current()`` is where the user's code runs, also within ``scoped``: for
-    calls of functions that the user has written as rules. What they ask for while something is
-    derived in reverse is derived in reverse, too.
-
-    Args:
-        backward: whether the function belongs to reverse mode.
-    """
-
-    __slots__ = ("_backward", "_outer")
-
-    _outer: tuple[Loc | None, bool, tuple[Hashable, ...]]
-
-    def __init__(self, backward: bool = False) -> None:
-        self._backward = backward
-
-    def __enter__(self) -> None:
-        self._outer = _state.override, _state.is_backward, _state.promises
-        if _state.override is not None:
-            _state.is_backward = _state.override.is_backward
-            _state.promises = _state.override.promises
-            _state.override = None
-        _state.is_backward = _state.is_backward or self._backward
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _state.override, _state.is_backward, _state.promises = self._outer
 
 
 def _resolve(code: CodeType, lasti: int) -> Frame:

@@ -49,9 +49,9 @@ from tessera.graph.ops.reshape import broadcast, full, reshape
 from tessera.graph.ops.sort import sort
 from tessera.graph.trace import bind
 from tessera.graph.transforms.evaluate import trace_function
-from tessera.ir import loc
 from tessera.ir.core import Block, Op, Value
 from tessera.ir.intexpr import Dim, maximum, minimum, prod
+from tessera.ir.loc import ORIGIN
 from tessera.ir.order import Order, Tree
 from tessera.ir.walk import expand_ops, inline
 from tessera.schedule.cost import tensor
@@ -110,8 +110,12 @@ def emit_traced(
 ) -> list[Value]:
     """Emits what a function of arrays does with the operands of an op, in that op's place."""
     types = [tensor(v) for v in op.operands]
-    with loc.scoped(op.loc):
+    outer = ORIGIN.loc
+    ORIGIN.loc = op.loc or outer
+    try:
         func, captured = trace_function(run, types, name, name)
+    finally:
+        ORIGIN.loc = outer
     assert not captured
     return inline(func.body, op.operands, code.append)
 

@@ -160,28 +160,21 @@ def test_places_in_files(here: Path) -> None:
     )  # fmt: skip
 
 
-def test_scoped_locations() -> None:
-    outer, inner = Loc.in_file("a.py", 1), Loc.in_file("b.py", 2)
-    with loc.scoped(outer):
-        assert loc.current() is outer
-        with loc.scoped(inner):
-            assert loc.current() is inner
-        with loc.scoped(Loc.unknown):
-            assert loc.current() is outer
-        seen: list[Loc] = []
-        thread = threading.Thread(target=lambda: seen.append(loc.current()))
-        thread.start()
-        thread.join()
-        assert seen[0] is not outer
-        assert loc.current() is outer
-    assert loc.current() is not outer
-
-
-def test_a_scope_ends_with_an_error() -> None:
-    outer = Loc.in_file("a.py", 1)
-    with pytest.raises(KeyError), loc.scoped(outer):
-        raise KeyError
-    assert loc.current() is not outer
+def test_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Loc.in_file("a.py", 1).backward()
+    monkeypatch.setattr(loc.ORIGIN, "loc", origin)
+    assert loc.current() is origin
+    assert loc.of_user() == (None, True, ())
+    seen: list[Loc] = []
+    thread = threading.Thread(target=lambda: seen.append(loc.current()))
+    thread.start()
+    thread.join()
+    assert seen[0] is not origin
+    assert loc.current() is origin
+    monkeypatch.undo()
+    assert loc.current() != origin
+    assert loc.of_user() == (None, False, ())
+    assert loc.of_user(backward=True) == (None, True, ())
 
 
 def test_equality_and_pickling() -> None:

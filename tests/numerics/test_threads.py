@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextvars
 import importlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -21,7 +24,9 @@ import tessera as ts
 from tessera import config
 from tessera.eager import Eager
 from tessera.graph import trace as tracing
+from tessera.graph.device import CPU, default_device
 from tessera.graph.engine import installed
+from tessera.ir import loc
 from tests.tolerance import assert_close
 
 # Not the function of this name.
@@ -129,6 +134,33 @@ def test_different_work_at_once() -> None:
 
     together([lambda n=n: work(n) for n in range(THREADS)])
     assert not tracing._STATE.stack
+
+
+def test_first_calls_at_once(tmp_path: Path) -> None:
+    """What runs calls natively is loaded by one of the threads that want it, once."""
+    code = """
+import threading
+import numpy as np
+import tessera as ts
+from tessera.runtime.dispatch.native import native
+
+start, found = threading.Barrier(8), []
+
+def first() -> None:
+    start.wait()
+    found.append((ts.sum(ts.exp(ts.zeros((3, 3)))), native()))
+
+threads = [threading.Thread(target=first) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sums, loaded = zip(*found, strict=True)
+assert len(set(loaded)) == 1
+np.testing.assert_array_equal(sums, np.float32(9))
+"""
+    environment = {**os.environ, "TESSERA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=LIMIT)
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -284,8 +316,47 @@ def test_interruptions_at_any_time() -> None:
             except KeyboardInterrupt:
                 pass
             assert not tracing._STATE.stack
+            assert loc.ORIGIN.loc is None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, saved)
     check_all()
     together([lambda k=k: JOBS[k % len(JOBS)](k) for k in range(THREADS)])
+
+
+def test_interruptions_at_the_ends_of_blocks() -> None:
+    """Ctrl-C is looked for as a function begins: here as a block of a `with` statement is to end,
+    for each statement that the jobs run."""
+    seen: set[tuple[Any, ...]] = set()
+    interrupted: list[bool] = []
+
+    def interrupt(frame: Any, event: str, _: object) -> None:
+        if event != "call" or frame.f_code.co_name != "__exit__" or interrupted:
+            return
+        statement = frame.f_back
+        key = statement.f_code, statement.f_lasti
+        if "/tessera/" in statement.f_code.co_filename and key not in seen:
+            seen.add(key)
+            interrupted.append(True)
+            raise KeyboardInterrupt
+
+    settings = config.current()
+    while True:
+        interrupted.clear()
+        try:
+            sys.setprofile(interrupt)
+            for k, job in enumerate(JOBS):
+                job(k + len(seen))
+            own_function(len(seen))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        if not interrupted:
+            break
+        assert not tracing._STATE.stack
+        assert loc.ORIGIN.loc is None
+        assert default_device() is CPU
+        assert config.current() is settings
+    assert len(seen) > 10
+    check_all()

@@ -15,7 +15,7 @@ from tessera.graph.ops.base import Family, GraphOp
 from tessera.graph.ops.checks import tensor
 from tessera.graph.transforms.evaluate import trace_function
 from tessera.ir.core import Func
-from tessera.ir.loc import scoped
+from tessera.ir.loc import ORIGIN
 
 
 class Composite(GraphOp):
@@ -41,9 +41,13 @@ class Composite(GraphOp):
         """
         compose = self.compose_selected if selects else self.compose
         types = [tensor(self, k) for k in range(len(self.operands))]
-        with scoped(self.loc):
+        outer = ORIGIN.loc
+        ORIGIN.loc = self.loc or outer
+        try:
             func, captured = trace_function(
                 lambda *operands: [compose(operands)], types, "lower", self.name
             )
+        finally:
+            ORIGIN.loc = outer
         assert not captured
         return func

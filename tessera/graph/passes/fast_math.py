@@ -26,9 +26,8 @@ from tessera.graph.ops.generate import Constant, Dense
 from tessera.graph.ops.reshape import Broadcast
 from tessera.graph.passes.fast_functions import FUNCTIONS, expansion
 from tessera.graph.promise import Promise, promised
-from tessera.ir import loc
 from tessera.ir.core import Block, Func, Op, Value
-from tessera.ir.loc import Loc
+from tessera.ir.loc import ORIGIN, Loc
 from tessera.ir.types import TensorType
 from tessera.ir.walk import inline, uses, walk
 
@@ -152,8 +151,12 @@ class _Block:
             return None
         what = f"{title(op)} is one with a few units more in the last place"
         self.changes.append(Change(what, old.loc))
-        with loc.scoped(op.loc):
+        outer = ORIGIN.loc
+        ORIGIN.loc = op.loc or outer
+        try:
             body = expansion(builtins.type(op), type.strong(), self.fused).body
+        finally:
+            ORIGIN.loc = outer
         return inline(body, op.operands, self.add)
 
     def divided(self, op: Div) -> Value | None:

@@ -21,9 +21,9 @@ from tessera.graph.trace import Trace, Tracer, active
 from tessera.graph.transforms.evaluate import argument_types, bind_op, evaluate, trace_function
 from tessera.graph.transforms.shifts import shifts
 from tessera.graph.transforms.silence import silenced
-from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.effects import is_repeatable
+from tessera.ir.loc import ORIGIN
 from tessera.ir.rewrite import eliminate_dead
 from tessera.ir.types import TensorType
 
@@ -72,7 +72,9 @@ def jvp_values(
         operands = [env[v] for v in op.operands]
         ts = [tangent_of.get(v) for v in op.operands]
         is_wanted = not wanted.isdisjoint(op.results) and ignored.isdisjoint(op.results)
-        with _loc.scoped(op.loc):
+        outer = ORIGIN.loc
+        ORIGIN.loc = op.loc or outer
+        try:
             stale = any(v in again for v in op.operands) and is_repeatable(op.get_effects())
             outs = [known[v] for v in op.results] if known is not None and not stale else None
             if is_wanted and op.differentiable and any(t is not None for t in ts):
@@ -82,6 +84,8 @@ def jvp_values(
             else:
                 outs = outs if outs is not None else bind_op(op, operands)
                 touts = [None] * len(outs)
+        finally:
+            ORIGIN.loc = outer
         if known is not None:
             again.update(v for v, x in zip(op.results, outs, strict=True) if _is_new(x, known[v]))
         env.update(zip(op.results, outs, strict=True))
@@ -170,8 +174,12 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
             unknown.update(op.results)
             pending.append(op)
         else:
-            with _loc.scoped(op.loc):
+            outer = ORIGIN.loc
+            ORIGIN.loc = op.loc or outer
+            try:
                 env.update(zip(op.results, bind_op(op, [env[v] for v in op.operands]), strict=True))
+            finally:
+                ORIGIN.loc = outer
     cotangent: dict[Value, Any] = {}
     for value, ct in zip(func.outputs, cts, strict=True):
         if value in unknown:
@@ -186,11 +194,15 @@ def transpose_values(func: Func, knowns: Sequence[Any], cts: Sequence[Any]) -> l
         for v in op.operands:
             assert isinstance(v.type, TensorType)
             operands.append(Linear(v.type) if v in unknown else env[v])
-        with _loc.scoped(op.loc.backward()):
+        outer = ORIGIN.loc
+        ORIGIN.loc = op.loc.backward() or outer
+        try:
             found = op.transpose(outs, operands)
             for v, ct in zip(op.operands, found, strict=True):
                 if ct is not None and v in unknown:
                     cotangent[v] = add_tangents(cotangent.get(v), ct)
+        finally:
+            ORIGIN.loc = outer
     return [cotangent.get(v) for v in func.args[len(knowns) :]]
 
 

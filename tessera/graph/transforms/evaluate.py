@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.graph.trace import Trace, active, as_tuple, bind
-from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
+from tessera.ir.loc import ORIGIN
 from tessera.ir.opdef import FieldKind
 from tessera.ir.types import TensorType
 
@@ -42,10 +42,14 @@ def arguments_of(op: Op, operands: Sequence[Any]) -> tuple[list[Any], dict[str, 
 def values_of(func: Func, args: Sequence[Any]) -> dict[Value, Any]:
     """All values of a Graph on arrays or tracers."""
     env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
-    for op in func.ops:
-        with _loc.scoped(op.loc):
+    outer = ORIGIN.loc
+    try:
+        for op in func.ops:
+            ORIGIN.loc = op.loc or outer
             results = bind_op(op, [env[v] for v in op.operands])
-        env.update(zip(op.results, results, strict=True))
+            env.update(zip(op.results, results, strict=True))
+    finally:
+        ORIGIN.loc = outer
     return env
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from tessera.graph.ops.base import Collective, GraphOp
 from tessera.graph.transforms.evaluate import argument_types, bind_op, trace_function
-from tessera.ir import loc as _loc
 from tessera.ir.core import Func, Op, Value
 from tessera.ir.intexpr import Dim
+from tessera.ir.loc import ORIGIN
 from tessera.ir.types import TensorType
 
 
@@ -54,12 +54,14 @@ def vmap_values(
     env: dict[Value, Any] = dict(zip(func.args, args, strict=True))
     axis_of: dict[Value, int | None] = dict(zip(func.args, axes, strict=True))
     name = _STATE.axis_name
-    for op in func.ops:
-        assert isinstance(op, GraphOp)
-        operands = [env[v] for v in op.operands]
-        batch_axes = [axis_of.get(v) for v in op.operands]
-        is_over = name is not None and _is_over(op, name)
-        with _loc.scoped(op.loc):
+    outer = ORIGIN.loc
+    try:
+        for op in func.ops:
+            assert isinstance(op, GraphOp)
+            operands = [env[v] for v in op.operands]
+            batch_axes = [axis_of.get(v) for v in op.operands]
+            is_over = name is not None and _is_over(op, name)
+            ORIGIN.loc = op.loc or outer
             if is_over and isinstance(op, Collective):
                 outs, out_axes = op.resolve(operands, batch_axes, size)
             elif not is_over and all([a is None for a in batch_axes]):
@@ -67,8 +69,10 @@ def vmap_values(
                 out_axes = [None] * len(outs)
             else:
                 outs, out_axes = op.batch(operands, batch_axes, size)
-        env.update(zip(op.results, outs, strict=True))
-        axis_of.update(zip(op.results, out_axes, strict=True))
+            env.update(zip(op.results, outs, strict=True))
+            axis_of.update(zip(op.results, out_axes, strict=True))
+    finally:
+        ORIGIN.loc = outer
     return [env[v] for v in func.outputs], [axis_of.get(v) for v in func.outputs]
 
 

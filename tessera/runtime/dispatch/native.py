@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ from tessera.runtime.dispatch import words as w
 from tessera.runtime.dispatch.operators_text import COMPARE, NAMES
 from tessera.runtime.dispatch.text import dispatch_text
 from tessera.runtime.engine import Loaded, Loading
+from tessera.runtime.forks import hold
 from tessera.runtime.layout import (
     method_word,
     sequences_are_known,
@@ -190,14 +192,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin.cache_clear)
 
 
+_lock = threading.RLock()
+hold(_lock)
+
+
 def prepare() -> None:
     """Lets the native code be compiled beside the caller, who may need it soon."""
     _begin()
 
 
-@functools.cache
 def native() -> Loaded | None:
     """The native code; None where the layout of objects is not known."""
+    with _lock:
+        return _native()
+
+
+# Called under the lock only: threads that make their first calls at once share what is loaded.
+@functools.cache
+def _native() -> Loaded | None:
     loading = _begin()
     slow = method_word(_Method, "__call__")
     if loading is None or slow is None:
