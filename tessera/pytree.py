@@ -293,6 +293,17 @@ _DATA_FIELDS: dict[type, tuple[str, ...]] = {}
 """Names of those that are children."""
 
 
+def maker_of(cls: type) -> Callable[[tuple[Any, ...]], Any] | None:
+    """Makes named tuples of a class from tuples, without a call of Python code; None for another
+    class, and for one that does something of its own when it is called."""
+    base: Any = next((c for c in cls.__mro__ if "_make" in vars(c)), None)
+    plain: Any = tuple
+    if base is None or not issubclass(cls, plain):
+        return None
+    is_plain = cls.__new__ is base.__new__ and cls.__init__ is plain.__init__
+    return functools.partial(plain.__new__, cls) if is_plain else None
+
+
 def fields_of(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The fields of a registered dataclass that are children, and those that belong to the
     structure; None for other classes."""

@@ -49,6 +49,27 @@ def test_round_trip(tree: object, expected: list[object]) -> None:
     assert hash(treedef) == hash(pytree.structure(tree))
 
 
+def test_makers_of_named_tuples() -> None:
+    class Sub(Pair):
+        pass
+
+    class Told(Pair):
+        def __new__(cls, x: object, y: object) -> Told:
+            raise AssertionError
+
+    class Begun(Pair):
+        def __init__(self, *args: object) -> None:
+            raise AssertionError
+
+    for cls in (Pair, Sub):
+        make = pytree.maker_of(cls)
+        assert make is not None
+        found = make((1, 2))
+        assert type(found) is cls
+        assert found == cls(1, 2)
+    assert [pytree.maker_of(cls) for cls in (Told, Begun, tuple, list)] == [None] * 4
+
+
 def test_is_leaf() -> None:
     leaves, treedef = pytree.flatten([(1, 2), 3], is_leaf=lambda x: isinstance(x, tuple))
     assert leaves == [(1, 2), 3]

@@ -247,7 +247,8 @@ class Entry:
             return tree
         if self.is_leaf:
             return None
-        children, kind = self.treedef.children(), self.treedef.kind
+        treedef = self.treedef
+        children, kind = treedef.children(), treedef.kind
         if kind == optree.PyTreeKind.NONE:
             return NOTHING
         if children and all([child.is_leaf() for child in children]):
@@ -256,8 +257,10 @@ class Entry:
             if kind == optree.PyTreeKind.LIST:
                 return list
             if kind == optree.PyTreeKind.DICT:
-                return _dict_of(self.treedef)
-        return functools.partial(pytree.unflatten, self.treedef)
+                return _dict_of(treedef)
+            if kind == optree.PyTreeKind.NAMEDTUPLE and (made := pytree.maker_of(treedef.type or tuple)):
+                return made
+        return functools.partial(pytree.unflatten, treedef)
 
     def work(
         self,

@@ -128,6 +128,7 @@ def inv(x: ArrayLike, /) -> ArrayBase:
         return solving.solve(found, identity(found))
 
 
+@composed
 @api_boundary
 def pinv(x: ArrayLike, /, rtol: ArrayLike | None = None) -> ArrayBase:
     """The Moore-Penrose pseudoinverses of matrices, by the singular value decomposition.
@@ -163,6 +164,7 @@ def _share(name: str, x: Any, rtol: Any) -> Any:
     return spread(given, lead)
 
 
+@composed
 @api_boundary
 def matrix_rank(x: ArrayLike, /, rtol: ArrayLike | None = None) -> ArrayBase:
     """How many singular values of matrices are larger than a share of the largest one.
@@ -190,6 +192,7 @@ def _rank(s: Any, share: Any) -> Any:
     return sum_(ops.cast(above, int64), (axis,))
 
 
+@composed
 @api_boundary
 def lstsq(
     a: ArrayLike, b: ArrayLike, /, rcond: float | None = None

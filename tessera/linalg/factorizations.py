@@ -101,11 +101,12 @@ def qr(x: ArrayLike, /, mode: Literal["reduced", "complete"] = "reduced") -> QRR
 def qr(x: ArrayLike, /, mode: Literal["r"]) -> ArrayBase: ...
 
 
+@composed
 @api_boundary
 def qr(
     x: ArrayLike, /, mode: Literal["reduced", "complete", "r"] = "reduced"
 ) -> QRResult | ArrayBase:
-    """The QR factorization, by LAPACK's `geqrf`.
+    """The QR factorization by Householder reflections, as LAPACK's `geqrf` has it.
 
     Args:
         x: an array `[..., m, n]`.
@@ -165,11 +166,13 @@ def svd(
 ) -> ArrayBase: ...
 
 
+@composed
 @api_boundary
 def svd(
     x: ArrayLike, /, full_matrices: bool = True, compute_uv: bool = True
 ) -> SVDResult | ArrayBase:
-    """The singular value decomposition x = U diag(S) Vh, by LAPACK's `gesdd`.
+    """The singular value decomposition x = U diag(S) Vh, by LAPACK's `gesdd`; of small real
+    matrices by Jacobi's rotations.
 
     Args:
         x: an array `[..., m, n]`.
@@ -188,17 +191,20 @@ def svd(
         return SVDResult(*factorize.svd(found, full=full_matrices))
 
 
+@composed
 @api_boundary
 def svdvals(x: ArrayLike, /) -> ArrayBase:
     """The singular values of matrices, in descending order."""
     return factorize.svdvals(matrix("svdvals", x))
 
 
+@composed
 @api_boundary
 def eigh(
     x: ArrayLike, /, UPLO: Literal["L", "U"] | None = None, symmetrize_input: bool = True
 ) -> EighResult:
-    """Eigenvalues and eigenvectors of Hermitian matrices, by LAPACK's `syevd` or `heevd`.
+    """Eigenvalues and eigenvectors of Hermitian matrices, by LAPACK's `syevd` or `heevd`; of small
+    real ones by Jacobi's rotations.
 
     Args:
         x: an array `[..., n, n]`.
@@ -213,6 +219,7 @@ def eigh(
     return EighResult(*factorize.eigh(_triangle("eigh", x, UPLO, symmetrize_input)))
 
 
+@composed
 @api_boundary
 def eigvalsh(
     x: ArrayLike, /, UPLO: Literal["L", "U"] | None = None, *, symmetrize_input: bool = True

@@ -12,7 +12,7 @@ import tracemalloc
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -1132,6 +1132,11 @@ def test_an_array_over_a_scalar_of_numpy(scalar: Any) -> None:
 # --- results in containers --------------------------------------------------------------------
 
 
+class Both(NamedTuple):
+    first: Any
+    second: Any
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -1141,6 +1146,7 @@ def test_an_array_over_a_scalar_of_numpy(scalar: Any) -> None:
         lambda x: {"one": x + 1},
         lambda x: [x + 1, x * 2],
         lambda x: OrderedDict(z=x, a=x + 1),
+        lambda x: Both(x, x + 1),
         lambda x: {"z": {"b": x, "a": x + 1}, "c": [x]},
         lambda x: {},
     ],

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from tessera import pytree
 from tessera.config import config
 from tessera.dtypes import DType
 from tessera.graph.array import READERS, Array
@@ -162,7 +163,7 @@ def _arrays_of(result: Any) -> Made | None:
     found: list[Any] = [*cast("Sequence[Any]", result)]
     if not 0 < len(found) <= w.MOST_OUTPUTS or not all([type(x) is Array for x in found]):
         return None
-    make = cls if cls in _CONTAINERS else getattr(cls, "_make", None)  # of a named tuple
+    make = cls if cls in _CONTAINERS else pytree.maker_of(cls)
     return None if make is None else (found, make)
 
 

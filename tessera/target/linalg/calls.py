@@ -11,17 +11,22 @@ from tessera.ir.hostcall import HostFunction, LibraryFunction
 from tessera.ir.intexpr import Dim
 from tessera.ir.types import Type
 from tessera.schedule.types import BufType
-from tessera.target.linalg import factorize, solve
+from tessera.target.linalg import factorize, orthogonal, solve, spectral
 from tessera.target.linalg.solve import Triangle, blocks_of
 from tessera.target.machine import Machine
 
 _SQUARE = {"cholesky": factorize.cholesky, "det": factorize.det, "slogdet": factorize.slogdet}
 _SOLVERS = ("triangular_solve", "lu_solve")
-_NAMES = ("lu", *_SQUARE, *_SOLVERS)
 
 MOST = 128
 """Rows and columns of matrices for which there is code; the library blocks larger ones for the
 caches."""
+
+_MOST = {
+    **dict.fromkeys(("lu", "qr", *_SQUARE, *_SOLVERS), MOST),
+    # Rotations take several times the operations of the library's ways.
+    **dict.fromkeys(("eigh", "pinv", "svd"), 20),
+}
 
 GRAIN = 1 << 14
 """Multiplications that are worth a thread's while."""
@@ -51,7 +56,7 @@ def has_code(function: HostFunction, types: Sequence[Type]) -> bool:
         function: what is called.
         types: of what it reads and of what it gives.
     """
-    if not isinstance(function, LibraryFunction) or function.name not in _NAMES:
+    if not isinstance(function, LibraryFunction) or function.name not in _MOST:
         return False
     first, last = types[0], types[-1]
     assert isinstance(first, BufType)
@@ -60,7 +65,7 @@ def has_code(function: HostFunction, types: Sequence[Type]) -> bool:
     # The columns of right-hand sides.
     free = last.shape[-1:] if function.name in _SOLVERS else ()
     is_known = all([isinstance(n, int) and n > 0 for n in (*sizes, *free)])
-    return is_known and first.dtype in (float32, float64) and max(sizes) <= MOST
+    return is_known and first.dtype in (float32, float64) and max(sizes) <= _MOST[function.name]
 
 
 def matrices_of_call(
@@ -86,6 +91,22 @@ def matrices_of_call(
     steps, points = m * n * min(m, n), 1
     if function.name == "lu":
         func = factorize.lu(m, n, dtype, machine)
+    elif function.name == "qr":
+        q = types[1]
+        assert isinstance(q, BufType)
+        columns = q.shape[-1]
+        assert isinstance(columns, int)
+        steps = m * min(m, n) * (n + columns)
+        func = orthogonal.qr(m, n, columns, dtype, machine)
+    elif function.name == "eigh":
+        steps = 10 * n**3
+        func = spectral.eigh(n, len(types) > 2, dtype, machine)
+    elif function.name == "pinv":
+        steps = 20 * m * n * min(m, n)
+        func = spectral.pinv(m, n, dtype, machine)
+    elif function.name == "svd":
+        steps = 20 * m * n * min(m, n)
+        func = spectral.svd(m, n, _factors(types), dtype, machine)
     elif function.name in _SQUARE:
         func = _SQUARE[function.name](n, dtype, machine)
     else:
@@ -99,3 +120,16 @@ def matrices_of_call(
             which = Triangle(*[bool(x) for x in options])
             func = solve.triangular_solve(n, columns, dtype, machine, which)
     return Matrices(func, tuple(batch), points, -(-GRAIN // steps))
+
+
+def _factors(types: Sequence[Type]) -> tuple[int, int] | None:
+    """How many singular vectors are wanted, left and right; None for values alone."""
+    if len(types) < 4:
+        return None
+    u, vh = types[1], types[3]
+    assert isinstance(u, BufType)
+    assert isinstance(vh, BufType)
+    left, right = u.shape[-1], vh.shape[-2]
+    assert isinstance(left, int)
+    assert isinstance(right, int)
+    return left, right

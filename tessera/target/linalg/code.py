@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tessera.dtypes import DType, int32, int64
+from tessera.dtypes import DType, finfo, int32, int64
 from tessera.ir.core import Value
+from tessera.ir.scalar import scalar
 from tessera.ir.types import ScalarType, Type
 from tessera.target import ops as t
 from tessera.target.function import I64, PTR, FunctionBuild, Values
@@ -143,6 +144,10 @@ class Code(FunctionBuild):
         """Memory of this call."""
         return Matrix(self.emit(t.Alloca(self.dtype, rows * pitch, loc=self.loc)), pitch)
 
+    def rows(self, count: int, columns: int) -> Matrix:
+        """Memory of this call for rows of whole vectors."""
+        return self.scratch(count, -(-columns // self.lanes) * self.lanes)
+
     def moved(self, ptr: Value, number: Value, size: int, dtype: DType | None = None) -> Value:
         """Where an array of so many elements begins, that has this number."""
         at = self.times(number, size * (dtype or self.dtype).itemsize)
@@ -153,6 +158,27 @@ class Code(FunctionBuild):
     def number(self, value: float) -> Value:
         """A constant in every lane."""
         return self.emit(t.Const(value, self.type, loc=self.loc))
+
+    def constant(self, value: float) -> Value:
+        """A constant."""
+        return self.emit(t.Const(value, ScalarType(self.dtype), loc=self.loc))
+
+    def least(self) -> Value:
+        """A number that is nothing beside 1, and whose square is not zero."""
+        return self.constant(2.0 ** -(60 if self.dtype.bits == 32 else 500))
+
+    def power(self, x: Value) -> Value:
+        """The power of two at or below a number that is not negative; the smallest normal one for
+        what is smaller."""
+        number, fraction = (int32, 23) if self.dtype.bits == 32 else (int64, 52)
+        least = self.constant(finfo(self.dtype).smallest_normal)
+        bits = self.bitcast(self.map("max", x, least), number)
+        exponent = (1 << self.dtype.bits - 1) - (1 << fraction)
+        return self.bitcast(self.map("and", bits, self.like(bits, exponent)), self.dtype)
+
+    def total(self, x: Value, how: str = "add") -> Value:
+        """All lanes together."""
+        return x if self.lanes == 1 else self.emit(t.ReduceLanes(x, scalar(how), loc=self.loc))
 
     def filled(self, one: Value) -> Value:
         """A scalar in every lane."""

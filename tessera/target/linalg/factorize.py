@@ -17,11 +17,8 @@ from tessera.ir.types import ScalarType
 from tessera.target import ops as t
 from tessera.target.function import Values
 from tessera.target.linalg.code import Code, Index, Matrix
+from tessera.target.linalg.parts import copy, fill, from_column, work_of
 from tessera.target.machine import Machine
-
-ALIASED = 512
-"""Rows that are multiples of so many bytes apart share few sets of the first cache, where a step
-reads a column."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -29,12 +26,12 @@ def lu(m: int, n: int, dtype: DType, machine: Machine) -> Func:
     """`lu(source, factors, perm, lo, hi)` for the matrices lo to hi - 1."""
     c = Code(dtype, machine, n, max(m, n), ("source", "factors", "perm"))
     source, factors, perm, lo, hi = c.args
-    work, column = _work(c, m, n)
+    work, column = work_of(c, m, n)
 
     def body(number: Value) -> None:
         here, there = [Matrix(c.moved(p, number, m * n), n) for p in (source, factors)]
         order = Matrix(c.moved(perm, number, m, int32), 1)
-        _copy(c, here, work, m, n)
+        copy(c, here, work, m, n)
 
         def begin(i: Index) -> None:
             _put_order(c, order, i, c.cast(c.value(i), int32))
@@ -49,7 +46,7 @@ def lu(m: int, n: int, dtype: DType, machine: Machine) -> Func:
             _eliminate(c, work, column, (m, n), k, place)
 
         c.each(0, min(m, n), step)
-        _copy(c, work, there, m, n)
+        copy(c, work, there, m, n)
 
     c.span(lo, hi, body)
     return c.func(f"lu_{m}_{n}_{dtype}")
@@ -97,10 +94,10 @@ def _by_pivots(
     results = [f"result{k}" for k in range(count)]
     c = Code(dtype, machine, n, n, ("source", *results))
     source, *targets, lo, hi = c.args
-    work, column = _work(c, n, n)
+    work, column = work_of(c, n, n)
 
     def body(number: Value) -> None:
-        _copy(c, Matrix(c.moved(source, number, n * n), n), work, n, n)
+        copy(c, Matrix(c.moved(source, number, n * n), n), work, n, n)
 
         def step(k: Index, before: Values) -> Values:
             place = _pivot(c, work, n, k)
@@ -154,33 +151,7 @@ def _eliminate(
 
         c.each(c.after(k), m, one)
 
-    _from_column(c, k, n, subtract)
-
-
-def _from_column(c: Code, k: Index, n: int, each: Callable[[Index, Index | None], None]) -> None:
-    """Calls a function for the vectors of a row from the one with column k on: with the column
-    where each begins, and the first one with the lane of column k."""
-    if n <= c.lanes:
-        each(0, k)
-        return
-    if isinstance(k, int):
-        first: Index = k - k % c.lanes
-        offset: Index = k % c.lanes
-    else:
-        offset = c.map("rem", k, c.index(c.lanes))
-        first = c.map("sub", k, offset)
-    each(first, offset)
-    lo = c.after(first, c.lanes)
-    if isinstance(lo, int):
-        for at in range(lo, n, c.lanes):
-            each(at, None)
-        return
-
-    def rest(at: Value, _: Values) -> Values:
-        each(at, None)
-        return ()
-
-    c.carry(lo, c.index(n), c.lanes, (), rest)
+    from_column(c, k, n, subtract)
 
 
 def _pivot(c: Code, work: Matrix, m: int, k: Index) -> Value:
@@ -204,12 +175,12 @@ def cholesky(n: int, dtype: DType, machine: Machine) -> Func:
     """`cholesky(source, factor, lo, hi)` for the matrices lo to hi - 1."""
     c = Code(dtype, machine, n, n, ("source", "factor"))
     source, factor, lo, hi = c.args
-    work, column = _work(c, n, n)
+    work, column = work_of(c, n, n)
 
     def body(number: Value) -> None:
         here, there = [Matrix(c.moved(p, number, n * n), n) for p in (source, factor)]
-        _copy(c, here, work, n, n)
-        _fill(c, there, n, 0.0)
+        copy(c, here, work, n, n)
+        fill(c, there, n, n, 0.0)
         zero = c.emit(t.Const(0.0, ScalarType(dtype), loc=c.loc))
         for at in range(0, n, c.lanes):
             c.put_row(column, 0, at, c.number(0.0))
@@ -239,44 +210,11 @@ def cholesky(n: int, dtype: DType, machine: Machine) -> Func:
 
                 c.each(begin, n, one)
 
-            _from_column(c, k, n, subtract)
+            from_column(c, k, n, subtract)
             return (c.select(good, failed[0], c.like(zero, math.nan)),)
 
         (failed,) = c.each_with(0, n, (zero,), step)
-        c.when(c.map("ne", failed, failed), lambda: _fill(c, there, n, math.nan))
+        c.when(c.map("ne", failed, failed), lambda: fill(c, there, n, n, math.nan))
 
     c.span(lo, hi, body)
     return c.func(f"cholesky_{n}_{dtype}")
-
-
-# --- parts ----------------------------------------------------------------------------------------
-
-
-def _work(c: Code, m: int, n: int) -> tuple[Matrix, Matrix]:
-    """Memory for a matrix in whole vectors, and for a number of each row and column."""
-    pitch = -(-n // c.lanes) * c.lanes
-    if pitch * c.dtype.itemsize % ALIASED == 0:
-        pitch += c.lanes
-    return c.scratch(m, pitch), c.scratch(max(m, pitch), 1)
-
-
-def _copy(c: Code, source: Matrix, target: Matrix, m: int, n: int) -> None:
-    """Copies a matrix; to or from one of whole vectors."""
-    columns = c.columns(n)
-
-    def one(i: Index) -> None:
-        for at, inside in columns:
-            value = c.row(source, i, at, inside if source.pitch == n else ())
-            c.put_row(target, i, at, value, inside if target.pitch == n else ())
-
-    c.each(0, m, one)
-
-
-def _fill(c: Code, target: Matrix, n: int, value: float) -> None:
-    columns = c.columns(n)
-
-    def one(i: Index) -> None:
-        for at, inside in columns:
-            c.put_row(target, i, at, c.number(value), inside)
-
-    c.each(0, n, one)
