@@ -258,8 +258,9 @@ class Entry:
                 return list
             if kind == optree.PyTreeKind.DICT:
                 return _dict_of(treedef)
-            if kind == optree.PyTreeKind.NAMEDTUPLE and (made := pytree.maker_of(treedef.type or tuple)):
-                return made
+            if kind == optree.PyTreeKind.NAMEDTUPLE:
+                make = pytree.maker_of(treedef.type or tuple)
+                return make or functools.partial(pytree.unflatten, treedef)
         return functools.partial(pytree.unflatten, treedef)
 
     def work(
