@@ -1,4 +1,5 @@
-"""Linear algebra of small matrices: equations and factors in batches, and in a loop over time."""
+"""Linear algebra of small matrices: equations, factors and decompositions in batches, and equations
+in a loop over time."""
 
 from __future__ import annotations
 
@@ -49,6 +50,71 @@ def _cholesky_numba(numba: Any, n: int, count: int) -> Any:
 def _covariances(rng: np.random.Generator, n: int, count: int) -> tuple[Any, ...]:
     x = normal(rng, count, n, n)
     return (x @ x.swapaxes(1, 2) / F32(n) + np.eye(n, dtype=F32),)
+
+
+def whitening(xp: Any, n: int, count: int) -> Any:
+    """Inverse roots of many covariances."""
+
+    def f(a: Any) -> Any:
+        values, vectors = xp.linalg.eigh(a)
+        return vectors / xp.sqrt(values)[:, None, :] @ xp.swapaxes(vectors, 1, 2)
+
+    return f
+
+
+def _whitening_numba(numba: Any, n: int, count: int) -> Any:
+    @numba.njit(parallel=True)
+    def f(a: Any) -> Any:
+        out = np.empty_like(a)
+        for k in numba.prange(a.shape[0]):
+            values, vectors = np.linalg.eigh(a[k])
+            out[k] = (vectors / np.sqrt(values)) @ vectors.T
+        return out
+
+    return f
+
+
+def rotations(xp: Any, n: int, count: int) -> Any:
+    """The orthogonal matrices that are nearest to many others (Procrustes)."""
+
+    def f(a: Any) -> Any:
+        left, _, right = xp.linalg.svd(a)
+        return left @ right
+
+    return f
+
+
+def _rotations_numba(numba: Any, n: int, count: int) -> Any:
+    @numba.njit(parallel=True)
+    def f(a: Any) -> Any:
+        out = np.empty_like(a)
+        for k in numba.prange(a.shape[0]):
+            left, _, right = np.linalg.svd(a[k])
+            out[k] = left @ right
+        return out
+
+    return f
+
+
+def bases(xp: Any, n: int, count: int) -> Any:
+    """Orthonormal bases of the columns of many matrices."""
+    return lambda a: xp.linalg.qr(a)[0]
+
+
+def _bases_numba(numba: Any, n: int, count: int) -> Any:
+    @numba.njit(parallel=True)
+    def f(a: Any) -> Any:
+        out = np.empty_like(a)
+        for k in numba.prange(a.shape[0]):
+            out[k] = np.linalg.qr(a[k])[0]
+        return out
+
+    return f
+
+
+def _any(rng: np.random.Generator, n: int, count: int) -> tuple[Any, ...]:
+    """Matrices whose singular values are apart from zero."""
+    return (normal(rng, count, n, n) + F32(n) * np.eye(n, dtype=F32),)
 
 
 def kalman(xp: Any, scan: Any) -> Any:
@@ -138,6 +204,36 @@ PROGRAMS = [
         lambda n, count: Cost(8 * count * n * n, count / 3 * n**3),
         [{"n": 3, "count": 5000}, {"n": 64, "count": 30}],
         {"n": 3, "count": 4},
+        bound="latency",
+    ),
+    Program(
+        "whitening",
+        _covariances,
+        {**shared(whitening), **torch_program(whitening), **numba_program(_whitening_numba)},
+        lambda n, count: Cost(8 * count * n * n, count * 11 * n**3),
+        [{"n": 3, "count": 5000}, {"n": 16, "count": 500}],
+        {"n": 3, "count": 4},
+        tolerance=1e-3,
+        bound="latency",
+    ),
+    Program(
+        "nearest rotations",
+        _any,
+        {**shared(rotations), **torch_program(rotations), **numba_program(_rotations_numba)},
+        lambda n, count: Cost(8 * count * n * n, count * 24 * n**3),
+        [{"n": 3, "count": 5000}, {"n": 16, "count": 500}],
+        {"n": 3, "count": 4},
+        tolerance=1e-3,
+        bound="latency",
+    ),
+    Program(
+        "orthonormal bases",
+        _any,
+        {**shared(bases), **torch_program(bases), **numba_program(_bases_numba)},
+        lambda n, count: Cost(8 * count * n * n, count * 8 / 3 * n**3),
+        [{"n": 3, "count": 5000}, {"n": 64, "count": 30}],
+        {"n": 3, "count": 4},
+        tolerance=1e-3,
         bound="latency",
     ),
     Program(
