@@ -330,6 +330,30 @@ def test_sets(dtype: str, shape: tuple[int, ...]) -> None:
     same(ts.unique_inverse(ts.asarray(x)).inverse_indices, inverse.reshape(shape))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i4", "i8", "u1", "i2", "b1", "c8"])
+@pytest.mark.parametrize("size", [0, 1, 999, 1000, 30000])
+def test_unique_elements_of_few_and_of_many(dtype: str, size: int) -> None:
+    """NumPy finds the one, a compiled sort the other."""
+    random = np.random.default_rng(size)
+    x = (random.integers(-3, 40, size) * 0.75).astype(dtype)
+    if np.issubdtype(x.dtype, np.inexact):
+        x[1::7], x[::11], x[2:6:2] = -0.0, 0.0, np.nan
+    x = x if size % 2 else x.reshape(2, -1)
+    values, indices, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+    )
+    values = x.reshape(-1)[indices]
+    found = ts.unique_all(ts.asarray(x))
+    same(found.indices, indices)
+    same(found.inverse_indices, inverse.reshape(x.shape))
+    same(found.counts, counts)
+    same(ts.unique_inverse(ts.asarray(x)).inverse_indices, inverse.reshape(x.shape))
+    same(ts.unique_counts(ts.asarray(x)).counts, counts)
+    for function in (ts.unique_all, ts.unique_inverse, ts.unique_counts):
+        assert np.asarray(function(ts.asarray(x)).values).tobytes() == values.tobytes()
+    assert np.asarray(ts.unique_values(ts.asarray(x))).tobytes() == values.tobytes()
+
+
 def test_every_nan_is_distinct() -> None:
     found = ts.unique_counts(ts.asarray([np.nan, 1.0, np.nan]))
     assert found.values.shape == (3,)
