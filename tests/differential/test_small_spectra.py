@@ -98,12 +98,12 @@ def check_qr(x: Matrices) -> None:
         assert (np.abs(q.astype(np.float64) @ r - x) <= bound).all()
 
 
-def check_svd(x: Matrices) -> None:
+def check_svd(x: Matrices, fulls: bool = True) -> None:
     m, n = x.shape[-2:]
     epsilon = np.finfo(x.dtype).eps
     exact = np.linalg.svd(x.astype(np.float64), compute_uv=False)
     bound = 2 * (m + n) * epsilon * exact.max(axis=-1, initial=0)[..., None]
-    for run in SVD:
+    for run in SVD if fulls else SVD[:1]:
         u, s, vh = [np.asarray(y) for y in run(x)]
         k = s.shape[-1]
         assert is_orthonormal(u, m)
@@ -175,6 +175,9 @@ def test_random_matrices(dtype: Any) -> None:
         check_svd(matrices(60, m, n, dtype=dtype))
     for m, n in [(100, 40), (40, 100), (MOST, MOST)]:
         check_qr(matrices(2, m, n, dtype=dtype))
+    check_svd(matrices(20, 30, 4, dtype=dtype))
+    for m, n in [(100, 5), (6, MOST)]:
+        check_svd(matrices(20, m, n, dtype=dtype), fulls=False)
 
 
 def test_eigenvalues_of_both_signs_and_equal_ones() -> None:
@@ -198,7 +201,7 @@ def test_signs_of_qr_are_those_of_the_library() -> None:
 
 
 def test_pseudoinverses() -> None:
-    for m, n in [(3, 3), (5, 2), (2, 5), (9, 9)]:
+    for m, n in [(3, 3), (5, 2), (2, 5), (9, 9), (90, 3), (3, 90)]:
         x = matrices(4, m, n)
         x[1] = np.outer(np.arange(m) + 1, np.arange(n) + 2)
         x[2] = 0
@@ -303,3 +306,8 @@ def test_which_calls_remain() -> None:
         assert not known(fn, (21, 21))
         assert not known(fn, (4, 4), complex64)
     assert not known(svd, (4, n))
+    assert known(svd, (MOST, 7))
+    assert known(svd, (7, MOST))
+    assert not known(svd, (MOST, 8))
+    assert not known(lambda x: svd(x, full=True), (33, 2))
+    assert known(lambda x: svd(x, full=True), (32, 2))

@@ -22,11 +22,15 @@ MOST = 128
 """Rows and columns of matrices for which there is code; the library blocks larger ones for the
 caches."""
 
-_MOST = {
-    **dict.fromkeys(("lu", "qr", *_SQUARE, *_SOLVERS), MOST),
-    # Rotations take several times the operations of the library's ways.
-    **dict.fromkeys(("eigh", "pinv", "svd"), 20),
-}
+_ELIMINATING = ("lu", "qr", *_SQUARE, *_SOLVERS)
+_ROTATING = ("eigh", "pinv", "svd")
+
+MOST_ROTATED = 20
+"""Rows and columns of square matrices for which there is code that rotates, and of others that are
+as much work: it takes several times the operations of the library's ways."""
+
+MOST_COMPLETE = 32
+"""The larger number of those with more singular vectors than values, which are made one by one."""
 
 GRAIN = 1 << 14
 """Multiplications that are worth a thread's while."""
@@ -56,16 +60,32 @@ def has_code(function: HostFunction, types: Sequence[Type]) -> bool:
         function: what is called.
         types: of what it reads and of what it gives.
     """
-    if not isinstance(function, LibraryFunction) or function.name not in _MOST:
+    if not isinstance(function, LibraryFunction):
+        return False
+    if function.name not in _ELIMINATING and function.name not in _ROTATING:
         return False
     first, last = types[0], types[-1]
     assert isinstance(first, BufType)
     assert isinstance(last, BufType)
-    sizes = first.shape[-2:]
+    m, n = first.shape[-2:]
     # The columns of right-hand sides.
     free = last.shape[-1:] if function.name in _SOLVERS else ()
-    is_known = all([isinstance(n, int) and n > 0 for n in (*sizes, *free)])
-    return is_known and first.dtype in (float32, float64) and max(sizes) <= _MOST[function.name]
+    if not all([isinstance(n, int) and n > 0 for n in (m, n, *free)]):
+        return False
+    assert isinstance(m, int)
+    assert isinstance(n, int)
+    if first.dtype not in (float32, float64) or max(m, n) > MOST:
+        return False
+    return function.name in _ELIMINATING or _is_rotated(m, n, types)
+
+
+def _is_rotated(m: int, n: int, types: Sequence[Type]) -> bool:
+    """Whether rotations take less time than the library."""
+    factors = _factors(types)
+    is_complete = factors is not None and max(factors) > min(m, n)
+    if is_complete and max(m, n) > MOST_COMPLETE:
+        return False
+    return min(m, n) ** 2 * max(m, n) <= MOST_ROTATED**3
 
 
 def matrices_of_call(

@@ -23,6 +23,9 @@ Index: TypeAlias = "int | Value"
 WRITTEN_OUT = 4
 """Matrices of up to so many rows have no loops."""
 
+FEW_VECTORS = 4
+"""Rows of up to so many vectors have no loops over them."""
+
 
 def lanes_for(columns: int, dtype: DType, machine: Machine) -> int:
     """The lanes of vectors for rows of so many elements."""
@@ -109,6 +112,16 @@ class Code(FunctionBuild):
                 init = body(at, init)
             return init
         return self.carry(self.value(lo), self.value(hi), 1, init, body)
+
+    def along(
+        self, columns: int, init: Values, body: Callable[[Index, Values], Values]
+    ) -> Values:
+        """Runs `body` for where each vector of a row begins, and carries values."""
+        if columns > FEW_VECTORS * self.lanes:
+            return self.carry(self.index(0), self.index(columns), self.lanes, init, body)
+        for at in range(0, columns, self.lanes):
+            init = body(at, init)
+        return init
 
     # --- memory ---
 

@@ -12,9 +12,6 @@ from tessera.target.linalg.code import Code, Index, Matrix
 from tessera.target.linalg.parts import copy, from_column, identity, work_of
 from tessera.target.machine import Machine
 
-FEW = 4
-"""Rows of up to so many vectors have no loops over them."""
-
 
 @functools.lru_cache(maxsize=64)
 def qr(m: int, n: int, columns: int, dtype: DType, machine: Machine) -> Func:
@@ -104,15 +101,11 @@ def _apply(
     m, columns = shape
     factor = c.one(factors, k)
 
-    def one(at: Index, _: Values = ()) -> Values:
+    def one(at: Index, _: Values) -> Values:
         _subtract(c, work, factor, (basis, at), (k, m), ())
         return ()
 
-    if columns > FEW * c.lanes:
-        c.carry(c.index(0), c.index(columns), c.lanes, (), one)
-        return
-    for at in range(0, columns, c.lanes):
-        one(at)
+    c.along(columns, (), one)
 
 
 def _subtract(

@@ -113,9 +113,10 @@ def pinv(m: int, n: int, dtype: DType, machine: Machine) -> Func:
     most a share of the largest one count as zero."""
     c = Code(dtype, machine, max(m, n), max(m, n) + MORE, ("source", "share", "result"))
     source, share, result, lo, hi = c.args
-    found = _Singular(c, m, n, min(m, n))
+    found, line = _Singular(c, m, n, min(m, n)), c.rows(1, m)
 
     def body(number: Value) -> None:
+        columns = c.columns(m)
         wrong, unit, rank = found.decompose(Matrix(c.moved(source, number, m * n), n))
         found.normalize(rank)
         sizes = found.sizes
@@ -131,14 +132,18 @@ def pinv(m: int, n: int, dtype: DType, machine: Machine) -> Func:
         target = Matrix(c.moved(result, number, n * m), m)
 
         def row(a: Index) -> None:
-            for at, inside in c.columns(m):
-
-                def add(i: Index, total: Values, at: int = at) -> Values:
+            def part(at: Index, _: Values) -> Values:
+                def add(i: Index, total: Values) -> Values:
                     by = c.map("mul", c.one(found.right, i, a), c.one(sizes, i))
                     return (c.fma(c.filled(by), c.row(found.left, i, at), total[0]),)
 
                 (total,) = c.each_with(0, found.count, (c.number(0.0),), add)
-                c.put_row(target, a, at, total, inside)
+                c.put_row(line, 0, at, total)
+                return ()
+
+            c.along(m, (), part)
+            for at, inside in columns:
+                c.put_row(target, a, at, c.row(line, 0, at), inside)
 
         c.each(0, n, row)
         _blank(c, wrong, [(target, n * m)])
@@ -235,10 +240,14 @@ def _turn(
     p, q = rows
     sine, half = [c.filled(x) for x in angle]
     minus, minus_half = c.map("neg", sine), c.map("neg", half)
-    for at in range(0, columns, c.lanes):
+
+    def one(at: Index, _: Values) -> Values:
         a, b = c.row(matrix, p, at), c.row(matrix, q, at)
         c.put_row(matrix, p, at, c.fma(minus, c.fma(half, a, b), a))
         c.put_row(matrix, q, at, c.fma(sine, c.fma(minus_half, b, a), b))
+        return ()
+
+    c.along(columns, (), one)
 
 
 def _rotate(c: Code, work: Matrix, bases: list[Matrix], n: int, p: Index, q: Index) -> None:
@@ -272,11 +281,12 @@ def _orthogonalize(
     """Makes two rows of the first matrix orthogonal, if they are not; whether they were not. The
     others, each with the number of its columns, are turned alike."""
     work, length = matrices[0]
-    sums = [c.number(0.0) for _ in range(3)]
-    for at in range(0, length, c.lanes):
+
+    def add(at: Index, sums: Values) -> Values:
         x, y = c.row(work, p, at), c.row(work, q, at)
-        sums = [c.fma(a, b, s) for (a, b), s in zip([(x, x), (y, y), (x, y)], sums, strict=True)]
-    a, b, h = [c.total(s) for s in sums]
+        return [c.fma(a, b, s) for (a, b), s in zip([(x, x), (y, y), (x, y)], sums, strict=True)]
+
+    a, b, h = [c.total(s) for s in c.along(length, [c.number(0.0) for _ in range(3)], add)]
     # What is rounded of a product of rows, beside their lengths.
     share = c.constant(math.sqrt(length) * 2.0 ** -(24 if c.dtype.bits == 32 else 53))
     limit = c.map("mul", share, c.map("mul", c.map("sqrt", a), c.map("sqrt", b)))
@@ -314,9 +324,9 @@ def _pairs_with(
         end = n - by if isinstance(by, int) else c.map("sub", c.index(n), by)
 
         def pair(p: Index, inner: Values) -> Values:
-            q = p + by if isinstance(p, int) and isinstance(by, int) else None
-            q = c.map("add", c.value(p), c.value(by)) if q is None else q
-            return each(p, q, inner)
+            if isinstance(p, int) and isinstance(by, int):
+                return each(p, p + by, inner)
+            return each(p, c.map("add", c.value(p), c.value(by)), inner)
 
         return c.each_with(0, end, outer, pair)
 
@@ -396,12 +406,18 @@ def _multiplied(c: Code, work: Matrix, shape: tuple[int, int], most: Value) -> V
     factor = c.filled(c.map("div", c.like(unit, 1), unit))
     m, n = shape
 
-    def one(i: Index) -> None:
-        for at in range(0, n, c.lanes):
-            c.put_row(work, i, at, c.map("mul", c.row(work, i, at), factor))
-
-    c.each(0, m, one)
+    c.each(0, m, lambda i: _change(c, work, i, n, lambda x: c.map("mul", x, factor)))
     return unit
+
+
+def _change(c: Code, work: Matrix, i: Index, n: int, how: Callable[[Value], Value]) -> None:
+    """Changes the elements of a row."""
+
+    def one(at: Index, _: Values) -> Values:
+        c.put_row(work, i, at, how(c.row(work, i, at)))
+        return ()
+
+    c.along(n, (), one)
 
 
 def _largest_off_diagonal(c: Code, work: Matrix, n: int) -> Value:
@@ -435,10 +451,14 @@ def _sort(
         c.put_one(keys, place, 0, own)
         c.put_one(keys, i, 0, key)
         for matrix, columns in others:
-            for at in range(0, columns, c.lanes):
+
+            def exchange(at: Index, _: Values, matrix: Matrix = matrix) -> Values:
                 a, b = c.row(matrix, i, at), c.row(matrix, place, at)
                 c.put_row(matrix, place, at, a)
                 c.put_row(matrix, i, at, b)
+                return ()
+
+            c.along(columns, (), exchange)
 
     c.each(0, n - 1, step)
 
@@ -447,11 +467,7 @@ def _norms(c: Code, work: Matrix, sizes: Matrix, n: int, length: int) -> Value:
     """The lengths of rows, and how many there are that have one."""
 
     def one(i: Index, count: Values) -> Values:
-        total = c.number(0.0)
-        for at in range(0, length, c.lanes):
-            x = c.row(work, i, at)
-            total = c.fma(x, x, total)
-        size = c.map("sqrt", c.total(total))
+        size = c.map("sqrt", _product(c, work, i, i, length))
         has = c.map("gt", size, c.least())
         c.put_one(sizes, i, 0, c.select(has, size, c.like(size, 0)))
         return (c.select(has, c.plus(count[0], 1), count[0]),)
@@ -464,8 +480,7 @@ def _normalize(c: Code, work: Matrix, sizes: Matrix, rank: Value, length: int) -
 
     def one(i: Value) -> None:
         by = c.filled(c.one(sizes, i))
-        for at in range(0, length, c.lanes):
-            c.put_row(work, i, at, c.map("div", c.row(work, i, at), by))
+        _change(c, work, i, length, lambda x: c.map("div", x, by))
 
     c.span(c.index(0), rank, one)
 
@@ -474,23 +489,23 @@ def _complete(c: Code, work: Matrix, rank: Value, count: int, length: int) -> No
     """Makes rows from `rank` on orthogonal to all before: of the axis that those are farthest
     from."""
     weights = c.rows(1, length)
-    vectors = range(0, length, c.lanes)
-
-    def weigh(other: Value, totals: Values) -> Values:
-        rows = [c.row(work, other, at) for at in vectors]
-        return [c.fma(x, x, total) for x, total in zip(rows, totals, strict=True)]
-
     def look(j: Value, best: Values) -> Values:
         weight = c.one(weights, 0, j)
         less = c.map("lt", weight, best[0])
         return c.select(less, weight, best[0]), c.select(less, j, best[1])
 
     def one(i: Value) -> None:
-        start = [c.number(0.0) for _ in vectors]
-        totals = c.carry(c.index(0), i, 1, start, weigh)
-        for at, total in zip(vectors, totals, strict=True):
+        def weigh(at: Index, _: Values) -> Values:
+            def add(other: Value, total: Values) -> Values:
+                x = c.row(work, other, at)
+                return (c.fma(x, x, total[0]),)
+
+            (total,) = c.carry(c.index(0), i, 1, (c.number(0.0),), add)
             c.put_row(weights, 0, at, total)
             c.put_row(work, i, at, c.number(0.0))
+            return ()
+
+        c.along(length, (), weigh)
         first = (c.one(weights, 0, 0), c.index(0))
         _, axis = c.carry(c.index(1), c.index(length), 1, first, look)
         c.put_one(work, i, axis, c.constant(1.0))
@@ -498,25 +513,29 @@ def _complete(c: Code, work: Matrix, rank: Value, count: int, length: int) -> No
         for _ in range(2):
             c.span(c.index(0), i, lambda other: _remove(c, work, i, other, length))
         size = c.filled(c.map("sqrt", _product(c, work, i, i, length)))
-        for at in vectors:
-            c.put_row(work, i, at, c.map("div", c.row(work, i, at), size))
+        _change(c, work, i, length, lambda x: c.map("div", x, size))
 
     c.span(rank, c.index(count), one)
 
 
 def _product(c: Code, work: Matrix, i: Index, j: Index, length: int) -> Value:
     """The product of two rows."""
-    total = c.number(0.0)
-    for at in range(0, length, c.lanes):
-        total = c.fma(c.row(work, i, at), c.row(work, j, at), total)
-    return c.total(total)
+
+    def add(at: Index, total: Values) -> Values:
+        return (c.fma(c.row(work, i, at), c.row(work, j, at), total[0]),)
+
+    return c.total(c.along(length, (c.number(0.0),), add)[0])
 
 
 def _remove(c: Code, work: Matrix, i: Index, other: Index, length: int) -> None:
     """Takes out of a row what is along another one."""
     by = c.filled(c.map("neg", _product(c, work, i, other, length)))
-    for at in range(0, length, c.lanes):
+
+    def one(at: Index, _: Values) -> Values:
         c.put_row(work, i, at, c.fma(by, c.row(work, other, at), c.row(work, i, at)))
+        return ()
+
+    c.along(length, (), one)
 
 
 def _put_turned(c: Code, rows: Matrix, target: Matrix, m: int, n: int) -> None:
