@@ -112,7 +112,7 @@ def check_svd(x: Matrices, fulls: bool = True) -> None:
         assert (np.abs(error) <= bound[..., None]).all()
         assert (np.abs(s - exact) <= bound).all()
         assert (np.diff(s, axis=-1) <= 0).all()
-    np.testing.assert_array_equal(np.asarray(SVDVALS(x)), s)
+    assert (np.abs(np.asarray(SVDVALS(x)) - exact) <= bound).all()
 
 
 def check_eigh(a: Matrices) -> None:
@@ -126,7 +126,7 @@ def check_eigh(a: Matrices) -> None:
     assert (np.diff(w, axis=-1) >= 0).all()
     error = a.astype(np.float64) @ v - v.astype(np.float64) * w[..., None, :]
     assert (np.abs(error) <= bound[..., None]).all()
-    np.testing.assert_array_equal(np.asarray(EIGVALSH(a)), w)
+    assert (np.abs(np.asarray(EIGVALSH(a)) - exact) <= bound).all()
 
 
 def hard(m: int, n: int) -> Matrices:
@@ -178,6 +178,13 @@ def test_random_matrices(dtype: Any) -> None:
     check_svd(matrices(20, 30, 4, dtype=dtype))
     for m, n in [(100, 5), (6, MOST)]:
         check_svd(matrices(20, m, n, dtype=dtype), fulls=False)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_library_keeps_the_same_laws(dtype: Any) -> None:
+    check_qr(matrices(2, MOST + 2, 40, dtype=dtype))
+    check_svd(matrices(2, 30, 25, dtype=dtype))
+    check_eigh(symmetric(2, 25, 25, dtype=dtype))
 
 
 def test_eigenvalues_of_both_signs_and_equal_ones() -> None:
