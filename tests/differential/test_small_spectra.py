@@ -151,9 +151,7 @@ def hard(m: int, n: int) -> Matrices:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("m", "n"), [(2, 2), (3, 3), (4, 4), (7, 7), (12, 12), (4, 3), (9, 2), (2, 7), (12, 7)]
-)
+@pytest.mark.parametrize(("m", "n"), [(2, 2), (4, 4), (12, 12), (4, 3), (9, 2), (2, 7)])
 def test_hard_matrices(dtype: Any, m: int, n: int) -> None:
     """Of all magnitudes."""
     info = np.finfo(dtype)
@@ -167,15 +165,13 @@ def test_hard_matrices(dtype: Any, m: int, n: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_random_matrices(dtype: Any) -> None:
-    for n in (1, 5, 9, 20):
+    for n in (1, 9, 20):
         check_svd(matrices(60, n, n, dtype=dtype))
         check_eigh(symmetric(60, n, n, dtype=dtype))
-    for m, n in [(16, 5), (1, 3)]:
-        check_qr(matrices(60, m, n, dtype=dtype))
-        check_svd(matrices(60, m, n, dtype=dtype))
-    for m, n in [(100, 40), (40, 100), (MOST, MOST)]:
+    for m, n in [(16, 5), (100, 40), (40, 100), (MOST, MOST)]:
         check_qr(matrices(2, m, n, dtype=dtype))
-    check_svd(matrices(20, 30, 4, dtype=dtype))
+    for m, n in [(16, 5), (30, 4)]:
+        check_svd(matrices(20, m, n, dtype=dtype))
     for m, n in [(100, 5), (6, MOST)]:
         check_svd(matrices(20, m, n, dtype=dtype), fulls=False)
 
