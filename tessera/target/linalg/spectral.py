@@ -121,6 +121,7 @@ def pinv(m: int, n: int, dtype: DType, machine: Machine) -> Func:
         found.normalize(rank)
         sizes = found.sizes
         limit = c.map("mul", c.one(Matrix(c.moved(share, number, 1), 1), 0), c.one(sizes, 0))
+        limit = c.map("max", limit, _least(c))  # whose vectors are not those of the matrix
 
         def invert(i: Index) -> None:
             size = c.one(sizes, i)
@@ -207,7 +208,7 @@ class _Singular:
         return wrong, unit, rank
 
     def normalize(self, rank: Value) -> None:
-        """Makes the rows vectors of length 1, and finds those that are missing."""
+        """Makes the rows vectors of length 1, and finds those that are missing or next to zero."""
         _normalize(self._c, self._work, self.sizes, rank, self._length)
         _complete(self._c, self._work, rank, self._wanted, self._length)
 
@@ -275,6 +276,13 @@ def _rotate(c: Code, work: Matrix, bases: list[Matrix], n: int, p: Index, q: Ind
     c.when(c.map("gt", c.map("abs", h), c.least()), turn)
 
 
+def _least(c: Code) -> Value:
+    """The length, where the largest element is 1 or more, up to which a row is what rounding leaves
+    of zeros. Such rows are not turned: of what is left of them the next sweep would leave as
+    little, and so on."""
+    return c.constant(2.0 ** -(40 if c.dtype.bits == 32 else 80))
+
+
 def _orthogonalize(
     c: Code, matrices: Sequence[tuple[Matrix, int]], p: Index, q: Index
 ) -> Value:
@@ -290,8 +298,8 @@ def _orthogonalize(
     # What is rounded of a product of rows, beside their lengths.
     share = c.constant(math.sqrt(length) * 2.0 ** -(24 if c.dtype.bits == 32 else 53))
     limit = c.map("mul", share, c.map("mul", c.map("sqrt", a), c.map("sqrt", b)))
-    limit = c.map("max", limit, c.map("mul", c.least(), c.least()))
-    turns = c.map("gt", c.map("abs", h), limit)
+    kept = c.map("gt", c.map("min", a, b), c.map("mul", _least(c), _least(c)))
+    turns = c.map("and", c.map("gt", c.map("abs", h), limit), kept)
 
     def turn() -> None:
         unit = c.map("div", c.like(h, 1), c.map("add", a, b))
@@ -464,12 +472,12 @@ def _sort(
 
 
 def _norms(c: Code, work: Matrix, sizes: Matrix, n: int, length: int) -> Value:
-    """The lengths of rows, and how many there are that have one."""
+    """The lengths of rows, and how many rows are more than what rounding leaves."""
 
     def one(i: Index, count: Values) -> Values:
         size = c.map("sqrt", _product(c, work, i, i, length))
-        has = c.map("gt", size, c.least())
-        c.put_one(sizes, i, 0, c.select(has, size, c.like(size, 0)))
+        has = c.map("gt", size, _least(c))
+        c.put_one(sizes, i, 0, size)
         return (c.select(has, c.plus(count[0], 1), count[0]),)
 
     return c.each_with(0, n, (c.index(0),), one)[0]
