@@ -31,20 +31,31 @@ def _equations(rng: np.random.Generator, n: int, count: int) -> tuple[Any, ...]:
     return normal(rng, count, n, n) + 2 * np.eye(n, dtype=F32), normal(rng, count, n, 1)
 
 
+def _each(one: Any) -> Any:
+    """A function of one matrix, of all that there are."""
+
+    def make(numba: Any, n: int, count: int) -> Any:
+        compiled = numba.njit(one)
+
+        @numba.njit(parallel=True)
+        def f(a: Any) -> Any:
+            out = np.empty_like(a)
+            for k in numba.prange(a.shape[0]):
+                out[k] = compiled(a[k])
+            return out
+
+        return f
+
+    return make
+
+
 def cholesky(xp: Any, n: int, count: int) -> Any:
     """Factors of many covariances."""
     return lambda a: xp.linalg.cholesky(a)
 
 
-def _cholesky_numba(numba: Any, n: int, count: int) -> Any:
-    @numba.njit(parallel=True)
-    def f(a: Any) -> Any:
-        out = np.empty_like(a)
-        for k in numba.prange(a.shape[0]):
-            out[k] = np.linalg.cholesky(a[k])
-        return out
-
-    return f
+def _cholesky_numba(a: Any) -> Any:
+    return np.linalg.cholesky(a)
 
 
 def _covariances(rng: np.random.Generator, n: int, count: int) -> tuple[Any, ...]:
@@ -62,16 +73,9 @@ def whitening(xp: Any, n: int, count: int) -> Any:
     return f
 
 
-def _whitening_numba(numba: Any, n: int, count: int) -> Any:
-    @numba.njit(parallel=True)
-    def f(a: Any) -> Any:
-        out = np.empty_like(a)
-        for k in numba.prange(a.shape[0]):
-            values, vectors = np.linalg.eigh(a[k])
-            out[k] = (vectors / np.sqrt(values)) @ vectors.T
-        return out
-
-    return f
+def _whitening_numba(a: Any) -> Any:
+    values, vectors = np.linalg.eigh(a)
+    return (vectors / np.sqrt(values)) @ vectors.T
 
 
 def rotations(xp: Any, n: int, count: int) -> Any:
@@ -84,16 +88,9 @@ def rotations(xp: Any, n: int, count: int) -> Any:
     return f
 
 
-def _rotations_numba(numba: Any, n: int, count: int) -> Any:
-    @numba.njit(parallel=True)
-    def f(a: Any) -> Any:
-        out = np.empty_like(a)
-        for k in numba.prange(a.shape[0]):
-            left, _, right = np.linalg.svd(a[k])
-            out[k] = left @ right
-        return out
-
-    return f
+def _rotations_numba(a: Any) -> Any:
+    left, _, right = np.linalg.svd(a)
+    return left @ right
 
 
 def bases(xp: Any, n: int, count: int) -> Any:
@@ -101,15 +98,8 @@ def bases(xp: Any, n: int, count: int) -> Any:
     return lambda a: xp.linalg.qr(a)[0]
 
 
-def _bases_numba(numba: Any, n: int, count: int) -> Any:
-    @numba.njit(parallel=True)
-    def f(a: Any) -> Any:
-        out = np.empty_like(a)
-        for k in numba.prange(a.shape[0]):
-            out[k] = np.linalg.qr(a[k])[0]
-        return out
-
-    return f
+def _bases_numba(a: Any) -> Any:
+    return np.linalg.qr(a)[0]
 
 
 def _any(rng: np.random.Generator, n: int, count: int) -> tuple[Any, ...]:
@@ -200,7 +190,7 @@ PROGRAMS = [
     Program(
         "cholesky",
         _covariances,
-        {**shared(cholesky), **torch_program(cholesky), **numba_program(_cholesky_numba)},
+        {**shared(cholesky), **torch_program(cholesky), **numba_program(_each(_cholesky_numba))},
         lambda n, count: Cost(8 * count * n * n, count / 3 * n**3),
         [{"n": 3, "count": 5000}, {"n": 64, "count": 30}],
         {"n": 3, "count": 4},
@@ -209,7 +199,7 @@ PROGRAMS = [
     Program(
         "whitening",
         _covariances,
-        {**shared(whitening), **torch_program(whitening), **numba_program(_whitening_numba)},
+        {**shared(whitening), **torch_program(whitening), **numba_program(_each(_whitening_numba))},
         lambda n, count: Cost(8 * count * n * n, count * 11 * n**3),
         [{"n": 3, "count": 5000}, {"n": 16, "count": 500}],
         {"n": 3, "count": 4},
@@ -219,7 +209,7 @@ PROGRAMS = [
     Program(
         "nearest rotations",
         _any,
-        {**shared(rotations), **torch_program(rotations), **numba_program(_rotations_numba)},
+        {**shared(rotations), **torch_program(rotations), **numba_program(_each(_rotations_numba))},
         lambda n, count: Cost(8 * count * n * n, count * 24 * n**3),
         [{"n": 3, "count": 5000}, {"n": 16, "count": 500}],
         {"n": 3, "count": 4},
@@ -229,7 +219,7 @@ PROGRAMS = [
     Program(
         "orthonormal bases",
         _any,
-        {**shared(bases), **torch_program(bases), **numba_program(_bases_numba)},
+        {**shared(bases), **torch_program(bases), **numba_program(_each(_bases_numba))},
         lambda n, count: Cost(8 * count * n * n, count * 8 / 3 * n**3),
         [{"n": 3, "count": 5000}, {"n": 64, "count": 30}],
         {"n": 3, "count": 4},

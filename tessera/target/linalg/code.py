@@ -176,10 +176,6 @@ class Code(FunctionBuild):
         """A constant."""
         return self.emit(t.Const(value, ScalarType(self.dtype), loc=self.loc))
 
-    def least(self) -> Value:
-        """A number that is nothing beside 1, and whose square is not zero."""
-        return self.constant(2.0 ** -(60 if self.dtype.bits == 32 else 500))
-
     def power(self, x: Value) -> Value:
         """The power of two at or below a number that is not negative; the smallest normal one for
         what is smaller."""

@@ -273,7 +273,9 @@ def _rotate(c: Code, work: Matrix, bases: list[Matrix], n: int, p: Index, q: Ind
 
         c.each(0, n, mirror)
 
-    c.when(c.map("gt", c.map("abs", h), c.least()), turn)
+    # Beside the largest that is nothing, and its square is not zero.
+    nothing = c.constant(2.0 ** -(60 if c.dtype.bits == 32 else 500))
+    c.when(c.map("gt", c.map("abs", h), nothing), turn)
 
 
 def _least(c: Code) -> Value:
