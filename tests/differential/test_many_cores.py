@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
     "few rows": (lambda x, y: x @ y, [array(3, 530), array(530, 40)]),
     "running sums of columns": (lambda x: ts.cumsum(x, axis=0), [array(20, 700)]),
     "a recurrence": (recurrence, [array(270), array(20, 270)]),
-    "a product": (lambda x, y: ts.tanh(x @ y) + 1, [array(20, 6), array(6, 74)]),
+    "a product": (lambda x, y: ts.tanh(x @ y) + 1, [array(90, 6), array(6, 74)]),
     "products": (lambda x, y: x @ y, [array(3, 18, 4), array(3, 4, 44)]),
 }
 
